@@ -1,0 +1,38 @@
+# Every target sets up all it needs from a bare clone; the environment is re-made only when its recipe changes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.PHONY: help co2 test slow lint types clean
+
+help:
+	@echo "make co2     install and run the Mauna Loa CO2 experiment: table and figure"
+	@echo "make test    install and run the tests"
+	@echo "make slow    the long reproductions"
+	@echo "make lint    ruff; make types: mypy; make clean: remove the environment and what was built"
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "pyrodrop needs Python 3.11 or newer; set PYTHON=")'
+	@rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
+	@echo "installing (once; minutes)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+co2: $(STAMP)
+	$(BIN)/pyrodrop run co2 $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy -p pyrodrop
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs

@@ -1,0 +1,22 @@
+"""Experiments that ``pyrodrop run`` knows. One module each, with a function `run`, and one line here."""
+
+from __future__ import annotations
+
+from pyrodrop.analysis.experiments.job import Job
+from pyrodrop.names import known
+
+__all__ = ["JOBS", "Job", "job"]
+
+JOBS = {
+    "co2": Job("Mauna Loa CO2: dropout's uncertainty beside Gaussian processes (Gal & Ghahramani 2016, figure 2)"),
+    "kingma-table1": Job("variance of gradient estimators on MNIST (Kingma, Salimans & Welling 2015, table 1)"),
+    "estimators": Job("shared, per-example, local and flipout gradients at equal wall time on MNIST"),
+    "concrete": Job(
+        "concrete dropout: error, uncertainty and learned rates on synthetic data (Gal, Hron & Kendall 2017)"
+    ),
+}
+
+
+def job(name: str) -> Job:
+    """The job of this name; a ValueError with the nearest known name if there is none."""
+    return JOBS[known(name, JOBS, "job")].named(name)

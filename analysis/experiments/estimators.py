@@ -1,0 +1,129 @@
+"""The four estimators at equal wall time: how far the ELBO of one model on MNIST gets under each.
+
+Three hidden ReLU layers of 200, type B variational dropout, minibatches of 200: Kingma, Salimans & Welling (2015), section
+5.1, in small. Training goes on from its checkpoint in rounds of steps; only training counts as time.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from rich.table import Table
+from tqdm import tqdm
+
+from pyrodrop import zoo
+from pyrodrop.analysis.experiments.report import console, versions
+from pyrodrop.data import Dataset, mnist
+from pyrodrop.devices import resolve
+from pyrodrop.files import whole, writable_folder, write_json
+from pyrodrop.reparam import STRATEGIES
+
+ENTRY, DIGITS, BATCH, ROUNDS = "kingma/variational-b-small", 10_000, 200, 8
+COLORS = {"shared": "#b2182b", "per_example": "#7f7f7f", "local": "#2166ac", "flipout": "#1b7837"}
+
+
+def run(
+    *,
+    seconds: float = 30.0,
+    device: str = "auto",
+    seed: int = 0,
+    out: Path = Path("runs/estimators"),
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train with each estimator for equal time, print the ELBOs and draw them over time.
+
+    Args:
+        seconds: of training for each estimator.
+        device: auto, cpu, cuda, cuda:1 ...
+        seed: of initial weights, minibatches and noise.
+        out: folder for results.json and figure.png.
+        quiet: show no progress.
+
+    Returns:
+        What is written to results.json.
+    """
+    if not seconds > 0:
+        raise ValueError(f"seconds is the time of training for each estimator and must be positive; got {seconds}")
+    folder, where = writable_folder(out), resolve(device)
+    train = mnist(progress=not quiet).train
+    data = Dataset(train.x[:DIGITS], train.y[:DIGITS])
+    curves: dict[str, list[dict[str, float]]] = {}
+    for estimator in tqdm(STRATEGIES, unit="estimator", leave=False, disable=True if quiet else None):
+        curves[estimator] = _curve(data, estimator, seconds, where, seed)
+    content = {
+        "curves": curves,
+        "settings": {"seconds": seconds, "digits": DIGITS, "batch_size": BATCH, "seed": seed, "device": where.type},
+        "versions": versions(),
+    }
+    write_json(folder / "results.json", content)
+    _figure(folder / "figure.png", curves)
+    _print(curves)
+    print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
+    return content
+
+
+def _curve(data: Dataset, estimator: str, seconds: float, device: Any, seed: int) -> list[dict[str, float]]:
+    """ELBO after each of a few rounds of training, until the time is up."""
+    points: list[dict[str, float]] = []
+    spent, done, size = 0.0, 0, 5
+    with tempfile.TemporaryDirectory() as scratch:
+        while spent < seconds:
+            done += size
+            fit = zoo.entry(ENTRY).fit(
+                data,
+                seed=seed,
+                device=device,
+                estimator=estimator,
+                batch_size=BATCH,
+                steps=done,
+                progress=False,
+                checkpoint=Path(scratch) / "state.safetensors",
+                checkpoint_every=done,
+            )
+            spent += fit.settings["seconds"]
+            elbo = fit.elbo(10)
+            points.append({"seconds": spent, "steps": done, "elbo": elbo.value, "se": elbo.se})
+            size = max(5, int(seconds / ROUNDS / (spent / done)))
+    return points
+
+
+def _print(curves: Mapping[str, list[dict[str, float]]]) -> None:
+    table = Table(title=f"ELBO after equal time, {DIGITS:,} digits, minibatch {BATCH}")
+    for header in ("estimator", "seconds", "steps", "ELBO (nats a digit)", "s.e."):
+        table.add_column(header, justify="left" if header == "estimator" else "right")
+    for estimator, points in curves.items():
+        end = points[-1]
+        table.add_row(
+            estimator,
+            f"{end['seconds']:.0f}",
+            f"{end['steps']:.0f}",
+            f"{end['elbo'] / DIGITS:.4f}",
+            f"{end['se'] / DIGITS:.4f}",
+        )
+    console().print(table)
+
+
+def _figure(path: Path, curves: Mapping[str, list[dict[str, float]]]) -> None:
+    with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.subplots()
+        for estimator, points in curves.items():
+            values = [p["elbo"] / DIGITS for p in points]
+            axes.plot(
+                [p["seconds"] for p in points],
+                values,
+                marker="o",
+                markersize=3,
+                color=COLORS[estimator],
+                label=estimator,
+            )
+        axes.set_xlabel("seconds of training")
+        axes.set_ylabel("ELBO, nats a digit")
+        axes.legend(frameon=False)
+        with whole(path) as part:
+            figure.savefig(part, dpi=110, format="png")

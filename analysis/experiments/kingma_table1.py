@@ -1,0 +1,182 @@
+"""Variance of gradient estimators on MNIST (Kingma, Salimans & Welling 2015, table 1).
+
+One network is trained under the local estimator. After the stated epochs the gradient of the loss on random minibatches of
+1000 is drawn many times with each estimator, and its variance averaged over the weights of the top and the bottom layer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+import torch
+from matplotlib.figure import Figure
+from pyro import poutine
+from pyro.distributions.util import scale_and_mask
+from rich.table import Table
+from torch import Tensor
+from tqdm import tqdm
+
+from pyrodrop import zoo
+from pyrodrop.analysis.experiments.report import console, versions
+from pyrodrop.data import Dataset, mnist
+from pyrodrop.devices import resolve, seeded
+from pyrodrop.files import whole, writable_folder, write_json
+from pyrodrop.fitted import Fit
+from pyrodrop.guides import Guide, Point
+from pyrodrop.models import NetworkModel
+from pyrodrop.reparam import STRATEGIES, PerExampleReparam, reparameterize
+from pyrodrop.zoo.kingma import BATCH
+
+# Top layer after 10 and 100 epochs, bottom layer after 10 and 100.
+PUBLISHED: Mapping[str, tuple[float, float, float, float]] = {
+    "local": (7.8e3, 1.2e3, 1.9e2, 1.1e2),
+    "per_example": (1.4e4, 2.6e3, 4.3e2, 2.5e2),
+    "shared": (4.9e4, 4.3e3, 8.5e2, 3.3e2),
+    "no noise": (2.8e3, 5.9e1, 1.3e2, 9.0),
+}
+COLUMNS = ("top, 10 epochs", "top, 100 epochs", "bottom, 10 epochs", "bottom, 100 epochs")
+EPOCHS = (10, 100)
+CHUNK = 100  # rows at a time under per_example, which holds a weight a row
+PRESETS: Mapping[str, tuple[str, int, int]] = {
+    # zoo entry, digits to train on, gradients drawn
+    "default": ("kingma/variational-b-small", 30_000, 25),
+    "paper": ("kingma/variational-b", 60_000, 50),
+}
+
+
+def run(
+    *,
+    preset: Literal["default", "paper"] = "default",
+    device: str = "auto",
+    seed: int = 0,
+    out: Path = Path("runs/kingma-table1"),
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train, measure, and print the table beside the published one.
+
+    Args:
+        preset: default has hidden layers of 200 and 30,000 digits, for two cores and minutes; paper 1000 and all.
+        device: auto, cpu, cuda, cuda:1 ...
+        seed: of initial weights, minibatches and noise.
+        out: folder for results.json and figure.png.
+        quiet: show no progress.
+
+    Returns:
+        What is written to results.json.
+    """
+    folder, where = writable_folder(out), resolve(device)
+    name, digits, draws = PRESETS[preset]
+    train = mnist(progress=not quiet).train
+    data = Dataset(train.x[:digits], train.y[:digits])
+    per_epoch = -(-digits // BATCH)
+    measured: dict[str, list[float]] = {row: [0.0] * 4 for row in PUBLISHED}
+    seconds: dict[str, float] = {}
+    for column, epochs in enumerate(EPOCHS):
+        progress = False if quiet else None
+        fit = zoo.entry(name).fit(data, seed=seed, device=where, steps=epochs * per_epoch, progress=progress)
+        for row in tqdm(PUBLISHED, desc=f"measuring after {epochs}", leave=False, disable=True if quiet else None):
+            start = time.perf_counter()
+            top, bottom = gradient_variance(fit, data, row, draws, seed)
+            seconds[row] = (time.perf_counter() - start) / draws * per_epoch
+            measured[row][column], measured[row][2 + column] = top, bottom
+    content = {
+        "measured": {row: dict(zip(COLUMNS, values, strict=True)) for row, values in measured.items()},
+        "published": {row: dict(zip(COLUMNS, values, strict=True)) for row, values in PUBLISHED.items()},
+        "seconds_per_epoch": seconds,
+        "settings": {
+            "preset": preset,
+            "digits": digits,
+            "draws": draws,
+            "seed": seed,
+            "device": where.type,
+            **fit.settings,
+        },
+        "versions": versions(),
+    }
+    write_json(folder / "results.json", content)
+    _figure(folder / "figure.png", measured)
+    _print(measured, seconds, preset)
+    print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
+    return content
+
+
+def gradient_variance(fit: Fit, data: Dataset, estimator: str, draws: int, seed: int) -> tuple[float, float]:
+    """Mean variance of the loss gradient's entries, of the last and of the first weight, over minibatches and noise."""
+    model, guide = fit.model, fit.guide
+    assert isinstance(model, NetworkModel)
+    assert isinstance(guide, Guide)
+    trained = guide
+    if estimator == "no noise":
+        trained = Point.average(model, guide).to(fit.device)
+    locs = [trained.loc[site] for site in (trained.sites[-1], trained.sites[0])]
+    strategy = STRATEGIES.get(estimator)
+    x, y = data.x.to(fit.device), data.y.to(fit.device)
+    moments = [torch.zeros(2, *loc.shape, dtype=torch.float64, device=fit.device) for loc in locs]
+    with seeded(seed, fit.device):
+        for _ in range(draws):
+            rows = torch.randperm(len(x), device=fit.device)[:BATCH]
+            gradient = _gradient(model, trained, strategy, locs, x[rows], y[rows], len(x))
+            for moment, g in zip(moments, gradient, strict=True):
+                moment[0] += g.double()
+                moment[1] += g.double() ** 2
+    spread = [(m[1] - m[0] ** 2 / draws).mean() / (draws - 1) for m in moments]
+    return float(spread[0]), float(spread[1])
+
+
+def _gradient(
+    model: Any, guide: Any, strategy: Any, locs: list[Tensor], x: Tensor, y: Tensor, num_data: int
+) -> list[Tensor]:
+    """The gradient of the scaled nll, under `per_example` in chunks of rows."""
+    pair = (model, guide) if strategy is None else reparameterize(model, guide, strategy)
+    chunk = CHUNK if isinstance(strategy, PerExampleReparam) else len(x)
+    total = [torch.zeros_like(loc) for loc in locs]
+    for rows in torch.arange(len(x), device=x.device).split(chunk):
+        part = _nll(pair[0], pair[1], x[rows], y[rows], num_data) * (len(rows) / len(x))
+        for t, g in zip(total, torch.autograd.grad(part, locs), strict=True):
+            t += g
+    return total
+
+
+def _nll(model: Any, guide: Any, x: Tensor, y: Tensor, num_data: int) -> Tensor:
+    """The nll alone: the divergence from the log-uniform prior has no gradient in the means."""
+    trace = poutine.trace(guide).get_trace(x, y, num_data=num_data)
+    site = poutine.trace(poutine.replay(model, trace=trace)).get_trace(x, y, num_data=num_data).nodes["y"]
+    return -scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"]).sum()
+
+
+def _print(measured: Mapping[str, list[float]], seconds: Mapping[str, float], preset: str) -> None:
+    table = Table(title=f"variance of gradient estimates, preset {preset}: measured | published")
+    table.add_column("estimator")
+    for column in COLUMNS:
+        table.add_column(column, justify="right")
+    table.add_column("s / epoch", justify="right")
+    for row, values in measured.items():
+        cells = [f"{v:.2g} | {p:.2g}" for v, p in zip(values, PUBLISHED[row], strict=True)]
+        table.add_row(row, *cells, f"{seconds[row]:.2f}")
+    quotients = [[a / b for a, b in zip(t["local"], t["shared"], strict=True)] for t in (measured, PUBLISHED)]
+    ratios = [f"{ours:.2f} | {theirs:.2f}" for ours, theirs in zip(*quotients, strict=True)]
+    table.add_row("local / shared", *ratios, "", style="bold")
+    console().print(table)
+
+
+def _figure(path: Path, measured: Mapping[str, list[float]]) -> None:
+    """Bars by estimator, ours beside the published ones, on a log scale."""
+    with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(11, 3.2), layout="constrained")
+        for axes, (index, column) in zip(figure.subplots(1, 4, sharey=True), enumerate(COLUMNS), strict=True):
+            places = range(len(PUBLISHED))
+            ours, theirs = [measured[r][index] for r in PUBLISHED], [PUBLISHED[r][index] for r in PUBLISHED]
+            axes.bar([p - 0.2 for p in places], ours, 0.4, color="#2166ac", label="measured")
+            axes.bar([p + 0.2 for p in places], theirs, 0.4, color="#b2b2b2", label="published")
+            axes.set_yscale("log")
+            axes.set_xticks(list(places), [r.replace("_", "\n") for r in PUBLISHED])
+            axes.set_title(column, loc="left")
+            if index == 0:
+                axes.set_ylabel("variance of the gradient")
+                axes.legend(frameon=False)
+        with whole(path) as part:
+            figure.savefig(part, dpi=110, format="png")

@@ -1,0 +1,35 @@
+"""Posteriors of a network's weights as Pyro guides."""
+
+if __name__ != "pyrodrop.guides":
+    raise ImportError("import pyrodrop.guides, not guides")
+
+from pyrodrop.guides.ard_dropout import ARDDropout
+from pyrodrop.guides.bernoulli_dropout import BernoulliDropout
+from pyrodrop.guides.concrete_dropout import ConcreteDropout
+from pyrodrop.guides.drop_connect import DropConnect
+from pyrodrop.guides.ensemble import Ensemble
+from pyrodrop.guides.from_noise import FromNoise, from_noise
+from pyrodrop.guides.gaussian_dropout import GaussianDropout
+from pyrodrop.guides.guide import Guide
+from pyrodrop.guides.low_rank import LowRank
+from pyrodrop.guides.mean_field import MeanField
+from pyrodrop.guides.point import Point
+from pyrodrop.guides.sparse_dropout import SparseDropout
+from pyrodrop.guides.variational_dropout import VariationalDropout
+
+__all__ = [
+    "ARDDropout",
+    "BernoulliDropout",
+    "ConcreteDropout",
+    "DropConnect",
+    "Ensemble",
+    "FromNoise",
+    "GaussianDropout",
+    "Guide",
+    "LowRank",
+    "MeanField",
+    "Point",
+    "SparseDropout",
+    "VariationalDropout",
+    "from_noise",
+]

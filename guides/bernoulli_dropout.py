@@ -1,0 +1,69 @@
+"""Bernoulli dropout as a posterior.
+
+    W = M diag(z) + theta E,   z_k ~ Bernoulli(1 - drop_rate)      M [out, in], z [in]
+
+One z per draw of W, so whole input units vanish together. Gal & Ghahramani (2016), Dropout as a Bayesian Approximation:
+Appendix, section 3; theta = 0 is their limit, MC dropout. M is the papers' weight: `torch.nn.Dropout` divides what it
+keeps by 1 - drop_rate, so a layer behind it has the weight M (1 - drop_rate), the mean of W.
+KL to a Gaussian prior: up to a constant at theta = 0, exact above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyro.distributions import TorchDistribution
+
+from pyrodrop.distributions import BernoulliMixture
+from pyrodrop.distributions.bernoulli_mixture import check_drop_rate, check_theta
+from pyrodrop.guides.guide import Guide, HasWeights
+from pyrodrop.modules import ParameterTree
+from pyrodrop.patterns import by_name
+
+
+class BernoulliDropout(Guide):
+    """MC dropout: the inputs of a layer are dropped at random, the same ones for a whole draw of its weight.
+
+    Args:
+        model: the model whose weights to infer.
+        drop_rate: probability of dropping an input unit, in [0, 1): one for all, or by weight name
+            (``{"layers.0.*": 0.0, "*": 0.1}``, first fit decides). Vectors such as biases are never dropped.
+        mask_input: whether the network's own input, that of its first weight, is dropped too.
+        theta: standard deviation of the mixture, at least 0; 0 is the limit.
+
+    Raises:
+        ValueError: a rate outside [0, 1), theta negative, a name pattern that fits no weight.
+    """
+
+    def __init__(
+        self,
+        model: HasWeights,
+        drop_rate: float | Mapping[str, float] = 0.5,
+        *,
+        mask_input: bool = True,
+        theta: float = 0.0,
+    ) -> None:
+        super().__init__(model)
+        initial = model.weight_sites()
+        weights = [n for n, w in initial.items() if w.dim() > 1]
+        self.theta = check_theta(theta)
+        self.drop_rates: dict[str, float] = dict.fromkeys(initial, 0.0) | by_name(drop_rate, weights, "drop_rate")
+        for name, rate in self.drop_rates.items():
+            check_drop_rate(rate, name)
+        if not mask_input:
+            self.drop_rates[weights[0]] = 0.0
+        self.loc = ParameterTree(initial)
+
+    def posterior(self, name: str) -> TorchDistribution:
+        return BernoulliMixture(self.loc[name], self.drop_rates[name], self.theta)
+
+    def rates(self) -> dict[str, float]:
+        """The drop rate of the input of every layer that has one dropped, by weight name."""
+        return {n: r for n, r in self.drop_rates.items() if r > 0}
+
+    def describe(self) -> str:
+        return f"BernoulliDropout(drop_rate={_summary(self.drop_rates)}, theta={self.theta:g})"
+
+
+def _summary(rates: dict[str, float]) -> str:
+    return "/".join(f"{r:g}" for r in rates.values())

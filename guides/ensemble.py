@@ -1,0 +1,84 @@
+"""An ensemble: an equal mixture of posteriors of one kind, trained from different starts.
+
+    q(W) = mean_m q_m(W)
+
+Every draw takes one member at random. The mean of the members' ELBOs, which training maximises, is a lower bound on the
+mixture's, since the divergence is convex in q; it is what `Fit.elbo` reports. Lakshminarayanan, Pritzel & Blundell (2017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrodrop.guides.guide import Guide, HasWeights
+from pyrodrop.modules import LocalModule, announce
+
+
+class Ensemble(LocalModule):
+    """Several guides as one.
+
+    Args:
+        model: the model whose weights to infer.
+        guide: makes a member of the model, such as ``guides.Point`` or ``lambda m: guides.MeanField(m)``.
+        members: how many, at least 1. Each starts from the model's initial weights in an order of its own.
+    """
+
+    def __init__(self, model: HasWeights, guide: Callable[[HasWeights], Guide], members: int = 5) -> None:
+        super().__init__()
+        if members < 1:
+            raise ValueError(
+                f"members is the number of posteriors of an ensemble and must be at least 1; got {members}"
+            )
+        for index in range(members):
+            setattr(self, f"member_{index}", guide(_Shuffled(model)))
+        self.sites = self.members[0].sites
+
+    @property
+    def members(self) -> list[Guide]:
+        """The guides that it is made of."""
+        return [module for module in self.children() if isinstance(module, Guide)]
+
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """One member's draw, of a member taken at random."""
+        announce(self)  # the optimiser is to know all members, whichever is drawn first
+        members = self.members
+        return members[int(torch.randint(len(members), ()))](*args, **kwargs)
+
+    def draw(self, num_samples: int) -> dict[str, Tensor]:
+        """That many weights of every site, the members as equally represented as can be, in random order."""
+        order = torch.randperm(num_samples)
+        members = self.members
+        shares = [len(range(m, num_samples, len(members))) for m in range(len(members))]
+        parts = [member.draw(share) for member, share in zip(members, shares, strict=True) if share]
+        return {name: torch.cat([part[name] for part in parts])[order] for name in self.sites}
+
+    def mean(self) -> dict[str, Tensor]:
+        """The mixture's mean of every weight. Functions are averaged by `predict`, not by this."""
+        means = [member.mean() for member in self.members]
+        return {name: torch.stack([mean[name] for mean in means]).mean(0) for name in self.sites}
+
+    def rates(self) -> dict[str, Any]:
+        """The members' rates, by ``member.name``."""
+        return {f"{m}.{n}": r for m, member in enumerate(self.members) for n, r in member.rates().items()}
+
+    def describe(self) -> str:
+        """One line for tables and saved files."""
+        return f"Ensemble({len(self.members)} x {self.members[0].describe()})"
+
+
+class _Shuffled:
+    """A model's weights with the initial values of each in random order: another start of the same law."""
+
+    def __init__(self, model: HasWeights) -> None:
+        self.model = model
+
+    def weight_sites(self) -> dict[str, Tensor]:
+        initial = self.model.weight_sites()
+        return {n: w.flatten()[torch.randperm(w.numel())].reshape(w.shape) for n, w in initial.items()}
+
+    def hyper_sites(self) -> dict[str, dict[str, Tensor]]:
+        return self.model.hyper_sites()

@@ -1,0 +1,49 @@
+"""A Gaussian with a low-rank covariance within every weight.
+
+    vec(W) ~ N(vec(M), F F^T + diag(v))         F [weights, rank]
+
+Ong, Nott & Smith (2018). KL to a Gaussian prior: exact.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pyro.distributions import TorchDistribution
+
+from pyrodrop.distributions import LowRankNormal
+from pyrodrop.guides.guide import Guide, HasWeights
+from pyrodrop.modules import ParameterTree
+
+
+class LowRank(Guide):
+    """Gaussians that know `rank` directions of correlation.
+
+    Args:
+        model: the model whose weights to infer.
+        rank: columns of F, at least 1.
+        init_scale: standard deviation that training starts from, positive.
+    """
+
+    def __init__(self, model: HasWeights, rank: int = 4, init_scale: float = 0.01) -> None:
+        super().__init__(model)
+        if rank < 1:
+            raise ValueError(f"rank is the number of factors of the covariance and must be at least 1; got {rank}")
+        if not (math.isfinite(init_scale) and init_scale > 0):
+            raise ValueError(f"init_scale is a standard deviation and must be positive and finite; got {init_scale}")
+        self.rank = rank
+        initial = model.weight_sites()
+        self.loc = ParameterTree(initial)
+        self.log_variance = ParameterTree(
+            {n: torch.full((w.numel(),), 2 * math.log(init_scale)).to(w) for n, w in initial.items()}
+        )
+        self.factor = ParameterTree(
+            {n: init_scale / rank**0.5 * torch.randn(w.numel(), rank).to(w) for n, w in initial.items()}
+        )
+
+    def posterior(self, name: str) -> TorchDistribution:
+        return LowRankNormal(self.loc[name], self.factor[name], self.log_variance[name].exp())
+
+    def describe(self) -> str:
+        return f"LowRank(rank={self.rank})"

@@ -1,0 +1,106 @@
+"""Variational dropout: Gaussian dropout whose rates are learned.
+
+    A  W = M diag(s),   s_k ~ N(1, alpha_k)
+    B  w_ij = m_ij (1 + sqrt(alpha) e_ij)
+
+    alpha = max_alpha sigmoid(a)                          one a layer, input unit or weight
+
+Kingma, Salimans & Welling (2015), section 3.3: alpha at most 1, since the objective has poor optima above. Their type A2
+is A with the divergence scaled by 1/3. KL to the log-uniform prior: exact up to the prior's constant; type A counts units.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import pyro
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+from pyrodrop.guides.gaussian_dropout import Kind, alpha_of_rate, gaussian
+from pyrodrop.guides.guide import Guide, HasWeights
+from pyrodrop.modules import ParameterTree
+from pyrodrop.names import known
+
+
+class VariationalDropout(Guide):
+    """Multiplicative Gaussian noise of learned size.
+
+    Args:
+        model: the model whose weights to infer.
+        kind: ``A``, correlated, or ``B``, independent.
+        rates: whether an alpha belongs to a ``layer``, an ``input`` unit or a ``weight`` (type B only).
+        max_alpha: upper bound of alpha, positive; infinity for none.
+        kl_scale: factor of the divergence; 1/3 with type A is A2.
+        drop_rate: where training starts, alpha = drop_rate / (1 - drop_rate), below max_alpha.
+    """
+
+    def __init__(
+        self,
+        model: HasWeights,
+        kind: Kind = "B",
+        rates: Literal["layer", "input", "weight"] = "layer",
+        *,
+        max_alpha: float = 1.0,
+        kl_scale: float = 1.0,
+        drop_rate: float = 0.1,
+    ) -> None:
+        super().__init__(model)
+        self.kind = known(kind, ("A", "B"), "type of variational dropout")
+        self.granularity = known(rates, ("layer", "input", "weight"), "granularity of rates")
+        if self.kind == "A" and rates == "weight":
+            raise ValueError(
+                "type A has one noise an input unit, so its rates are per layer or input; got rates='weight'"
+            )
+        if not max_alpha > 0:
+            raise ValueError(f"max_alpha bounds the noise's variance alpha and must be positive; got {max_alpha}")
+        if not (math.isfinite(kl_scale) and kl_scale > 0):
+            raise ValueError(f"kl_scale is a factor of the divergence and must be positive and finite; got {kl_scale}")
+        start = alpha_of_rate(drop_rate, "the start")
+        if not 0 < start < max_alpha:
+            raise ValueError(
+                f"drop_rate must start alpha = rate / (1 - rate) between 0 and max_alpha {max_alpha:g}; got {start:g}"
+            )
+        self.max_alpha, self.kl_scale = max_alpha, kl_scale
+        initial = model.weight_sites()
+        raw = math.log(start) if math.isinf(max_alpha) else math.log(start / (max_alpha - start))
+        self.loc = ParameterTree(initial)
+        self.raw_alpha = ParameterTree({n: torch.full(self._shape(w), raw).to(w) for n, w in initial.items()})
+
+    def _shape(self, weight: Tensor) -> tuple[int, ...]:
+        if self.granularity == "layer":
+            return ()
+        if self.granularity == "weight" or weight.dim() == 1:
+            return tuple(weight.shape)
+        return (weight.shape[1],)
+
+    def log_alpha(self, name: str) -> Tensor:
+        """ln alpha of one weight site: a number, ``[in]`` or the weight's shape."""
+        raw = self.raw_alpha[name]
+        if math.isinf(self.max_alpha):
+            return raw
+        return math.log(self.max_alpha) + torch.nn.functional.logsigmoid(raw)
+
+    def posterior(self, name: str) -> TorchDistribution:
+        loc, log_alpha = self.loc[name], self.log_alpha(name)
+        if self.kind == "B" and self.granularity == "input" and loc.dim() > 1:
+            log_alpha = log_alpha.reshape(1, -1, *(1,) * (loc.dim() - 2))
+        return gaussian(self.kind, loc, log_alpha)
+
+    def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
+        drawn = {}
+        for name in self.sites:
+            self._draw_hyper(name)
+            with pyro.poutine.scale(scale=self.kl_scale):
+                drawn[name] = pyro.sample(name, self.posterior(name))
+        return drawn
+
+    def rates(self) -> dict[str, Tensor]:
+        """alpha of every weight site: a number, ``[in]`` or the weight's shape."""
+        return {name: self.log_alpha(name).detach().exp() for name in self.sites}
+
+    def describe(self) -> str:
+        limits = f"max_alpha={self.max_alpha:g}, kl_scale={self.kl_scale:g}"
+        return f"VariationalDropout({self.kind}, per {self.granularity}, {limits})"

@@ -1,0 +1,44 @@
+"""Dropout as variational inference, in Pyro: models that declare priors, guides that are dropout posteriors."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from pyrodrop import (
+    data,
+    distributions,
+    divergences,
+    guides,
+    likelihoods,
+    metrics,
+    models,
+    priors,
+    reparam,
+    schedules,
+    zoo,
+)
+from pyrodrop.fitted import Elbo, Fit
+from pyrodrop.predictive import Prediction, predict
+from pyrodrop.svi import fit
+
+try:
+    __version__ = version("pyrodrop")
+except PackageNotFoundError:  # used from a checkout that is not installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "Elbo",
+    "Fit",
+    "Prediction",
+    "data",
+    "distributions",
+    "divergences",
+    "fit",
+    "guides",
+    "likelihoods",
+    "metrics",
+    "models",
+    "predict",
+    "priors",
+    "reparam",
+    "schedules",
+    "zoo",
+]

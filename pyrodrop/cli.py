@@ -1,0 +1,62 @@
+"""The command line: ``pyrodrop run JOB [options]`` and ``pyrodrop list``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import jsonargparse
+
+USAGE = """usage: pyrodrop run JOB [options]   run an experiment (pyrodrop run JOB --help: its options)
+       pyrodrop list                list what can be run, and the zoo's entries"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status. What a user got wrong is said in one line and ends with status 2."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if words else 2
+    try:
+        return _command(words)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"pyrodrop: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("pyrodrop: interrupted", file=sys.stderr)
+        return 130
+
+
+def _command(words: list[str]) -> int:
+    from pyrodrop.analysis.experiments import JOBS, job
+    from pyrodrop.names import known
+    from pyrodrop.zoo import ENTRIES
+
+    command, *rest = words
+    known(command, ("run", "list"), "command")
+    if command == "list":
+        if rest:
+            raise ValueError(f"pyrodrop list takes no arguments; got {' '.join(rest)}")
+        print("jobs (pyrodrop run JOB)")
+        _columns({name: entry.summary for name, entry in JOBS.items()})
+        print("\nzoo entries (pyrodrop.zoo.entry(NAME))")
+        _columns({name: entry.summary for name, entry in ENTRIES.items()})
+        return 0
+    if not rest or rest[0].startswith("-"):
+        if rest and rest[0] in ("-h", "--help"):
+            print(USAGE)
+            return 0
+        raise ValueError(f"run needs the name of a job: {', '.join(JOBS)}")
+    name, *options = rest
+    function = job(name).function
+    parser = jsonargparse.ArgumentParser(prog=f"pyrodrop run {name}", description=JOBS[name].summary)
+    parser.add_function_arguments(function, skip={"quiet"}, fail_untyped=True)
+    parser.add_argument("--quiet", action="store_true", help="show no progress, only the result")
+    function(**parser.parse_args(options).as_dict())
+    return 0
+
+
+def _columns(rows: dict[str, str]) -> None:
+    width = max(map(len, rows))
+    for name, text in rows.items():
+        print(f"  {name:<{width}}  {text}")

@@ -1,0 +1,8 @@
+"""Data sets, in their own units, with the standardisation that training uses."""
+
+from pyrodrop.data.dataset import Dataset, Split
+from pyrodrop.data.gal2016 import gal2016
+from pyrodrop.data.mauna_loa import mauna_loa
+from pyrodrop.data.mnist import mnist
+
+__all__ = ["Dataset", "Split", "gal2016", "mauna_loa", "mnist"]

@@ -1,0 +1,75 @@
+"""The regression series of Gal & Ghahramani (2016), exactly as their experiments used them.
+
+CO2 is figure 2's Mauna Loa series (272 months, detrended and standardised by its authors), solar its twin in the
+appendix. Both are in standardised units; the test part has a grid of inputs only, so its y holds the dummies of the file.
+Public source: GitHub yaringal/DropoutUncertaintyCaffeModels.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import h5py
+import numpy as np
+import pooch
+import torch
+from torch import Tensor
+
+from pyrodrop.data.dataset import Dataset, Split
+
+COMMIT = "afd0b1c72ecf4669c0823a2458d645c2683159a3"
+URL = f"https://raw.githubusercontent.com/yaringal/DropoutUncertaintyCaffeModels/{COMMIT}/{{series}}_regression/data/{{part}}.h5"
+MONTH = 0.0127358  # of the CO2 series, in standardised time
+SHA256 = {
+    ("co2", "train"): "5e872111e517ac619350009fe3b9b5e2752ad52b4cf0086ec53b33db4c32417b",
+    ("co2", "test"): "87da916948348f9f850a52327a457dc091f3104cafa42f75e176f66dc9b966fb",
+    ("solar", "train"): "b6ee46f254c1272987f590a36f9fb43c5f64fb8cdac8c0065b99793c868bdd08",
+    ("solar", "test"): "fb9e9199f05dd2e493b0d10dad2fa41b5015afd2d61c2d83f6857e7cb97b5e76",
+}
+
+
+def gal2016(series: Literal["co2", "solar"] = "co2") -> Split:
+    """One of the two series: x and y ``[N, 1]``, float32, standardised.
+
+    Read from ``$PYRODROP_DATA/gal2016/`` where that is set, and otherwise fetched once, checked and cached.
+
+    Raises:
+        ValueError: an unknown series.
+        FileNotFoundError: PYRODROP_DATA is set and has no such file.
+    """
+    if series not in ("co2", "solar"):
+        raise ValueError(f"the series of Gal & Ghahramani (2016) are 'co2' and 'solar'; got {series!r}")
+    train, test = _read(series, "train"), _read(series, "test")
+    return Split(
+        name=f"gal2016-{series}",
+        train=Dataset(train[:, :1], train[:, 1:]),
+        test=Dataset(test[:, :1], test[:, 1:]),
+        x_unit="standardised time",
+        y_unit="standardised",
+        source=f"Gal & Ghahramani (2016), GitHub yaringal/DropoutUncertaintyCaffeModels at {COMMIT}",
+        period=12 * MONTH if series == "co2" else None,
+        truth=False,
+    )
+
+
+def _read(series: str, part: str) -> Tensor:
+    local = os.environ.get("PYRODROP_DATA")
+    if local:
+        path = Path(local) / "gal2016" / f"{series}_{part}.csv"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"PYRODROP_DATA is set, so {series} {part} data are expected at {path}; it is not there"
+            )
+        return torch.from_numpy(np.loadtxt(path, delimiter=",", skiprows=1)).float()
+    cached = pooch.retrieve(
+        URL.format(series=series, part=part),
+        known_hash=f"sha256:{SHA256[series, part]}",
+        fname=f"{series}_{part}.h5",
+        path=pooch.os_cache("pyrodrop") / "gal2016",
+        progressbar=False,
+    )
+    with h5py.File(cached) as file:
+        columns = [np.asarray(file[key]) for key in ("data", "label")]
+    return torch.from_numpy(np.concatenate(columns, 1)).float()

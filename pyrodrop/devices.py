@@ -1,0 +1,37 @@
+"""Which device to compute on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def resolve(device: str | torch.device) -> torch.device:
+    """A device that exists: ``auto`` is the GPU where there is one and the CPU elsewhere.
+
+    Raises:
+        ValueError: no such device on this machine.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    gpus = torch.cuda.device_count()
+    known = ", ".join(["auto", "cpu", *(f"cuda:{i}" for i in range(gpus))])
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device must be one of {known}; got {device!r}") from None
+    if chosen.type == "cuda" and (chosen.index or 0) >= gpus:
+        raise ValueError(f"device must be one of {known} on this machine; got {device!r}")
+    if chosen.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be one of {known}; got {device!r}")
+    return chosen
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Random numbers from `seed`; afterwards the caller's generators are as they were."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield

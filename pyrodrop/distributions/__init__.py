@@ -1,0 +1,24 @@
+"""Distributions of the dropout posteriors and their priors, usable on their own in any Pyro program."""
+
+from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture
+from pyrodrop.distributions.correlated_normal import CorrelatedNormal
+from pyrodrop.distributions.log_uniform import LogUniform, TruncatedLogUniform
+from pyrodrop.distributions.low_rank_normal import LowRankNormal
+from pyrodrop.distributions.multiplicative_normal import MultiplicativeNormal
+from pyrodrop.distributions.pooled_normal import PooledNormal
+from pyrodrop.distributions.pushforward import Pushforward
+from pyrodrop.distributions.relaxed_bernoulli_mixture import RelaxedBernoulliMixture
+from pyrodrop.distributions.weight import WeightDistribution
+
+__all__ = [
+    "BernoulliMixture",
+    "CorrelatedNormal",
+    "LogUniform",
+    "LowRankNormal",
+    "MultiplicativeNormal",
+    "PooledNormal",
+    "Pushforward",
+    "RelaxedBernoulliMixture",
+    "TruncatedLogUniform",
+    "WeightDistribution",
+]

@@ -1,0 +1,141 @@
+"""The Bernoulli mixture: dropout's distribution over a whole weight.
+
+    W = M diag(z) + theta E,   z_k ~ Bernoulli(1 - drop_rate),   E_ij ~ N(0, 1)
+
+    M  loc    [out, in, *kernel], or [in] for a vector, each element then a unit of its own
+    z  mask   [in], one per input unit: whole units vanish together
+
+As a density, with column w_k of K = out * prod(kernel) entries and p = 1 - drop_rate,
+
+    q(w_k) = p N(w_k; m_k, theta^2 I) + (1 - p) N(w_k; 0, theta^2 I)
+
+Gal & Ghahramani (2016), Dropout as a Bayesian Approximation: Appendix, section 3. theta = 0 is MC dropout: no density
+but atoms, m_k with probability p and 0 with probability 1 - p.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+from torch.distributions.utils import lazy_property
+
+from pyrodrop.distributions.weight import Size, WeightDistribution
+
+
+class BernoulliMixture(WeightDistribution):
+    """Mixture of two Gaussians per input unit, one at the unit's column of `loc` and one at zero.
+
+    Args:
+        loc: the means M, shape ``batch_shape + event_shape``.
+        drop_rate: probability of dropping, in [0, 1): a number, or a tensor that broadcasts to
+            ``batch_shape + noise_shape``.
+        theta: standard deviation of both components, at least 0. Zero is the limit, which has atoms.
+        event_dim: how many trailing dimensions of `loc` are one weight; all of them if None.
+        per: whether a mask's entry drops an ``input`` unit or a single ``weight`` (DropConnect).
+
+    A draw keeps its mask, which `log_prob` reads: comparing the draw with zero would misread a unit whose column is 0.
+
+    Raises:
+        ValueError: drop_rate outside [0, 1), theta negative, or a loc without dimensions.
+    """
+
+    def __init__(
+        self,
+        loc: Tensor,
+        drop_rate: float | Tensor,
+        theta: float = 0.0,
+        *,
+        event_dim: int | None = None,
+        per: Literal["input", "weight"] = "input",
+        validate_args: bool | None = None,
+    ) -> None:
+        self.theta = check_theta(theta)
+        self.drop_rate = drop_rate
+        if validate_args or (validate_args is None and self._validate_args):
+            check_drop_rate(drop_rate)
+        super().__init__(loc, event_dim=event_dim, per=per, validate_args=validate_args)
+
+    @lazy_property
+    def keep_rate(self) -> Tensor:
+        """p = 1 - drop_rate, shape ``batch_shape + noise_shape``."""
+        keep = 1 - torch.as_tensor(self.drop_rate, dtype=self.loc.dtype, device=self.loc.device)
+        return keep.expand(self.batch_shape + self.noise_shape)
+
+    @property
+    def mean(self) -> Tensor:
+        """p M: the weight scaling of standard dropout at test time."""
+        return self.over_units(self.keep_rate) * self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        keep = self.over_units(self.keep_rate)
+        return keep * (1 - keep) * self.loc**2 + self.theta**2
+
+    def at(self, loc: Tensor) -> Self:
+        return type(self)(
+            loc, self.drop_rate, self.theta, event_dim=len(self.event_shape), per=self.per, validate_args=False
+        )
+
+    def rsample(self, sample_shape: Size = ()) -> Tensor:
+        shape = torch.Size(sample_shape) + self.batch_shape
+        if isinstance(self.drop_rate, Tensor) and self.drop_rate.requires_grad:
+            raise ValueError(
+                "drop_rate is a constant of BernoulliMixture: a draw of its mask has no gradient with respect to it; "
+                "got a tensor that requires a gradient. A learned rate needs a relaxed mask."
+            )
+        if never_drops(self.drop_rate):
+            mask = self.loc.new_ones(shape + self.noise_shape)
+            value = self.loc.expand(shape + self.event_shape)
+        else:
+            mask = torch.bernoulli(self.keep_rate.expand(shape + self.noise_shape))
+            value = self.over_units(mask) * self.loc
+        if self.theta > 0:
+            value = value + self.theta * torch.randn_like(value)
+        value.mask = mask  # type: ignore[attr-defined]
+        return value
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density for theta > 0. For theta = 0 the log probability of the atom that `value` is: its mask's, where
+        it carries one, and otherwise that of the columns as they are, minus infinity where one is no atom."""
+        keep, drop = self.keep_rate.log(), torch.log1p(-self.keep_rate)
+        if self.theta > 0:
+            scale = 2 * self.theta**2
+            kept = keep - self.sum_units((value - self.loc) ** 2) / scale
+            dropped = drop - self.sum_units(value**2) / scale
+            norm = 0.5 * self.fan_out * math.log(2 * math.pi * self.theta**2)
+            return self.total(torch.logaddexp(kept, dropped) - norm)
+        mask = getattr(value, "mask", None)
+        if mask is not None:
+            return self.total(torch.where(mask > 0, keep, drop))
+        never = keep.new_tensor(-math.inf)
+        kept = torch.where(self.sum_units((value != self.loc).to(keep.dtype)) == 0, keep, never)
+        dropped = torch.where(self.sum_units((value != 0).to(keep.dtype)) == 0, drop, never)
+        return self.total(torch.logaddexp(kept, dropped))
+
+
+def never_drops(drop_rate: float | Tensor) -> bool:
+    """Whether the rate is the number 0, so that no mask needs to be drawn."""
+    return not isinstance(drop_rate, Tensor) and drop_rate == 0
+
+
+def check_drop_rate(drop_rate: float | Tensor, where: str = "") -> None:
+    """Raise a ValueError unless the rate, or every rate of a tensor, lies in [0, 1)."""
+    rates = torch.as_tensor(drop_rate)
+    if not bool(((rates >= 0) & (rates < 1)).all()):
+        got = drop_rate if rates.dim() == 0 else f"rates from {rates.min():g} to {rates.max():g}"
+        raise ValueError(
+            f"drop_rate is the probability of dropping an input unit and must lie in [0, 1); got {got}"
+            + (f" for layer {where!r}" if where else "")
+        )
+
+
+def check_theta(theta: float) -> float:
+    """The mixture's standard deviation, or a ValueError."""
+    if not (math.isfinite(theta) and theta >= 0):
+        raise ValueError(
+            f"theta is the standard deviation of the mixture's components and must be finite and at least 0; got {theta}"
+        )
+    return float(theta)

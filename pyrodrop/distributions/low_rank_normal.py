@@ -1,0 +1,66 @@
+"""A Gaussian over a whole weight with a low-rank covariance.
+
+    vec(W) ~ N(vec(M), F F^T + diag(v))         F [weights, rank], v [weights]
+
+Ong, Nott & Smith (2018), Gaussian Variational Approximation with a Factor Covariance Structure.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from pyro.distributions import LowRankMultivariateNormal
+from torch import Tensor
+
+from pyrodrop.distributions.weight import Size, WeightDistribution
+
+
+class LowRankNormal(WeightDistribution):
+    """A factor Gaussian with the shape of a weight.
+
+    Args:
+        loc: the means M, shape ``batch_shape + event_shape``.
+        factor: F, ``[weights, rank]``.
+        diagonal: v, ``[weights]``, positive.
+        event_dim: how many trailing dimensions of `loc` are one weight; all of them if None.
+    """
+
+    def __init__(
+        self,
+        loc: Tensor,
+        factor: Tensor,
+        diagonal: Tensor,
+        *,
+        event_dim: int | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        super().__init__(loc, event_dim=event_dim, validate_args=validate_args)
+        self.factor, self.diagonal = factor, diagonal
+
+    @property
+    def _flat(self) -> LowRankMultivariateNormal:
+        loc = self.loc.flatten(-len(self.event_shape))
+        return LowRankMultivariateNormal(loc, self.factor, self.diagonal, validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return (self.factor.square().sum(-1) + self.diagonal).reshape(self.event_shape).expand(self.loc.shape)
+
+    def at(self, loc: Tensor) -> Self:
+        return type(self)(loc, self.factor, self.diagonal, event_dim=len(self.event_shape), validate_args=False)
+
+    def rsample(self, sample_shape: Size = ()) -> Tensor:
+        draw = self._flat.rsample(torch.Size(sample_shape))
+        return draw.reshape(draw.shape[:-1] + self.event_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self._flat.log_prob(value.flatten(-len(self.event_shape)))
+
+    def entropy(self) -> Tensor:
+        """Differential entropy in nats."""
+        return self._flat.entropy()

@@ -1,0 +1,62 @@
+"""Gaussian dropout with independent noise, type B.
+
+    w_ij = m_ij (1 + sqrt(alpha_ij) e_ij),   e_ij ~ N(0, 1),   so   w_ij ~ N(m_ij, alpha_ij m_ij^2)
+
+alpha is one number, or per input unit ``[in]`` laid out by the caller, or per weight. Kingma, Salimans & Welling (2015),
+Variational Dropout and the Local Reparameterization Trick, section 3.1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from pyrodrop.distributions.weight import Size, WeightDistribution
+
+
+class MultiplicativeNormal(WeightDistribution):
+    """Independent Gaussians whose standard deviations are proportional to their means.
+
+    Args:
+        loc: the means M, shape ``batch_shape + event_shape``.
+        log_alpha: log of variance over squared mean, broadcast to `loc`.
+        event_dim: how many trailing dimensions of `loc` are one weight; all of them if None.
+    """
+
+    def __init__(
+        self, loc: Tensor, log_alpha: Tensor | float, *, event_dim: int | None = None, validate_args: bool | None = None
+    ) -> None:
+        self.log_alpha = torch.as_tensor(log_alpha, dtype=loc.dtype, device=loc.device)
+        super().__init__(loc, event_dim=event_dim, validate_args=validate_args)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return self.log_alpha.exp() * self.loc**2
+
+    def at(self, loc: Tensor) -> Self:
+        return type(self)(loc, self.log_alpha, event_dim=len(self.event_shape), validate_args=False)
+
+    def rsample(self, sample_shape: Size = ()) -> Tensor:
+        noise = torch.randn(self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)  # type: ignore[arg-type]
+        return self.loc * (1 + torch.exp(self.log_alpha / 2) * noise)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        log_variance = self.log_variance
+        quadratic = (value - self.loc) ** 2 * torch.exp(-log_variance)
+        return -self.total_weights(0.5 * (quadratic + log_variance + math.log(2 * math.pi)))
+
+    @property
+    def log_variance(self) -> Tensor:
+        """ln(alpha m^2), kept finite where a mean is 0."""
+        return (self.log_alpha + torch.log(self.loc**2 + torch.finfo(self.loc.dtype).tiny)).expand(self.loc.shape)
+
+    def entropy(self) -> Tensor:
+        """Differential entropy in nats."""
+        return self.total_weights(0.5 * (self.log_variance + math.log(2 * math.pi * math.e)))

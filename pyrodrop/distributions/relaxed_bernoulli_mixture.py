@@ -1,0 +1,64 @@
+"""The Bernoulli mixture at theta = 0 with a relaxed mask, through which a drop rate can be learned.
+
+    W = M diag(z),   z_k = 1 - sigmoid((logit(drop_rate) + logit(u_k)) / temperature),   u_k ~ U(0, 1)
+
+Gal, Hron & Kendall (2017), Concrete Dropout, eq. 5. As temperature -> 0 the mask is that of `BernoulliMixture`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture
+from pyrodrop.distributions.weight import Size
+
+
+class RelaxedBernoulliMixture(BernoulliMixture):
+    """Concrete dropout's distribution over a weight.
+
+    Args:
+        loc: the means M, shape ``batch_shape + event_shape``.
+        logit: log odds of dropping, broadcast to ``batch_shape + noise_shape``; gradients reach it through draws.
+        temperature: of the relaxation, positive; 0.1 in the paper.
+        event_dim, per: as of `BernoulliMixture`.
+    """
+
+    def __init__(
+        self,
+        loc: Tensor,
+        logit: Tensor,
+        temperature: float = 0.1,
+        *,
+        event_dim: int | None = None,
+        per: Literal["input", "weight"] = "input",
+        validate_args: bool | None = None,
+    ) -> None:
+        if not temperature > 0:
+            raise ValueError(f"temperature of the relaxed mask must be positive; got {temperature}")
+        self.logit, self.temperature = logit, temperature
+        super().__init__(loc, torch.sigmoid(logit), event_dim=event_dim, per=per, validate_args=False)
+
+    def at(self, loc: Tensor) -> Self:
+        return type(self)(loc, self.logit, self.temperature, event_dim=len(self.event_shape), per=self.per)
+
+    def rsample(self, sample_shape: Size = ()) -> Tensor:
+        mask = self.relaxed_mask(torch.Size(sample_shape) + self.batch_shape + self.noise_shape)
+        value = self.over_units(mask) * self.loc
+        value.mask = mask  # type: ignore[attr-defined]
+        return value
+
+    def relaxed_mask(self, shape: torch.Size) -> Tensor:
+        """Masks ``[..., *noise_shape]``, differentiable in the rate."""
+        tiny = torch.finfo(self.loc.dtype).eps
+        noise = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device).clamp(tiny, 1 - tiny)
+        return torch.sigmoid(-(self.logit + torch.logit(noise)) / self.temperature)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The mask's log probability, linear between the two atoms: its mean is minus the entropy of the rate."""
+        mask = getattr(value, "mask", None)
+        if mask is None:
+            raise NotImplementedError("a relaxed mask cannot be read off a weight: log_prob needs the draw itself")
+        return self.total(mask * self.keep_rate.log() + (1 - mask) * torch.log1p(-self.keep_rate))

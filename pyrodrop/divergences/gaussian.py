@@ -1,0 +1,61 @@
+"""Divergences of Gaussian posteriors from Gaussian priors, fixed or with the best variances.
+
+    p = N(mu, sigma^2)             KL = sum_ij [ln(2 pi sigma^2) + E_q(w_ij - mu)^2 / sigma^2] / 2 - H(q)
+    p = N(0, lambda_g^2), ARD      KL = sum_ij ln(2 pi e lambda_g^2) / 2 - H(q),    lambda_g^2 = mean_g E_q[w^2]
+                                      = sum_ij ln(1 + 1 / alpha_ij) / 2             a variance of its own for every weight
+
+The second is the first at its minimum over the variances. Titsias & Lazaro-Gredilla (2014), section 3.1; Kharitonov,
+Molchanov & Vetrov (2018), Variational Dropout via Empirical Bayes, eq. 8.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.distributions import Independent, Normal, register_kl
+
+from pyrodrop.distributions import (
+    BernoulliMixture,
+    LowRankNormal,
+    MultiplicativeNormal,
+    PooledNormal,
+    WeightDistribution,
+)
+from pyrodrop.divergences.bernoulli import mixture_entropy
+from pyrodrop.divergences.table import EXACT, pair
+
+
+@pair(MultiplicativeNormal, Normal, EXACT)
+@pair(LowRankNormal, Normal, EXACT)
+def _from_normal(q: MultiplicativeNormal | LowRankNormal, p: Normal) -> Tensor:
+    variance = p.scale**2
+    moment = (q.mean - p.loc) ** 2 + q.variance
+    return q.total_weights((torch.log(2 * math.pi * variance) + moment / variance) / 2) - q.entropy()
+
+
+@pair(MultiplicativeNormal, PooledNormal, EXACT)
+def _multiplicative_from_pooled(q: MultiplicativeNormal, p: PooledNormal) -> Tensor:
+    if p.group == "weight":
+        return q.total_weights(torch.nn.functional.softplus(-q.log_alpha).expand(q.loc.shape)) / 2
+    return _from_pooled(q, p)
+
+
+@pair(BernoulliMixture, PooledNormal, EXACT)
+@pair(WeightDistribution, PooledNormal, EXACT)
+def _from_pooled(q: WeightDistribution, p: PooledNormal) -> Tensor:
+    entropy = mixture_entropy(q) if isinstance(q, BernoulliMixture) else q.entropy()
+    best = p.pool(q.mean**2 + q.variance)
+    return q.total_weights(torch.log(2 * math.pi * math.e * best).expand(q.loc.shape)) / 2 - entropy
+
+
+@register_kl(Independent, PooledNormal)
+def _normal_from_pooled(q: Independent, p: PooledNormal) -> Tensor:
+    if not isinstance(q.base_dist, Normal):
+        raise NotImplementedError(f"no KL({type(q.base_dist).__name__} || PooledNormal)")
+    loc, variance = q.base_dist.loc, q.base_dist.scale**2
+    log_ratio = (
+        torch.log1p(loc**2 / variance) if p.group == "weight" else torch.log(p.pool(loc**2 + variance) / variance)
+    )
+    return log_ratio.flatten(-len(p.event_shape)).sum(-1) / 2

@@ -1,0 +1,91 @@
+"""Divergences from the log-uniform prior, zero at alpha -> infinity.
+
+    w_ij ~ N(m_ij, alpha_ij m_ij^2), independent      sum_ij KL(alpha_ij)
+    w_k = s_k m_k,  s_k ~ N(1, alpha_k)                sum_k  KL(alpha_k)              one term a unit
+    any Gaussian with marginals as above               sum_ij [KL(alpha_ij) + ln(2 pi e sigma_ij^2) / 2] - H(q)
+
+Kingma, Salimans & Welling (2015), section 3 and appendix B; the last line because only E_q[ln |w|] and the entropy matter.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+from pyrodrop.distributions import (
+    CorrelatedNormal,
+    LogUniform,
+    LowRankNormal,
+    MultiplicativeNormal,
+    PooledNormal,
+    TruncatedLogUniform,
+)
+from pyrodrop.divergences.log_uniform_kl import KINGMA_ERROR, MOLCHANOV_ERROR, kingma, log_uniform_kl, molchanov
+from pyrodrop.divergences.table import Convention, pair, refuse
+
+FORMS = {"exact": log_uniform_kl, "molchanov": molchanov, "kingma": kingma}
+_IMPROPER = "log-uniform prior, improper: zero at alpha -> infinity"
+_CONVENTIONS = {
+    "exact": Convention("up_to_constant", _IMPROPER),
+    "molchanov": Convention("up_to_constant", f"{_IMPROPER}; Molchanov's fit", MOLCHANOV_ERROR),
+    "kingma": Convention("up_to_constant", f"{_IMPROPER}; Kingma's cubic, alpha <= 1", KINGMA_ERROR),
+}
+
+
+def log_uniform_convention(q: Distribution, p: LogUniform) -> Convention:
+    """The improper prior's convention, with the error of the form of KL that it was told to use."""
+    return _CONVENTIONS[p.kl]
+
+
+def from_log_uniform(log_alpha: Tensor, p: LogUniform) -> Tensor:
+    """KL(alpha), elementwise, in the form that the prior was told to use."""
+    return FORMS[p.kl](log_alpha)
+
+
+@pair(Normal, LogUniform, log_uniform_convention)
+def _normal(q: Normal, p: LogUniform) -> Tensor:
+    return from_log_uniform(_log_alpha(q.loc, q.scale**2), p)
+
+
+@pair(MultiplicativeNormal, LogUniform, log_uniform_convention)
+def _multiplicative(q: MultiplicativeNormal, p: LogUniform) -> Tensor:
+    return q.total_weights(from_log_uniform(q.log_alpha, p).expand(q.loc.shape))
+
+
+@pair(CorrelatedNormal, LogUniform, log_uniform_convention)
+def _correlated(q: CorrelatedNormal, p: LogUniform) -> Tensor:
+    return q.total(from_log_uniform(q.log_alpha, p).expand(q.batch_shape + q.noise_shape))
+
+
+@pair(LowRankNormal, LogUniform, log_uniform_convention)
+def _low_rank(q: LowRankNormal, p: LogUniform) -> Tensor:
+    marginal = from_log_uniform(_log_alpha(q.loc, q.variance), p) + torch.log(2 * math.pi * math.e * q.variance) / 2
+    return q.total_weights(marginal) - q.entropy()
+
+
+def _log_alpha(loc: Tensor, variance: Tensor) -> Tensor:
+    return variance.log() - torch.log(loc**2 + torch.finfo(loc.dtype).tiny)
+
+
+def _no_density(q: CorrelatedNormal, p: Distribution) -> str | None:
+    if isinstance(p, LogUniform):
+        return None
+    return (
+        "type A lives on a line per input unit and has no density over weights; use priors.LogUniform, whose divergence "
+        "is that of the units' scales, or type B"
+    )
+
+
+def _outside(q: Distribution, p: TruncatedLogUniform) -> str:
+    return (
+        f"it puts probability outside the prior's support, exp({p.low:g}) <= |w| <= exp({p.high:g}), so the divergence is "
+        "infinite; use a prior over all real weights"
+    )
+
+
+refuse(CorrelatedNormal, Distribution, _no_density)
+refuse(CorrelatedNormal, PooledNormal, _no_density)
+refuse(Distribution, TruncatedLogUniform, _outside)

@@ -1,0 +1,109 @@
+"""The divergence of a Gaussian weight from the log-uniform prior, as a function of t = log alpha.
+
+For w ~ N(m, alpha m^2) and the improper prior p(log |w|) = const the divergence depends on alpha alone. It is known up to
+a constant, fixed here so that it vanishes as alpha -> infinity. With u = 1 / (2 alpha) and Dawson's function D,
+
+    KL      =  2 integral_0^sqrt(u) D(x) dx  =  u 2F2(1, 1; 3/2, 2; -u)
+    dKL/dt  =  -sqrt(u) D(sqrt(u))           =  -u 1F1(1; 3/2; -u)
+    KL  ->  u  as alpha -> infinity,     KL  ->  -t/2 + (gamma + ln 2)/2  as alpha -> 0
+
+Both are evaluated, in s = sigmoid(-t - ln 6) = u / (3 + u) and r = 1 - s, as
+
+    KL  =  ln(1 + u/3)/2 + s P(r)/Q(r),        dKL/dt  =  -s p(r)/q(r)
+    ln(1 + u/3)  =  -min(t + ln 6, 0) - ln(1 - min(s, r))
+
+with rational functions VALUE = (P, Q) and SLOPE = (p, q) of degree (9, 10), minimax in relative error: 2e-11 for the value
+and 1.4e-9 for the slope, at every t. Expanding in r keeps the sums stable, also in float32.
+
+`molchanov` and `kingma` are the approximations published for the same quantity: Molchanov, Ashukha & Vetrov (2017),
+arXiv:1701.05369, eq. 14; Kingma, Salimans & Welling (2015), arXiv:1506.02557, appendix C.
+"""
+
+from __future__ import annotations
+
+from math import log
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+EULER, LOG6 = 0.5772156649015329, log(6)
+MOLCHANOV_ERROR, KINGMA_ERROR = 9.4e-3, 4.1e-2  # largest, measured over log alpha in [-20, 20] and below 0
+
+# Coefficients of numerator and denominator, highest power of r first.
+# fmt: off
+VALUE = (
+    (7043.797548024, 3596.1352264344, 2324.1823418446, 1760.4857010359, 18.547944455321, 478.01601534057,
+     -107.69135444117, 58.933687173585, -8.5211950395237, 1.5310611573448),
+    (720.72100613504, 1405.4198983746, 1930.0717498265, 743.40601078524, 1148.1375575213, -179.65384933153,
+     355.40279033717, -94.086441725182, 41.932617695662, -6.1845490919522, 1.0),
+)
+SLOPE = (
+    (6307.3982594735, -1463.3856904761, 851.13925034534, 365.38329403451, -143.74726178494, 182.25373396704,
+     -65.49747717727, 24.13534562653, -3.9853290643289, 0.5),
+    (227.450140791, 342.29890032023, 979.67598233848, -393.06323374157, 1204.3731220683, -720.86468618701,
+     515.80159457108, -186.98421190932, 57.514427649418, -9.137325682169, 1.0),
+)
+# fmt: on
+
+
+def log_uniform_kl(log_alpha: Tensor) -> Tensor:
+    """KL(N(m, alpha m^2) || log-uniform), elementwise and exact, zero at alpha -> infinity.
+
+    Absolute error below 1e-10 in float64 and 1e-6 in float32; finite with finite derivatives at every finite log alpha.
+    Half precision is computed in float32. Differentiable to any order, in reverse mode.
+    """
+    t = log_alpha.float() if log_alpha.dtype in (torch.float16, torch.bfloat16) else log_alpha
+    return _LogUniformKL.apply(t).to(log_alpha.dtype)
+
+
+def molchanov(log_alpha: Tensor) -> Tensor:
+    """The sigmoid fit of Molchanov et al., within 9.4e-3 of the exact value at every alpha."""
+    k1, k2, k3 = 0.63576, 1.87320, 1.48695
+    return k1 + 0.5 * softplus(-log_alpha) - k1 * torch.sigmoid(k2 + k3 * log_alpha)
+
+
+def kingma(log_alpha: Tensor) -> Tensor:
+    """The cubic of Kingma et al., for alpha <= 1 only, where it is within .041; exact as alpha -> 0."""
+    c1, c2, c3 = 1.16145124, -1.50204118, 0.58629921
+    alpha = log_alpha.exp()
+    return 0.5 * (EULER + log(2) - log_alpha) - alpha * (c1 + alpha * (c2 + alpha * c3))
+
+
+class _LogUniformKL(torch.autograd.Function):
+    """Spares the memory traffic of differentiating through the recurrence; differentiable to any order."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(t: Tensor) -> Tensor:
+        s, r = _sigmoids(t)
+        y = _rational(s, r, *VALUE).sub_((t + LOG6).clamp(max=0), alpha=0.5)
+        return y.sub_(torch.minimum(s, r).neg_().log1p_(), alpha=0.5)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        (t,) = ctx.saved_tensors
+        return -grad * _rational(*_sigmoids(t), *SLOPE)
+
+
+def _rational(s: Tensor, r: Tensor, numerator: tuple[float, ...], denominator: tuple[float, ...]) -> Tensor:
+    return _horner(r, numerator).div_(_horner(r, denominator)).mul_(s)
+
+
+def _horner(r: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+    first, *middle, last = coefficients
+    y = r * first
+    for c in middle:
+        y.add_(c).mul_(r)
+    return y.add_(last)
+
+
+def _sigmoids(t: Tensor) -> tuple[Tensor, Tensor]:
+    s = torch.sigmoid(-t - LOG6)
+    return s, 1 - s

@@ -1,0 +1,154 @@
+"""A trained guide with its model: what `pyrodrop.fit` returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrodrop.data import Dataset
+from pyrodrop.devices import resolve, seeded
+from pyrodrop.divergences import Convention
+from pyrodrop.elbo import elbo_convention, elbo_terms
+from pyrodrop.files import read_tensors, write_tensors
+from pyrodrop.modules import assign
+from pyrodrop.predictive import Prediction, draw_functions
+
+
+@dataclass(frozen=True)
+class Elbo:
+    """An estimate of the evidence lower bound, in nats for the whole data set.
+
+    Attributes:
+        value: the estimate, ``-(nll + kl)``.
+        se: its standard error; NaN for one sample.
+        nll: mean over draws of minus the log likelihood.
+        kl: the divergence of the posterior from the prior.
+        convention: how far `kl` can be trusted. Bounds of different conventions cannot be compared.
+        num_samples: number of draws.
+    """
+
+    value: float
+    se: float
+    nll: float
+    kl: float
+    convention: Convention
+    num_samples: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} +- {self.se:.2g} nats ({self.convention})"
+
+
+@dataclass
+class Fit:
+    """A trained model and guide.
+
+    Attributes:
+        model, guide: the trained copies.
+        data: what they were trained on; None after loading.
+        history: of every step nll, kl and the weight that the weights' kl had in the loss, ``[steps, 3]``.
+        settings: what the run was told, in plain numbers and words.
+        device: where the parameters are.
+    """
+
+    model: Callable[..., Any]
+    guide: Callable[..., Any]
+    data: Dataset | None
+    history: Tensor
+    settings: dict[str, Any]
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def losses(self) -> Tensor:
+        """The loss nll + kl of every step, minus one draw's estimate of the ELBO: ``[steps]``."""
+        return self.history[:, :2].sum(1)
+
+    def elbo(
+        self, num_samples: int = 100, data: Dataset | tuple[Tensor, Tensor] | None = None, *, seed: int = 0
+    ) -> Elbo:
+        """Estimate the ELBO on all of the training data, or of `data`.
+
+        Args:
+            num_samples: draws from the guide.
+            data: needed after loading, when the training data are not at hand.
+            seed: of the draws.
+        """
+        if num_samples < 1:
+            raise ValueError(f"num_samples is the number of draws and must be at least 1; got {num_samples}")
+        chosen = self.data if data is None else Dataset.of(data)
+        if chosen is None:
+            raise ValueError("a loaded fit has no training data with it; give them as elbo(data=...)")
+        x, y = chosen.x.to(self.device), chosen.y.to(self.device)
+        with seeded(seed, self.device), torch.no_grad():
+            draws = (elbo_terms(self.model, self.guide, x, y) for _ in range(num_samples))
+            terms = torch.tensor([[terms.nll, terms.kl] for terms in draws]).double()
+            meaning = elbo_convention(self.model, self.guide, x, y)
+        values = -terms.sum(1)
+        return Elbo(
+            value=float(values.mean()),
+            se=float(values.std() / math.sqrt(num_samples)) if num_samples > 1 else math.nan,
+            nll=float(terms[:, 0].mean()),
+            kl=float(terms[:, 1].mean()),
+            convention=meaning,
+            num_samples=num_samples,
+        )
+
+    def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
+        """Draw functions from the posterior; see `pyrodrop.predict`."""
+        return draw_functions(self.model, self.guide, x, num_samples, seed=seed, device=self.device)
+
+    def save(self, path: str | Path) -> Path:
+        """Write parameters, losses and settings to one safetensors file, whole or not at all.
+
+        Raises:
+            TypeError: model or guide is not a module, so that its parameters are not its own.
+        """
+        tensors = {"history": self.history}
+        for part, module in self._modules().items():
+            tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
+        path = Path(path)
+        write_tensors(path, tensors, {"settings": self.settings})
+        return path
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        *,
+        device: str | torch.device = "auto",
+    ) -> Fit:
+        """Read a saved fit into a model and guide built as the saved ones were. They are changed and become the fit's.
+
+        Raises:
+            ValueError: they were not: names or shapes of their parameters differ from the file's, or the file is none.
+        """
+        tensors, about = read_tensors(Path(path))
+        settings = about["settings"]
+        chosen = resolve(device)
+        fit = cls(model, guide, None, tensors["history"], settings, chosen)
+        for part, module in fit._modules().items():
+            state = {k.removeprefix(f"{part}."): v for k, v in tensors.items() if k.startswith(f"{part}.")}
+            assign(module, state)
+            module.to(chosen)
+        return fit
+
+    def _modules(self) -> dict[str, torch.nn.Module]:
+        modules = {"model": self.model, "guide": self.guide}
+        for part, value in modules.items():
+            if not isinstance(value, torch.nn.Module):
+                raise TypeError(f"only modules can be saved; the {part} of this fit is a {type(value).__name__}")
+        return modules  # type: ignore[return-value]
+
+
+def describe(part: Callable[..., Any]) -> str:
+    """A model or guide in one line."""
+    if hasattr(part, "describe"):
+        return str(part.describe())
+    return getattr(part, "__name__", type(part).__name__)

@@ -1,0 +1,70 @@
+"""Gaussian likelihoods.
+
+    y ~ N(f, 1 / precision)                                  y, f  [N, D]
+    y ~ N(f, s^2 exp(-r)),   network output = (f, r)         the heteroscedastic twin, s the scale of y
+
+The precision tau is in the original units of y (one over y's unit, squared), whatever the network works in.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions import TorchDistribution
+from pyro.nn import PyroParam
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyrodrop.likelihoods.likelihood import Likelihood
+from pyrodrop.scaling import Standardize
+
+
+class Gaussian(Likelihood):
+    """Observations scatter with one precision.
+
+    Args:
+        precision: tau, positive, in units of y to the power -2.
+        learned: whether training moves the precision from there (by maximising the ELBO).
+
+    Raises:
+        ValueError: precision not positive and finite.
+    """
+
+    def __init__(self, precision: float = 1.0, *, learned: bool = False) -> None:
+        super().__init__()
+        if not (math.isfinite(precision) and precision > 0):
+            raise ValueError(
+                "precision is one over the variance of the observation noise and must be positive and finite; "
+                f"got {precision}"
+            )
+        self.learned = learned
+        if learned:
+            self.precision = PyroParam(torch.tensor(float(precision)), constraints.positive)
+        else:
+            self.register_buffer("precision", torch.tensor(float(precision)))
+
+    def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
+        precision: Tensor = self.precision  # type: ignore[assignment]
+        loc = self.location(output, targets)
+        return dist.Normal(loc, precision.to(loc.dtype).rsqrt().expand_as(loc)).to_event(1)
+
+    def describe(self) -> str:
+        precision: Tensor = self.precision  # type: ignore[assignment]
+        return f"Gaussian(precision={float(precision.detach()):g}{', learned' if self.learned else ''})"
+
+
+class HeteroscedasticGaussian(Likelihood):
+    """The network predicts its noise: its second half of outputs is the log precision of standardised y."""
+
+    def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
+        _, log_precision = output.chunk(2, -1)
+        scale = targets.scale * torch.exp(-log_precision / 2)
+        return dist.Normal(self.location(output, targets), scale).to_event(1)
+
+    def location(self, output: Tensor, targets: Standardize) -> Tensor:
+        return targets.inverse(output.chunk(2, -1)[0])
+
+    def outputs(self, targets: int) -> int:
+        return 2 * targets

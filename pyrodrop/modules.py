@@ -1,0 +1,111 @@
+"""Modules whose parameters are their own.
+
+Pyro keeps parameters in one global store, so two guides with the same names overwrite each other. Its setting
+``module_local_params`` lifts that, but for the whole process, and it swaps the store at every call, upon which parameters
+that live in the store lose the handle that `SVI` steps by. A `LocalModule` leaves setting and store alone: reading one of
+its parameters is a param statement whose value stays in the module.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from pyro.nn import PyroModule, PyroParam
+from pyro.poutine.runtime import effectful
+from torch import Tensor, nn
+from torch.distributions import constraints, transform_to
+
+
+class LocalModule(PyroModule):
+    """A `PyroModule` whose parameters live in the module, never in Pyro's global store.
+
+    Handlers see them as param sites, `SVI` and optimisers train them, and a copy of the module has its own.
+    """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return nn.Module.__call__(self, *args, **kwargs)  # no store to switch to
+
+    def __getattr__(self, name: str) -> Any:
+        declared = self.__dict__.get("_pyro_params", {})
+        if name in declared:
+            constraint, event_dim = declared[name]
+            unconstrained: Any = nn.Module.__getattr__(self, f"{name}_unconstrained")
+            return self._statement(name, unconstrained, constraint, event_dim)
+        value = nn.Module.__getattr__(self, name)
+        if isinstance(value, nn.Parameter) and not name.endswith("_unconstrained"):
+            return self._statement(name, value, constraints.real, None)
+        return value
+
+    def _statement(
+        self, name: str, unconstrained: Tensor, constraint: constraints.Constraint, event_dim: int | None
+    ) -> Tensor:
+        """``pyro.param``, but for where the value is kept."""
+        value = transform_to(constraint)(unconstrained)
+        value.unconstrained = weakref.ref(unconstrained)
+        full_name = f"{self._pyro_name}.{name}" if self._pyro_name else name
+        keep = effectful(lambda *_, **__: value, type="param")
+        return keep(full_name, constraint=constraint, event_dim=event_dim, name=full_name)
+
+
+class ParameterTree(LocalModule):
+    """Parameters under dotted names such as ``layers.0.weight``, as a network spells them.
+
+    ``tree["layers.0.weight"]`` is the tensor, and reading it a Pyro param statement.
+    """
+
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._dotted = tuple(values)
+        for name, value in values.items():
+            *parents, leaf = name.split(".")
+            node: LocalModule = self
+            for parent in parents:
+                if parent not in node._modules:
+                    node.add_module(parent, LocalModule())
+                node = node._modules[parent]  # type: ignore[assignment]
+            setattr(node, leaf, PyroParam(value.detach().clone()))
+
+    def __getitem__(self, name: str) -> Tensor:
+        return functools.reduce(getattr, name.split("."), self)  # type: ignore[arg-type, return-value]
+
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]
+        return iter(self._dotted)
+
+    def __len__(self) -> int:
+        return len(self._dotted)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._dotted
+
+
+def announce(module: nn.Module) -> None:
+    """Read every parameter of the `LocalModule`s in `module`, so that handlers see a param site of each."""
+    for part in module.modules():
+        if isinstance(part, LocalModule):
+            for name in part.__dict__["_pyro_params"]:
+                getattr(part, name)
+
+
+def assign(module: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy `state` into `module`, every entry or none.
+
+    Raises:
+        ValueError: names or shapes of the two differ; the message lists the differences.
+    """
+    known, parameters = module.state_dict().keys(), dict(module.named_parameters())
+    wrong = [f"{n} is missing" for n in known - state.keys()]
+    wrong += [f"{n} is not known here" for n in state.keys() - known]
+    wrong += [
+        f"{n} has shape {tuple(state[n].shape)}, expected {tuple(p.shape)}"
+        for n, p in parameters.items()
+        if n in state and state[n].shape != p.shape
+    ]
+    if wrong:
+        raise ValueError(
+            f"the saved state does not belong to this {type(module).__name__}: " + "; ".join(sorted(wrong))
+        )
+    module.load_state_dict(dict(state))

@@ -1,0 +1,22 @@
+"""Priors of weights: one file each. A prior is handed a weight's name and shape and answers with its distribution."""
+
+from pyrodrop.priors.ard import ARD
+from pyrodrop.priors.gaussian import Gaussian
+from pyrodrop.priors.heavy_tailed import Laplace, ScaleMixture, SpikeAndSlab, StudentT
+from pyrodrop.priors.horseshoe import Horseshoe
+from pyrodrop.priors.log_uniform import ImproperPrior, LogUniform, TruncatedLogUniform
+from pyrodrop.priors.prior import Prior
+
+__all__ = [
+    "ARD",
+    "Gaussian",
+    "Horseshoe",
+    "ImproperPrior",
+    "Laplace",
+    "LogUniform",
+    "Prior",
+    "ScaleMixture",
+    "SpikeAndSlab",
+    "StudentT",
+    "TruncatedLogUniform",
+]

@@ -1,0 +1,83 @@
+"""Gaussian prior.
+
+    w ~ N(0, scale^2),   scale = 1 / length_scale
+
+The length scale l is Gal & Ghahramani's (2016, Appendix section 4): w ~ N(0, l^-2). With drop rate 1 - p, N data and
+observation precision tau, the theta -> 0 limit of dropout minimises (1/N) sum_n E_n + weight_decay ||M||^2, where
+E = |y - f|^2 / 2 and
+
+    weight_decay = p l^2 / (2 N tau)
+"""
+
+from __future__ import annotations
+
+import math
+
+import pyro.distributions as dist
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+from pyrodrop.distributions.bernoulli_mixture import check_drop_rate
+from pyrodrop.priors.prior import Prior, full
+
+
+class Gaussian(Prior):
+    """Independent zero-mean Gaussians, all of one scale.
+
+    Args:
+        scale: standard deviation of a weight, positive. Give this or `length_scale`; 1 if neither.
+        length_scale: l, the inverse of the scale, positive.
+
+    Raises:
+        ValueError: both given, or not positive and finite.
+    """
+
+    def __init__(self, scale: float | None = None, *, length_scale: float | None = None) -> None:
+        if scale is not None and length_scale is not None:
+            raise ValueError(
+                "a Gaussian prior takes its scale or its length_scale (the inverse), not both; "
+                f"got scale={scale} and length_scale={length_scale}"
+            )
+        if length_scale is not None:
+            check_positive("length_scale", length_scale, "a Gaussian prior")
+        self.scale = 1.0 if scale is None else scale
+        if length_scale is not None:
+            self.scale = 1 / length_scale
+        check_positive("scale", self.scale, "a Gaussian prior")
+
+    @property
+    def length_scale(self) -> float:
+        """l = 1 / scale."""
+        return 1 / self.scale
+
+    @classmethod
+    def from_weight_decay(cls, weight_decay: float, *, drop_rate: float, num_data: int, precision: float) -> Gaussian:
+        """The prior under which dropout with this weight decay is variational inference: l^2 = 2 N tau decay / p.
+
+        Args:
+            weight_decay: Gal's lambda, the factor of ||M||^2 beside the mean of |y - f|^2 / 2. Optimisers that add
+                ``decay * w`` to the gradient of that mean have twice this lambda.
+            drop_rate: 1 - p, in [0, 1).
+            num_data: N, size of the training set.
+            precision: tau, in the units of y that the loss is measured in.
+        """
+        check_drop_rate(drop_rate)
+        check_positive("weight_decay", weight_decay, "a Gaussian prior")
+        return cls(length_scale=math.sqrt(2 * num_data * precision * weight_decay / (1 - drop_rate)))
+
+    def weight_decay(self, *, drop_rate: float, num_data: int, precision: float) -> float:
+        """Gal's lambda = p l^2 / (2 N tau) of this prior; the inverse of `from_weight_decay`."""
+        check_drop_rate(drop_rate)
+        return (1 - drop_rate) * self.length_scale**2 / (2 * num_data * precision)
+
+    def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
+        return dist.Normal(full(shape, 0.0, like), full(shape, self.scale, like)).to_event(len(shape))
+
+    def describe(self) -> str:
+        return f"Gaussian(scale={self.scale:g})"
+
+
+def check_positive(name: str, value: float, of: str) -> None:
+    """Raise a ValueError unless a prior's scale is a positive finite number."""
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} of {of} must be positive and finite; got {value}")

@@ -1,0 +1,45 @@
+"""What every prior answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+
+
+class Prior(ABC):
+    """A prior over weights of any shape.
+
+    A model calls `for_site` where it draws the weight, inside its trace, so a prior with hyperparameters of its own may
+    draw them there under names that begin with the weight's, and says which (`hyper_sites`). One without implements
+    `expand` alone.
+    """
+
+    @abstractmethod
+    def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
+        """The prior of a weight of this shape: a distribution with that `event_shape`.
+
+        Args:
+            shape: the weight's shape.
+            like: a tensor whose dtype and device the distribution takes; torch's defaults if None.
+        """
+
+    def for_site(self, name: str, like: Tensor) -> TorchDistribution:
+        """The prior of the weight `name`, shaped as `like`."""
+        return self.expand(*like.shape, like=like)
+
+    def hyper_sites(self, name: str, like: Tensor) -> dict[str, Tensor]:
+        """Names of the positive hyperparameters that `for_site` draws, with where a guide's factor should start."""
+        return {}
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for tables and saved files."""
+
+
+def full(shape: torch.Size | tuple[int, ...], value: float, like: Tensor | None) -> Tensor:
+    """`value` as a tensor of this shape, without memory of its own."""
+    scalar = torch.as_tensor(value) if like is None else torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    return scalar.expand(shape)

@@ -1,0 +1,229 @@
+"""A weight that has not been drawn: it knows its law, and how its noise is to be shared over a minibatch.
+
+`LazyWeight` is a `torch.Tensor` without storage. A linear map of it (`F.linear`, `F.conv2d`, ``x @ W.T`` ...) is handed to
+the strategy, which draws what the map needs; any other operation realises one draw, which is kept. A weight that goes
+through two linear maps is refused, since its two noises would not be one weight's: use `shared`.
+
+`LazyLaw` wraps the site's distribution on both sides. The guide's draws lazy weights; the model's, handed such a weight,
+scores it by minus the divergence of the weight's law from its own, so that every ELBO of Pyro gets that divergence, once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution
+from pyro.infer.reparam.reparam import Reparam
+from torch import Tensor
+from torch.distributions import Distribution, register_kl
+from torch.utils._pytree import tree_map
+
+from pyrodrop.distributions.weight import Size
+from pyrodrop.divergences import divergence
+from pyrodrop.reparam.maps import LinearMap, recognise
+
+
+class LazyReparam(Reparam):
+    """Base of the strategies: wraps a site's distribution, in guide and model alike."""
+
+    def push(self, q: Distribution, at: LinearMap) -> Tensor:
+        """f(x, w) for w ~ q with this strategy's noise; without bias."""
+        raise TypeError(f"{type(self).__name__} is a strategy without push(q, at)")
+
+    def bias(self, q: Distribution, at: LinearMap) -> Tensor:
+        """A bias with law q, one draw an example."""
+        rows = at.x.shape[:-1] if at.outputs == -1 else at.x.shape[:1]
+        return at.over_outputs(q.expand(rows).rsample())
+
+    def apply(self, msg: Any) -> Any:
+        if msg["is_observed"] or msg["value"] is not None:  # conditioned: there is no noise to share
+            return msg
+        return {"fn": LazyLaw(msg["fn"], self, msg["name"]), "value": None, "is_observed": False}
+
+
+class LazyWeight(torch.Tensor):
+    """A weight to be drawn when it is used. See the module's text."""
+
+    law: LazyLaw
+    transposed: bool
+    drawn: list[Tensor]
+
+    @staticmethod
+    def __new__(cls, law: LazyLaw, transposed: bool = False, drawn: list[Tensor] | None = None) -> LazyWeight:
+        shape, like = law.batch_shape + law.event_shape, law.like
+        if transposed:
+            shape = shape[:-2] + (shape[-1], shape[-2])
+        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=like.dtype, device=like.device)  # type: ignore[attr-defined]
+        self.law, self.transposed = law, transposed
+        self.drawn = [] if drawn is None else drawn
+        return self  # type: ignore[no-any-return]
+
+    def realise(self) -> Tensor:
+        """One draw of the weight, the same every time."""
+        if self.law.uses and not self.drawn:
+            raise RuntimeError(_USED_TWICE.format(name=self.law.name))
+        if not self.drawn:
+            self.drawn.append(self.law.law.rsample())
+        return self.drawn[0].mT if self.transposed else self.drawn[0]
+
+    def unbatched(self) -> LazyWeight:
+        """The weight of one particle, whose maps are handed the particles as further examples."""
+        return LazyWeight(self.law.unbatched(), self.transposed)
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        with torch._C.DisableTorchFunctionSubclass():
+            return f"LazyWeight({self.law.name!r}, shape={tuple(self.shape)}, law={type(self.law.law).__name__})"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        lazy = [a for a in (*args, *kwargs.values()) if isinstance(a, LazyWeight)]
+        if func in _METADATA:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        if func in _TRANSPOSITIONS and len(lazy) == 1 and lazy[0].dim() == 2 and _swaps(func, args[1:]):
+            return LazyWeight(lazy[0].law, not lazy[0].transposed, lazy[0].drawn)
+        for weight in lazy:
+            if weight.drawn:
+                continue
+            at = recognise(func, args, kwargs, weight)
+            if at is not None:
+                return weight._map(at)
+        plain, named = tree_map(lambda a: a.realise() if isinstance(a, LazyWeight) else a, (args, kwargs))
+        return func(*plain, **named)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise RuntimeError(f"{func} reached a lazy weight past its realisation; it has no numbers yet")
+
+    def _map(self, at: LinearMap) -> Tensor:
+        if self.law.uses:
+            raise RuntimeError(_USED_TWICE.format(name=self.law.name))
+        self.law.uses += 1
+        y = self.law.strategy.push(self.law.law, at)
+        if isinstance(at.bias, LazyWeight):
+            y = y + at.bias.law.strategy.bias(at.bias.law.law, at)
+        elif at.bias is not None:
+            y = y + at.over_outputs(at.bias)
+        return at.finish(y)
+
+
+class LazyLaw(TorchDistribution):
+    """The law of a lazy weight, or the prior that scores one."""
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012
+    has_rsample = True
+
+    def __init__(self, law: Any, strategy: LazyReparam, name: str, batch_shape: Size | None = None) -> None:
+        self.law, self.strategy, self.name = law, strategy, name
+        self.uses = 0
+        self._divergences: list[tuple[LazyLaw, Tensor]] = []
+        super().__init__(law.batch_shape if batch_shape is None else torch.Size(batch_shape), law.event_shape, False)
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the weight's dtype and device."""
+        base = getattr(self.law, "base_dist", self.law)
+        return base.loc if hasattr(base, "loc") else torch.empty(0)
+
+    @property
+    def support(self) -> Any:
+        return self.law.support
+
+    def expand(self, batch_shape: Size, _instance: None = None) -> LazyLaw:
+        return LazyLaw(self.law.expand(torch.Size(batch_shape)), self.strategy, self.name)
+
+    def unbatched(self) -> LazyLaw:
+        """The law of one of a batch of equal ones."""
+        if not self.batch_shape:
+            return self
+        one = self.law
+        return LazyLaw(_first(one, len(self.batch_shape)), self.strategy, self.name)
+
+    def rsample(self, sample_shape: Size = ()) -> Tensor:
+        if torch.Size(sample_shape):
+            raise ValueError(f"a lazy weight is drawn one at a time; got sample_shape {tuple(sample_shape)}")
+        return LazyWeight(self)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """For a lazy weight minus the divergence of its law from this one, and 0 for its own law; else the density."""
+        if not isinstance(value, LazyWeight):
+            return self.law.log_prob(value)
+        if value.law is not self:
+            return -value.law.divergence(self)
+        if not self._divergences:
+            raise RuntimeError(
+                f"site {self.name!r} is reparameterised in the guide and not in the model, whose prior would score another "
+                "draw than the likelihood's; wrap both, as reparam.reparameterize(model, guide, strategy) does"
+            )
+        return self.like.new_zeros(()).expand(self.batch_shape)
+
+    def divergence(self, prior: LazyLaw) -> Tensor:
+        """KL of the law from a prior, computed once."""
+        for known, kl in self._divergences:
+            if known is prior:
+                return kl
+        kl = divergence(self.law, prior.law, lambda: self.law.rsample())
+        self._divergences.append((prior, kl))
+        return kl
+
+
+@register_kl(LazyLaw, LazyLaw)
+def _lazy(q: LazyLaw, p: LazyLaw) -> Tensor:
+    return q.divergence(p)
+
+
+def _first(law: Any, batch_dim: int) -> Any:
+    """The first of a batch of equal laws."""
+    if hasattr(law, "at"):
+        return law.at(law.loc[(0,) * batch_dim])
+    base = law.base_dist
+    own = {
+        n: getattr(base, n)[(0,) * batch_dim] for n in base.arg_constraints if isinstance(base.__dict__.get(n), Tensor)
+    }
+    return type(base)(**own).to_event(law.reinterpreted_batch_ndims)
+
+
+def _swaps(func: Any, axes: tuple[Any, ...]) -> bool:
+    return not axes or {axis % 2 for axis in axes} == {0, 1}
+
+
+_USED_TWICE = (
+    "weight {name!r} is used a second time: with noise by example its two uses would be two different weights. Train a tied "
+    "or recurrent weight with estimator='shared'; if it is the prior that uses it, wrap model and guide both, as "
+    "reparam.reparameterize does"
+)
+_TENSOR: Any = torch.Tensor
+_PROPERTIES = (
+    "shape",
+    "dtype",
+    "device",
+    "ndim",
+    "requires_grad",
+    "is_leaf",
+    "layout",
+    "is_cuda",
+    "is_sparse",
+    "is_quantized",
+)
+_METHODS = (
+    "dim",
+    "size",
+    "numel",
+    "is_floating_point",
+    "is_complex",
+    "element_size",
+    "ndimension",
+    "__len__",
+    "nelement",
+)
+_METADATA = {getattr(_TENSOR, n).__get__ for n in _PROPERTIES} | {getattr(_TENSOR, n) for n in _METHODS}
+_TRANSPOSITIONS = {
+    _TENSOR.T.__get__,
+    _TENSOR.mT.__get__,
+    torch.t,
+    _TENSOR.t,
+    torch.transpose,
+    _TENSOR.transpose,
+}

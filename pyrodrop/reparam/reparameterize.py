@@ -1,0 +1,43 @@
+"""Wrap a model and its guide in one strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyro import poutine
+
+from pyrodrop.reparam.flipout import FlipoutReparam
+from pyrodrop.reparam.lazy import LazyReparam
+from pyrodrop.reparam.local import LocalReparam
+from pyrodrop.reparam.per_example import PerExampleReparam
+
+STRATEGIES: dict[str, LazyReparam | None] = {
+    "shared": None,
+    "per_example": PerExampleReparam(),
+    "local": LocalReparam(),
+    "flipout": FlipoutReparam(),
+}
+
+
+def reparameterize(
+    model: Callable[..., Any], guide: Callable[..., Any], strategy: LazyReparam
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Model and guide with every weight handled by `strategy`: a pair for `SVI` or any ELBO of Pyro.
+
+    Args:
+        model: a model that knows its weights, such as those of `pyrodrop.models`.
+        guide: its guide.
+        strategy: `LocalReparam()`, `PerExampleReparam()` or `FlipoutReparam()`.
+
+    Raises:
+        TypeError: the model does not know its weights; use ``poutine.reparam(model, config={site: strategy})`` and the
+            same on the guide.
+    """
+    if not hasattr(model, "weight_sites"):
+        raise TypeError(
+            f"reparameterize needs a model that knows its weights (weight_sites); got {type(model).__name__}: use "
+            "poutine.reparam with a config of site names, on model and guide"
+        )
+    config = dict.fromkeys(model.weight_sites(), strategy)
+    return poutine.reparam(model, config=config), poutine.reparam(guide, config=config)  # type: ignore[arg-type]

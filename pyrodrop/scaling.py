@@ -1,0 +1,47 @@
+"""Standardisation: the affine map between a data set's units and those a network works in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Standardize(torch.nn.Module):
+    """``forward`` maps units of the data to mean 0 and standard deviation 1, ``inverse`` maps back.
+
+    Args:
+        loc: subtracted, a number or one per column.
+        scale: divided by, likewise; must be positive.
+    """
+
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(self, loc: Tensor | float = 0.0, scale: Tensor | float = 1.0) -> None:
+        super().__init__()
+        scale = torch.as_tensor(scale)
+        if not bool((scale > 0).all() and scale.isfinite().all()):
+            raise ValueError(f"the scale of a standardisation must be positive and finite; got {scale.tolist()}")
+        self.register_buffer("loc", torch.as_tensor(loc, dtype=scale.dtype))
+        self.register_buffer("scale", scale)
+
+    @classmethod
+    def of(cls, values: Tensor) -> Standardize:
+        """The standardisation of the columns of `values`, ``[N, D]``; a constant column is only centred."""
+        scale = values.std(0, correction=0)
+        return cls(values.mean(0), torch.where(scale > 0, scale, torch.ones_like(scale)))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return (values - self.loc) / self.scale
+
+    def inverse(self, values: Tensor) -> Tensor:
+        return values * self.scale + self.loc
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        """Take over the saved values whatever their shape: an unused standardisation is a number, a used one has columns."""
+        for name in ("loc", "scale"):
+            if f"{prefix}{name}" in state_dict:
+                setattr(self, name, state_dict[f"{prefix}{name}"].to(getattr(self, name)))
+        super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -1,0 +1,26 @@
+"""Schedules of the divergence's weight in training: from a fraction of epochs to a factor.
+
+linear      epoch / epochs, up to 1                       Molchanov, Ashukha & Vetrov (2017), 0 to 1
+staircase   increment (floor(epoch) + 1), up to 1         Mittov's slides, .02 an epoch
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+Schedule = Callable[[float], float]
+
+
+def linear(epochs: float, *, start: float = 0.0) -> Schedule:
+    """From `start` at epoch 0 to 1 at `epochs`, and 1 from there on."""
+    if not epochs > 0 or not 0 <= start <= 1:
+        raise ValueError(f"a linear schedule needs epochs > 0 and start in [0, 1]; got {epochs} and {start}")
+    return lambda epoch: min(1.0, start + (1 - start) * epoch / epochs)
+
+
+def staircase(increment: float = 0.02) -> Schedule:
+    """Grows by `increment` in every epoch, the first included, up to 1."""
+    if not 0 < increment <= 1:
+        raise ValueError(f"increment is what the weight grows by in an epoch and must lie in (0, 1]; got {increment}")
+    return lambda epoch: min(1.0, increment * (math.floor(epoch) + 1))

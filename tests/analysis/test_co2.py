@@ -1,0 +1,166 @@
+"""The main job, as it is run by default: its own output has the facts of figure 2."""
+
+from __future__ import annotations
+
+import functools
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import xarray as xr
+
+import pyrodrop
+from pyrodrop import cli, zoo
+from pyrodrop.analysis.experiments import co2
+from pyrodrop.data import Dataset, mauna_loa
+from pyrodrop.zoo import co2_paper
+
+KEYS = {
+    "elbo", "elbo_se", "elbo_convention", "log_density", "rmse", "crps", "coverage_50", "coverage_95", "sd_last_train",
+    "sd_far", "noise_sd", "seconds",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("co2")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    assert cli.main(["run", "co2", "--out", str(out), "--quiet"]) == 0
+    torch.set_num_threads(threads)
+    return out
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "results.json").read_text())  # type: ignore[no-any-return]
+
+
+@pytest.mark.timeout(600)
+def test_figure_2(results: dict[str, Any]) -> None:
+    """(a) no spread, (b) back to the prior, (c) growing, (d) bounded, from the numbers and not only the job's word."""
+    assert all(results["facts"].values()), results["facts"]
+    models, prior_sd = results["models"], results["settings"]["gaussian_processes"]["gp-se"]["prior_sd"]
+    assert models["weight-averaging"]["sd_last_train"] == models["weight-averaging"]["sd_far"] == 0
+    assert models["gp-se"]["sd_far"] == pytest.approx(prior_sd, rel=0.02)
+    assert models["mc-dropout-relu"]["sd_far"] > 1.5 * models["mc-dropout-relu"]["sd_last_train"] > 0
+    tanh = [models[f"mc-dropout-tanh-{rate}"] for rate in ("0.1", "0.2")]
+    assert all(0 < row["sd_far"] < 2 * row["sd_last_train"] for row in tanh)
+    assert 0.5 < tanh[0]["sd_far"] / tanh[1]["sd_far"] < 2
+
+
+def test_results_have_every_model_and_key(results: dict[str, Any]) -> None:
+    assert list(results) == ["models", "facts", "settings", "versions"]
+    assert set(results["models"]) == set(co2.PANELS)
+    for name, row in results["models"].items():
+        assert set(row) == KEYS
+        trained = name in co2.NETWORKS
+        assert (row["elbo"] is not None) == trained
+        assert all(row[key] is not None for key in KEYS - {"elbo", "elbo_se", "elbo_convention"})
+    assert results["models"]["mc-dropout-relu"]["elbo_convention"].startswith("up_to_constant")
+    assert results["models"]["mean-field"]["elbo_convention"] == "exact"
+
+
+def test_numbers_are_in_the_range_they_should_be(results: dict[str, Any]) -> None:
+    """The strong GP predicts within a few ppm; a network that follows the trend beats one that flattens out."""
+    models = results["models"]
+    assert models["gp-strong"]["rmse"] < 3
+    assert models["mc-dropout-relu"]["rmse"] < 6
+    assert models["mc-dropout-relu"]["log_density"] > models["weight-averaging"]["log_density"]
+    assert (
+        models["gp-strong"]["log_density"] > models["mc-dropout-relu"]["log_density"] > models["gp-se"]["log_density"]
+    )
+
+
+def test_draws_can_be_read_back(folder: Path, results: dict[str, Any]) -> None:
+    series = mauna_loa()
+    with xr.open_datatree(folder / "draws.nc", engine="h5netcdf") as tree:
+        assert tree.attrs["y_unit"] == "ppm"
+        assert tree["observed_data"]["y"].shape == (272,)
+        for name, row in results["models"].items():
+            group = tree[f"{name}/predictions"]
+            assert group["f"].dims == ("chain", "draw", "obs_id")
+            assert group["f"].shape == group["y"].shape == (1, co2.DRAWS, 249)
+            assert group["f"].attrs["units"] == "ppm"
+            error = group["f"].mean(("chain", "draw")).values - series.test.y[:, 0].numpy()
+            assert float((error**2).mean() ** 0.5) == pytest.approx(row["rmse"], rel=0.05)
+
+
+def test_figure_is_a_picture(folder: Path) -> None:
+    head = (folder / "figure.png").read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", head[16:24])
+    assert width > 900
+    assert height > 700
+
+
+def test_only_whole_files_are_left(folder: Path) -> None:
+    assert sorted(p.name for p in folder.iterdir()) == ["draws.nc", "figure.png", "results.json"]
+
+
+def test_paper_preset_runs_resumes_and_uses_the_papers_series(
+    tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two steps of the released settings, then one more from the checkpoints; no truth, so no scores."""
+    for constant in ("DRAWS", "ELBO_DRAWS", "CURVE_DRAWS"):
+        monkeypatch.setattr(co2, constant, 2)
+    words = ["run", "co2", "--preset", "paper", "--data", "gal2016", "--quiet", "--out", str(tmp_path)]
+    assert cli.main([*words, "--steps", "2"]) == 0
+    assert cli.main([*words, "--steps", "3"]) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["models"]["gp-se"]["rmse"] is None
+    assert results["models"]["mc-dropout-relu"]["elbo"] is not None
+    assert len(list((tmp_path / "checkpoints").iterdir())) == len(co2.NETWORKS)
+
+
+def test_paper_preset_takes_caffes_step(monkeypatch: pytest.MonkeyPatch, float64: None) -> None:
+    """One SGD step of the entry moves keep * M as Caffe's moves V, for the same masks.
+
+    Caffe: mean |y - f|^2 / 2 + decay |V|^2 / 2, dropout that divides by keep behind every hidden activation.
+    """
+    x = torch.linspace(-1, 1, 50)[:, None]
+    data = Dataset(x, torch.sin(3 * x))
+    keep, decay, lr = 0.9, 1e-2, 0.01
+    mask = (torch.arange(1024) % 10 > 0).double()
+    model, guide = co2_paper._dropout(data, activation="relu", drop_rate=1 - keep, decay=decay)
+    model, guide = model.double(), guide.double()
+    start = {n: w.clone() for n, w in guide.loc.named_parameters()}  # type: ignore[attr-defined]
+    monkeypatch.setattr(torch, "bernoulli", lambda rates: mask.expand(rates.shape))
+    rate = functools.partial(co2_paper.learning_rate, lr=lr, keep=keep, num_data=50)
+    trained = pyrodrop.fit(model, guide, data, steps=1, lr=rate, optimizer=torch.optim.SGD)
+    moved = dict(trained.guide.loc.named_parameters())  # type: ignore[attr-defined]
+
+    factor = {n: keep if n.endswith("weight_unconstrained") and "layers.0" not in n else 1.0 for n in start}
+    v = {n: (factor[n] * w).detach().requires_grad_() for n, w in start.items()}
+    h = data.x
+    for layer in range(5):
+        h = h @ v[f"layers.{layer}.weight_unconstrained"].T + v[f"layers.{layer}.bias_unconstrained"]
+        h = torch.relu(h) * mask / keep if layer < 4 else h
+    loss = (data.y - h).square().mean() / 2 + decay / 2 * sum(w.square().sum() for w in v.values())
+    loss.backward()
+    for n, w in v.items():
+        assert w.grad is not None
+        step = -(2 if n.endswith("bias_unconstrained") else 1) * lr * w.grad
+        torch.testing.assert_close(factor[n] * (moved[n] - start[n]), step, rtol=1e-6, atol=1e-14)
+
+
+def test_learning_rates_of_the_paper_preset() -> None:
+    assert co2_paper.inverse_decay(0) == 1
+    assert co2_paper.inverse_decay(150_000) == pytest.approx(0.5)
+    masked = co2_paper.learning_rate("guide.loc.layers.1.weight", lr=0.01, keep=0.9, num_data=272)
+    free = co2_paper.learning_rate("loc.layers.0.weight", lr=0.01, keep=0.9, num_data=272)
+    bias = co2_paper.learning_rate("loc.layers.3.bias", lr=0.01, keep=0.9, num_data=272)
+    assert masked / free == pytest.approx(1 / 0.81)
+    assert bias == 2 * free
+
+
+def test_every_zoo_entry_builds() -> None:
+    data = mauna_loa().train
+    for entry in zoo.ENTRIES.values():
+        if entry.name.startswith("co2/"):
+            model, guide = entry.build(data)
+            assert list(guide.sites) == list(model.weight_sites())
+        assert entry.training(data)["steps"] > 0

@@ -1,0 +1,78 @@
+"""MNIST, and the experiments on it at the size of a test."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from pyrodrop import cli
+from pyrodrop.analysis.experiments import estimators, kingma_table1
+from pyrodrop.data import mnist
+
+pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
+
+
+def test_mnist_is_what_it_should_be(data_folder: Path) -> None:
+    split = mnist()
+    assert split.train.x.shape == (60_000, 784)
+    assert split.test.x.shape == (10_000, 784)
+    assert split.train.y[:5].tolist() == [5, 0, 4, 1, 9]
+    assert torch.bincount(split.test.y).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    assert float(split.train.x.min()) == 0
+    assert float(split.train.x.max()) == 1
+    assert float(split.train.x.mean()) == pytest.approx(0.1307, abs=1e-4)
+    assert mnist(flat=False).test.x.shape == (10_000, 1, 28, 28)
+
+
+def test_files_that_are_not_mnist_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="PYRODROP_DATA is set, so MNIST's train-images"):
+        mnist()
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    file = folder / "train-images-idx3-ubyte.gz"
+    file.write_bytes(gzip.compress(b"\0\0\x08\x03" + b"\0" * 40))
+    with pytest.raises(ValueError, match="another SHA-256; remove it"):
+        mnist()
+    file.write_bytes(b"half a file")
+    with pytest.raises(ValueError, match="not a whole gzip file"):
+        mnist()
+
+
+def test_no_network_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYRODROP_DATA", raising=False)
+    monkeypatch.setattr("pooch.os_cache", lambda name: tmp_path)
+
+    def offline(*_: object, **__: object) -> str:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("pooch.retrieve", offline)
+    with pytest.raises(ConnectionError, match=r"could not be fetched.*no route to host.*set PYRODROP_DATA"):
+        mnist()
+
+
+def test_variances_are_in_kingmas_order(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """local < per example < shared in both layers, and all above no noise, after a few steps of training."""
+    monkeypatch.setattr(kingma_table1, "EPOCHS", (8, 9))
+    monkeypatch.setitem(kingma_table1.PRESETS, "default", ("kingma/variational-b-small", 2000, 12))  # type: ignore[index]
+    monkeypatch.setattr("pyrodrop.zoo.kingma.BATCH", 250)
+    monkeypatch.setattr(kingma_table1, "BATCH", 250)
+    assert cli.main(["run", "kingma-table1", "--out", str(tmp_path), "--quiet"]) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    for column in ("top, 10 epochs", "bottom, 10 epochs"):
+        values = [results["measured"][row][column] for row in ("no noise", "local", "per_example", "shared")]
+        assert values == sorted(values), (column, values)
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_estimators_experiment_runs(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimators, "DIGITS", 400)
+    monkeypatch.setattr(estimators, "BATCH", 20)
+    assert cli.main(["run", "estimators", "--seconds", "0.5", "--out", str(tmp_path), "--quiet"]) == 0
+    curves = json.loads((tmp_path / "results.json").read_text())["curves"]
+    assert set(curves) == {"shared", "per_example", "local", "flipout"}
+    assert all(points[-1]["seconds"] >= 0.5 for points in curves.values())

@@ -1,0 +1,251 @@
+"""What every guide promises, and what each of them says of itself."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoNormal
+from torch import nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.divergences import NoDivergence
+from pyrodrop.elbo import elbo_terms
+
+
+def _quiet(make: Callable[[], priors.Prior]) -> priors.Prior:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", priors.ImproperPrior)
+        return make()
+
+
+GUIDES: dict[str, Callable[[Any], Any]] = {
+    "BernoulliDropout": lambda m: guides.BernoulliDropout(m, 0.2),
+    "BernoulliDropout(theta)": lambda m: guides.BernoulliDropout(m, 0.2, theta=0.05),
+    "DropConnect": lambda m: guides.DropConnect(m, 0.2),
+    "DropConnect(theta)": lambda m: guides.DropConnect(m, 0.2, theta=0.05),
+    "GaussianDropout(A)": lambda m: guides.GaussianDropout(m, "A", drop_rate=0.2),
+    "GaussianDropout(B)": lambda m: guides.GaussianDropout(m, "B", alpha=0.25),
+    "VariationalDropout(A)": lambda m: guides.VariationalDropout(m, "A", "input"),
+    "VariationalDropout(A2)": lambda m: guides.VariationalDropout(m, "A", "layer", kl_scale=1 / 3),
+    "VariationalDropout(B)": lambda m: guides.VariationalDropout(m, "B", "input"),
+    "VariationalDropout(weight)": lambda m: guides.VariationalDropout(m, "B", "weight", max_alpha=math.inf),
+    "SparseDropout": guides.SparseDropout,
+    "ARDDropout": guides.ARDDropout,
+    "ConcreteDropout": guides.ConcreteDropout,
+    "MeanField": guides.MeanField,
+    "LowRank": guides.LowRank,
+    "Point": guides.Point,
+    "Ensemble": lambda m: guides.Ensemble(m, guides.MeanField, 2),
+    "from_noise": guides.from_noise(
+        lambda loc, noise: loc * noise,
+        lambda loc: dist.Normal(1.0, 0.1).expand(loc.shape).to_event(loc.dim()),
+        regularizer=lambda loc: 0.5 * loc.square().sum(),
+    ),
+}
+PRIORS: dict[str, priors.Prior] = {
+    "Gaussian": priors.Gaussian(0.7),
+    "LogUniform": _quiet(priors.LogUniform),
+    "TruncatedLogUniform": priors.TruncatedLogUniform(),
+    "ARD(weight)": priors.ARD(),
+    "ARD(input)": priors.ARD("input"),
+    "ARD(layer, InverseGamma)": priors.ARD("layer", dist.InverseGamma(1.0, 0.1)),
+    "ARD(input, HalfCauchy)": priors.ARD("input", dist.HalfCauchy(0.5)),
+    "Laplace": priors.Laplace(),
+    "StudentT": priors.StudentT(),
+    "ScaleMixture": priors.ScaleMixture(),
+    "SpikeAndSlab": priors.SpikeAndSlab(),
+    "Horseshoe": priors.Horseshoe(),
+}
+# Pairs without a divergence, and a word of the error that says so.
+TYPE_A = ("GaussianDropout(A)", "VariationalDropout(A)", "VariationalDropout(A2)")
+AT_ATOMS = ("BernoulliDropout", "DropConnect", "ConcreteDropout", "Point")
+REFUSED: dict[tuple[str, str], str] = {
+    **{(g, "TruncatedLogUniform"): "outside the prior's support" for g in GUIDES if g != "from_noise"},
+    **{(g, p): "exactly zero" for g in AT_ATOMS for p in ("LogUniform", "ARD(weight)", "ARD(input)")},
+    **{(g, p): "no density over weights" for g in TYPE_A for p in PRIORS if p != "LogUniform"},
+}
+# Pyro's own ELBOs need a log density of what the guide draws, or its divergence.
+SVI_GUIDES = {g: make for g, make in GUIDES.items() if g not in (*TYPE_A, "from_noise", "Ensemble")}
+PROPER = {g: make for g, make in GUIDES.items() if g not in TYPE_A}
+X, Y = torch.randn(20, 3, generator=torch.Generator().manual_seed(1)), torch.linspace(-1, 1, 20)[:, None]
+
+
+def small_model(prior: priors.Prior | None = None, bias_prior: priors.Prior | None = None) -> models.NetworkModel:
+    return models.MLP(
+        [3, 6, 1],
+        "tanh",
+        prior=prior or priors.Gaussian(),
+        bias_prior=bias_prior,
+        likelihood=likelihoods.Gaussian(10.0),
+    )
+
+
+def convolutional_model(prior: priors.Prior) -> models.NetworkModel:
+    net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(3 * 16, 4))
+    return models.from_module(net, prior=prior, likelihood=likelihoods.Categorical())
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("guide_name", GUIDES)
+def test_contract(guide_name: str, prior: str) -> None:
+    """Every guide with every prior, on an MLP and on a convolution: SVI runs 50 steps and the ELBO is finite, or the pair is
+    refused by name. Latent sites of guide and model agree. A new guide or prior joins by being listed."""
+    images, labels = torch.randn(20, 1, 6, 6), torch.arange(20) % 4
+    law = PRIORS[prior]
+    for model, x, y in ((small_model(law, law), X, Y), (convolutional_model(law), images, labels)):
+        guide = GUIDES[guide_name](model)
+        if (guide_name, prior) in REFUSED:
+            with pytest.raises(NoDivergence, match=REFUSED[guide_name, prior]):
+                pyrodrop.fit(model, guide, (x, y), steps=1)
+            continue
+        hyper = [site for sites in model.hyper_sites().values() for site in sites]
+        drawn = poutine.trace(guide).get_trace(x, y).stochastic_nodes
+        assert set(drawn) == {*model.weight_sites(), *hyper}
+        if not prior.startswith(("LogUniform", "ARD(weight)", "ARD(input)")):  # these have no draws of their own
+            latent = poutine.trace(model).get_trace(x, y).stochastic_nodes
+            assert drawn == [n for n in latent if n != "data"]
+        fit = pyrodrop.fit(model, guide, (x, y), steps=50, lr=0.01)
+        elbo = fit.elbo(3)
+        assert math.isfinite(elbo.value)
+        assert math.isfinite(elbo.nll)
+        assert {n: w.shape for n, w in fit.guide.mean().items()} == {
+            n: w.shape for n, w in model.weight_sites().items()
+        }  # type: ignore[attr-defined]
+        assert fit.predict(x, 3).mean.shape[0] == len(x)
+
+
+@pytest.mark.parametrize("make", PROPER.values(), ids=list(PROPER))
+def test_training_lowers_the_loss_and_rates_can_be_read(make: Callable[[Any], Any]) -> None:
+    model = small_model()
+    fit = pyrodrop.fit(model, make(model), (X, Y), steps=200, lr=0.02)
+    assert float(fit.losses[-20:].mean()) < float(fit.losses[:20].mean())
+    rates = fit.guide.rates()  # type: ignore[attr-defined]
+    assert all(bool((torch.as_tensor(r) > 0).all()) for r in rates.values())
+
+
+def test_type_a_trains_under_its_prior() -> None:
+    model = small_model(PRIORS["LogUniform"])
+    for name in TYPE_A:
+        fit = pyrodrop.fit(model, GUIDES[name](model), (X, Y), steps=200, lr=0.02)
+        assert float(fit.losses[-20:].mean()) < float(fit.losses[:20].mean())
+
+
+@pytest.mark.parametrize("loss", [Trace_ELBO, TraceMeanField_ELBO])
+@pytest.mark.parametrize("make", SVI_GUIDES.values(), ids=list(SVI_GUIDES))
+def test_unmodified_svi_trains(make: Callable[[Any], guides.Guide], loss: type) -> None:
+    model = small_model()
+    guide = make(model)
+    svi = SVI(model, guide, pyro.optim.ClippedAdam({"lr": 0.01}), loss())
+    before = {n: p.detach().clone() for n, p in [*guide.named_parameters(), *model.named_parameters()]}
+    losses = [svi.step(X, Y) for _ in range(100)]
+    assert sum(losses[-20:]) < sum(losses[:20])
+    after = dict([*guide.named_parameters(), *model.named_parameters()])
+    assert all(not torch.equal(before[n], after[n]) for n in before), "every parameter of guide and model moves"
+    assert len(pyro.get_param_store()) == 0, "and none of them is in the global store"
+    assert pyro.settings.get("module_local_params") is False
+
+
+@pytest.mark.parametrize("make", SVI_GUIDES.values(), ids=list(SVI_GUIDES))
+def test_elbo_terms_are_pyros_mean_field_loss(make: Callable[[Any], guides.Guide]) -> None:
+    """nll + kl and its gradient equal TraceMeanField_ELBO's on the same draw, in a minibatch."""
+    model = small_model(bias_prior=priors.Gaussian(0.3))
+    guide = make(model)
+    parameters = [*guide.parameters(), *model.parameters()]
+    torch.manual_seed(3)
+    theirs = TraceMeanField_ELBO().differentiable_loss(model, guide, X[:8], Y[:8], num_data=20)
+    want = torch.autograd.grad(theirs, parameters, allow_unused=True)
+    torch.manual_seed(3)
+    ours = sum(elbo_terms(model, guide, X[:8], Y[:8], num_data=20))
+    got = torch.autograd.grad(ours, parameters, allow_unused=True)  # type: ignore[arg-type]
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(got, want)
+
+
+def test_trace_elbo_agrees_in_the_mean_for_a_proper_mixture() -> None:
+    """theta > 0: Monte Carlo of log q - log p and the closed form are one expectation, within 4 standard errors."""
+    model = small_model()
+    guide = guides.BernoulliDropout(model, 0.3, theta=0.3)
+    with torch.no_grad():
+        pairs = torch.tensor(
+            [[Trace_ELBO().loss(model, guide, X, Y), sum(elbo_terms(model, guide, X, Y))] for _ in range(1500)]
+        )
+    difference, se = pairs[:, 0].mean() - pairs[:, 1].mean(), (pairs.var(0).sum() / len(pairs)).sqrt()
+    assert abs(float(difference)) < 4 * float(se)
+
+
+def test_two_guides_of_one_model_live_side_by_side() -> None:
+    model = small_model(bias_prior=priors.Gaussian())
+    one, two = guides.BernoulliDropout(model, 0.1), guides.BernoulliDropout(model, 0.1)
+    kept = two.mean()
+    SVI(model, one, pyro.optim.Adam({"lr": 0.1}), Trace_ELBO()).step(X, Y)
+    assert all(torch.equal(kept[n], w) for n, w in two.mean().items())
+    assert any(not torch.equal(kept[n], w) for n, w in one.mean().items())
+
+
+def test_predictive_and_autonormal_of_pyro() -> None:
+    model = small_model()
+    draws = Predictive(model, guide=guides.BernoulliDropout(model, 0.2), num_samples=5)(X)
+    assert draws["y"].shape == (5, 20, 1)
+    assert draws["layers.0.weight"].shape == (5, 1, 6, 3)  # Pyro keeps a place for the data plate
+    parallel = Predictive(model, guide=guides.MeanField(model), num_samples=5, parallel=True)(X)
+    assert parallel["y"].shape == (5, 20, 1)
+    auto = AutoNormal(model)
+    svi = SVI(model, auto, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
+    losses = [svi.step(X, Y) for _ in range(200)]
+    assert sum(losses[-20:]) < sum(losses[:20])
+    fit = pyrodrop.fit(model, AutoNormal(model), (X, Y), steps=30)
+    assert fit.predict(X, 4).f.shape == (4, 20, 1)
+
+
+@pytest.mark.parametrize("loss", [Trace_ELBO, TraceMeanField_ELBO])
+def test_vectorised_particles(loss: type) -> None:
+    """The unmodified network under a plate of particles gives the mean of single ones."""
+    model = small_model()
+    guide = guides.MeanField(model, init_scale=0.3)
+    many = loss(num_particles=2000, vectorize_particles=True, max_plate_nesting=1).loss(model, guide, X, Y)
+    single = torch.tensor([loss().loss(model, guide, X, Y) for _ in range(2000)])
+    assert abs(many - float(single.mean())) < 4 * float(single.std()) * (2 / 2000) ** 0.5
+
+
+def test_rates_by_layer() -> None:
+    model = small_model()
+    guide = guides.BernoulliDropout(model, {"layers.0.*": 0.05, "*": 0.4})
+    assert guide.rates() == {"layers.0.weight": 0.05, "layers.1.weight": 0.4}
+    assert guides.BernoulliDropout(model, 0.4, mask_input=False).rates() == {"layers.1.weight": 0.4}
+    drawn = poutine.trace(guides.BernoulliDropout(model, 0.9, mask_input=False)).get_trace()
+    assert bool((drawn.nodes["layers.0.weight"]["value"] != 0).all())
+    with pytest.raises(ValueError, match="no parameter is called 'layers.7"):
+        guides.BernoulliDropout(model, {"layers.7.*": 0.1, "*": 0.2})
+    with pytest.raises(ValueError, match=r"got 1.3 for layer 'layers.1.weight'"):
+        guides.BernoulliDropout(model, {"layers.1.*": 1.3, "*": 0.2})
+    with pytest.raises(ValueError, match="theta is the standard deviation"):
+        guides.BernoulliDropout(model, 0.1, theta=-0.1)
+
+
+def test_weight_averaging_is_torch_dropout_in_eval_mode() -> None:
+    model = small_model()
+    guide = guides.BernoulliDropout(model, 0.25)
+    means = guides.Point.average(model, guide).mean()
+    plain = nn.Sequential(nn.Dropout(0.25), nn.Linear(3, 6), nn.Tanh(), nn.Dropout(0.25), nn.Linear(6, 1)).eval()
+    with torch.no_grad():
+        for index, layer in ((1, "layers.0"), (4, "layers.1")):
+            plain[index].weight.copy_(guide.loc[f"{layer}.weight"] * 0.75)  # the weight behind nn.Dropout
+            plain[index].bias.copy_(model.free[f"{layer}.bias"])
+        torch.testing.assert_close(model.outputs(means, X), plain(X))
+
+
+def test_a_guide_needs_a_model_that_knows_its_weights() -> None:
+    with pytest.raises(TypeError, match="weight_sites"):
+        guides.MeanField(lambda x: x)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="init_scale"):
+        guides.MeanField(small_model(), init_scale=0.0)

@@ -1,0 +1,150 @@
+"""Networks as Pyro models."""
+
+from __future__ import annotations
+
+import pyro
+import pytest
+import torch
+from pyro import poutine
+from torch import nn
+
+from pyrodrop import data, likelihoods, models, priors
+from pyrodrop.scaling import Standardize
+
+X, Y = torch.randn(12, 2, generator=torch.Generator().manual_seed(2)), torch.arange(12.0)[:, None]
+
+
+def mlp(**changes: object) -> models.MLP:
+    options = {"activation": "relu", "prior": priors.Gaussian(2.0), "likelihood": likelihoods.Gaussian(4.0)} | changes
+    return models.MLP([2, 5, 1], **options)  # type: ignore[arg-type]
+
+
+def test_sites_are_parameter_names_with_their_priors() -> None:
+    trace = poutine.trace(mlp(bias_prior=priors.Gaussian(3.0))).get_trace(X, Y)
+    want = ["layers.0.weight", "layers.0.bias", "layers.1.weight", "layers.1.bias"]
+    assert [n for n in trace.stochastic_nodes if n != "data"] == want
+    assert trace.observation_nodes == ["y"]
+    scales = [float(trace.nodes[n]["fn"].base_dist.scale.flatten()[0]) for n in want]
+    assert scales == [2.0, 3.0, 2.0, 3.0]
+
+
+def test_biases_without_a_prior_are_parameters_of_the_model() -> None:
+    model = mlp()
+    assert [n for n, _ in model.free.named_parameters()] == [f"layers.{i}.bias_unconstrained" for i in (0, 1)]
+    assert "layers.0.bias" not in poutine.trace(model).get_trace(X, Y).stochastic_nodes
+
+
+def test_the_model_is_the_network_it_was_made_of() -> None:
+    net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1))
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    torch.testing.assert_close(model.outputs(model.weight_sites(), X), net(X))
+    assert len(list(net.parameters())) == 4, "the module itself is left as it was"
+
+
+def test_a_minibatch_stands_for_the_data_set() -> None:
+    model = mlp()
+    conditioned = pyro.condition(model, data=model.weight_sites())
+    whole = poutine.trace(conditioned).get_trace(X, Y).log_prob_sum(lambda n, _: n == "y")
+    halves = [
+        poutine.trace(conditioned).get_trace(X[rows], Y[rows], num_data=12).log_prob_sum(lambda n, _: n == "y")
+        for rows in (slice(0, 6), slice(6, 12))
+    ]
+    torch.testing.assert_close(whole, sum(halves) / 2)
+
+
+def test_standardisation_is_an_affine_map_around_the_network() -> None:
+    """f = loc_y + scale_y net((x - loc_x) / scale_x), and the precision stays in the units of y."""
+    model = mlp()
+    raw = model.outputs(model.weight_sites(), (X - 3.0) / 2.0)
+    model.standardize(
+        data.Dataset(X, Y, inputs=Standardize(torch.tensor([3.0]), torch.tensor([2.0])), targets=Standardize(10.0, 5.0))
+    )
+    trace = poutine.trace(pyro.condition(model, data=model.weight_sites())).get_trace(X, Y)
+    law = trace.nodes["y"]["fn"].base_dist
+    torch.testing.assert_close(law.loc, 10 + 5 * raw)
+    torch.testing.assert_close(law.scale, torch.full((12, 1), 0.5))
+    torch.testing.assert_close(trace.nodes["_RETURN"]["value"], 10 + 5 * raw)
+
+
+def test_weights_with_leading_dimensions_are_many_networks() -> None:
+    model = mlp()
+    weights = {n: torch.randn(3, 2, *w.shape) for n, w in model.weight_sites().items()}
+    many = model.outputs(weights, X)
+    assert many.shape == (3, 2, 12, 1)
+    torch.testing.assert_close(many[2, 1], model.outputs({n: w[2, 1] for n, w in weights.items()}, X))
+
+
+def test_a_prior_by_layer() -> None:
+    model = mlp(prior={"layers.0.*": priors.Gaussian(0.1), "*": priors.Gaussian(9.0)})
+    assert model.priors["layers.0.weight"].describe() == "Gaussian(scale=0.1)"
+    assert model.priors["layers.1.weight"].describe() == "Gaussian(scale=9)"
+    with pytest.raises(ValueError, match="no pattern fits 'layers.1.weight'"):
+        mlp(prior={"layers.0.*": priors.Gaussian(0.1)})
+
+
+def test_input_gain_scales_the_first_layer() -> None:
+    torch.manual_seed(5)
+    one = mlp().weight_sites()
+    torch.manual_seed(5)
+    ten = mlp(input_gain=10.0).weight_sites()
+    torch.testing.assert_close(ten["layers.0.weight"], 10 * one["layers.0.weight"])
+    torch.testing.assert_close(ten["layers.1.weight"], one["layers.1.weight"])
+
+
+def test_likelihoods() -> None:
+    """Laws of y at given outputs, in the units of y."""
+    output, targets = torch.randn(6, 4), Standardize(2.0, 3.0)
+    law = likelihoods.Gaussian(0.25)(output, targets)
+    torch.testing.assert_close(law.mean, 2 + 3 * output)
+    torch.testing.assert_close(law.stddev, torch.full((6, 4), 2.0))
+    twin = likelihoods.HeteroscedasticGaussian()(output, targets)
+    torch.testing.assert_close(twin.mean, 2 + 3 * output[:, :2])
+    torch.testing.assert_close(twin.variance, 9 * torch.exp(-output[:, 2:]))
+    classes = likelihoods.Categorical()(output, Standardize())
+    torch.testing.assert_close(classes.probs, output.softmax(-1))
+    assert likelihoods.Gaussian(2.0, learned=True).describe() == "Gaussian(precision=2, learned)"
+
+
+def test_heteroscedastic_noise_is_learned() -> None:
+    """Noise of sd .1 on the left and 1 on the right is told apart by the twin."""
+    import pyrodrop
+    from pyrodrop import guides
+
+    x = torch.linspace(-1, 1, 400)[:, None]
+    y = torch.where(x < 0, 0.1, 1.0) * torch.randn(400, 1)
+    model = models.MLP([1, 20, 2], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.HeteroscedasticGaussian())
+    fit = pyrodrop.fit(model, guides.Point(model), (x, y), steps=800, lr=0.02)
+    sd = fit.predict(x, 1).sd[:, 0]
+    assert 0.07 < float(sd[50:150].mean()) < 0.14
+    assert 0.7 < float(sd[250:350].mean()) < 1.3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"activation": "rleu"}, "no activation is called 'rleu'.*did you mean 'relu'"),
+        ({"prior": {"nothing": priors.Gaussian()}}, "prior: no parameter is called 'nothing'"),
+    ],
+)
+def test_wrong_settings_are_named(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mlp(**change)
+
+
+def test_a_network_with_its_own_dropout_is_refused() -> None:
+    net = nn.Sequential(nn.Linear(2, 5), nn.Dropout(0.1), nn.Linear(5, 1))
+    with pytest.raises(ValueError, match=r"dropout layers 1: put nn.Identity\(\) in their place"):
+        models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+
+
+@pytest.mark.parametrize("widths", [[1], [2, 0, 1], [2, 2.5, 1]])
+def test_wrong_widths(widths: list[int]) -> None:
+    with pytest.raises(ValueError, match="widths are the sizes"):
+        models.MLP(widths, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+
+
+def test_wrong_width_of_x() -> None:
+    with pytest.raises(ValueError, match=r"x must have shape \[N, 2\]"):
+        mlp()(torch.randn(4, 3))
+    with pytest.raises(ValueError, match="precision is one over the variance"):
+        likelihoods.Gaussian(-1.0)

@@ -1,0 +1,73 @@
+"""Data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from pyrodrop import data
+from pyrodrop.scaling import Standardize
+
+
+def test_mauna_loa_is_the_weekly_records_monthly_means() -> None:
+    """Against statsmodels' copy of the record, where it is installed."""
+    co2 = data.mauna_loa()
+    assert (len(co2.train), len(co2.test)) == (272, 249)
+    x, y = torch.cat([co2.train.x, co2.test.x]), torch.cat([co2.train.y, co2.test.y])
+    assert x.shape == y.shape == (521, 1)
+    assert bool((x.diff(dim=0) > 0).all())
+    assert float(co2.train.x[0]) == pytest.approx(1958.2083, abs=1e-3)
+    record = pytest.importorskip("statsmodels.datasets.co2", reason="statsmodels is not installed").load_pandas().data
+    months = record["co2"].resample("MS").mean().dropna()
+    torch.testing.assert_close(y[:, 0].double(), torch.tensor(months.to_numpy()), atol=1e-4, rtol=0)
+    assert isinstance(months, pd.Series)
+
+
+def test_both_parts_carry_the_training_parts_standardisation() -> None:
+    co2 = data.mauna_loa()
+    for part in (co2.train, co2.test):
+        assert part.inputs is not None
+        assert part.targets is not None
+        torch.testing.assert_close(part.targets.loc, co2.train.y.mean(0))
+        torch.testing.assert_close(part.inputs.scale, co2.train.x.std(0, correction=0))
+    standard = co2.train.targets(co2.train.y)  # type: ignore[misc]
+    assert float(standard.mean()) == pytest.approx(0, abs=1e-4)
+    assert float(standard.std(correction=0)) == pytest.approx(1, abs=1e-4)
+
+
+def test_gals_series_are_the_published_ones(data_folder: Path) -> None:
+    """Sizes and ranges as the reference states them."""
+    co2, solar = data.gal2016("co2"), data.gal2016("solar")
+    assert (len(co2.train), len(co2.test)) == (272, 1000)
+    assert float(co2.train.x.min()) == pytest.approx(-1.72569, abs=1e-5)
+    assert float(co2.train.x.max()) == pytest.approx(1.72569, abs=1e-5)
+    assert [float(v) for v in (co2.train.y.min(), co2.train.y.max())] == pytest.approx([-1.9838, 2.1922], abs=1e-4)
+    assert float(co2.test.x.max()) == pytest.approx(3.72369, abs=1e-5)
+    assert not co2.truth
+    assert len(solar.train) > 200
+
+
+def test_unknown_and_missing_series_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="are 'co2' and 'solar'; got 'ozone'"):
+        data.gal2016("ozone")  # type: ignore[arg-type]
+    monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="PYRODROP_DATA is set"):
+        data.gal2016("co2")
+
+
+def test_vectors_of_inputs_become_columns() -> None:
+    assert data.Dataset(torch.ones(4), torch.ones(4)).x.shape == (4, 1)
+
+
+def test_standardisation_and_its_inverse() -> None:
+    values = torch.randn(50, 3) * torch.tensor([1.0, 10.0, 0.0]) + 4
+    scaling = Standardize.of(values)
+    standard = scaling(values)
+    torch.testing.assert_close(standard.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(standard.std(0, correction=0), torch.tensor([1.0, 1.0, 0.0]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(scaling.inverse(standard), values)
+    with pytest.raises(ValueError, match="scale of a standardisation"):
+        Standardize(0.0, 0.0)

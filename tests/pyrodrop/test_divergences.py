@@ -1,0 +1,164 @@
+"""Divergences, against Monte Carlo, quadrature and the formulas they generalise."""
+
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.stats import norm
+from torch.distributions import kl_divergence
+
+from pyrodrop.distributions import BernoulliMixture
+from pyrodrop.divergences import (
+    ATOMS,
+    EXACT,
+    POINT,
+    Convention,
+    binary_entropy,
+    convention,
+    divergence,
+    lost_entropy,
+    worst,
+)
+from pyrodrop.priors import Gaussian
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+@pytest.mark.parametrize("fan_out", [1, 10, 1000])
+@pytest.mark.parametrize("theta", [0.5, 0.1, 0.01])
+def test_mixture_divergence_is_the_mean_log_ratio(fan_out: int, theta: float) -> None:
+    """Within 3 standard errors of Monte Carlo, with columns from far inside one theta to many of them."""
+    loc = torch.randn(fan_out, 6) * torch.tensor([0.0, 0.3, 1.0, 2.0, 4.0, 8.0]) * theta / math.sqrt(fan_out)
+    q = BernoulliMixture(loc, torch.tensor([0.5, 0.1, 0.3, 0.5, 0.8, 0.05]), theta)
+    p = Gaussian(scale=0.7).expand(fan_out, 6)
+    rounds = [_log_ratio(q, p, 2_000 if fan_out == 1000 else 20_000) for _ in range(10)]
+    ratio = torch.cat(rounds)
+    se = float(ratio.std()) / math.sqrt(len(ratio))
+    assert abs(float(kl_divergence(q, p)) - float(ratio.mean())) < 3 * se
+    assert se < 0.05 * fan_out**0.5
+
+
+def _log_ratio(q: BernoulliMixture, p: dist.TorchDistribution, draws: int) -> torch.Tensor:
+    value = q.sample((draws,))
+    return q.log_prob(value) - p.log_prob(value)
+
+
+@pytest.mark.parametrize("distance", [12.5, 20.0, 100.0, 1e4])
+def test_mixture_divergence_is_gals_formula_where_components_are_apart(distance: float) -> None:
+    """Gal & Ghahramani (2016), appendix section 4, to 1e-6 for d > 12."""
+    k, theta, sigma, keep = 5, 0.1, 0.8, 0.7
+    column = torch.randn(k, 1)
+    m = column / column.norm() * distance * theta
+    entropy = -(keep * math.log(keep) + (1 - keep) * math.log(1 - keep))
+    bracket = theta**2 / sigma**2 - 1 - math.log(theta**2 / sigma**2)
+    gal = keep * (distance * theta) ** 2 / (2 * sigma**2) + k / 2 * bracket - entropy
+    ours = kl_divergence(BernoulliMixture(m, 1 - keep, theta), Gaussian(scale=sigma).expand(k, 1))
+    assert float(ours) == pytest.approx(gal, abs=1e-6)
+
+
+@pytest.mark.parametrize(("d", "h"), [(1, 0.582), (2, 0.356), (4, 0.060), (6, 0.0039), (8, 9e-5)])
+def test_lost_entropy_of_a_fair_coin_has_its_known_values(d: float, h: float) -> None:
+    ours = float(lost_entropy(torch.tensor(0.5), torch.tensor(float(d))))
+    assert ours == pytest.approx(h, rel=0.04)
+
+
+@pytest.mark.parametrize("p", [0.5, 0.1, 0.9, 0.999])
+@pytest.mark.parametrize("d", [1e-3, 0.1, 1.0, 3.0, 6.7, 8.6, 12.0, 30.0])
+def test_lost_entropy_is_the_integral_that_defines_it(p: float, d: float) -> None:
+    """h = E_q[H(c | w)] along the line through both components, by adaptive quadrature of its definition."""
+
+    def integrand(t: float) -> float:
+        log_kept, log_dropped = math.log(p) + norm.logpdf(t, d), math.log(1 - p) + norm.logpdf(t)
+        top = max(log_kept, log_dropped)
+        log_q = top + math.log(math.exp(log_kept - top) + math.exp(log_dropped - top))
+        parts = [math.exp(part - log_q) for part in (log_kept, log_dropped)]
+        return math.exp(log_q) * -sum(r * math.log(r) for r in parts if r > 0)
+
+    middle = d / 2 - math.log(p / (1 - p)) / d
+    points = sorted({0.0, d, middle, middle - 8 / d, middle + 8 / d})
+    inside = [t for t in points if -10 < t < d + 10]
+    want = quad(integrand, -10, d + 10, points=inside, limit=500, epsabs=1e-13, epsrel=1e-12)[0]
+    assert float(lost_entropy(torch.tensor(p), torch.tensor(d))) == pytest.approx(want, abs=2e-11)
+
+
+def test_lost_entropy_runs_from_all_to_nothing() -> None:
+    p = torch.tensor([0.5, 0.2, 1.0])
+    torch.testing.assert_close(lost_entropy(p, torch.zeros(3)), binary_entropy(p), atol=1e-13, rtol=0)
+    torch.testing.assert_close(lost_entropy(p, torch.full((3,), 1e6)), torch.zeros(3))
+    single = lost_entropy(
+        torch.tensor([0.5, 0.9], dtype=torch.float32), torch.tensor([300.0, 20.0], dtype=torch.float32)
+    )
+    assert bool(torch.isfinite(single).all())
+
+
+def test_mixture_divergence_has_its_gradient() -> None:
+    loc = torch.randn(3, 4, requires_grad=True)
+    p = Gaussian(scale=0.5).expand(3, 4)
+    assert torch.autograd.gradcheck(lambda m: kl_divergence(BernoulliMixture(m, 0.3, 0.6), p), (loc,))
+    zero = torch.zeros(3, 4, requires_grad=True)
+    (gradient,) = torch.autograd.grad(kl_divergence(BernoulliMixture(zero, 0.3, 0.6), p), zero)
+    assert torch.equal(gradient, torch.zeros(3, 4))
+
+
+def test_gradient_at_the_limit_is_weight_decay() -> None:
+    m = torch.randn(4, 6, requires_grad=True)
+    kl_divergence(BernoulliMixture(m, 0.2), Gaussian(scale=0.5).expand(4, 6)).backward()
+    torch.testing.assert_close(m.grad, 0.8 * m.detach() / 0.5**2)
+
+
+def test_the_limit_is_the_mixture_without_its_constant() -> None:
+    """KL(theta) - K/2 [ ... ] summed over units tends to the divergence of the atoms."""
+    m, sigma, theta = torch.randn(4, 6) + 2, 0.5, 1e-3
+    p = Gaussian(scale=sigma).expand(4, 6)
+    bracket = 24 / 2 * (theta**2 / sigma**2 - 1 - math.log(theta**2 / sigma**2))
+    torch.testing.assert_close(
+        kl_divergence(BernoulliMixture(m, 0.2, theta), p) - bracket, kl_divergence(BernoulliMixture(m, 0.2), p)
+    )
+
+
+def test_divergence_of_vectors_convolutions_and_batches() -> None:
+    """A vector's elements are units of their own; a batch keeps its shape; a convolution flattens to a matrix."""
+    p = Gaussian(scale=0.5)
+    v = torch.randn(4)
+    torch.testing.assert_close(
+        kl_divergence(BernoulliMixture(v, 0.2, 0.1), p.expand(4)),
+        kl_divergence(BernoulliMixture(v[None], 0.2, 0.1), p.expand(1, 4)),
+    )
+    kernel = torch.randn(2, 3, 5, 5)
+    matrix = kernel.transpose(1, 3).reshape(50, 3)
+    torch.testing.assert_close(
+        kl_divergence(BernoulliMixture(kernel, 0.2, 0.1), p.expand(2, 3, 5, 5)),
+        kl_divergence(BernoulliMixture(matrix, 0.2, 0.1), p.expand(50, 3)),
+    )
+    batch = BernoulliMixture(torch.randn(7, 2, 3), 0.2, 0.1, event_dim=2)
+    each = torch.stack([kl_divergence(BernoulliMixture(m, 0.2, 0.1), p.expand(2, 3)) for m in batch.loc])
+    torch.testing.assert_close(kl_divergence(batch, p.expand(2, 3)), each)
+
+
+def test_a_prior_that_is_not_centred() -> None:
+    q = BernoulliMixture(torch.randn(3, 2), 0.4, 0.3)
+    p = dist.Normal(torch.randn(3, 2), torch.rand(3, 2) + 0.5).to_event(2)
+    ratio = _log_ratio(q, p, 400_000)
+    assert abs(float(kl_divergence(q, p) - ratio.mean())) < 3 * float(ratio.std()) / math.sqrt(len(ratio))
+
+
+def test_a_pair_without_a_formula_is_one_draws_log_ratio() -> None:
+    q, p = BernoulliMixture(torch.randn(3, 2), 0.4, 0.3), dist.Laplace(torch.zeros(3, 2), 1.0).to_event(2)
+    value = q.sample()
+    torch.testing.assert_close(divergence(q, p, value), q.log_prob(value) - p.log_prob(value))
+    assert convention(q, p) == EXACT
+
+
+def test_conventions() -> None:
+    p = Gaussian().expand(2, 2)
+    w = torch.ones(2, 2)
+    assert convention(BernoulliMixture(w, 0.5, 0.1), p) == EXACT
+    assert convention(BernoulliMixture(w, 0.5), p) == ATOMS
+    assert convention(dist.Normal(w, 1.0).to_event(2), p) == EXACT
+    assert convention(dist.Delta(w).to_event(2), p) == POINT
+    fits = [Convention("approximate", "a", 0.1), EXACT, Convention("approximate", "b", 0.3)]
+    assert worst(fits) == Convention("approximate", "a; b", 0.3)
+    assert worst([EXACT, ATOMS, fits[0]]) == ATOMS
+    assert worst([]) == EXACT

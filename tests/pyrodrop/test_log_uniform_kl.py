@@ -1,0 +1,122 @@
+"""The exact log-uniform divergence, against mpmath."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import mpmath as mp
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pyrodrop.divergences.log_uniform_kl import EULER, KINGMA_ERROR, MOLCHANOV_ERROR, kingma, log_uniform_kl, molchanov
+
+GRID = torch.linspace(-20, 20, 401, dtype=torch.float64)
+Function = Callable[[Tensor], Tensor]
+
+
+def hypergeometric(t: float) -> float:
+    """u 2F2(1, 1; 3/2, 2; -u), for large u by its asymptotic series."""
+    with mp.workdps(40):
+        u = mp.exp(-mp.mpf(t)) / 2
+        if u < 2000:
+            return float(u * mp.hyp2f2(1, 1, mp.mpf(3) / 2, 2, -u))
+        return float((mp.log(4 * u) + mp.euler) / 2 - mp.fsum(mp.rf(0.5, k) / (2 * k) / u**k for k in range(1, 20)))
+
+
+def slope(t: float) -> float:
+    """-u 1F1(1; 3/2; -u)."""
+    with mp.workdps(40):
+        u = mp.exp(-mp.mpf(t)) / 2
+        return float(-u * mp.hyp1f1(1, mp.mpf(3) / 2, -u))
+
+
+@pytest.fixture(scope="module")
+def reference() -> tuple[Tensor, Tensor, Tensor]:
+    """Value and slope at points that float32 holds exactly."""
+    t = GRID.float().double()
+    values = [[hypergeometric(x), slope(x)] for x in t.tolist()]
+    return t, *torch.tensor(values, dtype=torch.float64).unbind(1)  # type: ignore[return-value]
+
+
+def value_and_slope(t: Tensor, f: Function = log_uniform_kl) -> tuple[Tensor, Tensor]:
+    t = t.clone().requires_grad_()
+    y = f(t)
+    return y.detach(), torch.autograd.grad(y.sum(), t)[0]
+
+
+def test_the_reference_is_the_integral() -> None:
+    """2F2 and the quadrature of Dawson's function by its error-function form agree."""
+    for t in (-8.5, -8.0, -4.0, 0.0, 2.0):  # either side of where the series takes over, t = -8.3
+        upper = mp.sqrt(mp.exp(-t) / 2)
+        integral = mp.quad(lambda s: mp.sqrt(mp.pi) / 2 * mp.exp(-(s**2)) * mp.erfi(s), [0, upper])
+        assert hypergeometric(t) == pytest.approx(float(2 * integral), rel=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "value", "gradient"), [(torch.float64, 1e-9, 1e-8), (torch.float32, 1e-5, 5e-5)])
+def test_against_mpmath(reference: tuple[Tensor, ...], dtype: torch.dtype, value: float, gradient: float) -> None:
+    t, kl, slopes = reference
+    y, g = value_and_slope(t.to(dtype))
+    assert y.dtype == g.dtype == dtype
+    assert float((y - kl).abs().max()) < value
+    assert float((g - slopes).abs().max()) < gradient
+
+
+@pytest.mark.parametrize(("alpha", "kl"), [(0.1, 1.724138), (1.0, 0.426686), (10.0, 0.049178)])
+def test_known_values(alpha: float, kl: float) -> None:
+    assert float(log_uniform_kl(torch.tensor(alpha, dtype=torch.float64).log())) == pytest.approx(kl, abs=5e-7)
+
+
+def test_derivatives_are_consistent() -> None:
+    t = torch.tensor([-30.0, -12, -5, -2, -0.1, 0, 0.3, 1, 4, 9, 30], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(log_uniform_kl, t, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(log_uniform_kl, t, check_batched_grad=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_finite_everywhere(dtype: torch.dtype) -> None:
+    t = torch.tensor([-1e30, -1e4, -700, -100, 100, 700, 1e4, 1e30], dtype=dtype).requires_grad_()
+    y = log_uniform_kl(t)
+    (g,) = torch.autograd.grad(y.sum(), t, create_graph=True)
+    (h,) = torch.autograd.grad(g.sum(), t)
+    limit = (0.5 * (EULER + math.log(2) - t[:4].double())).detach()
+    assert bool(torch.isfinite(torch.stack([y, g, h])).all())
+    assert float((y.detach()[:4] / limit - 1).abs().max()) <= 4 * torch.finfo(dtype).eps
+    assert bool((g[:4] == -0.5).all())
+    assert bool((y[4:] >= 0).all())
+    assert bool((y[4:] < 1e-40).all())
+
+
+def test_decreases() -> None:
+    y, g = value_and_slope(torch.arange(-40, 80, 1e-2, dtype=torch.float64))
+    assert bool((y > 0).all())
+    assert bool((y.diff() < 0).all())
+    assert bool((g < 0).all())
+
+
+def test_half_precision_is_float32_rounded() -> None:
+    t = GRID.to(torch.bfloat16)
+    y, g = value_and_slope(t)
+    y32, g32 = value_and_slope(t.float())
+    assert torch.equal(y, y32.to(torch.bfloat16))
+    assert torch.equal(g, g32.to(torch.bfloat16))
+
+
+def test_compiles_whole_and_traces() -> None:
+    compiled = torch.compile(log_uniform_kl, fullgraph=True)
+    for a, b in zip(value_and_slope(GRID, compiled), value_and_slope(GRID), strict=True):
+        assert float((a - b).abs().max()) < 1e-13
+    t = torch.linspace(-6, 6, 12, dtype=torch.float64).view(3, 4)
+    torch.testing.assert_close(torch.vmap(log_uniform_kl)(t), log_uniform_kl(t))
+    traced = make_fx(lambda x: torch.func.grad(lambda z: log_uniform_kl(z).sum())(x))(t)
+    torch.testing.assert_close(traced(t.flip(0)), value_and_slope(t.flip(0))[1])
+
+
+def test_published_approximations_err_as_stated(reference: tuple[Tensor, ...]) -> None:
+    t, kl, _ = reference
+    sigmoid, cubic = (molchanov(t) - kl).abs(), (kingma(t) - kl).abs()[t <= 0]
+    assert 0.9 * MOLCHANOV_ERROR < float(sigmoid.max()) <= MOLCHANOV_ERROR
+    assert 0.9 * KINGMA_ERROR < float(cubic.max()) <= KINGMA_ERROR
+    assert float(cubic[0]) < 1e-6

@@ -1,0 +1,110 @@
+"""KL weight and temperature: what they multiply and what they leave alone; hyperparameters with their own factor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors, schedules
+from pyrodrop.elbo import elbo_terms
+
+X, Y = torch.linspace(-1, 1, 12)[:, None], torch.linspace(-1, 1, 12)[:, None] ** 2
+
+
+def parts(prior: priors.Prior | None = None) -> tuple[models.MLP, guides.Guide]:
+    torch.manual_seed(0)
+    model = models.MLP([1, 4, 1], "tanh", prior=prior or priors.Gaussian(), likelihood=likelihoods.Gaussian(5.0))
+    return model, guides.MeanField(model)
+
+
+@pytest.mark.parametrize(("weight", "beta"), [(1.0, 1.0), (0.25, 1.0), (1.0, 3.0), (0.0, 0.5)])
+def test_one_step_is_the_gradient_of_the_weighted_loss(weight: float, beta: float) -> None:
+    """beta nll + weight kl(weights) + kl(hyperparameters), by plain SGD from the same noise."""
+    prior = priors.ARD("input", dist.InverseGamma(2.0, 1.0))
+    model, guide = parts(prior)
+    seen: list[dict[str, torch.Tensor]] = []
+
+    class Spy(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            seen.append([p.grad.clone() for g in self.param_groups for p in g["params"]])  # type: ignore[arg-type]
+
+    with pytest.raises(RuntimeError, match="moved none"):
+        pyrodrop.fit(model, guide, (X, Y), steps=1, lr=1.0, optimizer=Spy, kl_weight=weight, temperature=beta, seed=9)
+    with torch.random.fork_rng():
+        torch.manual_seed(9)
+        elbo_terms(model, guide, X, Y)  # the look at which parameters there are
+        terms = elbo_terms(model, guide, X, Y)
+    loss = beta * terms.nll + weight * terms.kl_weights + terms.kl_hyper
+    loss.backward()
+    own = [p.grad for p in [*guide.parameters(), *model.parameters()]]
+    assert len(seen[0]) == len(own)
+    key = lambda g: (tuple(g.shape), float(g.abs().sum()))  # noqa: E731
+    for got, want in zip(sorted(seen[0], key=key), sorted(own, key=key), strict=True):  # type: ignore[arg-type]
+        torch.testing.assert_close(got, want)
+
+
+def test_weights_of_every_step_are_recorded() -> None:
+    model, guide = parts()
+    fit = pyrodrop.fit(model, guide, (X, Y), steps=12, batch_size=6, kl_weight=schedules.linear(4))
+    torch.testing.assert_close(fit.history[:, 2], torch.arange(12).div(8).clamp_max(1))
+    torch.testing.assert_close(fit.losses, fit.history[:, 0] + fit.history[:, 1])
+    assert fit.settings["kl_weight"] == "scheduled"
+
+
+def test_schedules() -> None:
+    assert [schedules.linear(4)(e) for e in (0, 2, 4, 9)] == [0, 0.5, 1, 1]
+    assert [schedules.linear(4, start=0.5)(e) for e in (0, 2)] == [0.5, 0.75]
+    assert [schedules.staircase(0.02)(e) for e in (0, 0.9, 1, 200)] == [0.02, 0.02, 0.04, 1]
+    with pytest.raises(ValueError, match="needs epochs > 0"):
+        schedules.linear(0)
+    with pytest.raises(ValueError, match="increment is"):
+        schedules.staircase(0.0)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("temperature", 0.0), ("temperature", float("nan")), ("kl_weight", -1.0)]
+)
+def test_factors_out_of_range(option: str, value: float) -> None:
+    model, guide = parts()
+    with pytest.raises(ValueError, match=f"{option} is the"):
+        pyrodrop.fit(model, guide, (X, Y), steps=1, **{option: value})  # type: ignore[arg-type]
+
+
+def test_a_colder_likelihood_fits_closer() -> None:
+    model, guide = parts()
+    nll = [pyrodrop.fit(model, guide, (X, Y), steps=400, lr=0.02, temperature=b).elbo(50).nll for b in (0.02, 50.0)]
+    assert nll[1] < nll[0]
+
+
+def test_a_hyperprior_recovers_the_conjugate_posterior() -> None:
+    """K weights seen through little noise, w ~ N(0, v), v ~ InverseGamma(a, b).
+
+    Then v | w ~ InverseGamma(a + K/2, b + |w|^2 / 2).
+    """
+    k, a, b = 60, 2.0, 1.0
+    w = 1.5 * torch.randn(k, generator=torch.Generator().manual_seed(4))
+    net = nn.Linear(k, 1, bias=False)
+    prior = priors.ARD("layer", dist.InverseGamma(a, b))
+    model = models.from_module(net, prior=prior, likelihood=likelihoods.Gaussian(1e4))
+    guide = guides.MeanField(model)
+    rate = lambda name: 0.1 if "hyper" in name else 0.03  # noqa: E731
+    fit = pyrodrop.fit(
+        model, guide, (torch.eye(k), w[:, None]), steps=4000, lr=rate, schedule=lambda t: (1 - t / 4000) ** 2
+    )
+    loc = float(fit.guide.hyper_loc["weight.prior_variance"].detach())  # type: ignore[attr-defined]
+    sd = float(fit.guide.hyper_log_scale["weight.prior_variance"].detach().exp())  # type: ignore[attr-defined]
+    exact = torch.distributions.InverseGamma(a + k / 2, b + w.square().sum() / 2).sample((200_000,)).log()
+    assert loc == pytest.approx(float(exact.mean()), abs=0.05)
+    assert sd == pytest.approx(float(exact.std()), rel=0.15)
+
+
+def test_a_hyperprior_without_its_factor_is_named() -> None:
+    model, _ = parts(priors.ARD("layer", dist.HalfCauchy(1.0)))
+    plain, _ = parts()
+    with pytest.raises(ValueError, match=r"no factor for 'layers.0.weight.prior_variance', which the model draws"):
+        pyrodrop.fit(model, guides.MeanField(plain), (X, Y), steps=1)
