@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from pyrodrop.data import Dataset
-
-Arguments = tuple[tuple[Tensor, Tensor], dict[str, int]]
+from pyrodrop.stepper import Batch
 
 
 class Minibatches:
-    """A data set on a device, handed out as arguments of model and guide: ``(x, y)`` and, for a part of the rows,
-    ``num_data``, how many it stands for."""
+    """A data set on a device, handed out as arguments of model and guide: x, y and, for a part of the rows, ``num_data``,
+    how many it stands for."""
 
     def __init__(self, data: Dataset, size: int | None, device: torch.device) -> None:
         self.x, self.y = data.x.to(device), data.y.to(device)
@@ -39,11 +38,11 @@ class Minibatches:
                     f"{len(self.x)}; got {self.size}"
                 )
 
-    def first(self) -> Arguments:
+    def first(self) -> Batch:
         """A minibatch for a first look, which does not count."""
         return self._rows(slice(0, self.size))
 
-    def next(self) -> Arguments:
+    def next(self) -> Batch:
         """The next minibatch; the last of an epoch may be smaller."""
         if self.size == len(self.x):
             return self._rows(slice(None))
@@ -53,9 +52,9 @@ class Minibatches:
         self.position += self.size
         return self._rows(rows)
 
-    def _rows(self, rows: slice | Tensor) -> Arguments:
+    def _rows(self, rows: slice | Tensor) -> Batch:
         kwargs = {} if self.size == len(self.x) else {"num_data": len(self.x)}
-        return (self.x[rows], self.y[rows]), kwargs
+        return Batch(self.x[rows], self.y[rows], kwargs)
 
 
 def _takes_num_data(part: Callable[..., Any]) -> bool:

@@ -22,20 +22,24 @@ import torch
 from pyro import poutine
 from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
+from torch.distributions import constraints
 from tqdm import tqdm
 
 from pyrodrop.checkpoint import Checkpoint
 from pyrodrop.data import Dataset
 from pyrodrop.devices import resolve, seeded
-from pyrodrop.elbo import elbo_terms
 from pyrodrop.fitted import Fit, describe
-from pyrodrop.minibatches import Arguments, Minibatches
+from pyrodrop.minibatches import Minibatches
 from pyrodrop.names import known
 from pyrodrop.reparam import STRATEGIES, reparameterize
+from pyrodrop.stepper import NAMES, Engine, Parameter, Plan, Pyro, choose
+from pyrodrop.stepper import Name as EngineName
+from pyrodrop.stepper.graph import Batch, evaluate
 
 Optimizer = Callable[..., torch.optim.Optimizer]
 adam = functools.partial(torch.optim.Adam, fused=True)
 
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _LOOK_EVERY = 100  # steps between looks at the losses: each waits for the device
 
 
@@ -52,6 +56,8 @@ def fit(
     estimator: Literal["shared", "per_example", "local", "flipout"] = "shared",
     kl_weight: float | Callable[[float], float] = 1.0,
     temperature: float = 1.0,
+    engine: EngineName = "auto",
+    precision: Literal["float32", "bfloat16"] | None = None,
     device: str | torch.device = "auto",
     seed: int = 0,
     progress: bool | None = None,
@@ -80,6 +86,11 @@ def fit(
         kl_weight: factor of the weights' divergence in the loss, at least 0: a number, or a function of the epochs done,
             such as ``schedules.linear(20)``. Likelihood and hyperparameters keep theirs; `Fit.elbo` knows nothing of it.
         temperature: Psaros' beta, positive: the likelihood to that power, whose posterior is tempered.
+        engine: who makes the steps, see `pyrodrop.stepper`: ``pyro``, ``traced``, ``compiled``, or ``auto``, which weighs
+            the work against the time of tracing and compiling. All draw the same noise; what cannot be traced is trained
+            by Pyro, and the log of `pyrodrop` says why.
+        precision: dtype of matrix products, ``bfloat16`` for autocast; divergences stay in the parameters' own. None for
+            the parameters' own throughout.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
         seed: of minibatches and noise. The same seed on the same machine with as many threads gives the same bits;
             the caller's random state is left alone.
@@ -105,6 +116,8 @@ def fit(
         raise ValueError(
             f"kl_weight is the factor of the divergence and must be finite and at least 0; got {weight(0.0)}"
         )
+    known(engine, NAMES, "engine")
+    dtype = None if precision is None else _DTYPES[known(precision, _DTYPES, "precision")]
     data = Dataset.of(data)
     device = resolve(device)
     if isinstance(guide, AutoGuide):
@@ -134,17 +147,19 @@ def fit(
         "estimator": estimator,
         "kl_weight": "scheduled" if callable(kl_weight) else kl_weight,
         "temperature": temperature,
+        "precision": precision,
     }
     start = time.perf_counter()
     with seeded(seed, device):
-        parameters = _parameters(*trained, batches.first())
+        parameters = _parameters(*trained, batches.first(), dtype)
         controls = Controls(lr, schedule, weight, temperature)
-        training = Training(*trained, parameters, batches, optimizer, controls, steps, describe(guide).split("(")[0])
+        training = Training(*trained, parameters, batches, optimizer, controls, steps, engine, dtype)
         store = None if checkpoint is None else Checkpoint(Path(checkpoint), training, settings)
         if store is not None:
             store.resume()
         training.run(progress, store, checkpoint_every)
     settings["seconds"] = time.perf_counter() - start
+    settings["engine"] = training.engine.name
     return Fit(model=model, guide=guide, data=data, history=training.history.cpu(), settings=settings, device=device)
 
 
@@ -164,21 +179,22 @@ class Training:
         self,
         model: Callable[..., Any],
         guide: Callable[..., Any],
-        parameters: dict[str, Tensor],
+        parameters: dict[str, Parameter],
         batches: Minibatches,
         optimizer: Optimizer,
         controls: Controls,
         steps: int,
-        title: str,
+        engine: EngineName,
+        precision: torch.dtype | None,
     ) -> None:
-        self.model, self.guide, self.batches = model, guide, batches
-        self.parameters = parameters
-        self.controls, self.title = controls, title
+        self.batches = batches
+        self.parameters = {name: p.unconstrained for name, p in parameters.items()}
+        self.controls, self.title = controls, describe(guide).split("(")[0]
         lr = controls.lr
         rates = [lr(name) if callable(lr) else lr for name in parameters]
-        groups = [{"params": [p], "lr": rate} for p, rate in zip(parameters.values(), rates, strict=True)]
+        groups = [{"params": [p], "lr": rate} for p, rate in zip(self.parameters.values(), rates, strict=True)]
         if not callable(lr):
-            groups = [{"params": list(parameters.values()), "lr": lr}]
+            groups = [{"params": list(self.parameters.values()), "lr": lr}]
         self.optimizer = optimizer(groups)
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             raise TypeError(
@@ -186,8 +202,10 @@ class Training:
                 f"functools.partial(torch.optim.SGD, momentum=0.9); it gave a {type(self.optimizer).__name__}"
             )
         self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.history = torch.zeros(steps, 3, device=next(iter(parameters.values())).device)
+        self.history = torch.zeros(steps, 3, device=next(iter(self.parameters.values())).device)
         self.done = 0
+        self.engine: Engine = Pyro(model, guide, self.optimizer, precision)
+        self._choose = functools.partial(choose, engine, self.engine, parameters)
 
     def run(self, progress: bool | None, store: Checkpoint | None, every: int) -> None:
         steps = len(self.history)
@@ -196,43 +214,44 @@ class Training:
             disable=None if progress is None else not progress,
         )  # fmt: skip
         with bar:
-            while self.done < steps:
-                if self.done == 0:
-                    self._first_step()
-                else:
-                    with pyro.validation_enabled(False):
-                        self.step()
-                if self.done % _LOOK_EVERY == 0 or self.done == steps:
+            if self.done == 0:
+                self._first_step()
+            if self.done < steps:
+                self.engine = self._choose(self.batches.first(), steps - self.done)
+            with pyro.validation_enabled(False):
+                while self.done < steps:
+                    self._block(min(steps, _next_multiple(self.done, _LOOK_EVERY)), store, every)
                     self._look()
                     if not bar.disable:
                         nll, kl, _ = self.history[self.done - 1].tolist()
                         bar.set_postfix_str(f"ELBO {-(nll + kl):.4g}", refresh=False)
-                bar.update()
-                if store is not None and (self.done % every == 0 or self.done == steps):
-                    store.save()
+                        bar.update(self.done - bar.n)
+        self.engine.finish(self.done)
 
-    def step(self) -> None:
-        """One minibatch, one draw, one move."""
+    def _block(self, end: int, store: Checkpoint | None = None, every: int = 0) -> None:
+        """The steps up to number `end`. Nothing in them waits for the device."""
+        first = self.done
+        plan = self._plan(first, end)
+        self.engine.begin(plan)
+        self.history[first:end, 2] = torch.tensor([weight for _, weight in plan.factors])
+        for row in self.history[first:end, :2].unbind(0):
+            row.copy_(self.engine.step(self.batches.next(), self.done - first))
+            self.done += 1
+            if store is not None and (self.done % every == 0 or self.done == len(self.history)):
+                self.engine.finish(self.done)
+                store.save()
+
+    def _plan(self, first: int, end: int) -> Plan:
         schedule, kl_weight, temperature = self.controls.schedule, self.controls.kl_weight, self.controls.temperature
-        weight = kl_weight(self.done / self.batches.per_epoch)
-        if schedule is not None:
-            factor = schedule(self.done)
-            for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
-                group["lr"] = rate * factor
-        args, kwargs = self.batches.next()
-        terms = elbo_terms(self.model, self.guide, *args, **kwargs)
-        self.optimizer.zero_grad()
-        (temperature * terms.nll + weight * terms.kl_weights + terms.kl_hyper).backward()
-        self.optimizer.step()
-        self.history[self.done, 0] = terms.nll.detach()
-        self.history[self.done, 1] = terms.kl.detach()
-        self.history[self.done, 2] = weight
-        self.done += 1
+        numbers = range(first, end)
+        factors = [(temperature, kl_weight(n / self.batches.per_epoch)) for n in numbers]
+        scales = [1.0 if schedule is None else schedule(n) for n in numbers]
+        return Plan(first, factors, [[rate * scale for rate in self.base_rates] for scale in scales])
 
     def _first_step(self) -> None:
         """The first step, with Pyro's validation, and proof that it moved something."""
         before = [p.detach().clone() for p in self.parameters.values()]
-        self.step()
+        self._block(1)
         self._look()
         if all(torch.equal(b, p.detach()) for b, p in zip(before, self.parameters.values(), strict=True)):
             raise RuntimeError(
@@ -252,16 +271,24 @@ class Training:
             )
 
 
-def _parameters(model: Callable[..., Any], guide: Callable[..., Any], batch: Arguments) -> dict[str, Tensor]:
-    """Every parameter that Pyro sees in guide and model, unconstrained, by name."""
-    args, kwargs = batch
+def _next_multiple(n: int, of: int) -> int:
+    return (n // of + 1) * of
+
+
+def _parameters(
+    model: Callable[..., Any], guide: Callable[..., Any], batch: Batch, precision: torch.dtype | None
+) -> dict[str, Parameter]:
+    """Every parameter that Pyro sees in guide and model, by name."""
     with poutine.trace(param_only=True) as capture, torch.no_grad():
-        elbo_terms(model, guide, *args, **kwargs)
+        evaluate(model, guide, batch, precision)
     sites: dict[str, Any] = dict(capture.trace.nodes)
-    found = {name: site["value"].unconstrained() for name, site in sites.items()}
+    found = {
+        name: Parameter(site["value"].unconstrained(), site["kwargs"].get("constraint", constraints.real))
+        for name, site in sites.items()
+    }
     if not found:
         raise RuntimeError(
             "neither model nor guide has a parameter that Pyro can see, so no step could change anything: parameters must "
             "be pyro.param statements or live in a PyroModule, not in a module reached through a closure"
         )
-    return {name: value for name, value in found.items() if value.requires_grad}
+    return {name: parameter for name, parameter in found.items() if parameter.unconstrained.requires_grad}

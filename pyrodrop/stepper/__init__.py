@@ -1,0 +1,7 @@
+"""One step of stochastic variational inference, traced once and replayed."""
+
+from pyrodrop.stepper.engines import NAMES, Engine, Name, Plan, Pyro, choose
+from pyrodrop.stepper.graph import Batch, Parameter
+from pyrodrop.stepper.untraceable import Untraceable
+
+__all__ = ["NAMES", "Batch", "Engine", "Name", "Parameter", "Plan", "Pyro", "Untraceable", "choose"]

@@ -1,0 +1,275 @@
+"""Who makes a step: Pyro, a replayed trace, or a compiled graph.
+
+    pyro       handlers run at every step; any model and guide
+    traced     the gradient is a graph, replayed operation by operation; the optimiser is torch's
+    compiled   gradient and optimiser are one graph, compiled by TorchInductor
+
+All three draw the same random numbers in the same order. `traced` does Pyro's arithmetic; `compiled` does it in another
+order, and agrees to rounding.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pyrodrop.stepper.graph import Batch, Graph, Parameter, evaluate, trace
+from pyrodrop.stepper.rules import rules_of
+from pyrodrop.stepper.untraceable import Untraceable
+
+Name = Literal["auto", "pyro", "traced", "compiled"]
+NAMES = ("auto", "pyro", "traced", "compiled")
+_log = logging.getLogger("pyrodrop")
+
+
+class Plan(NamedTuple):
+    """What a block of steps is told, one entry a step.
+
+    Attributes:
+        first: number of the block's first step, counted from 0.
+        factors: of the likelihood (temperature) and of the weights' divergence.
+        rates: learning rate of every parameter group.
+    """
+
+    first: int
+    factors: list[tuple[float, float]]
+    rates: list[list[float]]
+
+
+class Engine(Protocol):
+    """Makes the steps."""
+
+    name: str
+
+    def begin(self, plan: Plan) -> None:
+        """Look at the block of steps to come."""
+
+    def step(self, batch: Batch, index: int) -> Tensor:
+        """Move the parameters by the block's step of this index; nll and kl before it, ``[2]``."""
+
+    def finish(self, steps: int) -> None:
+        """Leave the optimiser's state as if it had made all `steps` itself."""
+
+
+class Pyro:
+    """Every step by Pyro's handlers."""
+
+    name = "pyro"
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        optimizer: torch.optim.Optimizer,
+        precision: torch.dtype | None,
+    ) -> None:
+        self.model, self.guide, self.optimizer, self.precision = model, guide, optimizer, precision
+
+    def begin(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def step(self, batch: Batch, index: int) -> Tensor:
+        terms = evaluate(self.model, self.guide, batch, self.precision)
+        temperature, weight = self.plan.factors[index]
+        self.optimizer.zero_grad()
+        (temperature * terms.nll + weight * terms.kl_weights + terms.kl_hyper).backward()
+        _set_rates(self.optimizer, self.plan.rates[index])
+        self.optimizer.step()
+        return torch.stack([terms.nll.detach(), terms.kl.detach()])
+
+    def finish(self, steps: int) -> None:
+        pass
+
+
+class Traced:
+    """Every step by replaying a graph of the gradient; a graph for each size of minibatch."""
+
+    name = "traced"
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        parameters: Mapping[str, Parameter],
+        optimizer: torch.optim.Optimizer,
+        precision: torch.dtype | None,
+    ) -> None:
+        self.model, self.guide, self.optimizer, self.precision = model, guide, optimizer, precision
+        self.parameters = parameters
+        self.leaves = [p.unconstrained for p in parameters.values()]
+        self._graphs: dict[int, Graph] = {}
+
+    def graph(self, batch: Batch) -> Graph:
+        """The graph for minibatches of this size."""
+        size = len(batch.x)
+        if size not in self._graphs:
+            self._graphs[size] = trace(self.model, self.guide, self.parameters, batch, self.precision)
+        return self._graphs[size]
+
+    def begin(self, plan: Plan) -> None:
+        self.plan = plan
+        self._factors = torch.tensor(plan.factors).to(self.leaves[0])
+
+    def step(self, batch: Batch, index: int) -> Tensor:
+        graph = self.graph(batch)
+        factors = self._factors[index]
+        with torch.no_grad():
+            terms, *gradients = graph.module(*self.leaves, batch.x, batch.y, factors, *graph.constants, *graph.draw())
+        for leaf, gradient in zip(self.leaves, gradients, strict=True):
+            leaf.grad = gradient
+        _set_rates(self.optimizer, self.plan.rates[index])
+        self.optimizer.step()
+        return terms  # type: ignore[no-any-return]
+
+    def finish(self, steps: int) -> None:
+        self.optimizer.zero_grad()
+
+
+class Compiled:
+    """Every step by one compiled call; a program for each size of minibatch.
+
+    Args:
+        traced: where the graphs come from.
+
+    Raises:
+        Untraceable: the optimiser has no rule (`pyrodrop.stepper.rules`) or has made no step yet.
+    """
+
+    name = "compiled"
+
+    def __init__(self, traced: Traced) -> None:
+        self.traced, self.optimizer = traced, traced.optimizer
+        rules = rules_of(traced.optimizer)
+        if rules is None:
+            raise Untraceable(
+                f"the optimiser {type(traced.optimizer).__name__} has no compiled form (Adam, AdamW and SGD have)"
+            )
+        self.rules = rules
+        group_of = {id(p): i for i, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
+        self.groups = [group_of[id(leaf)] for leaf in traced.leaves]
+        self.state = [
+            [self.optimizer.state[leaf][name] for name in self.rules[group].state]
+            for leaf, group in zip(traced.leaves, self.groups, strict=True)
+        ]
+        self._held = [*(leaf.detach() for leaf in traced.leaves), *(s for state in self.state for s in state)]
+        self._programs: dict[int, tuple[Graph, Callable[..., Any]]] = {}
+
+    def begin(self, plan: Plan) -> None:
+        rows = [
+            (
+                *factors,
+                *(n for rule, lr in zip(self.rules, rates, strict=True) for n in rule.schedule(plan.first + i, lr)),
+            )
+            for i, (factors, rates) in enumerate(zip(plan.factors, plan.rates, strict=True), 1)
+        ]
+        self._controls = torch.tensor(rows, dtype=torch.float64).to(self._held[0])
+
+    def step(self, batch: Batch, index: int) -> Tensor:
+        controls, size = self._controls[index], len(batch.x)
+        if size not in self._programs:
+            self._programs[size] = self._compile(batch, controls)
+        graph, program = self._programs[size]
+        return program(*self._held, batch.x, batch.y, controls, *graph.constants, *graph.draw())[0]  # type: ignore[no-any-return]
+
+    def finish(self, steps: int) -> None:
+        for leaf in self.traced.leaves:
+            count = self.optimizer.state[leaf].get("step")
+            if count is not None:
+                count.fill_(steps)
+
+    def _compile(self, batch: Batch, controls: Tensor) -> tuple[Graph, Callable[..., Any]]:
+        graph = self.traced.graph(batch)
+        with torch.no_grad(), torch.random.fork_rng([batch.x.device] if batch.x.is_cuda else []):
+            inputs = [*self._held, batch.x, batch.y, controls, *graph.constants, *graph.draw()]
+            whole = make_fx(self._update(graph), tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+        return graph, compile_graph(whole, inputs)
+
+    def _update(self, graph: Graph) -> Callable[..., list[Tensor]]:
+        """The step as a function of all its inputs that moves parameters and state in place."""
+        count = len(self.traced.leaves)
+        sizes = [len(state) for state in self.state]
+        offsets = [2 + sum(rule.numbers for rule in self.rules[:i]) for i in range(len(self.rules))]
+
+        def step(*inputs: Tensor) -> list[Tensor]:
+            leaves, rest = inputs[:count], inputs[count:]
+            flat, (x, y, controls, *others) = rest[: sum(sizes)], rest[sum(sizes) :]
+            terms, *gradients = graph.module(*leaves, x, y, controls[:2], *others)
+            states = iter(flat)
+            for leaf, gradient, group, size in zip(leaves, gradients, self.groups, sizes, strict=True):
+                rule, first = self.rules[group], offsets[group]
+                old = [next(states) for _ in range(size)]
+                moved, new = rule.update(leaf, gradient, old, controls[first : first + rule.numbers])
+                leaf.copy_(moved)
+                for s, value in zip(old, new, strict=True):
+                    s.copy_(value)
+            return [terms]
+
+        return step
+
+
+def compile_graph(module: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+    """Compile a pure graph by TorchInductor.
+
+    Raises:
+        Untraceable: the compiler fails, as where there is no C++ compiler.
+    """
+    module.graph._codegen = torch.fx.graph.CodeGen()
+    module.recompile()
+    try:
+        return torch._inductor.compile(module, [*inputs])  # type: ignore[no-any-return, attr-defined]
+    except Exception as error:  # the compiler's errors have no common type
+        raise Untraceable(
+            f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        ) from error
+
+
+def choose(
+    name: Name,
+    pyro_engine: Pyro,
+    parameters: Mapping[str, Parameter],
+    batch: Batch,
+    steps: int,
+) -> Engine:
+    """The engine of this name for the steps that are left; Pyro's, and one logged line why, where it cannot be had.
+
+    `auto` weighs the work: a trace costs as much as some tens of Pyro's steps, a compilation seconds. It decides by the
+    size of the graph and never by a clock, so the same call always takes the same engine and gives the same bits.
+    """
+    if name == "pyro" or (name == "auto" and steps < _WORTH_A_TRACE):
+        return pyro_engine
+    try:
+        traced = Traced(pyro_engine.model, pyro_engine.guide, parameters, pyro_engine.optimizer, pyro_engine.precision)
+        graph = traced.graph(batch)
+        if name == "traced" or (name == "auto" and not _worth_compiling(graph, steps)):
+            return traced
+        compiled = Compiled(traced)
+    except Untraceable as error:
+        if name in ("traced", "compiled"):
+            _log.warning("training with engine 'pyro' instead of %r: %s", name, error)
+        else:
+            _log.info("training with engine 'pyro': %s", error)
+        return pyro_engine
+    return compiled
+
+
+_WORTH_A_TRACE = 300  # steps
+_NODE_SECONDS = 5e-6  # what one operation of a replayed graph costs beside its arithmetic
+_COMPILE_SECONDS = 15.0
+
+
+def _worth_compiling(graph: Graph, steps: int) -> bool:
+    """Whether the time that compiled steps save is likely to be more than the compiler's."""
+    nodes = [node for node in graph.module.graph.nodes if node.op == "call_function"]
+    elements = sum(node.meta["val"].numel() for node in nodes if isinstance(node.meta.get("val"), Tensor))
+    saved = 0.7 * len(nodes) * _NODE_SECONDS + 0.5 * elements / 1e9
+    return steps * saved > 2 * _COMPILE_SECONDS
+
+
+def _set_rates(optimizer: torch.optim.Optimizer, rates: list[float]) -> None:
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate

@@ -1,0 +1,112 @@
+"""Optimisers as pure functions, so that their update is a part of the graph.
+
+    Adam    m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   w <- w - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)
+    AdamW   w <- (1 - lr decay) w first, Adam then
+    SGD     u <- momentum u + (1 - dampening) g,   w <- w - lr u,   or  w - lr (g + momentum u)  after Nesterov
+
+Kingma & Ba (2015); Loshchilov & Hutter (2019); Sutskever et al. (2013). State lives in the `torch.optim` optimiser under its
+own names, so that checkpoints do not care who made the steps. What depends on the step's number comes in as numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+Group = dict[str, Any]  # one of torch.optim's param_groups
+
+
+class Rule(ABC):
+    """The update of one parameter group."""
+
+    numbers: ClassVar[int]
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    @property
+    @abstractmethod
+    def state(self) -> tuple[str, ...]:
+        """Names of the tensors that it keeps for every parameter."""
+
+    @abstractmethod
+    def schedule(self, step: int, lr: float) -> tuple[float, ...]:
+        """Its numbers at the step of this number, counted from 1."""
+
+    @abstractmethod
+    def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The new parameter and state."""
+
+
+class Adam(Rule):
+    """Adam, and AdamW where the decay is decoupled."""
+
+    numbers = 3
+    state = ("exp_avg", "exp_avg_sq")  # type: ignore[assignment]
+    decoupled = False
+
+    def schedule(self, step: int, lr: float) -> tuple[float, ...]:
+        b1, b2 = self.group["betas"]
+        return lr / (1 - b1**step), 1 / math.sqrt(1 - b2**step), 1 - lr * self.group["weight_decay"]
+
+    def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
+        (b1, b2), decay = self.group["betas"], self.group["weight_decay"]
+        if decay and self.decoupled:
+            w = w * numbers[2]
+        elif decay:
+            g = g + decay * w
+        m, v = state
+        m = m + (1 - b1) * (g - m)
+        v = b2 * v + (1 - b2) * g * g
+        return w - numbers[0] * m / (v.sqrt() * numbers[1] + self.group["eps"]), [m, v]
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay."""
+
+    decoupled = True
+
+
+class SGD(Rule):
+    """Gradient descent, with momentum or without."""
+
+    numbers = 1
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        return ("momentum_buffer",) if self.group["momentum"] else ()
+
+    def schedule(self, step: int, lr: float) -> tuple[float, ...]:
+        return (lr,)
+
+    def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
+        group = self.group
+        if group["weight_decay"]:
+            g = g + group["weight_decay"] * w
+        if not group["momentum"]:
+            return w - numbers[0] * g, []
+        u = group["momentum"] * state[0] + (1 - group["dampening"]) * g
+        move = g + group["momentum"] * u if group["nesterov"] else u
+        return w - numbers[0] * move, [u]
+
+
+_RULES: dict[type[torch.optim.Optimizer], type[Rule]] = {
+    torch.optim.Adam: Adam,
+    torch.optim.AdamW: AdamW,
+    torch.optim.SGD: SGD,
+}
+_UNKNOWN_OPTIONS = ("amsgrad", "maximize", "differentiable")
+
+
+def rules_of(optimizer: torch.optim.Optimizer) -> list[Rule] | None:
+    """A rule for every parameter group; None for an optimiser, or options of one, that have none."""
+    rule = _RULES.get(type(optimizer))
+    if rule is None or any(group.get(option) for group in optimizer.param_groups for option in _UNKNOWN_OPTIONS):
+        return None
+    if any(group.get("decoupled_weight_decay") for group in optimizer.param_groups) and rule is Adam:
+        rule = AdamW
+    return [rule(group) for group in optimizer.param_groups]
