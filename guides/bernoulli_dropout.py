@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from pyro.distributions import TorchDistribution
+from torch import Tensor
 
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.bernoulli_mixture import check_drop_rate, check_theta
@@ -47,23 +49,28 @@ class BernoulliDropout(Guide):
         initial = model.weight_sites()
         weights = [n for n, w in initial.items() if w.dim() > 1]
         self.theta = check_theta(theta)
-        self.drop_rates: dict[str, float] = dict.fromkeys(initial, 0.0) | by_name(drop_rate, weights, "drop_rate")
-        for name, rate in self.drop_rates.items():
+        rates: dict[str, float] = by_name(drop_rate, weights, "drop_rate")
+        for name, rate in rates.items():
             check_drop_rate(rate, name)
         if not mask_input:
-            self.drop_rates[weights[0]] = 0.0
+            rates[weights[0]] = 0.0
+        self.masked = tuple(name for name in weights if rates.get(name, 0.0) > 0)
+        self.register_buffer("drop_rate", torch.tensor([rates[name] for name in self.masked], dtype=torch.float64))
         self.loc = ParameterTree(initial)
 
     def posterior(self, name: str) -> TorchDistribution:
-        return BernoulliMixture(self.loc[name], self.drop_rates[name], self.theta)
+        return BernoulliMixture(self.loc[name], self._rate(name), self.theta)
 
     def rates(self) -> dict[str, float]:
         """The drop rate of the input of every layer that has one dropped, by weight name."""
-        return {n: r for n, r in self.drop_rates.items() if r > 0}
+        rates: Tensor = self.drop_rate  # type: ignore[assignment]
+        return dict(zip(self.masked, rates.tolist(), strict=True))
 
     def describe(self) -> str:
-        return f"BernoulliDropout(drop_rate={_summary(self.drop_rates)}, theta={self.theta:g})"
+        known = self.rates()
+        summary = "/".join(f"{known.get(name, 0.0):g}" for name in self.sites)
+        return f"{type(self).__name__}(drop_rate={summary}, theta={self.theta:g})"
 
-
-def _summary(rates: dict[str, float]) -> str:
-    return "/".join(f"{r:g}" for r in rates.values())
+    def _rate(self, name: str) -> float | Tensor:
+        """A tensor that replicates of the guide may hold different values of, or the number 0 for no mask."""
+        return self.drop_rate[self.masked.index(name)] if name in self.masked else 0.0  # type: ignore[index]

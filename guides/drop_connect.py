@@ -30,4 +30,4 @@ class DropConnect(BernoulliDropout):
         super().__init__(model, drop_rate, theta=theta)
 
     def posterior(self, name: str) -> TorchDistribution:
-        return BernoulliMixture(self.loc[name], self.drop_rates[name], self.theta, per="weight")
+        return BernoulliMixture(self.loc[name], self._rate(name), self.theta, per="weight")

@@ -65,18 +65,21 @@ class GaussianDropout(Guide):
                 raise ValueError(
                     f"alpha is the variance of multiplicative noise and must be positive; got {value} for {name!r}"
                 )
-        self.alphas = alphas
+        logs = [math.log(alphas[name]) for name in self.sites]
+        self.register_buffer("log_alpha", torch.tensor(logs, dtype=torch.float64))
         self.loc = ParameterTree(model.weight_sites())
 
     def posterior(self, name: str) -> TorchDistribution:
-        return gaussian(self.kind, self.loc[name], torch.tensor(math.log(self.alphas[name])))
+        log_alpha: torch.Tensor = self.log_alpha  # type: ignore[assignment]
+        return gaussian(self.kind, self.loc[name], log_alpha[self.sites.index(name)])
 
     def rates(self) -> dict[str, float]:
         """alpha of every weight site."""
-        return dict(self.alphas)
+        log_alpha: torch.Tensor = self.log_alpha  # type: ignore[assignment]
+        return dict(zip(self.sites, log_alpha.exp().tolist(), strict=True))
 
     def describe(self) -> str:
-        return f"GaussianDropout({self.kind}, alpha={'/'.join(f'{a:.3g}' for a in self.alphas.values())})"
+        return f"GaussianDropout({self.kind}, alpha={'/'.join(f'{a:.3g}' for a in self.rates().values())})"
 
 
 def gaussian(kind: str, loc: torch.Tensor, log_alpha: torch.Tensor) -> TorchDistribution:

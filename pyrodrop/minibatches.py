@@ -1,16 +1,30 @@
-"""Minibatches of a data set, each epoch a fresh permutation of its rows."""
+"""Minibatches of one data set or of several, each epoch a fresh permutation of the rows."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from pyrodrop.data import Dataset
 from pyrodrop.stepper import Batch
+
+
+class Batches(Protocol):
+    """Where a training's minibatches come from."""
+
+    order: Tensor
+    position: int
+
+    @property
+    def per_epoch(self) -> int: ...
+
+    def first(self) -> Batch: ...
+
+    def next(self) -> Batch: ...
 
 
 class Minibatches:
@@ -27,16 +41,6 @@ class Minibatches:
     def per_epoch(self) -> int:
         """Number of minibatches in an epoch."""
         return -(-len(self.x) // self.size)
-
-    def check(self, model: Callable[..., Any], guide: Callable[..., Any]) -> None:
-        """Raise a ValueError if minibatches are asked for and model or guide cannot be told what they stand for."""
-        for name, part in (("model", model), ("guide", guide)):
-            if self.size < len(self.x) and not _takes_num_data(part):
-                raise ValueError(
-                    f"training on minibatches needs a {name} that can be told how many data they stand for, "
-                    f"{name}(x, y, num_data=N); this one takes no num_data, so batch_size must be None or at least "
-                    f"{len(self.x)}; got {self.size}"
-                )
 
     def first(self) -> Batch:
         """A minibatch for a first look, which does not count."""
@@ -55,6 +59,75 @@ class Minibatches:
     def _rows(self, rows: slice | Tensor) -> Batch:
         kwargs = {} if self.size == len(self.x) else {"num_data": len(self.x)}
         return Batch(self.x[rows], self.y[rows], kwargs)
+
+
+class StackedMinibatches:
+    """Minibatches of R replicates at once, ``[R, rows, ...]``: each has its own permutations, by its own generator.
+
+    Args:
+        data: one data set for all, or R of equal shapes.
+        size: rows of a minibatch; all rows if None.
+        generators: one a replicate.
+        device: where everything is.
+    """
+
+    def __init__(
+        self, data: Sequence[Dataset], size: int | None, generators: Sequence[torch.Generator], device: torch.device
+    ) -> None:
+        first = data[0]
+        for number, other in enumerate(data):
+            if other.x.shape != first.x.shape or other.y.shape != first.y.shape:
+                raise ValueError(
+                    f"replicates need data of equal shapes; got x {tuple(first.x.shape)}, y {tuple(first.y.shape)} and, for "
+                    f"replicate {number}, x {tuple(other.x.shape)}, y {tuple(other.y.shape)}"
+                )
+        shared = all(other is first for other in data)
+        self.x, self.y = (
+            (getattr(first, name) if shared else torch.cat([getattr(d, name) for d in data])).to(device)
+            for name in "xy"
+        )
+        self.rows, self.generators = len(first), generators
+        self.size = min(size or self.rows, self.rows)
+        numbers = torch.arange(len(generators), device=device)
+        self._offsets = numbers[:, None] * (0 if shared else self.rows)
+        self._all = torch.arange(self.rows, device=device).expand(len(generators), -1) + self._offsets
+        self.order = torch.empty(len(generators), 0, dtype=torch.long, device=device)
+        self.position = 0
+
+    @property
+    def per_epoch(self) -> int:
+        """Number of minibatches in an epoch."""
+        return -(-self.rows // self.size)
+
+    def first(self) -> Batch:
+        """A minibatch for a first look, which does not count."""
+        return self._batch(self._all[:, : self.size])
+
+    def next(self) -> Batch:
+        """The next minibatch of every replicate."""
+        if self.size == self.rows:
+            return self._batch(self._all)
+        if self.position >= self.order.shape[1]:
+            orders = [torch.randperm(self.rows, generator=g, device=self.x.device) for g in self.generators]
+            self.order, self.position = torch.stack(orders) + self._offsets, 0
+        rows = self.order[:, self.position : self.position + self.size]
+        self.position += self.size
+        return self._batch(rows)
+
+    def _batch(self, rows: Tensor) -> Batch:
+        kwargs = {} if self.size == self.rows else {"num_data": self.rows}
+        return Batch(self.x[rows], self.y[rows], kwargs)
+
+
+def check_num_data(size: int, rows: int, model: Callable[..., Any], guide: Callable[..., Any]) -> None:
+    """Raise a ValueError if minibatches are asked for and model or guide cannot be told what they stand for."""
+    for name, part in (("model", model), ("guide", guide)):
+        if size < rows and not _takes_num_data(part):
+            raise ValueError(
+                f"training on minibatches needs a {name} that can be told how many data they stand for, "
+                f"{name}(x, y, num_data=N); this one takes no num_data, so batch_size must be None or at least "
+                f"{rows}; got {size}"
+            )
 
 
 def _takes_num_data(part: Callable[..., Any]) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 
 import pyro.distributions as dist
+import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
@@ -40,10 +41,19 @@ class Gaussian(Prior):
             )
         if length_scale is not None:
             check_positive("length_scale", length_scale, "a Gaussian prior")
-        self.scale = 1.0 if scale is None else scale
+        value = 1.0 if scale is None else scale
         if length_scale is not None:
-            self.scale = 1 / length_scale
-        check_positive("scale", self.scale, "a Gaussian prior")
+            value = 1 / length_scale
+        check_positive("scale", value, "a Gaussian prior")
+        self._scale = torch.tensor(value, dtype=torch.float64)
+
+    @property
+    def scale(self) -> float:
+        """Standard deviation of a weight."""
+        return float(self._scale)
+
+    def numbers(self) -> dict[str, Tensor]:
+        return {"scale": self._scale}
 
     @property
     def length_scale(self) -> float:
@@ -71,7 +81,7 @@ class Gaussian(Prior):
         return (1 - drop_rate) * self.length_scale**2 / (2 * num_data * precision)
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
-        return dist.Normal(full(shape, 0.0, like), full(shape, self.scale, like)).to_event(len(shape))
+        return dist.Normal(full(shape, 0.0, like), full(shape, self._scale, like)).to_event(len(shape))
 
     def describe(self) -> str:
         return f"Gaussian(scale={self.scale:g})"

@@ -34,12 +34,17 @@ class Prior(ABC):
         """Names of the positive hyperparameters that `for_site` draws, with where a guide's factor should start."""
         return {}
 
+    def numbers(self) -> dict[str, Tensor]:
+        """Hyperparameters held as tensors, which replicates of a fit may have different values of."""
+        return {}
+
     @abstractmethod
     def describe(self) -> str:
         """One line for tables and saved files."""
 
 
-def full(shape: torch.Size | tuple[int, ...], value: float, like: Tensor | None) -> Tensor:
+def full(shape: torch.Size | tuple[int, ...], value: float | Tensor, like: Tensor | None) -> Tensor:
     """`value` as a tensor of this shape, without memory of its own."""
-    scalar = torch.as_tensor(value) if like is None else torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    dtype, device = (torch.get_default_dtype(), None) if like is None else (like.dtype, like.device)
+    scalar = torch.as_tensor(value, dtype=dtype, device=device)
     return scalar.expand(shape)

@@ -1,7 +1,19 @@
 """One step of stochastic variational inference, traced once and replayed."""
 
-from pyrodrop.stepper.engines import NAMES, Engine, Name, Plan, Pyro, choose
-from pyrodrop.stepper.graph import Batch, Parameter
+from pyrodrop.stepper.engines import NAMES, Engine, Name, Plan, Pyro, choose, worth_compiling
+from pyrodrop.stepper.graph import Batch, Parameter, evaluate
 from pyrodrop.stepper.untraceable import Untraceable
 
-__all__ = ["NAMES", "Batch", "Engine", "Name", "Parameter", "Plan", "Pyro", "Untraceable", "choose"]
+__all__ = [
+    "NAMES",
+    "Batch",
+    "Engine",
+    "Name",
+    "Parameter",
+    "Plan",
+    "Pyro",
+    "Untraceable",
+    "choose",
+    "evaluate",
+    "worth_compiling",
+]

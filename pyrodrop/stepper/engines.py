@@ -102,14 +102,14 @@ class Traced:
         self.model, self.guide, self.optimizer, self.precision = model, guide, optimizer, precision
         self.parameters = parameters
         self.leaves = [p.unconstrained for p in parameters.values()]
-        self._graphs: dict[int, Graph] = {}
+        self._graphs: dict[torch.Size, Graph] = {}
 
     def graph(self, batch: Batch) -> Graph:
-        """The graph for minibatches of this size."""
-        size = len(batch.x)
-        if size not in self._graphs:
-            self._graphs[size] = trace(self.model, self.guide, self.parameters, batch, self.precision)
-        return self._graphs[size]
+        """The graph for minibatches of this shape."""
+        shape = batch.x.shape
+        if shape not in self._graphs:
+            self._graphs[shape] = trace(self.model, self.guide, self.parameters, batch, self.precision)
+        return self._graphs[shape]
 
     def begin(self, plan: Plan) -> None:
         self.plan = plan
@@ -130,19 +130,28 @@ class Traced:
         self.optimizer.zero_grad()
 
 
+class Replays(Protocol):
+    """An engine with graphs to compile."""
+
+    leaves: list[Tensor]
+    optimizer: torch.optim.Optimizer
+
+    def graph(self, batch: Batch) -> Any: ...
+
+
 class Compiled:
-    """Every step by one compiled call; a program for each size of minibatch.
+    """Every step by one compiled call; a program for each shape of minibatch.
 
     Args:
         traced: where the graphs come from.
 
     Raises:
-        Untraceable: the optimiser has no rule (`pyrodrop.stepper.rules`) or has made no step yet.
+        Untraceable: the optimiser has no rule (`pyrodrop.stepper.rules`).
     """
 
     name = "compiled"
 
-    def __init__(self, traced: Traced) -> None:
+    def __init__(self, traced: Replays) -> None:
         self.traced, self.optimizer = traced, traced.optimizer
         rules = rules_of(traced.optimizer)
         if rules is None:
@@ -157,7 +166,7 @@ class Compiled:
             for leaf, group in zip(traced.leaves, self.groups, strict=True)
         ]
         self._held = [*(leaf.detach() for leaf in traced.leaves), *(s for state in self.state for s in state)]
-        self._programs: dict[int, tuple[Graph, Callable[..., Any]]] = {}
+        self._programs: dict[torch.Size, tuple[Any, Callable[..., Any]]] = {}
 
     def begin(self, plan: Plan) -> None:
         rows = [
@@ -167,13 +176,13 @@ class Compiled:
             )
             for i, (factors, rates) in enumerate(zip(plan.factors, plan.rates, strict=True), 1)
         ]
-        self._controls = torch.tensor(rows, dtype=torch.float64).to(self._held[0])
+        self._controls = torch.tensor(rows, dtype=torch.float64).to(self._held[0]).unbind(0)
 
     def step(self, batch: Batch, index: int) -> Tensor:
-        controls, size = self._controls[index], len(batch.x)
-        if size not in self._programs:
-            self._programs[size] = self._compile(batch, controls)
-        graph, program = self._programs[size]
+        controls, shape = self._controls[index], batch.x.shape
+        if shape not in self._programs:
+            self._programs[shape] = self._compile(batch, controls)
+        graph, program = self._programs[shape]
         return program(*self._held, batch.x, batch.y, controls, *graph.constants, *graph.draw())[0]  # type: ignore[no-any-return]
 
     def finish(self, steps: int) -> None:
@@ -182,31 +191,37 @@ class Compiled:
             if count is not None:
                 count.fill_(steps)
 
-    def _compile(self, batch: Batch, controls: Tensor) -> tuple[Graph, Callable[..., Any]]:
+    def choice(self, terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        """From old and new value of a parameter or state to the one that it takes."""
+        return lambda old, new: new
+
+    def _compile(self, batch: Batch, controls: Tensor) -> tuple[Any, Callable[..., Any]]:
         graph = self.traced.graph(batch)
-        with torch.no_grad(), torch.random.fork_rng([batch.x.device] if batch.x.is_cuda else []):
-            inputs = [*self._held, batch.x, batch.y, controls, *graph.constants, *graph.draw()]
+        with torch.no_grad():
+            inputs = [*self._held, batch.x, batch.y, controls, *graph.constants, *graph.shapes()]
             whole = make_fx(self._update(graph), tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
         return graph, compile_graph(whole, inputs)
 
-    def _update(self, graph: Graph) -> Callable[..., list[Tensor]]:
+    def _update(self, graph: Any) -> Callable[..., list[Tensor]]:
         """The step as a function of all its inputs that moves parameters and state in place."""
         count = len(self.traced.leaves)
         sizes = [len(state) for state in self.state]
+        extras = len(self._held) - count - sum(sizes)
         offsets = [2 + sum(rule.numbers for rule in self.rules[:i]) for i in range(len(self.rules))]
 
         def step(*inputs: Tensor) -> list[Tensor]:
-            leaves, rest = inputs[:count], inputs[count:]
-            flat, (x, y, controls, *others) = rest[: sum(sizes)], rest[sum(sizes) :]
+            given = iter(inputs)
+            leaves = [next(given) for _ in range(count)]
+            states = [[next(given) for _ in range(size)] for size in sizes]
+            extra = [next(given) for _ in range(extras)]
+            x, y, controls, *others = given
             terms, *gradients = graph.module(*leaves, x, y, controls[:2], *others)
-            states = iter(flat)
-            for leaf, gradient, group, size in zip(leaves, gradients, self.groups, sizes, strict=True):
+            choice = self.choice(terms, gradients, extra)
+            for leaf, gradient, old, group in zip(leaves, gradients, states, self.groups, strict=True):
                 rule, first = self.rules[group], offsets[group]
-                old = [next(states) for _ in range(size)]
                 moved, new = rule.update(leaf, gradient, old, controls[first : first + rule.numbers])
-                leaf.copy_(moved)
-                for s, value in zip(old, new, strict=True):
-                    s.copy_(value)
+                for place, value in zip([leaf, *old], [moved, *new], strict=True):
+                    place.copy_(choice(place, value))
             return [terms]
 
         return step
@@ -245,7 +260,7 @@ def choose(
     try:
         traced = Traced(pyro_engine.model, pyro_engine.guide, parameters, pyro_engine.optimizer, pyro_engine.precision)
         graph = traced.graph(batch)
-        if name == "traced" or (name == "auto" and not _worth_compiling(graph, steps)):
+        if name == "traced" or (name == "auto" and not worth_compiling(graph, steps)):
             return traced
         compiled = Compiled(traced)
     except Untraceable as error:
@@ -259,14 +274,15 @@ def choose(
 
 _WORTH_A_TRACE = 300  # steps
 _NODE_SECONDS = 5e-6  # what one operation of a replayed graph costs beside its arithmetic
+_ELEMENT_SECONDS = 1e-9  # and what it costs an element
 _COMPILE_SECONDS = 15.0
 
 
-def _worth_compiling(graph: Graph, steps: int) -> bool:
+def worth_compiling(graph: Graph, steps: int, replicates: int = 1) -> bool:
     """Whether the time that compiled steps save is likely to be more than the compiler's."""
     nodes = [node for node in graph.module.graph.nodes if node.op == "call_function"]
     elements = sum(node.meta["val"].numel() for node in nodes if isinstance(node.meta.get("val"), Tensor))
-    saved = 0.7 * len(nodes) * _NODE_SECONDS + 0.5 * elements / 1e9
+    saved = 0.7 * len(nodes) * _NODE_SECONDS + 0.5 * elements * replicates * _ELEMENT_SECONDS
     return steps * saved > 2 * _COMPILE_SECONDS
 
 

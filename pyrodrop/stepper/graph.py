@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,12 +52,20 @@ class Graph:
     Attributes:
         module: the graph; its outputs are ``[nll, kl]`` and the gradient of every parameter.
         constants: the tensors that the trace met, by reference.
-        noise: how to draw each random input, in the order in which Pyro draws them.
+        noise_of: from values of the constants to how each random input is drawn, in the order in which Pyro draws them.
     """
 
     module: fx.GraphModule
     constants: list[Tensor]
-    noise: list[Noise]
+    noise_of: Callable[[Sequence[Tensor]], list[Noise]]
+    noise: list[Noise] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.noise = self.noise_of(self.constants)
+
+    def shapes(self) -> list[Tensor]:
+        """The random inputs without their values."""
+        return [torch.empty_like(noise.like) for noise in self.noise]
 
     def draw(self) -> list[Tensor]:
         """Random numbers for one step, from torch's generator, as Pyro would draw them."""
@@ -129,14 +137,14 @@ def _purify(module: fx.GraphModule, inputs: int) -> Graph:
             if node.target not in held:
                 with graph.inserting_after(last):
                     last = held[node.target] = graph.placeholder(f"constant_{len(held)}")
-                constants.append(getattr(module, node.target))
+                constants.append(getattr(module, node.target).detach())
                 last.meta["val"] = constants[-1]
             node.replace_all_uses_with(held[node.target])
             graph.erase_node(node)
-    noise = hoist(graph, last, dict(zip(held.values(), constants, strict=True)))
+    noise_of = hoist(graph, last, list(held.values()))
     graph.eliminate_dead_code()
     module.recompile()
-    return Graph(module, [constant.detach() for constant in constants], noise)
+    return Graph(module, constants, noise_of)
 
 
 def _verify(
@@ -168,11 +176,6 @@ def _verify(
             raise Untraceable(
                 "its trace gives other numbers than Pyro does: something changes between calls that is no tensor"
             )
-
-
-def stack_inputs(values: Sequence[Tensor]) -> Tensor:
-    """Equal tensors of several replicates as one with a leading axis."""
-    return torch.stack([value.detach() for value in values])
 
 
 def _devices(batch: Batch) -> list[torch.device]:

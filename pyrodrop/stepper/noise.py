@@ -6,7 +6,7 @@ A traced step draws its noise by a handful of operations. Each is taken out of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,19 +33,18 @@ class Noise:
     low: int = 0
     high: int = 0
 
-    def draw(self, generator: torch.Generator | None = None) -> Tensor:
-        """Fresh numbers, from torch's generator if None."""
-        return _DRAW[self.kind](self, generator)
+    def draw(self, generator: torch.Generator | None = None, out: Tensor | None = None) -> Tensor:
+        """Fresh numbers, from torch's generator if None; written to `out` if given."""
+        place = torch.empty_like(self.like) if out is None else out
+        return _DRAW[self.kind](self, place, generator)
 
 
-_DRAW: Mapping[str, Callable[[Noise, torch.Generator | None], Tensor]] = {
-    "normal": lambda n, g: torch.randn(n.like.shape, dtype=n.like.dtype, device=n.like.device, generator=g),
-    "uniform": lambda n, g: torch.rand(n.like.shape, dtype=n.like.dtype, device=n.like.device, generator=g),
-    "bernoulli": lambda n, g: torch.bernoulli(n.like, generator=g),
-    "whole": lambda n, g: torch.randint(
-        n.low, n.high, n.like.shape, dtype=n.like.dtype, device=n.like.device, generator=g
-    ),
-    "bits": lambda n, g: torch.empty_like(n.like).random_(generator=g),
+_DRAW: Mapping[str, Callable[[Noise, Tensor, torch.Generator | None], Tensor]] = {
+    "normal": lambda _, place, g: place.normal_(generator=g),
+    "uniform": lambda _, place, g: place.uniform_(generator=g),
+    "bernoulli": lambda n, place, g: torch.bernoulli(n.like, generator=g, out=place),
+    "whole": lambda n, place, g: place.random_(n.low, n.high, generator=g),
+    "bits": lambda _, place, g: place.random_(generator=g),
 }
 _KINDS = {
     _A.randn.default: "normal",
@@ -61,24 +60,28 @@ _KINDS = {
 }
 
 
-def hoist(graph: fx.Graph, last: fx.Node, constants: Mapping[fx.Node, Tensor]) -> list[Noise]:
-    """Make every random number an input behind `last`; how to draw them, in order.
+def hoist(graph: fx.Graph, last: fx.Node, constants: list[fx.Node]) -> Callable[[Sequence[Tensor]], list[Noise]]:
+    """Make every random number an input behind `last`; how to draw them, in order, given the constants' values.
 
     Raises:
         Untraceable: an unknown operation draws random numbers, or a probability depends on parameters or data.
     """
-    found: list[Noise] = []
+    recipes: list[Callable[[Mapping[fx.Node, Tensor]], Noise]] = []
     for node in list(graph.nodes):
         if not _is_random(node):
             continue
-        noise = _noise(node, constants)
+        recipes.append(_recipe(node, set(constants)))
         with graph.inserting_after(last):
-            last = graph.placeholder(f"noise_{len(found)}")
+            last = graph.placeholder(f"noise_{len(recipes) - 1}")
         last.meta["val"] = node.meta.get("val")
-        found.append(noise)
         node.replace_all_uses_with(last)
         graph.erase_node(node)
-    return found
+
+    def noise_of(values: Sequence[Tensor]) -> list[Noise]:
+        known = dict(zip(constants, values, strict=True))
+        return [recipe(known) for recipe in recipes]
+
+    return noise_of
 
 
 def _is_random(node: fx.Node) -> bool:
@@ -86,32 +89,37 @@ def _is_random(node: fx.Node) -> bool:
     return node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags
 
 
-def _noise(node: fx.Node, constants: Mapping[fx.Node, Tensor]) -> Noise:
+def _recipe(node: fx.Node, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node, Tensor]], Noise]:
+    """From the constants' values to the noise that `node` draws."""
     kind = _KINDS.get(node.target)
     default_law = node.target not in (_A.normal_.default, _A.uniform_.default) or len(node.args) == 1
     if kind is None or not default_law:
         raise Untraceable(f"it draws noise by {node.target}, which is not known here as a random input")
-    value = node.meta["val"]
     if kind == "bernoulli":
-        return Noise(kind, _constant_value(node.args[0], constants))
+        rates = _program(node.args[0], constants)
+        return lambda known: Noise(kind, rates(known))
+    value = node.meta["val"]
     like = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+    low, high = 0, 0
     if kind == "whole":
-        low, high = (0, node.args[0]) if node.target is _A.randint.default else node.args[:2]
-        return Noise(kind, like, int(low), int(high))  # type: ignore[arg-type]
-    return Noise(kind, like)
+        low, high = (0, node.args[0]) if node.target is _A.randint.default else node.args[:2]  # type: ignore[assignment]
+    return lambda known: Noise(kind, like, low, high)
 
 
-def _constant_value(argument: Any, constants: Mapping[fx.Node, Tensor]) -> Any:
-    """The value of a part of the graph that depends on constants alone."""
-    if not isinstance(argument, fx.Node):
-        return argument
-    if argument in constants:
-        return constants[argument].detach()
-    if argument.op != "call_function" or _is_random(argument):
+def _program(node: Any, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node, Tensor]], Any]:
+    """A part of the graph that depends on constants alone, as a function of their values."""
+    if node in constants:
+        return lambda known: known[node]
+    if node.op != "call_function" or _is_random(node):
         raise Untraceable(
             "it draws masks whose rate depends on parameters or data; a learned rate needs a relaxed mask"
         )
-    args, kwargs = fx.node.map_aggregate(
-        (argument.args, argument.kwargs), lambda a: _constant_value(a, constants) if isinstance(a, fx.Node) else a
-    )
-    return argument.target(*args, **kwargs)  # type: ignore[operator]
+    inputs = {n: _program(n, constants) for n in node.all_input_nodes}
+    target, args, kwargs = node.target, node.args, node.kwargs
+
+    def run(known: Mapping[fx.Node, Tensor]) -> Any:
+        values = {n: program(known) for n, program in inputs.items()}
+        filled = fx.node.map_arg((args, kwargs), lambda n: values[n])
+        return target(*filled[0], **filled[1])
+
+    return run

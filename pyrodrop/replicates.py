@@ -1,0 +1,266 @@
+"""Many independent fits at once.
+
+    fit(models, guides, data, replicates=R)  =  [fit(models[r], guides[r], data[r], seed=seed + r) for r in range(R)]
+
+as one step of stacked parameters (`pyrodrop.stepper.stacked`). Replicates may differ in data of equal shapes, initial
+values, noise, minibatches, drop rates, precisions and scales of Gaussian priors; everything else is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor, fx
+from torch.distributions import Independent
+
+from pyrodrop.devices import seeded
+from pyrodrop.fitted import Fit, describe
+from pyrodrop.minibatches import StackedMinibatches
+from pyrodrop.predictive import Prediction
+from pyrodrop.problem import Problem
+from pyrodrop.stepper import Batch, Engine, Name, Untraceable, evaluate, worth_compiling
+from pyrodrop.stepper.graph import trace
+from pyrodrop.stepper.stacked import Stacked, StackedCompiled
+from pyrodrop.training import Controls, LearningRate, Optimizer, Training, optimizer_of
+
+_log = logging.getLogger("pyrodrop")
+
+
+@dataclass
+class Replicates(Sequence[Fit]):
+    """R fits, as a list.
+
+    Attributes:
+        fits: one a replicate; one that failed is as it was before the step that failed.
+        failed: of every replicate whose loss or gradient stopped being finite, the number of that step.
+    """
+
+    fits: list[Fit]
+    failed: dict[int, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.fits)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.fits[index]
+
+    def __iter__(self) -> Iterator[Fit]:
+        return iter(self.fits)
+
+    def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
+        """Predict as an ensemble: the equal mixture of all replicates that did not fail.
+
+        Args:
+            x: points, ``[N, ...]``.
+            num_samples: draws in all, at least one a replicate; each gives an equal share, rounded up.
+            seed: of the draws.
+        """
+        members = [fit for number, fit in enumerate(self.fits) if number not in self.failed]
+        if num_samples < len(members):
+            raise ValueError(
+                f"num_samples must be at least one draw for each of {len(members)} replicates; got {num_samples}"
+            )
+        share = -(-num_samples // len(members))
+        parts = [fit.predict(x, share, seed=seed + number) for number, fit in enumerate(members)]
+        law = _joined([part.law for part in parts])
+        return Prediction(f=torch.cat([part.f for part in parts]), law=law, seed=seed)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all replicates are trained with; see `pyrodrop.fit`."""
+
+    steps: int
+    batch_size: int | None
+    lr: LearningRate
+    optimizer: Optimizer
+    controls: Controls
+    engine: Name
+    precision: torch.dtype | None
+    device: torch.device
+    progress: bool | None
+    memory: float | None
+
+
+def fit_replicates(
+    problems: Sequence[Problem], seeds: Sequence[int], settings: Settings, about: Mapping[str, Any]
+) -> Replicates:
+    """Train all, as many at a time as fit into memory."""
+    generators = [torch.Generator(settings.device).manual_seed(seed) for seed in seeds]
+    chunk = len(problems)
+    fits: list[Fit] = []
+    failed: dict[int, int] = {}
+    first = 0
+    while first < len(problems):
+        part = slice(first, first + chunk)
+        stack = _Stack(problems[part], generators[part], settings)
+        if first == 0 and (fitting := stack.fitting()) < len(problems):
+            chunk = fitting
+            _log.info("training %d of %d replicates at a time, by their memory", chunk, len(problems))
+            continue
+        done, broken = stack.train(about, seeds[part])
+        fits += done
+        failed |= {first + number: step for number, step in broken.items()}
+        first += chunk
+    for number, step in failed.items():
+        _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
+    return Replicates(fits, failed)
+
+
+class _Stack:
+    """Replicates that are trained together."""
+
+    def __init__(self, problems: Sequence[Problem], generators: Sequence[torch.Generator], settings: Settings) -> None:
+        self.problems, self.settings = problems, settings
+        self.batches = StackedMinibatches([p.data for p in problems], settings.batch_size, generators, settings.device)
+        batch = self.batches.first()
+        self.each = [
+            problem.parameters(Batch(batch.x[r], batch.y[r], batch.kwargs), settings.precision)
+            for r, problem in enumerate(problems)
+        ]
+        self.generators = generators
+        self.held = [problem.tensors() for problem in problems]
+
+    def fitting(self) -> int:
+        """How many replicates the memory holds, at least 1."""
+        batch = self.batches.first()
+        one = Batch(batch.x[0], batch.y[0], batch.kwargs)
+        graph = trace(*self.problems[0].trained, self.each[0], one, self.settings.precision)
+        weights = sum(p.unconstrained.nbytes for p in self.each[0].values())
+        need = 5 * weights + _peak(graph.module.graph) + self.problems[0].data.x.nbytes
+        budget = self.settings.memory or 0.5 * _available(self.settings.device)
+        return max(1, int(budget // need))
+
+    def train(self, about: Mapping[str, Any], seeds: Sequence[int]) -> tuple[list[Fit], dict[int, int]]:
+        settings, count = self.settings, len(self.problems)
+        start = time.perf_counter()
+        stacked = {
+            name: torch.stack([own[name].unconstrained.detach() for own in self.each]).requires_grad_()
+            for name in self.each[0]
+        }
+        optimizer = optimizer_of(stacked, settings.optimizer, settings.lr)
+        engine = Stacked(
+            self.problems[0].trained, self.each[0], list(stacked.values()), self.held, self.generators, optimizer,
+            settings.precision,
+        )  # fmt: skip
+        self._verify(engine)
+        training = Training(
+            stacked, self.batches, optimizer, settings.controls, settings.steps,
+            first=engine, choose=lambda batch, steps: self._choose(engine, batch, steps),
+            title=f"{count} x {describe(self.problems[0].guide).split('(')[0]}", replicates=(count,),
+        )  # fmt: skip
+        training.run(settings.progress)
+        seconds = time.perf_counter() - start
+        with torch.no_grad():
+            for name, values in stacked.items():
+                for own, value in zip(self.each, values, strict=True):
+                    own[name].unconstrained.copy_(value)
+        history = training.history.cpu()
+        fits = [
+            Fit(
+                model=problem.model,
+                guide=problem.guide,
+                data=problem.data,
+                history=history[:, r].contiguous(),
+                settings={
+                    **about,
+                    "model": describe(problem.model),
+                    "guide": describe(problem.guide),
+                    "seed": seeds[r],
+                    "num_data": len(problem.data),
+                    "batch_size": self.batches.size,
+                    "engine": training.engine.name,
+                    "replicates": count,
+                    "seconds": seconds,
+                },
+                device=settings.device,
+            )
+            for r, problem in enumerate(self.problems)
+        ]
+        lived = engine.lived.tolist()
+        return fits, {r: lived[r] for r in (~engine.alive).nonzero().flatten().tolist()}
+
+    def _choose(self, engine: Stacked, batch: Batch, steps: int) -> Engine:
+        name = self.settings.engine
+        if name == "traced" or (
+            name == "auto" and not worth_compiling(engine.graph(batch).graph, steps, len(self.held))
+        ):
+            return engine
+        try:
+            return StackedCompiled(engine)
+        except Untraceable as error:
+            _log.warning("training replicates without compiling: %s", error)
+            return engine
+
+    def _verify(self, engine: Stacked) -> None:
+        """Every replicate's loss by the stacked graph is the one that its own model and guide give."""
+        batch = self.batches.first()
+        graph = engine.graph(batch)
+        states = [generator.get_state() for generator in self.generators]
+        with torch.no_grad():
+            ours = graph.module(
+                *engine.leaves, batch.x, batch.y, torch.ones(2).to(engine.leaves[0]), *graph.constants, *graph.draw()
+            )[0]
+        for r, (problem, generator, state) in enumerate(zip(self.problems, self.generators, states, strict=True)):
+            generator.set_state(state)
+            one = Batch(batch.x[r], batch.y[r], batch.kwargs)
+            with torch.no_grad(), pyro.validation_enabled(False), seeded(0, batch.x.device):
+                _set_state(state, batch.x.device)
+                terms = evaluate(*problem.trained, one, self.settings.precision)
+            want = torch.stack([terms.nll, terms.kl])
+            tolerance = 0.05 if self.settings.precision is not None else 1e-3
+            if not torch.allclose(want, ours[r], rtol=tolerance, atol=1e-4, equal_nan=True):
+                raise ValueError(
+                    f"replicate {r} differs from replicate 0 in more than replicates can: data, initial values, drop rates, "
+                    f"alphas, precisions and scales of Gaussian priors; its loss alone is {want.tolist()}, stacked "
+                    f"{ours[r].tolist()}"
+                )
+
+
+def _joined(laws: Sequence[Any]) -> Any:
+    """Laws of one kind, one behind the other along their first axis."""
+    first = laws[0]
+    if isinstance(first, Independent):
+        return _joined([law.base_dist for law in laws]).to_event(first.reinterpreted_batch_ndims)
+    own = {n: torch.cat([getattr(law, n) for law in laws]) for n in first.arg_constraints if n in first.__dict__}
+    return type(first)(**own)
+
+
+def _set_state(state: Tensor, device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
+
+
+def _peak(graph: fx.Graph) -> int:
+    """Largest number of bytes that the graph's results hold at a time."""
+    last = {used: node for node in graph.nodes for used in node.all_input_nodes}
+    live = peak = 0
+    ends: dict[fx.Node, list[fx.Node]] = {}
+    for used, node in last.items():
+        ends.setdefault(node, []).append(used)
+    for node in graph.nodes:
+        live += _bytes(node)
+        peak = max(peak, live)
+        live -= sum(_bytes(used) for used in ends.get(node, []))
+    return peak
+
+
+def _bytes(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
+
+
+def _available(device: torch.device) -> float:
+    """Free bytes of the device's memory."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

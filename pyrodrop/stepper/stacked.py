@@ -1,0 +1,161 @@
+"""Many independent steps as one: a graph with a leading axis of replicates.
+
+Optimisers are elementwise, so R fits are one fit of parameters ``[R, ...]``. The traced gradient of one is mapped over them
+(`torch.vmap`), with what they hold in common kept once. Every replicate has a random generator of its own and draws what it
+would draw alone. One whose loss or gradient stops being finite stays where it was; the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrodrop.stepper.engines import Compiled, Plan
+from pyrodrop.stepper.graph import Batch, Graph, Parameter, trace
+from pyrodrop.stepper.noise import Noise
+
+
+class StackedGraph:
+    """A `Graph` with an axis of replicates on parameters, x, y, noise and outputs, and on what they hold differently.
+
+    Args:
+        graph: of the first replicate.
+        held: by replicate, the tensors that model and guide hold, by name.
+        generators: one a replicate.
+        parameters: how many there are.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        held: Sequence[Mapping[str, Tensor]],
+        generators: Sequence[torch.Generator],
+        parameters: int,
+    ) -> None:
+        self.graph, self.generators = graph, generators
+        names = [_name_of(constant, held[0]) for constant in graph.constants]
+        rows = [
+            [constant if name is None else own[name] for constant, name in zip(graph.constants, names, strict=True)]
+            for own in held
+        ]
+        self.constants, axes = [], []
+        for column in zip(*rows, strict=True):
+            same = all(torch.equal(column[0], other) for other in column[1:])
+            self.constants.append(column[0] if same else torch.stack(column))
+            axes.append(None if same else 0)
+        inputs = (*(0,) * parameters, 0, 0, None, *axes, *(0,) * len(graph.noise))
+        self.module: Callable[..., Any] = torch.vmap(lambda *given: tuple(graph.module(*given)), in_dims=inputs)
+        self.noise: list[list[Noise]] = [graph.noise_of(row) for row in rows]
+
+    def shapes(self) -> list[Tensor]:
+        """The random inputs without their values."""
+        return [noise.like.new_empty((len(self.noise), *noise.like.shape)) for noise in self.noise[0]]
+
+    def draw(self) -> list[Tensor]:
+        """Random numbers for one step of all, ``[R, ...]`` each."""
+        drawn = self.shapes()
+        places = [column.unbind(0) for column in drawn]
+        for index, (generator, own) in enumerate(zip(self.generators, self.noise, strict=True)):
+            for place, noise in zip(places, own, strict=True):
+                noise.draw(generator, place[index])
+        return drawn
+
+
+class Stacked:
+    """Steps of all replicates by the mapped graph, replayed; the optimiser is torch's, of the stacked parameters.
+
+    Args:
+        trained: model and guide of the first replicate, as the estimator sees them.
+        parameters: of the first replicate.
+        stacked: all replicates' values of these parameters, ``[R, ...]`` leaves.
+        held, generators: see `StackedGraph`.
+        optimizer: of `stacked`.
+        precision: of matrix products.
+    """
+
+    name = "traced"
+
+    def __init__(
+        self,
+        trained: tuple[Callable[..., Any], Callable[..., Any]],
+        parameters: Mapping[str, Parameter],
+        stacked: Sequence[Tensor],
+        held: Sequence[Mapping[str, Tensor]],
+        generators: Sequence[torch.Generator],
+        optimizer: torch.optim.Optimizer,
+        precision: torch.dtype | None,
+    ) -> None:
+        self.trained, self.parameters, self.leaves = trained, parameters, list(stacked)
+        self.held, self.generators, self.optimizer, self.precision = held, generators, optimizer, precision
+        self.alive = torch.ones(len(held), dtype=torch.bool, device=self.leaves[0].device)
+        self.lived = torch.zeros(len(held), dtype=torch.long, device=self.leaves[0].device)  # steps made
+        self._graphs: dict[torch.Size, StackedGraph] = {}
+
+    def graph(self, batch: Batch) -> StackedGraph:
+        """The graph for minibatches of this shape."""
+        shape = batch.x.shape
+        if shape not in self._graphs:
+            one = trace(*self.trained, self.parameters, Batch(batch.x[0], batch.y[0], batch.kwargs), self.precision)
+            self._graphs[shape] = StackedGraph(one, self.held, self.generators, len(self.leaves))
+        return self._graphs[shape]
+
+    def begin(self, plan: Plan) -> None:
+        self.plan = plan
+        self._factors = torch.tensor(plan.factors).to(self.leaves[0])
+
+    def step(self, batch: Batch, index: int) -> Tensor:
+        graph = self.graph(batch)
+        before = [leaf.detach().clone() for leaf in self.leaves]
+        with torch.no_grad():
+            inputs = (batch.x, batch.y, self._factors[index], *graph.constants, *graph.draw())
+            terms, *gradients = graph.module(*self.leaves, *inputs)
+        self.alive &= finite(terms, gradients)
+        self.lived += self.alive
+        for leaf, gradient in zip(self.leaves, gradients, strict=True):
+            leaf.grad = gradient
+        for group, rate in zip(self.optimizer.param_groups, self.plan.rates[index], strict=True):
+            group["lr"] = rate
+        self.optimizer.step()
+        with torch.no_grad():
+            for leaf, old in zip(self.leaves, before, strict=True):
+                leaf.copy_(torch.where(_over(self.alive, leaf), leaf, old))
+        return terms  # type: ignore[no-any-return]
+
+    def finish(self, steps: int) -> None:
+        self.optimizer.zero_grad()
+
+
+class StackedCompiled(Compiled):
+    """Steps of all replicates by one compiled call."""
+
+    def __init__(self, stacked: Stacked) -> None:
+        super().__init__(stacked)
+        self._held += [stacked.alive, stacked.lived]
+
+    def choice(self, terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        was, lived = extra
+        alive = was & finite(terms, gradients)
+        was.copy_(alive)
+        lived.copy_(lived + alive)
+        return lambda old, new: torch.where(_over(alive, old), new, old)
+
+
+def finite(terms: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+    """Which replicates have finite losses and gradients, ``[R]``."""
+    sums = torch.stack([terms.sum(1), *(gradient.reshape(len(terms), -1).sum(1) for gradient in gradients)])
+    return torch.isfinite(sums).all(0)
+
+
+def _over(alive: Tensor, values: Tensor) -> Tensor:
+    return alive.reshape(-1, *(1,) * (values.dim() - 1))
+
+
+def _name_of(constant: Tensor, held: Mapping[str, Tensor]) -> str | None:
+    """The name under which a model or guide holds this very tensor."""
+    for name, value in held.items():
+        if value.data_ptr() == constant.data_ptr() and value.shape == constant.shape and value.dtype == constant.dtype:
+            return name
+    return None

@@ -1,0 +1,158 @@
+"""A training in progress: its state between two steps, and the blocks of steps that move it on.
+
+The learning rates, factors and minibatches of a step are decided here; who makes it is an engine (`pyrodrop.stepper`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyro
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from pyrodrop.minibatches import Batches
+from pyrodrop.stepper import Batch, Engine, Plan
+
+if TYPE_CHECKING:
+    from pyrodrop.checkpoint import Checkpoint
+
+Optimizer = Callable[..., torch.optim.Optimizer]
+LearningRate = float | Callable[[str], float]
+
+_LOOK_EVERY = 100  # steps between looks at the losses: each waits for the device
+
+
+class Controls(NamedTuple):
+    """How large each part of a step is: schedule of the learning rate, weights of divergence and likelihood."""
+
+    schedule: Callable[[int], float] | None
+    kl_weight: Callable[[float], float]
+    temperature: float
+
+
+class Training:
+    """Parameters, optimiser, losses and the number of steps done.
+
+    Args:
+        parameters: what the optimiser moves, by name.
+        batches: where minibatches come from.
+        optimizer: see `optimizer_of`.
+        controls: sizes of the parts of a step.
+        steps: number of steps in all.
+        first: makes the first step, with Pyro's validation.
+        choose: from a minibatch and a number of steps to who makes them.
+        title: of the progress bar.
+        replicates: shape of the losses of a step: () or [R].
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        batches: Batches,
+        optimizer: torch.optim.Optimizer,
+        controls: Controls,
+        steps: int,
+        *,
+        first: Engine,
+        choose: Callable[[Batch, int], Engine],
+        title: str,
+        replicates: Sequence[int] = (),
+    ) -> None:
+        self.parameters, self.batches, self.optimizer, self.controls = parameters, batches, optimizer, controls
+        self.engine, self._choose, self.title = first, choose, title
+        self.base_rates = [group["lr"] for group in optimizer.param_groups]
+        device = next(iter(parameters.values())).device
+        self.history = torch.zeros(steps, *replicates, 3, device=device)
+        self.done = 0
+
+    def run(self, progress: bool | None, store: Checkpoint | None = None, every: int = 0) -> None:
+        """Make all steps that are left."""
+        steps = len(self.history)
+        bar = tqdm(
+            total=steps, initial=self.done, unit="step", desc=self.title, leave=False,
+            disable=None if progress is None else not progress,
+        )  # fmt: skip
+        with bar:
+            if self.done == 0:
+                self._first_step()
+            if self.done < steps:
+                self.engine = self._choose(self.batches.first(), steps - self.done)
+            with pyro.validation_enabled(False):
+                while self.done < steps:
+                    self._block(min(steps, _next_multiple(self.done, _LOOK_EVERY)), store, every)
+                    self._look()
+                    if not bar.disable:
+                        elbo = -self.history[self.done - 1, ..., :2].sum(-1).nanmedian()
+                        bar.set_postfix_str(f"ELBO {float(elbo):.4g}", refresh=False)
+                        bar.update(self.done - bar.n)
+        self.engine.finish(self.done)
+
+    def _block(self, end: int, store: Checkpoint | None = None, every: int = 0) -> None:
+        """The steps up to number `end`. Nothing in them waits for the device."""
+        first = self.done
+        plan = self._plan(first, end)
+        self.engine.begin(plan)
+        weights = torch.tensor([weight for _, weight in plan.factors]).to(self.history)
+        self.history[first:end, ..., 2] = weights.reshape(-1, *(1,) * (self.history.dim() - 2))
+        for row in self.history[first:end, ..., :2].unbind(0):
+            row.copy_(self.engine.step(self.batches.next(), self.done - first))
+            self.done += 1
+            if store is not None and (self.done % every == 0 or self.done == len(self.history)):
+                self.engine.finish(self.done)
+                store.save()
+
+    def _plan(self, first: int, end: int) -> Plan:
+        schedule, kl_weight, temperature = self.controls.schedule, self.controls.kl_weight, self.controls.temperature
+        numbers = range(first, end)
+        factors = [(temperature, kl_weight(n / self.batches.per_epoch)) for n in numbers]
+        scales = [1.0 if schedule is None else schedule(n) for n in numbers]
+        return Plan(first, factors, [[rate * scale for rate in self.base_rates] for scale in scales])
+
+    def _first_step(self) -> None:
+        """The first step, with Pyro's validation, and proof that it moved something."""
+        before = [p.detach().clone() for p in self.parameters.values()]
+        self._block(1)
+        self._look()
+        if all(torch.equal(b, p.detach()) for b, p in zip(before, self.parameters.values(), strict=True)):
+            raise RuntimeError(
+                f"the first step moved none of the {len(before)} parameters ({', '.join(self.parameters)}): "
+                "the loss does not depend on them, or the learning rate is 0"
+            )
+
+    def _look(self) -> None:
+        """Raise a FloatingPointError if the recent losses of all replicates stopped being finite."""
+        first = max(0, self.done - _LOOK_EVERY)
+        recent = (
+            self.history[first : self.done].flatten(1, -2)
+            if self.history.dim() > 2
+            else self.history[first : self.done, None]
+        )
+        bad = (~torch.isfinite(recent).all(-1)).all(1).nonzero()
+        if len(bad):
+            step = first + int(bad[0])
+            nll, kl, _ = self.history[step].reshape(-1, 3)[0].tolist()
+            raise FloatingPointError(
+                f"the loss stopped being finite at step {step}: nll {nll:g}, kl {kl:g}. A smaller learning rate, a smaller "
+                "initial scale or standardised data are what usually helps."
+            )
+
+
+def optimizer_of(parameters: Mapping[str, Tensor], optimizer: Optimizer, lr: LearningRate) -> torch.optim.Optimizer:
+    """The optimiser of these parameters: one group, or one a parameter where `lr` is a function of the name."""
+    groups = [{"params": list(parameters.values()), "lr": lr}]
+    if callable(lr):
+        groups = [{"params": [p], "lr": lr(name)} for name, p in parameters.items()]
+    made = optimizer(groups)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise TypeError(
+            "optimizer is a torch.optim class or a function called like one, such as "
+            f"functools.partial(torch.optim.SGD, momentum=0.9); it gave a {type(made).__name__}"
+        )
+    return made
+
+
+def _next_multiple(n: int, of: int) -> int:
+    return (n // of + 1) * of
