@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.distributions.utils import lazy_property
 
+from pyrodrop.distributions.coins import coins
 from pyrodrop.distributions.weight import Size, WeightDistribution
 
 
@@ -90,7 +91,7 @@ class BernoulliMixture(WeightDistribution):
             mask = self.loc.new_ones(shape + self.noise_shape)
             value = self.loc.expand(shape + self.event_shape)
         else:
-            mask = torch.bernoulli(self.keep_rate.expand(shape + self.noise_shape))
+            mask = coins(self.keep_rate, shape + self.noise_shape)
             value = self.over_units(mask) * self.loc
         if self.theta > 0:
             value = value + self.theta * torch.randn_like(value)

@@ -28,6 +28,7 @@ from pyrodrop.distributions import (
     RelaxedBernoulliMixture,
 )
 from pyrodrop.distributions.bernoulli_mixture import never_drops
+from pyrodrop.distributions.coins import coins
 from pyrodrop.reparam.lazy import LazyReparam
 from pyrodrop.reparam.maps import LinearMap
 
@@ -74,11 +75,7 @@ def _correlated(q: CorrelatedNormal, at: LinearMap) -> Tensor:
 def _bernoulli(q: BernoulliMixture, at: LinearMap) -> Tensor:
     if q.columns:
         keep = q.keep_rate.to(at.x.dtype)
-        dropped = (
-            at.x
-            if never_drops(q.drop_rate)
-            else at.x * at.unit_noise(lambda shape: torch.bernoulli(keep.expand(shape)))
-        )
+        dropped = at.x if never_drops(q.drop_rate) else at.x * at.unit_noise(lambda shape: coins(keep, shape))
         y = at.f(dropped, q.loc)
     elif never_drops(q.drop_rate):
         y = at.f(at.x, q.loc)

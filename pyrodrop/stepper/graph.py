@@ -26,7 +26,7 @@ from torch.distributions import constraints, transform_to
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyrodrop.elbo import Terms, elbo_terms
-from pyrodrop.stepper.noise import Noise, hoist
+from pyrodrop.stepper.noise import Noise, Source, hoist
 from pyrodrop.stepper.untraceable import Untraceable
 
 
@@ -62,14 +62,15 @@ class Graph:
 
     def __post_init__(self) -> None:
         self.noise = self.noise_of(self.constants)
+        self._sources = [Source([noise], [None]) for noise in self.noise]
 
     def shapes(self) -> list[Tensor]:
         """The random inputs without their values."""
-        return [torch.empty_like(noise.like) for noise in self.noise]
+        return [noise.empty() for noise in self.noise]
 
     def draw(self) -> list[Tensor]:
         """Random numbers for one step, from torch's generator, as Pyro would draw them."""
-        return [noise.draw() for noise in self.noise]
+        return [source.draw()[0] for source in self._sources]
 
 
 def evaluate(

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from pyrodrop.distributions.coins import toss
 from pyrodrop.stepper.untraceable import Untraceable
 
 _A: Any = torch.ops.aten
@@ -24,27 +25,52 @@ class Noise:
 
     Attributes:
         kind: the operation.
-        like: a tensor of the input's shape, dtype and device; for Bernoulli the probabilities.
+        like: a tensor of the input's shape, dtype and device; for Bernoulli masks their probabilities.
         low, high: bounds of whole numbers, high excluded.
+        shape: of coins, whose probabilities broadcast to it.
     """
 
     kind: str
     like: Tensor
     low: int = 0
     high: int = 0
+    shape: tuple[int, ...] = ()
 
-    def draw(self, generator: torch.Generator | None = None, out: Tensor | None = None) -> Tensor:
-        """Fresh numbers, from torch's generator if None; written to `out` if given."""
-        place = torch.empty_like(self.like) if out is None else out
-        return _DRAW[self.kind](self, place, generator)
+    def empty(self, *batch: int) -> Tensor:
+        """A tensor for draws of it."""
+        if self.kind == "coins":
+            return torch.empty((*batch, *self.shape), dtype=torch.bool, device=self.like.device)
+        return self.like.new_empty((*batch, *self.like.shape))
 
 
-_DRAW: Mapping[str, Callable[[Noise, Tensor, torch.Generator | None], Tensor]] = {
+class Source:
+    """One random input of several replicates, each from its own generator.
+
+    Args:
+        noises: by replicate.
+        generators: by replicate; torch's where None.
+    """
+
+    def __init__(self, noises: Sequence[Noise], generators: Sequence[torch.Generator | None]) -> None:
+        self.noises, self.generators, self.first = noises, generators, noises[0]
+        if self.first.kind == "coins":
+            self.keep = torch.stack([noise.like.double() for noise in noises])
+
+    def draw(self) -> Tensor:
+        """Fresh numbers, ``[R, ...]``."""
+        if self.first.kind == "coins":
+            return toss(self.keep, self.first.shape, self.generators)
+        drawn = self.first.empty(len(self.noises))
+        for noise, place, generator in zip(self.noises, drawn.unbind(0), self.generators, strict=True):
+            _FILL[noise.kind](noise, place, generator)
+        return drawn
+
+
+_FILL: Mapping[str, Callable[[Noise, Tensor, torch.Generator | None], Tensor]] = {
     "normal": lambda _, place, g: place.normal_(generator=g),
     "uniform": lambda _, place, g: place.uniform_(generator=g),
     "bernoulli": lambda n, place, g: torch.bernoulli(n.like, generator=g, out=place),
     "whole": lambda n, place, g: place.random_(n.low, n.high, generator=g),
-    "bits": lambda _, place, g: place.random_(generator=g),
 }
 _KINDS = {
     _A.randn.default: "normal",
@@ -56,7 +82,7 @@ _KINDS = {
     _A.bernoulli.default: "bernoulli",
     _A.randint.default: "whole",
     _A.randint.low: "whole",
-    _A.random_.default: "bits",
+    torch.ops.pyrodrop.coins.default: "coins",
 }
 
 
@@ -85,8 +111,8 @@ def hoist(graph: fx.Graph, last: fx.Node, constants: list[fx.Node]) -> Callable[
 
 
 def _is_random(node: fx.Node) -> bool:
-    tags = getattr(node.target, "tags", ())
-    return node.op == "call_function" and torch.Tag.nondeterministic_seeded in tags
+    seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return node.op == "call_function" and (seeded or node.target in _KINDS)
 
 
 def _recipe(node: fx.Node, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node, Tensor]], Noise]:
@@ -98,6 +124,9 @@ def _recipe(node: fx.Node, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node
     if kind == "bernoulli":
         rates = _program(node.args[0], constants)
         return lambda known: Noise(kind, rates(known))
+    if kind == "coins":
+        keep, shape = _program(node.args[0], constants), tuple(node.args[1])  # type: ignore[arg-type]
+        return lambda known: Noise(kind, keep(known), shape=shape)
     value = node.meta["val"]
     like = torch.empty(value.shape, dtype=value.dtype, device=value.device)
     low, high = 0, 0

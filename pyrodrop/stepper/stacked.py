@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyrodrop.stepper.engines import Compiled, Plan
 from pyrodrop.stepper.graph import Batch, Graph, Parameter, trace
-from pyrodrop.stepper.noise import Noise
+from pyrodrop.stepper.noise import Source
 
 
 class StackedGraph:
@@ -48,20 +48,16 @@ class StackedGraph:
             axes.append(None if same else 0)
         inputs = (*(0,) * parameters, 0, 0, None, *axes, *(0,) * len(graph.noise))
         self.module: Callable[..., Any] = torch.vmap(lambda *given: tuple(graph.module(*given)), in_dims=inputs)
-        self.noise: list[list[Noise]] = [graph.noise_of(row) for row in rows]
+        columns = zip(*(graph.noise_of(row) for row in rows), strict=True)
+        self.sources = [Source(column, generators) for column in columns]
 
     def shapes(self) -> list[Tensor]:
         """The random inputs without their values."""
-        return [noise.like.new_empty((len(self.noise), *noise.like.shape)) for noise in self.noise[0]]
+        return [source.first.empty(len(self.generators)) for source in self.sources]
 
     def draw(self) -> list[Tensor]:
-        """Random numbers for one step of all, ``[R, ...]`` each."""
-        drawn = self.shapes()
-        places = [column.unbind(0) for column in drawn]
-        for index, (generator, own) in enumerate(zip(self.generators, self.noise, strict=True)):
-            for place, noise in zip(places, own, strict=True):
-                noise.draw(generator, place[index])
-        return drawn
+        """Random numbers for one step of all, ``[R, ...]`` each; every replicate draws in the order that it has alone."""
+        return [source.draw() for source in self.sources]
 
 
 class Stacked:

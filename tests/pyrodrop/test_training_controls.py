@@ -37,7 +37,6 @@ def test_one_step_is_the_gradient_of_the_weighted_loss(weight: float, beta: floa
         pyrodrop.fit(model, guide, (X, Y), steps=1, lr=1.0, optimizer=Spy, kl_weight=weight, temperature=beta, seed=9)
     with torch.random.fork_rng():
         torch.manual_seed(9)
-        elbo_terms(model, guide, X, Y)  # the look at which parameters there are
         terms = elbo_terms(model, guide, X, Y)
     loss = beta * terms.nll + weight * terms.kl_weights + terms.kl_hyper
     loss.backward()
