@@ -17,6 +17,8 @@ from pyrodrop import (
 )
 from pyrodrop.fitted import Elbo, Fit
 from pyrodrop.predictive import Prediction, predict
+from pyrodrop.problem import restart
+from pyrodrop.replicates import Replicates
 from pyrodrop.svi import fit
 
 try:
@@ -28,6 +30,7 @@ __all__ = [
     "Elbo",
     "Fit",
     "Prediction",
+    "Replicates",
     "data",
     "distributions",
     "divergences",
@@ -39,6 +42,7 @@ __all__ = [
     "predict",
     "priors",
     "reparam",
+    "restart",
     "schedules",
     "zoo",
 ]

@@ -94,21 +94,16 @@ def fit_replicates(
 ) -> Replicates:
     """Train all, as many at a time as fit into memory."""
     generators = [torch.Generator(settings.device).manual_seed(seed) for seed in seeds]
-    chunk = len(problems)
+    chunk = _Stack(problems[:1], generators[:1], settings).fitting()
+    if chunk < len(problems):
+        _log.info("training %d of %d replicates at a time, by their memory", chunk, len(problems))
     fits: list[Fit] = []
     failed: dict[int, int] = {}
-    first = 0
-    while first < len(problems):
+    for first in range(0, len(problems), chunk):
         part = slice(first, first + chunk)
-        stack = _Stack(problems[part], generators[part], settings)
-        if first == 0 and (fitting := stack.fitting()) < len(problems):
-            chunk = fitting
-            _log.info("training %d of %d replicates at a time, by their memory", chunk, len(problems))
-            continue
-        done, broken = stack.train(about, seeds[part])
+        done, broken = _Stack(problems[part], generators[part], settings).train(about, seeds[part])
         fits += done
         failed |= {first + number: step for number, step in broken.items()}
-        first += chunk
     for number, step in failed.items():
         _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
     return Replicates(fits, failed)
@@ -127,6 +122,13 @@ class _Stack:
         ]
         self.generators = generators
         self.held = [problem.tensors() for problem in problems]
+        for r, (own, held) in enumerate(zip(self.each, self.held, strict=True)):
+            shapes = [{n: v.shape for n, v in each.items()} for each in (held, self.held[0])]
+            shapes[0] |= {n: p.unconstrained.shape for n, p in own.items()}
+            shapes[1] |= {n: p.unconstrained.shape for n, p in self.each[0].items()}
+            other = sorted(n for n in shapes[0].keys() | shapes[1].keys() if shapes[0].get(n) != shapes[1].get(n))
+            if other:
+                raise ValueError(f"replicate {r} differs from replicate 0 in what it is made of: {', '.join(other)}")
 
     def fitting(self) -> int:
         """How many replicates the memory holds, at least 1."""

@@ -257,19 +257,17 @@ def choose(
     """
     if name == "pyro" or (name == "auto" and steps < _WORTH_A_TRACE):
         return pyro_engine
+    engine: Engine = pyro_engine
     try:
         traced = Traced(pyro_engine.model, pyro_engine.guide, parameters, pyro_engine.optimizer, pyro_engine.precision)
         graph = traced.graph(batch)
-        if name == "traced" or (name == "auto" and not worth_compiling(graph, steps)):
-            return traced
-        compiled = Compiled(traced)
+        engine = traced
+        if name == "compiled" or (name == "auto" and worth_compiling(graph, steps)):
+            engine = Compiled(traced)
     except Untraceable as error:
-        if name in ("traced", "compiled"):
-            _log.warning("training with engine 'pyro' instead of %r: %s", name, error)
-        else:
-            _log.info("training with engine 'pyro': %s", error)
-        return pyro_engine
-    return compiled
+        say = _log.info if name == "auto" else _log.warning
+        say("training with engine %r instead of %r: %s", engine.name, name, error)
+    return engine
 
 
 _WORTH_A_TRACE = 300  # steps

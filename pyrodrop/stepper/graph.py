@@ -111,7 +111,7 @@ def trace(
 
     values = [p.unconstrained.detach() for p in parameters.values()]
     controls = torch.ones(2, dtype=values[0].dtype, device=values[0].device)
-    outside = (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index, union-attr]
+    outside = _states_outside_torch()
     with pyro.validation_enabled(False), torch.random.fork_rng(_devices(batch)):
         try:
             module = make_fx(gradient, tracing_mode="fake", _allow_non_fake_inputs=True)(
@@ -119,7 +119,7 @@ def trace(
             )
         except Exception as error:  # whatever a user's model raises when its tensors have no values
             raise Untraceable(f"it cannot be traced: {_first_line(error)}") from error
-    if (random.getstate(), np.random.get_state()[1].tolist()) != outside:  # type: ignore[index, union-attr]
+    if _states_outside_torch() != outside:
         raise Untraceable("it draws random numbers outside torch, which a trace would freeze")
     graph = _purify(module, len(values) + 3)
     _verify(graph, model, guide, parameters, batch, controls, precision)
@@ -181,6 +181,12 @@ def _verify(
 
 def _devices(batch: Batch) -> list[torch.device]:
     return [batch.x.device] if batch.x.is_cuda else []
+
+
+def _states_outside_torch() -> tuple[Any, ...]:
+    """Of the generators of Python and NumPy that a model may draw from without being seen."""
+    _, keys, position, *_ = np.random.get_state(legacy=True)
+    return random.getstate(), keys.tobytes(), position  # type: ignore[union-attr]
 
 
 def _first_line(error: Exception) -> str:

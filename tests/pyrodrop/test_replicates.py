@@ -1,0 +1,172 @@
+"""Many fits at once: each is the fit alone, whatever it differs in, and a failing one fails alone."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.data import Dataset
+
+X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
+Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
+SETTINGS: dict[str, Any] = {"steps": 100, "batch_size": 32, "lr": 1e-2, "estimator": "local", "progress": False}
+
+
+def network(scale: float = 1.0, precision: float = 4.0, learned: bool = False) -> models.NetworkModel:
+    likelihood = likelihoods.Gaussian(precision, learned=learned)
+    return models.MLP([3, 8, 1], prior=priors.Gaussian(scale), likelihood=likelihood)
+
+
+def values(fit: pyrodrop.Fit) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in (*fit.guide.parameters(), *fit.model.parameters())])  # type: ignore[attr-defined]
+
+
+def assert_equal(one: pyrodrop.Fit, alone: pyrodrop.Fit) -> None:
+    torch.testing.assert_close(values(one), values(alone), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+def test_a_replicate_is_the_fit_alone(engine: str) -> None:
+    """Own initial values, noise and minibatches, the last of an epoch smaller."""
+    model = network(learned=True)
+    guide = guides.BernoulliDropout(model, 0.2)
+    many = pyrodrop.fit(model, guide, (X, Y), replicates=3, seed=5, engine=engine, **SETTINGS)
+    assert len(many) == 3
+    assert many[0].settings["engine"] == engine
+    for r, one in enumerate(many):
+        alone = pyrodrop.fit(*pyrodrop.restart(model, guide, 5 + r), (X, Y), seed=5 + r, engine="pyro", **SETTINGS)
+        assert_equal(one, alone)
+    assert not torch.allclose(values(many[0]), values(many[1]), atol=1e-2)
+
+
+def test_replicates_differ_in_data_rate_precision_and_prior() -> None:
+    parts = [network(0.5 + r, 4.0 * (r + 1)) for r in range(3)]
+    posteriors = [guides.BernoulliDropout(m, 0.1 * (r + 1)) for r, m in enumerate(parts)]
+    sets = [Dataset(X + r, Y * (r + 1)).standardized() for r in range(3)]
+    many = pyrodrop.fit(parts, posteriors, sets, replicates=3, engine="traced", **SETTINGS)
+    for r, one in enumerate(many):
+        assert_equal(one, pyrodrop.fit(parts[r], posteriors[r], sets[r], seed=r, engine="pyro", **SETTINGS))
+        assert one.guide.rates()["layers.1.weight"] == pytest.approx(0.1 * (r + 1))
+        assert float(one.model.likelihood.precision) == 4.0 * (r + 1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda m: guides.GaussianDropout(m, "B", alpha=0.25),
+        lambda m: guides.VariationalDropout(m, "B", "weight"),
+        guides.SparseDropout,
+        guides.ConcreteDropout,
+        lambda m: guides.DropConnect(m, 0.2),
+    ],
+    ids=["GaussianDropout", "VariationalDropout", "SparseDropout", "ConcreteDropout", "DropConnect"],
+)
+def test_other_posteriors_too(make: Any) -> None:
+    model = network()
+    guide = make(model)
+    settings = SETTINGS | {"steps": 10, "estimator": "shared"}
+    many = pyrodrop.fit(model, guide, (X, Y), replicates=2, engine="traced", **settings)
+    for r, one in enumerate(many):
+        alone = pyrodrop.fit(*pyrodrop.restart(model, guide, r), (X, Y), seed=r, engine="pyro", **settings)
+        assert_equal(one, alone)
+
+
+def test_a_convolutional_classifier() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+    model = models.from_module(net, priors.Gaussian(), likelihoods.Categorical())
+    guide = guides.BernoulliDropout(model, 0.2)
+    data = (torch.randn(24, 1, 10, 10), torch.arange(24) % 3)
+    settings = SETTINGS | {"steps": 10, "batch_size": 8}
+    many = pyrodrop.fit(model, guide, data, replicates=2, engine="traced", **settings)
+    for r, one in enumerate(many):
+        assert_equal(one, pyrodrop.fit(*pyrodrop.restart(model, guide, r), data, seed=r, engine="pyro", **settings))
+
+
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+def test_a_failing_replicate_stops_alone(engine: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One target of the second data set is so large that its gradient overflows, whenever its row is drawn."""
+    parts = [network(), network(), network()]
+    posteriors = [guides.BernoulliDropout(m, 0.2) for m in parts]
+    broken = Y.clone()
+    broken[7] = 1e30
+    sets = [Dataset(X, Y), Dataset(X, broken), Dataset(X, Y)]
+    settings = SETTINGS | {"steps": 8}
+    with caplog.at_level(logging.WARNING, "pyrodrop"):
+        many = pyrodrop.fit(parts, posteriors, sets, replicates=3, engine=engine, seed=2, **settings)
+    assert list(many.failed) == [1]
+    assert f"replicate 1 stopped at step {many.failed[1]}" in caplog.text
+    assert 0 < many.failed[1] < 4  # an epoch has four minibatches, and in this one the row is not in the first
+    before = pyrodrop.fit(
+        parts[1], posteriors[1], sets[1], seed=3, engine="pyro", **settings | {"steps": many.failed[1]}
+    )
+    torch.testing.assert_close(values(many[1]), values(before), rtol=1e-5, atol=1e-6)
+    for r in (0, 2):
+        assert_equal(many[r], pyrodrop.fit(parts[r], posteriors[r], sets[r], seed=2 + r, engine="pyro", **settings))
+    assert many.predict(X[:5], 10).f.shape == (10, 5, 1)  # of the two that did not fail
+
+
+def test_all_failing_is_an_error() -> None:
+    model = network()
+    with pytest.raises(FloatingPointError, match="stopped being finite at step 0"):
+        pyrodrop.fit(model, guides.MeanField(model), (X, Y * 1e30), replicates=2, **SETTINGS)
+
+
+def test_a_small_memory_trains_in_turns_to_the_same_result(caplog: pytest.LogCaptureFixture) -> None:
+    model = network()
+    guide = guides.BernoulliDropout(model, 0.2)
+    settings = SETTINGS | {"steps": 10, "engine": "traced"}
+    at_once = pyrodrop.fit(model, guide, (X, Y), replicates=5, **settings)
+    with caplog.at_level(logging.INFO, "pyrodrop"):
+        in_turn = pyrodrop.fit(model, guide, (X, Y), replicates=5, memory=30_000, **settings)
+    assert "of 5 replicates at a time" in caplog.text
+    assert in_turn[0].settings["replicates"] < 5
+    for one, two in zip(at_once, in_turn, strict=True):
+        assert_equal(one, two)
+
+
+def test_an_ensemble_is_the_equal_mixture_of_its_members() -> None:
+    model = network(learned=True)
+    many = pyrodrop.fit(model, guides.Point(model), (X, Y), replicates=3, **SETTINGS | {"steps": 20})
+    mixture = many.predict(X[:6], 3)
+    members = torch.stack([one.predict(X[:6], 1).f[0] for one in many])
+    torch.testing.assert_close(mixture.f, members)
+    torch.testing.assert_close(mixture.mean, members.mean(0))
+    noise = torch.stack([1 / one.model.likelihood.precision.detach() for one in many]).mean()
+    torch.testing.assert_close(mixture.variance, noise + members.var(0, correction=0))
+
+
+@pytest.mark.parametrize(
+    ("prior", "said"),
+    [(priors.Laplace(0.2), "in more than replicates can"), (priors.Gaussian(), "made of: prior.layers.0.weight.scale")],
+)
+def test_what_replicates_cannot_differ_in_is_refused(prior: priors.Prior, said: str) -> None:
+    """A Laplace prior's scale is no tensor, and a prior's kind is none: the stacked loss would be replicate 0's."""
+    parts = [models.MLP([3, 8, 1], prior=p, likelihood=likelihoods.Gaussian(4.0)) for p in (priors.Laplace(0.1), prior)]
+    with pytest.raises(ValueError, match=f"replicate 1 differs from replicate 0 {said}|{said}"):
+        pyrodrop.fit(parts, [guides.MeanField(m) for m in parts], (X, Y), replicates=2, **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"replicates": 0}, "at least 1; got 0"),
+        ({"data": [(X, Y)] * 3}, "2 replicates need as many data sets, or one for all; got a list of 3"),
+        ({"data": [(X, Y), (X[:50], Y[:50])]}, "equal shapes"),
+        ({"guide": "list"}, "lists of both, or one of each"),
+        ({"checkpoint": "state"}, "keep no checkpoint"),
+    ],
+)
+def test_mistakes(change: dict[str, Any], said: str) -> None:
+    model = network()
+    guide: Any = guides.MeanField(model)
+    arguments: dict[str, Any] = {"data": (X, Y), "replicates": 2} | SETTINGS | change
+    guide = [guide, guide] if arguments.pop("guide", None) else guide
+    with pytest.raises(ValueError, match=said):
+        pyrodrop.fit(model, guide, arguments.pop("data"), **arguments)
