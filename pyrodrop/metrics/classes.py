@@ -5,12 +5,16 @@ p(c | x_n) = mean_t p(c | f_nt),   p(c | f) = softmax(f)_c
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.predictive import Prediction
 
+_NUMBERS = 2**22  # in double precision, held at a time
 _TOLERANCE = 1e-3  # of a sum of probabilities in single precision
 
 Predicted = Prediction | Tensor
@@ -19,19 +23,15 @@ Predicted = Prediction | Tensor
 
 def class_probabilities(predicted: Predicted) -> Tensor:
     """Probabilities of the classes under the mixture, ``[N, C]`` in float64."""
-    p = _probabilities(predicted)
-    return p.mean(0) if p.dim() == 3 else p
+    return mean_over_draws(predicted, lambda p: p)
 
 
-def class_draws(predicted: Predicted) -> Tensor:
-    """Probabilities of the classes in every component of the mixture, ``[T, N, C]`` in float64."""
-    p = _probabilities(predicted)
-    if p.dim() == 2:
-        raise ValueError(
-            "to tell apart where uncertainty comes from, the probabilities of every draw are needed, [T, N, C]; "
-            f"got {tuple(p.shape)}, already averaged"
-        )
-    return p
+def mean_over_draws(predicted: Predicted, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """mean_t function(p_t) of the probabilities p ``[T, N, C]`` of every draw in float64, in chunks of draws."""
+    values, normalise = _values(predicted)
+    chunk = max(1, _NUMBERS // values[0].numel())
+    parts = (function(normalise(part.double())).sum(0) for part in values.split(chunk))
+    return sum(parts, start=torch.zeros((), dtype=torch.float64, device=values.device)) / len(values)
 
 
 def class_labels(y: Tensor, p: Tensor) -> Tensor:
@@ -48,25 +48,27 @@ def class_labels(y: Tensor, p: Tensor) -> Tensor:
     return y.long().to(p.device)
 
 
-def _probabilities(predicted: Predicted) -> Tensor:
+def _values(predicted: Predicted) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Numbers ``[T, N, C]``, and what makes them probabilities."""
     law = predicted.law if isinstance(predicted, Prediction) else None
     if isinstance(law, Categorical):
-        return check_finite("logits", law.logits).double().softmax(-1)
+        return check_finite("logits", law.logits), torch.exp  # which Categorical has normalised
     if not isinstance(predicted, Tensor):
         got = type(predicted).__name__ + ("" if law is None else f" of {type(law).__name__}")
         raise TypeError(
             "the scores of classification take a prediction under likelihoods.Categorical, or a tensor of class "
             f"probabilities; got a {got}"
         )
-    p = check_finite("probabilities", predicted).double()
+    p = check_finite("probabilities", predicted)
     if p.dim() not in (2, 3) or 0 in p.shape:
         raise ValueError(
             f"class probabilities have shape [N, C], or [T, N, C] for T draws, none of them 0; got {tuple(p.shape)}"
         )
-    if float(p.min()) < 0 or float((p.sum(-1) - 1).abs().max()) > _TOLERANCE:
+    sums = p.sum(-1, dtype=torch.float64)
+    if float(p.min()) < 0 or float((sums - 1).abs().max()) > _TOLERANCE:
         raise ValueError(
             "class probabilities lie in [0, 1] and sum to 1 over the last axis; got values from "
-            f"{float(p.min()):.4g} to {float(p.max()):.4g} and sums from {float(p.sum(-1).min()):.4g} to "
-            f"{float(p.sum(-1).max()):.4g} (logits become probabilities by softmax(-1))"
+            f"{float(p.min()):.4g} to {float(p.max()):.4g} and sums from {float(sums.min()):.4g} to "
+            f"{float(sums.max()):.4g} (logits become probabilities by softmax(-1))"
         )
-    return p
+    return (p[None] if p.dim() == 2 else p), lambda p: p

@@ -16,7 +16,7 @@ from torch import Tensor
 from pyrodrop.metrics.calibration import adaptive_ece, ece
 from pyrodrop.metrics.classes import Predicted, class_labels, class_probabilities
 from pyrodrop.metrics.ranking import aurc
-from pyrodrop.metrics.uncertainty import entropy_split, predictive_entropy
+from pyrodrop.metrics.uncertainty import mutual_information, predictive_entropy
 from pyrodrop.predictive import Prediction
 
 
@@ -28,11 +28,7 @@ def accuracy(predicted: Predicted, y: Tensor) -> float:
 
 def negative_log_likelihood(predicted: Predicted, y: Tensor) -> float:
     """Mean of -ln p(y_n | x_n) over labels ``[N]``, in nats; infinite if a label was given no probability at all."""
-    p = class_probabilities(predicted)
-    y = class_labels(y, p)
-    if isinstance(predicted, Prediction):  # from the logits: no probability underflows
-        return -float(predicted.log_density(y).double().mean())
-    return -float(p.gather(1, y[:, None]).log().mean())
+    return -_log_density(predicted, class_probabilities(predicted), y)
 
 
 def brier(predicted: Predicted, y: Tensor) -> float:
@@ -44,16 +40,24 @@ def brier(predicted: Predicted, y: Tensor) -> float:
 def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
     """The scores of one prediction in plain numbers; the mutual information only where there are draws to tell it."""
     p = class_probabilities(predicted)
-    wrong = p.argmax(-1) != class_labels(y, p)
+    confidence, choice = p.max(-1)
     scores = {
-        "log_density": -negative_log_likelihood(predicted, y),
-        "accuracy": accuracy(predicted, y),
-        "brier": brier(predicted, y),
-        "ece": ece(predicted, y),
-        "adaptive_ece": adaptive_ece(predicted, y),
-        "aurc": aurc(p.max(-1).values, wrong),
-        "entropy": float(predictive_entropy(predicted).mean()),
+        "log_density": _log_density(predicted, p, y),
+        "accuracy": accuracy(p, y),
+        "brier": brier(p, y),
+        "ece": ece(p, y),
+        "adaptive_ece": adaptive_ece(p, y),
+        "aurc": aurc(confidence, choice != class_labels(y, p)),
+        "entropy": float(predictive_entropy(p).mean()),
     }
     if isinstance(predicted, Prediction) or predicted.dim() == 3:
-        scores["mutual_information"] = float(entropy_split(predicted).epistemic.mean())
+        scores["mutual_information"] = float(mutual_information(predicted).mean())
     return scores
+
+
+def _log_density(predicted: Predicted, p: Tensor, y: Tensor) -> float:
+    """Mean of ln p(y_n | x_n), of a prediction from the logits, none of whose probabilities underflows."""
+    y = class_labels(y, p)
+    if isinstance(predicted, Prediction):
+        return float(predicted.log_density(y).double().mean())
+    return float(p.gather(1, y[:, None]).log().mean())

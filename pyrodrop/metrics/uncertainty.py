@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyrodrop.metrics.classes import Predicted, class_draws, class_probabilities
+from pyrodrop.metrics.classes import Predicted, class_probabilities, mean_over_draws
 from pyrodrop.predictive import Prediction
 
 
@@ -53,19 +53,28 @@ def predictive_entropy(predicted: Predicted) -> Tensor:
 
 
 def expected_entropy(predicted: Predicted) -> Tensor:
-    """mean_t H[y | f_t], the mean entropy of the mixture's components: ``[N]``."""
-    return _entropy(class_draws(predicted)).mean(0)
+    """mean_t H[y | f_t], the mean entropy of the mixture's components: ``[N]``.
+
+    Raises:
+        ValueError: probabilities ``[N, C]``, in which the components cannot be told any more.
+    """
+    if isinstance(predicted, Tensor) and predicted.dim() == 2:
+        raise ValueError(
+            "to tell apart where uncertainty comes from, the probabilities of every draw are needed, [T, N, C]; "
+            f"got {tuple(predicted.shape)}, already averaged"
+        )
+    return mean_over_draws(predicted, _entropy)
 
 
 def mutual_information(predicted: Predicted) -> Tensor:
     """I[y; f] = H[y] - mean_t H[y | f_t], from 0 to the lesser of ln C and ln T: ``[N]``."""
-    return (predictive_entropy(predicted) - expected_entropy(predicted)).clamp_min(0)  # below 0 by rounding only
+    return entropy_split(predicted).epistemic
 
 
 def entropy_split(predicted: Predicted) -> Uncertainty:
     """The entropy of a class label in its two parts, each ``[N]``, from a prediction or probabilities ``[T, N, C]``."""
-    draws = class_draws(predicted)
-    return Uncertainty(predictive_entropy(draws), expected_entropy(draws), mutual_information(draws))
+    total, aleatoric = predictive_entropy(predicted), expected_entropy(predicted)
+    return Uncertainty(total, aleatoric, (total - aleatoric).clamp_min(0))  # below 0 by rounding only
 
 
 def _entropy(p: Tensor) -> Tensor:

@@ -38,7 +38,10 @@ def test_scores_of_probabilities() -> None:
     assert metrics.brier(torch.eye(3), torch.arange(3)) == 0, "the best"
 
 
-def test_a_prediction_is_scored_as_the_mean_of_its_draws() -> None:
+@pytest.mark.parametrize("held", [1, 2**22])
+def test_a_prediction_is_scored_as_the_mean_of_its_draws(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether all of them are held in memory at a time or one."""
+    monkeypatch.setattr("pyrodrop.metrics.classes._NUMBERS", held)
     logits, y = torch.randn(9, 30, 3), torch.randint(3, (30,))
     p = logits.softmax(-1)
     for score in (metrics.accuracy, metrics.brier, metrics.ece, metrics.adaptive_ece, metrics.negative_log_likelihood):
