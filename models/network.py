@@ -27,6 +27,8 @@ from pyrodrop.priors import Prior
 from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.scaling import Standardize
 
+_TRIED = 256  # rows that a network must need all its weights for
+
 PriorSetting = Prior | Mapping[str, Prior]
 
 
@@ -34,7 +36,8 @@ class NetworkModel(LocalModule):
     """The Pyro model of a network: priors on its weights, a likelihood on its outputs.
 
     Args:
-        network: maps ``[N, ...]`` to ``[N, outputs]``. It is copied; the original stays as it is.
+        network: maps ``[N, ...]`` to ``[N, outputs]``. It is copied; the original stays as it is. Many draws of its
+            weights are computed at once, in a network with nn.LSTM, nn.GRU or nn.RNN one after the other.
         prior: prior of every weight (parameters with two or more dimensions), or a mapping from name patterns to
             priors, of which the first that fits decides.
         likelihood: law of y given the outputs.
@@ -98,12 +101,17 @@ class NetworkModel(LocalModule):
         return f"{type(self).__name__}({sum(sizes)} weights at {len(sizes)} sites, {self.likelihood.describe()})"
 
     def check(self, data: Dataset) -> None:
-        """Raise a ValueError, before anything is trained, if `data` do not fit this network and likelihood."""
+        """Raise a ValueError, before anything is trained, if `data` do not fit this network and likelihood.
+
+        Nor may the network compute without a weight that has a prior: its posterior would be learned from nothing.
+        """
         y = self.likelihood.as_target(data.y)
         self._check_width(data.x)
-        with torch.no_grad(), pyro.poutine.block():
-            reference = next(iter(self.weight_sites().values()))
-            output = self._run(self.weight_sites(), data.x[:1].to(reference.device))
+        output, unused = self._try(data.x[:1])
+        if unused:  # a network may choose its way by x: before it is refused it sees more
+            _, unused = self._try(data.x[:_TRIED])
+        if unused:
+            raise ValueError(_unused(self.network, unused))
         if y.is_floating_point() and output.shape[-1] != self.likelihood.outputs(y.shape[-1]):
             raise ValueError(
                 f"y has {y.shape[-1]} columns, for which {self.likelihood.describe()} needs a network with "
@@ -137,6 +145,16 @@ class NetworkModel(LocalModule):
         self._check_width(x)
         return self._run(weights, x)
 
+    def _try(self, x: Tensor) -> tuple[Tensor, list[str]]:
+        """The network's outputs for its initial weights, and the weights that they do not depend on."""
+        weights = {n: w.detach().clone().requires_grad_() for n, w in self.weight_sites().items()}
+        with torch.enable_grad(), pyro.poutine.block():
+            output = self._run(weights, x.to(next(iter(weights.values())).device))
+        if not output.requires_grad:
+            return output, list(weights)
+        gradients = torch.autograd.grad(output.sum(), list(weights.values()), allow_unused=True)
+        return output.detach(), [n for n, g in zip(weights, gradients, strict=True) if g is None]
+
     def _run(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
         reference = next(iter(weights.values()))
         x = self.inputs(x).to(reference.dtype) if x.is_floating_point() else x
@@ -153,7 +171,11 @@ class NetworkModel(LocalModule):
             return output.reshape(*batch, len(x), *output.shape[1:])
         rows = math.prod(batch)
         flat = {n: w.expand(*batch, *initial[n].shape).reshape(rows, *initial[n].shape) for n, w in weights.items()}
-        output = torch.vmap(lambda w: functional_call(network, {**free, **w}, (x,)))(flat)
+        if any(isinstance(module, nn.RNNBase) for module in network.modules()):  # for these there is no vmap
+            each = [functional_call(network, {**free, **{n: w[i] for n, w in flat.items()}}, (x,)) for i in range(rows)]
+            output = torch.stack(each)
+        else:
+            output = torch.vmap(lambda w: functional_call(network, {**free, **w}, (x,)))(flat)
         return output.reshape(*batch, *output.shape[1:])
 
     def _check_width(self, x: Tensor) -> None:
@@ -178,12 +200,34 @@ def from_module(
 
 def _check_noiseless(network: nn.Module) -> None:
     """Dropout belongs to the guide; a network with dropout layers of its own would be dropped twice."""
-    own = [name for name, module in network.named_modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
-    if own:
+    modules = dict(network.named_modules())
+    own = [name for name, module in modules.items() if isinstance(module, nn.modules.dropout._DropoutNd)]
+    inner = [name or type(network).__name__ for name, module in modules.items() if _drops(module)]
+    if own or inner:
+        layers = [f"dropout layers {', '.join(own)}: put nn.Identity() in their place"] if own else []
+        layers += [f"layers {', '.join(inner)} that drop units: build them with dropout=0"] if inner else []
         raise ValueError(
             "the network of a model is deterministic, its noise is the guide's (guides.BernoulliDropout for dropout); got "
-            f"a network with dropout layers {', '.join(own)}: put nn.Identity() in their place"
+            f"a network with {'; and with '.join(layers)}"
         )
+
+
+def _drops(module: nn.Module) -> bool:
+    """Whether a layer has dropout inside, as nn.LSTM(dropout=0.1) or nn.MultiheadAttention(dropout=0.1)."""
+    rate = getattr(module, "dropout", 0.0)
+    return isinstance(rate, int | float) and rate > 0
+
+
+def _unused(network: nn.Module, weights: list[str]) -> str:
+    """What to say of weights that the network computes without."""
+    text = (
+        "every weight with a prior must have a part in the network's output; this network computes without "
+        f"{', '.join(weights)}. A layer that is not called can be left out of it; a layer that keeps a copy of its "
+        "weights does not see the ones that are drawn"
+    )
+    owners = {network.get_submodule(name.rpartition(".")[0]) for name in weights}
+    recurrent = sorted({type(owner).__name__ for owner in owners if isinstance(owner, nn.RNNBase)})
+    return text + "".join(f"; in place of nn.{name} call nn.{name}Cell step by step" for name in recurrent)
 
 
 def _freeze(network: nn.Module) -> None:

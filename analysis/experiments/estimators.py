@@ -50,8 +50,7 @@ def run(
     if not seconds > 0:
         raise ValueError(f"seconds is the time of training for each estimator and must be positive; got {seconds}")
     folder, where = writable_folder(out), resolve(device)
-    train = mnist(progress=not quiet).train
-    data = Dataset(train.x[:DIGITS], train.y[:DIGITS])
+    data = mnist(progress=not quiet).train.first(DIGITS)
     curves: dict[str, list[dict[str, float]]] = {}
     for estimator in tqdm(STRATEGIES, unit="estimator", leave=False, disable=True if quiet else None):
         curves[estimator] = _curve(data, estimator, seconds, where, seed)

@@ -71,8 +71,7 @@ def run(
     """
     folder, where = writable_folder(out), resolve(device)
     name, digits, draws, by_example = PRESETS[preset]
-    train = mnist(progress=not quiet).train
-    data = Dataset(train.x[:digits], train.y[:digits])
+    data = mnist(progress=not quiet).train.first(digits)
     per_epoch = -(-digits // BATCH)
     measured: dict[str, list[float]] = {row: [0.0] * 4 for row in PUBLISHED}
     seconds: dict[str, float] = {}

@@ -53,6 +53,12 @@ class Dataset:
             raise TypeError(f"data is a Dataset or a pair (x, y); got {type(data).__name__}") from None
         return cls(x, y)
 
+    def first(self, count: int) -> Dataset:
+        """The first `count` observations, with the same standardisations."""
+        if not 1 <= count <= len(self):
+            raise ValueError(f"count is the number of observations to keep, from 1 to {len(self)}; got {count}")
+        return Dataset(self.x[:count], self.y[:count], inputs=self.inputs, targets=self.targets)
+
     def standardized(self) -> Dataset:
         """The same data, with the standardisation of its own columns."""
         return Dataset(self.x, self.y, inputs=Standardize.of(self.x), targets=Standardize.of(self.y))

@@ -1,7 +1,7 @@
 """MNIST: 60,000 digits for training and 10,000 for testing, 28 x 28 grey values.
 
 LeCun, Cortes & Burges, The MNIST database of handwritten digits. Files are read from ``$PYRODROP_DATA/mnist`` where that is
-set, and otherwise fetched once and cached; either way what they hold is checked by its hash.
+set, and otherwise fetched once, resuming if need be, and cached; either way what they hold is checked by its hash.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.data.dataset import Dataset, Split
+from pyrodrop.data.download import fetch
 from pyrodrop.scaling import Standardize
 
 URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -35,7 +36,7 @@ def mnist(*, flat: bool = True, progress: bool = True) -> Split:
 
     Args:
         flat: whether an image is a row.
-        progress: whether a download shows a bar.
+        progress: whether a download shows a bar on a terminal.
 
     Raises:
         FileNotFoundError: PYRODROP_DATA is set and a file is not there.
@@ -75,12 +76,10 @@ def _path(name: str, progress: bool) -> Path:
                 f"PYRODROP_DATA is set, so MNIST's {name}.gz is expected at {path}; it is not there"
             )
         return path
-    cache = Path(pooch.os_cache("pyrodrop")) / "mnist"
     try:
-        fetched = pooch.retrieve(URL + f"{name}.gz", None, f"{name}.gz", cache, progressbar=progress)
-    except Exception as error:
+        return fetch(URL + f"{name}.gz", Path(pooch.os_cache("pyrodrop")) / "mnist" / f"{name}.gz", progress=progress)
+    except OSError as error:
         raise ConnectionError(
             f"MNIST's {name}.gz could not be fetched from {URL} ({error}); with the four .gz files in a folder mnist, set "
             "PYRODROP_DATA to the folder above it"
         ) from error
-    return Path(fetched)

@@ -62,6 +62,18 @@ def test_vectors_of_inputs_become_columns() -> None:
     assert data.Dataset(torch.ones(4), torch.ones(4)).x.shape == (4, 1)
 
 
+def test_the_first_observations_keep_their_standardisation() -> None:
+    whole = data.Dataset(torch.arange(5.0), torch.arange(5.0)).standardized()
+    part = whole.first(2)
+    assert part.x.tolist() == [[0.0], [1.0]]
+    assert part.y.tolist() == [0.0, 1.0]
+    assert part.inputs is whole.inputs
+    assert part.targets is whole.targets
+    for count in (0, 6):
+        with pytest.raises(ValueError, match=f"from 1 to 5; got {count}"):
+            whole.first(count)
+
+
 def test_standardisation_and_its_inverse() -> None:
     values = torch.randn(50, 3) * torch.tensor([1.0, 10.0, 0.0]) + 4
     scaling = Standardize.of(values)

@@ -28,7 +28,7 @@ FORBIDDEN = {
     "pyrodrop/svi.py": CORE,
     "pyrodrop/fitted.py": CORE,
     "pyrodrop/predictive.py": CORE,
-    "pyrodrop/metrics.py": CORE,
+    "pyrodrop/metrics": CORE,
     "models": ("guides", "zoo", "cli", "analysis"),
     "guides": ("models", "zoo", "cli", "analysis"),
     "pyrodrop/zoo": ("cli", "analysis"),

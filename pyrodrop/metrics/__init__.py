@@ -1,0 +1,59 @@
+"""How good a prediction is on observations that were held out, and how sure it is.
+
+Scores of real observations are in `regression`, of class labels in `classification` and `calibration`; `ranking` asks
+whether the most certain predictions are the best, `uncertainty` where the uncertainty comes from.
+"""
+
+from pyrodrop.metrics.calibration import CalibrationCurve, adaptive_ece, calibration_curve, ece
+from pyrodrop.metrics.classes import Predicted
+from pyrodrop.metrics.classification import accuracy, brier, classification_scores, negative_log_likelihood
+from pyrodrop.metrics.ranking import aurc, auroc, risk_coverage
+from pyrodrop.metrics.regression import (
+    coverage,
+    crps,
+    energy_score,
+    interval_width,
+    log_predictive_density,
+    pit,
+    regression_scores,
+    rmse,
+    sharpness,
+)
+from pyrodrop.metrics.uncertainty import (
+    Uncertainty,
+    entropy_split,
+    expected_entropy,
+    mutual_information,
+    predictive_entropy,
+    variance_split,
+)
+
+__all__ = [
+    "CalibrationCurve",
+    "Predicted",
+    "Uncertainty",
+    "accuracy",
+    "adaptive_ece",
+    "aurc",
+    "auroc",
+    "brier",
+    "calibration_curve",
+    "classification_scores",
+    "coverage",
+    "crps",
+    "ece",
+    "energy_score",
+    "entropy_split",
+    "expected_entropy",
+    "interval_width",
+    "log_predictive_density",
+    "mutual_information",
+    "negative_log_likelihood",
+    "pit",
+    "predictive_entropy",
+    "regression_scores",
+    "risk_coverage",
+    "rmse",
+    "sharpness",
+    "variance_split",
+]

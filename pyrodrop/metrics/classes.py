@@ -1,0 +1,74 @@
+"""Class probabilities and labels as the scores take them, checked.
+
+p(c | x_n) = mean_t p(c | f_nt),   p(c | f) = softmax(f)_c
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical
+
+from pyrodrop.data.dataset import check_finite
+from pyrodrop.predictive import Prediction
+
+_NUMBERS = 2**22  # in double precision, held at a time
+_TOLERANCE = 1e-3  # of a sum of probabilities in single precision
+
+Predicted = Prediction | Tensor
+"""What a classifier says: a `Prediction`, or probabilities ``[N, C]``, or those of every draw ``[T, N, C]``."""
+
+
+def class_probabilities(predicted: Predicted) -> Tensor:
+    """Probabilities of the classes under the mixture, ``[N, C]`` in float64."""
+    return mean_over_draws(predicted, lambda p: p)
+
+
+def mean_over_draws(predicted: Predicted, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """mean_t function(p_t) of the probabilities p ``[T, N, C]`` of every draw in float64, in chunks of draws."""
+    values, normalise = _values(predicted)
+    chunk = max(1, _NUMBERS // values[0].numel())
+    parts = (function(normalise(part.double())).sum(0) for part in values.split(chunk))
+    return sum(parts, start=torch.zeros((), dtype=torch.float64, device=values.device)) / len(values)
+
+
+def class_labels(y: Tensor, p: Tensor) -> Tensor:
+    """Labels ``[N]`` that fit probabilities ``[N, C]``, on their device."""
+    n, classes = p.shape
+    if y.is_floating_point() or y.shape != (n,):
+        raise ValueError(
+            f"class labels are whole numbers, one for each of the {n} predictions; got {y.dtype} of shape {tuple(y.shape)}"
+        )
+    if not 0 <= int(y.min()) <= int(y.max()) < classes:
+        raise ValueError(
+            f"class labels must lie in 0 ... {classes - 1}, the classes predicted; got {int(y.min())} to {int(y.max())}"
+        )
+    return y.long().to(p.device)
+
+
+def _values(predicted: Predicted) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Numbers ``[T, N, C]``, and what makes them probabilities."""
+    law = predicted.law if isinstance(predicted, Prediction) else None
+    if isinstance(law, Categorical):
+        return check_finite("logits", law.logits), torch.exp  # which Categorical has normalised
+    if not isinstance(predicted, Tensor):
+        got = type(predicted).__name__ + ("" if law is None else f" of {type(law).__name__}")
+        raise TypeError(
+            "the scores of classification take a prediction under likelihoods.Categorical, or a tensor of class "
+            f"probabilities; got a {got}"
+        )
+    p = check_finite("probabilities", predicted)
+    if p.dim() not in (2, 3) or 0 in p.shape:
+        raise ValueError(
+            f"class probabilities have shape [N, C], or [T, N, C] for T draws, none of them 0; got {tuple(p.shape)}"
+        )
+    sums = p.sum(-1, dtype=torch.float64)
+    if float(p.min()) < 0 or float((sums - 1).abs().max()) > _TOLERANCE:
+        raise ValueError(
+            "class probabilities lie in [0, 1] and sum to 1 over the last axis; got values from "
+            f"{float(p.min()):.4g} to {float(p.max()):.4g} and sums from {float(sums.min()):.4g} to "
+            f"{float(sums.max()):.4g} (logits become probabilities by softmax(-1))"
+        )
+    return (p[None] if p.dim() == 2 else p), lambda p: p

@@ -1,0 +1,159 @@
+"""No network may ignore a drawn weight in silence: recurrent layers, which keep lists of theirs, and layers never called."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from pyro import poutine
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.reparam import STRATEGIES, reparameterize
+
+pytestmark = pytest.mark.usefixtures("float64")
+X = torch.randn(8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = X.sum(1, keepdim=True)
+
+
+class Recurrent(nn.Module):
+    """The first unit of a recurrent layer after the last of the times ``x [N, times]``."""
+
+    def __init__(self, kind: Any, **options: Any) -> None:
+        super().__init__()
+        self.layer = kind(1, 3, batch_first=True, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x[..., None])[0][:, -1, :1]
+
+
+def model_of(net: nn.Module) -> models.NetworkModel:
+    return models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian()).double()
+
+
+def with_weights(net: nn.Module, weights: dict[str, Tensor]) -> nn.Module:
+    """The plain network with these weights written into it."""
+    net = copy.deepcopy(net)
+    net.load_state_dict({**net.state_dict(), **weights})
+    return net
+
+
+LAYERS: list[tuple[Any, dict[str, Any]]] = [
+    (nn.LSTM, {}),
+    (nn.GRU, {"num_layers": 2}),
+    (nn.RNN, {"bidirectional": True}),
+    (nn.LSTM, {"proj_size": 2}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), LAYERS)
+def test_recurrent_layers_compute_with_the_weights_given(kind: Any, options: dict[str, Any]) -> None:
+    """One set of them, and many, as the plain layer with these weights loaded."""
+    net = Recurrent(kind, **options)
+    model = model_of(net)
+    weights = {n: torch.randn(2, 3, *w.shape) for n, w in model.weight_sites().items()}
+    want = torch.stack(
+        [with_weights(net, {n: w.flatten(0, 1)[i] for n, w in weights.items()})(X) for i in range(6)]
+    ).unflatten(0, (2, 3))
+    torch.testing.assert_close(model.outputs(weights, X), want)
+    torch.testing.assert_close(model.outputs({n: w[1, 2] for n, w in weights.items()}, X), want[1, 2])
+    torch.testing.assert_close(model.outputs(model.weight_sites(), X), net(X))  # and then its own again
+
+
+@pytest.mark.parametrize("estimator", STRATEGIES)
+@pytest.mark.parametrize(("kind", "options"), LAYERS[:2])
+def test_recurrent_layers_are_trained_and_predict(kind: Any, options: dict[str, Any], estimator: Any) -> None:
+    model = model_of(Recurrent(kind, **options))
+    guide = guides.MeanField(model, init_scale=0.3).double()
+    start = {n: v.clone() for n, v in guide.state_dict().items()}
+    fit = pyrodrop.fit(model, guide, (X, Y), steps=3, lr=0.1, estimator=estimator)
+    assert all(not torch.equal(v, start[n]) for n, v in fit.guide.state_dict().items())  # type: ignore[attr-defined]
+    assert float(fit.predict(X, 20).f.std(0).min()) > 1e-3, "every draw is another function"
+
+
+@pytest.mark.parametrize("estimator", ["local", "per_example", "flipout"])
+def test_recurrent_layers_realise_one_draw(estimator: str) -> None:
+    """Noise by example cannot go through them: all times and examples see the one draw that the trace holds."""
+    net = Recurrent(nn.LSTM)
+    model = model_of(net)
+    guide = guides.MeanField(model, init_scale=0.5).double()
+    wrapped = reparameterize(model, guide, STRATEGIES[estimator])  # type: ignore[arg-type]
+    with poutine.block():
+        trace = poutine.trace(wrapped[1]).get_trace(X)
+        f = poutine.replay(wrapped[0], trace=trace)(X)
+    lazy = {n: trace.nodes[n]["value"] for n in model.weight_sites()}
+    assert [len(w.drawn) for w in lazy.values()] == [1, 1]
+    torch.testing.assert_close(f, with_weights(net, {n: w.drawn[0].detach() for n, w in lazy.items()})(X))
+
+
+class Partly(nn.Module):
+    """Computes without a layer that it has, unless `use` says otherwise of x."""
+
+    def __init__(self, use: Any = lambda x: False) -> None:
+        super().__init__()
+        self.a, self.b, self.use = nn.Linear(3, 1), nn.Linear(3, 1), use
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x) + self.b(x) if self.use(x) else self.a(x)
+
+
+class Constant(nn.Module):
+    """An output that no gradient comes through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x).detach()
+
+
+class KeepsACopy(nn.Module):
+    """As recurrent layers once did: a list of its own, which a drawn weight does not reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(3, 1)
+        self.kept = [self.a.weight]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.kept[0].T
+
+
+@pytest.mark.parametrize(
+    ("net", "named"), [(Partly(), "b.weight"), (Constant(), "a.weight"), (KeepsACopy(), "a.weight")]
+)
+def test_a_weight_that_has_no_part_is_named_before_training(net: nn.Module, named: str) -> None:
+    model = model_of(net.double())
+    with pytest.raises(ValueError, match=rf"this network computes without {named}\. A layer that is not called"):
+        pyrodrop.fit(model, guides.MeanField(model).double(), (X, Y), steps=1)
+
+
+def test_a_network_that_chooses_its_way_is_not_refused() -> None:
+    """The first row alone does not need the second layer, the rows together do. And a gradient of 0 is a part."""
+    model = model_of(Partly(lambda x: len(x) > 1).double())
+    pyrodrop.fit(model, guides.MeanField(model).double(), (X, Y), steps=1)
+    dead = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1)).double()
+    nn.init.constant_(dead[0].bias, -100.0)
+    model = model_of(dead)
+    pyrodrop.fit(model, guides.MeanField(model).double(), (X, Y), steps=1)
+
+
+def test_a_recurrent_layer_that_does_not_see_drawn_weights_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a layer that does not follow its attributes, as PyTorch's have to."""
+    monkeypatch.setattr(nn.RNNBase, "__setattr__", nn.Module.__setattr__)
+    monkeypatch.setattr(nn.RNNBase, "_update_flat_weights", lambda self: None, raising=False)
+    model = model_of(Recurrent(nn.LSTM))
+    message = r"without layer.weight_ih_l0, layer.weight_hh_l0.*in place of nn.LSTM call nn.LSTMCell step by step"
+    with pytest.raises(ValueError, match=message):
+        pyrodrop.fit(model, guides.MeanField(model).double(), (X, Y), steps=1)
+
+
+def test_dropout_inside_a_layer_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"got a network with layers layer that drop units: build them with dropout=0"):
+        model_of(Recurrent(nn.LSTM, num_layers=2, dropout=0.1))
+    with pytest.raises(ValueError, match=r"dropout layers 1: put nn.Identity\(\).*; and with layers 0 that drop units"):
+        model_of(nn.Sequential(nn.MultiheadAttention(4, 2, dropout=0.1), nn.Dropout(0.1)))

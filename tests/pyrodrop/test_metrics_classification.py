@@ -1,0 +1,179 @@
+"""Scores of class labels, against scoringrules, known miscalibrations and examples counted by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import scoringrules
+import torch
+from torch import Tensor
+
+from pyrodrop import metrics
+from pyrodrop.predictive import Prediction
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+def classified(logits: Tensor) -> Prediction:
+    return Prediction(f=logits, law=dist.Categorical(logits=logits))
+
+
+def surely(confidence: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Two classes: the first has the confidence, and the label is the first where right."""
+    return torch.stack([confidence, 1 - confidence], -1), 1 - right.long()
+
+
+def test_scores_of_probabilities() -> None:
+    """Brier as the sum over classes of the binary score; the log density and the accuracy by numpy."""
+    p, y = torch.randn(50, 4).softmax(-1), torch.randint(4, (50,))
+    of_class = [scoringrules.brier_score((y == c).double().numpy(), p[:, c].numpy()) for c in range(4)]
+    assert metrics.brier(p, y) == pytest.approx(float(np.sum(of_class, 0).mean()), rel=1e-12)
+    chosen = p.numpy()[np.arange(50), y.numpy()]
+    assert metrics.negative_log_likelihood(p, y) == pytest.approx(-np.log(chosen).mean(), rel=1e-12)
+    assert metrics.accuracy(p, y) == np.mean(p.numpy().argmax(1) == y.numpy())
+    assert metrics.brier(torch.eye(3), torch.tensor([1, 2, 0])) == 2, "the worst"
+    assert metrics.brier(torch.eye(3), torch.arange(3)) == 0, "the best"
+
+
+@pytest.mark.parametrize("held", [1, 2**22])
+def test_a_prediction_is_scored_as_the_mean_of_its_draws(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether all of them are held in memory at a time or one."""
+    monkeypatch.setattr("pyrodrop.metrics.classes._NUMBERS", held)
+    logits, y = torch.randn(9, 30, 3), torch.randint(3, (30,))
+    p = logits.softmax(-1)
+    for score in (metrics.accuracy, metrics.brier, metrics.ece, metrics.adaptive_ece, metrics.negative_log_likelihood):
+        want = score(p.mean(0), y)
+        assert score(classified(logits), y) == pytest.approx(want, rel=1e-12)
+        assert score(p, y) == pytest.approx(want, rel=1e-12)
+
+
+def test_log_likelihood_survives_logits_whose_probabilities_underflow() -> None:
+    logits = torch.tensor([[[0.0, 2000.0]]])
+    assert metrics.negative_log_likelihood(classified(logits), torch.tensor([0])) == pytest.approx(2000)
+    assert metrics.negative_log_likelihood(logits[0].softmax(-1), torch.tensor([0])) == math.inf
+
+
+def test_ece_of_a_calibrated_classifier_goes_to_zero_as_one_over_root_n() -> None:
+    """Its mean is sqrt(2 / pi) sum_b sqrt(sum_{B_b} conf (1 - conf)) / N, from the central limit theorem; within 4 s.e."""
+    sizes, repeats, means = (1000, 4000, 16_000), 100, []
+    for n in sizes:
+        found, want = [], []
+        for _ in range(repeats):
+            p = dist.Dirichlet(torch.ones(4)).sample((n,))
+            found.append(metrics.ece(p, dist.Categorical(p).sample(), bins=10))
+            confidence = p.max(-1).values.numpy()
+            noise, _ = np.histogram(confidence, 10, (0, 1), weights=confidence * (1 - confidence))
+            want.append(math.sqrt(2 / math.pi) * np.sqrt(noise).sum() / n)
+        gap = np.subtract(found, want)
+        assert abs(gap.mean()) < 4 * gap.std() / math.sqrt(repeats)
+        means.append(np.mean(found))
+    slope = np.polyfit(np.log(sizes), np.log(means), 1)[0]
+    assert slope == pytest.approx(-0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("ece", [metrics.ece, metrics.adaptive_ece])
+def test_ece_of_known_miscalibration(ece: object) -> None:
+    """Right with probability c^2 where it says c ~ U(1/2, 1): E[c - c^2] = 1/6. And .9 said, .6 right: .3 exactly."""
+    assert callable(ece)
+    c, n = 0.5 + 0.5 * torch.rand(200_000), 200_000
+    right = torch.rand(n) < c**2
+    se = float((right.double() - c).std()) / math.sqrt(n)
+    assert abs(ece(*surely(c, right)) - 1 / 6) < 4 * se
+    right = torch.arange(1000) < 600
+    assert ece(*surely(torch.full((1000,), 0.9), right)) == pytest.approx(0.3, rel=1e-12)
+
+
+def test_ece_counted_by_hand() -> None:
+    """A confidence on an edge belongs to the bin below (Guo et al. 2017)."""
+    p, y = surely(torch.tensor([0.5, 0.6]), torch.tensor([False, True]))
+    assert metrics.ece(p, y, bins=2) == pytest.approx((0.5 + 0.4) / 2)
+    assert metrics.ece(p, y, bins=1) == pytest.approx(abs(0.5 - 0.55))
+    p, y = surely(torch.tensor([0.6, 0.9, 0.7, 0.8]), torch.tensor([True, True, False, True]))
+    curve = metrics.calibration_curve(p, y, 2, equal_mass=True)
+    torch.testing.assert_close(curve.confidence, torch.tensor([0.65, 0.85]))
+    torch.testing.assert_close(curve.accuracy, torch.tensor([0.5, 1.0]))
+    torch.testing.assert_close(curve.share, torch.tensor([0.5, 0.5]))
+    assert metrics.adaptive_ece(p, y, bins=2) == pytest.approx(0.15)
+
+
+def test_adaptive_ece_is_that_of_equal_parts_of_the_sorted() -> None:
+    c, right = 0.5 + torch.rand(600) / 2, torch.rand(600) < 0.8
+    order = c.argsort().numpy()
+    parts = np.split((right.double() - c).numpy()[order], 15)
+    want = sum(abs(part.sum()) for part in parts) / 600
+    assert metrics.adaptive_ece(*surely(c, right)) == pytest.approx(want, rel=1e-10)
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    """Even where confidences are equal, which then share a bin."""
+    c, right = 0.5 + torch.randint(6, (100,)) / 10.0, torch.rand(100) < 0.7
+    p, y = surely(c.clamp_max(1), right)
+    for _ in range(5):
+        rows = torch.randperm(100)
+        assert metrics.adaptive_ece(p[rows], y[rows], 7) == pytest.approx(metrics.adaptive_ece(p, y, 7), rel=1e-10)
+        assert metrics.ece(p[rows], y[rows], 7) == pytest.approx(metrics.ece(p, y, 7), rel=1e-10)
+
+
+def test_classification_scores_are_plain_numbers_of_the_parts() -> None:
+    logits, y = torch.randn(9, 40, 3), torch.randint(3, (40,))
+    prediction = classified(logits)
+    scores = metrics.classification_scores(prediction, y)
+    assert all(type(value) is float for value in scores.values())
+    confidence, choice = logits.softmax(-1).mean(0).max(-1)
+    assert scores["aurc"] == pytest.approx(metrics.aurc(confidence, choice != y), rel=1e-12)
+    assert scores["log_density"] == pytest.approx(float(prediction.log_density(y).mean()), rel=1e-12)
+    assert scores["accuracy"] == metrics.accuracy(prediction, y)
+    assert scores["brier"] == metrics.brier(prediction, y)
+    assert (scores["ece"], scores["adaptive_ece"]) == (
+        metrics.ece(prediction, y),
+        metrics.adaptive_ece(prediction, y),
+    )
+    assert scores["entropy"] == pytest.approx(float(metrics.predictive_entropy(prediction).mean()))
+    assert scores["mutual_information"] == pytest.approx(float(metrics.mutual_information(prediction).mean()))
+    averaged = metrics.classification_scores(logits.softmax(-1).mean(0), y)
+    assert set(scores) - set(averaged) == {"mutual_information"}
+
+
+P, Y = torch.full((3, 4), 0.25), torch.tensor([0, 1, 3])
+
+
+@pytest.mark.parametrize(
+    ("p", "y", "message"),
+    [
+        (P, torch.tensor([0, 1, 4]), r"class labels must lie in 0 ... 3, the classes predicted; got 0 to 4"),
+        (P, torch.tensor([-1, 1, 3]), "got -1 to 3"),
+        (P, Y.double(), r"class labels are whole numbers.*got torch.float64"),
+        (P, Y[:2], r"one for each of the 3 predictions; got torch.int64 of shape \(2,\)"),
+        (2 * P, Y, "sum to 1 over the last axis; got values from 0.5 to 0.5 and sums from 2 to 2"),
+        (P - torch.tensor([0.5, -0.5, 0.0, 0.0]), Y, r"lie in \[0, 1\].*got values from -0.25 to 0.75"),
+        (P.where(P < 0, math.nan), Y, "probabilities must be finite; got 12 NaN"),
+        (P[:0], Y[:0], "at least one"),
+        (P[:, :0], Y, r"none of them 0; got \(3, 0\)"),
+        (P[0], Y, r"have shape \[N, C\], or \[T, N, C\]"),
+        (classified(torch.zeros(2, 3, 4)), Y[:1], "one for each of the 3 predictions"),
+    ],
+)
+def test_bad_input_is_named(p: metrics.Predicted, y: Tensor, message: str) -> None:
+    for score in (
+        metrics.accuracy,
+        metrics.brier,
+        metrics.negative_log_likelihood,
+        metrics.ece,
+        metrics.adaptive_ece,
+        metrics.classification_scores,
+    ):
+        with pytest.raises(ValueError, match=message):
+            score(p, y)
+
+
+def test_other_things_than_classifiers_are_named() -> None:
+    regression = Prediction(f=torch.zeros(1, 3, 1), law=dist.Normal(torch.zeros(1, 3, 1), 1.0).to_event(1))
+    with pytest.raises(TypeError, match="got a Prediction of Independent"):
+        metrics.accuracy(regression, Y)
+    with pytest.raises(TypeError, match="got a list"):
+        metrics.brier([[0.5, 0.5]], Y)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="bins is the number of bins.*got 0"):
+        metrics.ece(P, Y, bins=0)

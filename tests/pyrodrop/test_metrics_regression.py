@@ -1,0 +1,139 @@
+"""Scores of real observations, against scipy and closed forms."""
+
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+from scipy import stats
+
+from pyrodrop import metrics
+from pyrodrop.predictive import Prediction
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+def gaussian(loc: torch.Tensor, sd: float) -> Prediction:
+    return Prediction(f=loc[None], law=dist.Normal(loc[None], sd).to_event(1))
+
+
+def test_log_density_of_one_draw_is_the_gaussians() -> None:
+    f, y = torch.randn(1, 9, 2), torch.randn(9, 2)
+    want = torch.from_numpy(stats.norm.logpdf(y.numpy(), f[0].numpy(), 0.5)).sum(1)
+    torch.testing.assert_close(metrics.log_predictive_density(f, y, 4.0), want)
+    torch.testing.assert_close(gaussian(f[0], 0.5).log_density(y), want)
+
+
+def test_log_density_survives_a_shift_that_underflows() -> None:
+    """exp(-tau |y - f|^2 / 2) is 0 in floating point, its logarithm is not."""
+    f, y = torch.tensor([[[1e4]], [[1e4 + 1]]]), torch.zeros(1, 1)
+    want = -0.5 * 1e8 - math.log(2) - 0.5 * math.log(2 * math.pi) + math.log1p(math.exp(-0.5 * (2e4 + 1)))
+    assert float(metrics.log_predictive_density(f, y, 1.0)) == pytest.approx(want, rel=1e-14)
+
+
+def test_crps_of_a_gaussian() -> None:
+    """sd [z (2 Phi(z) - 1) + 2 phi(z) - 1 / sqrt(pi)] (Gneiting & Raftery 2007, section 4.2), at known quantiles."""
+    z = torch.tensor([[-1.0], [0.2], [2.0]])
+    levels = (torch.arange(100_000) + 0.5) / 100_000
+    draws = 2.0 * torch.special.ndtri(levels)[:, None, None].expand(-1, 3, 1)
+    z_ = z.numpy()
+    want = 2 * (z_ * (2 * stats.norm.cdf(z_) - 1) + 2 * stats.norm.pdf(z_) - 1 / math.sqrt(math.pi))
+    assert metrics.crps(draws, 2 * z) == pytest.approx(float(want.mean()), abs=1e-4)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 5])
+def test_energy_score_of_a_standard_gaussian_at_its_mean(columns: int) -> None:
+    """g (sqrt(2) - 1) with g = Gamma((D + 1) / 2) / Gamma(D / 2); the finite sample adds g / S. Within 4 s.e."""
+    g, draws = math.gamma((columns + 1) / 2) / math.gamma(columns / 2), 100
+    scores = torch.tensor(
+        [metrics.energy_score(torch.randn(draws, 1, columns), torch.zeros(1, columns)) for _ in range(400)]
+    )
+    want = g * (math.sqrt(2) - 1) + g / draws
+    assert abs(float(scores.mean()) - want) < 4 * float(scores.std()) / math.sqrt(400)
+
+
+def test_energy_score_of_one_column_is_the_crps_and_rows_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws, y = torch.randn(50, 7, 1), torch.randn(7, 1)
+    assert metrics.energy_score(draws, y) == pytest.approx(metrics.crps(draws, y), rel=1e-12)
+    monkeypatch.setattr("pyrodrop.metrics.regression._PAIRS", 3 * 50**2)
+    assert metrics.energy_score(draws, y) == pytest.approx(metrics.crps(draws, y), rel=1e-12)
+
+
+def test_energy_score_sees_how_columns_go_together() -> None:
+    """Observations on the diagonal: draws on it score better than draws with the same margins across it."""
+    y, draws = torch.randn(100, 1).expand(100, 2), torch.randn(200, 100, 1)
+    along, across = draws * torch.tensor([1.0, 1.0]), draws * torch.tensor([1.0, -1.0])
+    assert metrics.energy_score(along, y) < 0.9 * metrics.energy_score(across, y)
+
+
+def test_sharpness_is_the_rmse_of_a_right_prediction() -> None:
+    loc = torch.randn(20_000, 2)
+    prediction, y = gaussian(loc, 0.7), loc + 0.7 * torch.randn(20_000, 2)
+    assert metrics.sharpness(prediction) == pytest.approx(0.7, rel=1e-12)
+    se = 0.7 / math.sqrt(2 * 40_000)  # of the rmse of 40,000 Gaussian errors
+    assert abs(metrics.rmse(prediction.mean, y) - metrics.sharpness(prediction)) < 4 * se
+
+
+def test_a_calibrated_prediction_is_uniform_and_covers() -> None:
+    loc = torch.randn(50_000, 1)
+    y = loc + 0.7 * torch.randn(50_000, 1)
+    prediction = gaussian(loc, 0.7)
+    pit = metrics.pit(prediction, y)
+    assert stats.kstest(pit.numpy().ravel(), "uniform").pvalue > 1e-3
+    for level in (0.5, 0.95):
+        assert metrics.coverage(pit, level) == pytest.approx(level, abs=4 * math.sqrt(level * (1 - level) / 50_000))
+    assert metrics.coverage(metrics.pit(gaussian(loc, 0.35), y), 0.95) < 0.75
+
+
+def test_interval_width_of_a_gaussian() -> None:
+    draws = 3 * torch.randn(100_000, 2, 1)
+    assert metrics.interval_width(draws, 0.95) == pytest.approx(2 * 1.959964 * 3, rel=0.01)
+
+
+def test_rmse() -> None:
+    assert metrics.rmse(torch.tensor([[1.0], [2.0]]), torch.tensor([[2.0], [4.0]])) == pytest.approx(math.sqrt(2.5))
+
+
+def test_regression_scores_are_the_parts() -> None:
+    loc, y = torch.randn(40, 1), torch.randn(40, 1)
+    prediction = gaussian(loc, 1.0)
+    scores = metrics.regression_scores(prediction, y[:, 0])
+    assert scores["rmse"] == metrics.rmse(loc, y)
+    assert scores["log_density"] == pytest.approx(float(prediction.log_density(y).mean()))
+    assert scores["coverage_50"] == metrics.coverage(metrics.pit(prediction, y), 0.5)
+    assert scores["width_95"] == pytest.approx(2 * 1.96, rel=0.05)
+    assert scores["sharpness"] == 1
+    assert "energy_score" not in scores
+    both = gaussian(torch.cat([loc, loc], 1), 1.0)
+    twice = metrics.regression_scores(both, torch.cat([y, y], 1))
+    assert twice["energy_score"] == metrics.energy_score(both.sample_y(1000), torch.cat([y, y], 1))
+    assert set(twice) == {*scores, "energy_score"}
+
+
+def test_shapes_are_never_broadcast() -> None:
+    column, row = torch.ones(4, 1), torch.ones(4)
+    with pytest.raises(ValueError, match="one shape"):
+        metrics.rmse(column, row)
+    with pytest.raises(ValueError, match="shape of y"):
+        metrics.crps(torch.ones(3, 4, 1), row)
+    with pytest.raises(ValueError, match="shape of y"):
+        metrics.log_predictive_density(torch.ones(3, 4, 1), row, 1.0)
+    with pytest.raises(ValueError, match="must lie in"):
+        metrics.coverage(column, 95.0)
+    with pytest.raises(ValueError, match="is of vectors"):
+        metrics.energy_score(torch.ones(3, 4), row)
+
+
+def test_nothing_and_nan_are_not_scored() -> None:
+    nothing, holes = torch.ones(0, 1), torch.full((2, 1), math.nan)
+    for score in (metrics.rmse, lambda a, b: metrics.crps(a[None], b), lambda a, b: metrics.energy_score(a[None], b)):
+        with pytest.raises(ValueError, match="at least one"):
+            score(nothing, nothing)
+        with pytest.raises(ValueError, match="must be finite; got 2 NaN"):
+            score(holes, torch.ones(2, 1))
+    with pytest.raises(ValueError, match="y must be finite"):
+        metrics.regression_scores(gaussian(torch.zeros(2, 1), 1.0), holes)
+    with pytest.raises(ValueError, match="must be finite"):
+        metrics.coverage(holes, 0.5)
+    with pytest.raises(ValueError, match="must be finite"):
+        metrics.interval_width(holes, 0.5)

@@ -1,0 +1,87 @@
+"""Where uncertainty comes from, against scipy's entropies, closed forms and draws."""
+
+from __future__ import annotations
+
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from pyrodrop import metrics
+from pyrodrop.predictive import Prediction
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 5), st.floats(0.01, 100), st.integers(0, 2**20))
+def test_entropies_are_scipys(draws: int, n: int, classes: int, spread: float, seed: int) -> None:
+    """H of the mean, and I as the mean Kullback-Leibler divergence of the draws from their mean."""
+    logits = spread * torch.randn(draws, n, classes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    p = logits.softmax(-1)
+    mean = p.mean(0)
+    total = stats.entropy(mean.numpy(), axis=-1)
+    information = stats.entropy(p.numpy(), mean.expand_as(p).numpy(), axis=-1).mean(0)
+    for predicted in (p, Prediction(f=logits, law=dist.Categorical(logits=logits))):
+        split = metrics.entropy_split(predicted)
+        assert split.total.numpy() == pytest.approx(total, abs=1e-12)
+        assert split.epistemic.numpy() == pytest.approx(information, abs=1e-12)
+        assert split.aleatoric.numpy() == pytest.approx(stats.entropy(p.numpy(), axis=-1).mean(0), abs=1e-12)
+        torch.testing.assert_close(split.total, split.aleatoric + split.epistemic, atol=1e-12, rtol=0)
+        assert float(split.epistemic.min()) >= 0
+        assert float(split.epistemic.max()) <= math.log(min(draws, classes)) + 1e-12
+        torch.testing.assert_close(metrics.predictive_entropy(predicted), split.total)
+        torch.testing.assert_close(metrics.expected_entropy(predicted), split.aleatoric)
+        torch.testing.assert_close(metrics.mutual_information(predicted), split.epistemic)
+
+
+def test_certain_draws_that_disagree_and_unsure_draws_that_agree() -> None:
+    """The same predictive law, 1/2 and 1/2, and all of its ln 2 epistemic or all of it aleatoric."""
+    disagree, agree = torch.eye(2)[:, None], torch.full((2, 1, 2), 0.5)
+    for draws, epistemic in ((disagree, math.log(2)), (agree, 0.0)):
+        split = metrics.entropy_split(draws)
+        assert [float(part) for part in split] == pytest.approx([math.log(2), math.log(2) - epistemic, epistemic])
+
+
+def test_variance_of_two_functions() -> None:
+    """f = -1 or 1 with noise of sd .5: 1 from the function and .25 from the noise."""
+    f = torch.tensor([-1.0, 1.0]).reshape(2, 1, 1)
+    prediction = Prediction(f=f, law=dist.Normal(f, 0.5).to_event(1))
+    split = metrics.variance_split(prediction)
+    assert [float(part) for part in split] == [1.25, 0.25, 1.0]
+
+
+def test_the_parts_of_the_variance_are_those_of_draws() -> None:
+    """Noise that differs by draw and point: total against draws of y, within 4 s.e. of a variance."""
+    f, sd = torch.randn(50, 4, 2), 0.2 + torch.rand(50, 4, 2)
+    prediction = Prediction(f=f, law=dist.Normal(f, sd).to_event(1))
+    split = metrics.variance_split(prediction)
+    torch.testing.assert_close(split.total, split.aleatoric + split.epistemic)
+    torch.testing.assert_close(split.aleatoric, (sd**2).mean(0))
+    y = prediction.sample_y(100_000)
+    fourth = (y - y.mean(0)).pow(4).mean(0)
+    se = ((fourth - y.var(0) ** 2) / len(y)).sqrt()
+    assert float(((y.var(0) - split.total) / se).abs().max()) < 4
+
+
+def test_a_prediction_in_closed_form_has_its_parts_too() -> None:
+    """As a Gaussian process gives it: one component, whose variance is of function and noise together."""
+    loc, f_sd = torch.zeros(1, 3, 1), torch.tensor([[0.3], [0.0], [2.0]])
+    law = dist.Normal(loc, (f_sd**2 + 0.25).sqrt()).to_event(1)
+    split = metrics.variance_split(Prediction(f=torch.randn(7, 3, 1), law=law, f_sd=f_sd))
+    torch.testing.assert_close(split.epistemic, f_sd**2)
+    torch.testing.assert_close(split.aleatoric, torch.full((3, 1), 0.25))
+
+
+def test_what_cannot_be_split_is_named() -> None:
+    with pytest.raises(ValueError, match=r"probabilities of every draw are needed, \[T, N, C\]; got \(3, 2\)"):
+        metrics.mutual_information(torch.full((3, 2), 0.5))
+    logits = torch.zeros(2, 3, 4)
+    with pytest.raises(ValueError, match="the law here is Categorical. For class labels there is entropy_split"):
+        metrics.variance_split(Prediction(f=logits, law=dist.Categorical(logits=logits)))
+    with pytest.raises(TypeError, match="got a Prediction of Independent"):
+        metrics.entropy_split(Prediction(f=logits, law=dist.Normal(logits, 1.0).to_event(1)))

@@ -1,0 +1,134 @@
+"""Which uses of a weight are linear maps with noise by example, and which realise one draw or are refused."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pyro.distributions as dist
+import pytest
+import torch
+import torch.nn.functional as F
+from pyro import poutine
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.reparam import FlipoutReparam, LazyWeight, LocalReparam, PerExampleReparam, reparameterize
+from pyrodrop.reparam.lazy import LazyLaw
+
+pytestmark = pytest.mark.usefixtures("float64")
+X = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = torch.randn(6, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+CONVOLUTIONS = [
+    nn.Conv1d(4, 6, 3, stride=2, padding=1, groups=2),
+    nn.Conv2d(4, 6, 3, dilation=2, padding="same", bias=False),
+    nn.Conv2d(4, 4, 3, groups=4, padding=1, padding_mode="reflect"),
+    nn.Conv3d(2, 3, 2, stride=(1, 2, 1), padding_mode="circular", padding=1),
+    nn.Linear(4, 3, bias=False),
+]
+
+
+@pytest.mark.parametrize(
+    "strategy", [LocalReparam(), PerExampleReparam(), FlipoutReparam()], ids=["local", "per", "flip"]
+)
+@pytest.mark.parametrize("layer", CONVOLUTIONS, ids=lambda layer: str(layer)[:24])
+def test_layers_are_unmodified(layer: nn.Module, strategy: Any) -> None:
+    """Without noise every layer's output is its own, whatever its settings."""
+    layer = copy.deepcopy(layer).double()
+    channels = layer.weight.shape[1] * getattr(layer, "groups", 1)  # type: ignore[union-attr, operator, index]
+    x = torch.randn(2, channels, *(5,) * (layer.weight.dim() - 2))  # type: ignore[operator, union-attr]
+    loc = layer.weight.detach()  # type: ignore[union-attr, operator]
+    want = layer(x)
+    law = dist.Normal(loc, 1e-13).to_event(loc.dim())
+    del layer._parameters["weight"]
+    layer.weight = LazyWeight(LazyLaw(law, strategy, "w"))
+    torch.testing.assert_close(layer(x), want)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, w: F.linear(x, w),
+        lambda x, w: F.linear(input=x, weight=w),
+        lambda x, w: F.linear(x, weight=w, bias=torch.zeros(2)),
+        lambda x, w: x @ w.T,
+        lambda x, w: torch.matmul(x, w.t()),
+        lambda x, w: torch.mm(x, w.transpose(0, 1)),
+        lambda x, w: torch.addmm(torch.zeros(2), x, w.mT),
+        lambda x, w: (w @ x.T).T,
+    ],
+)
+def test_every_way_to_write_a_linear_map_has_noise_by_example(call: Any) -> None:
+    """Equal rows get different outputs, with the mean of the plain map: nothing is silently left out."""
+    m, x = torch.randn(2, 3), torch.randn(3).expand(4000, 3)
+    y = call(x, LazyWeight(LazyLaw(dist.Normal(m, 0.3).to_event(2), LocalReparam(), "w")))
+    assert y.shape == (4000, 2)
+    assert len(torch.unique(y[:, 0])) == 4000
+    assert float(((y.mean(0) - m @ x[0]) / (y.std(0) / math.sqrt(4000))).abs().max()) < 4.5
+
+
+def test_other_operations_realise_one_draw_and_keep_it() -> None:
+    m = torch.randn(2, 3, 3)
+    lazy = LazyWeight(LazyLaw(dist.Normal(m, 1.0).to_event(3), LocalReparam(), "w"))
+    assert "LazyWeight('w', shape=(2, 3, 3)" in repr(lazy)
+    one, two = lazy * 1, lazy + 0
+    assert torch.equal(one, two)
+    y = F.bilinear(torch.ones(5, 3), torch.ones(5, 3), lazy)
+    assert torch.equal(y[0], y[1])
+    flat = LazyWeight(LazyLaw(dist.Normal(m[0], 1.0).to_event(2), LocalReparam(), "v"))
+    realised = flat.sum()
+    torch.testing.assert_close((torch.ones(1, 3) @ flat.T).sum(), realised)
+    torch.testing.assert_close(torch.einsum("ni,oi->no", torch.ones(1, 3), flat).sum(), realised)
+
+
+def test_a_weight_used_twice_is_refused() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 3, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(torch.tanh(self.inner(x)))[:, :1]
+
+    model = models.from_module(Tied(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian()).double()
+    guide = guides.MeanField(model).double()
+    pyrodrop.fit(model, guide, (X, Y), steps=2)
+    with pytest.raises(RuntimeError, match=r"weight 'inner.weight' is used a second time.*estimator='shared'"):
+        pyrodrop.fit(model, guide, (X, Y), steps=2, estimator="local")
+
+
+@pytest.mark.parametrize("cell", [nn.GRUCell, nn.LSTMCell, nn.RNNCell])
+def test_a_recurrent_cell_never_resamples_in_silence(cell: Any) -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.out = cell(1, 4), nn.Linear(4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            state = None
+            for t in range(x.shape[1]):
+                state = self.cell(x[:, t : t + 1], state)
+            return self.out(state[0] if isinstance(state, tuple) else state)
+
+    model = models.from_module(Recurrent(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian()).double()
+    guide = guides.MeanField(model, init_scale=0.5).double()
+    wrapped = reparameterize(model, guide, LocalReparam())
+    states: list[Tensor] = []
+    model.network.out.register_forward_pre_hook(lambda _, args: states.append(args[0].detach()))
+    x = X[:1].expand(2, 3)
+    with poutine.block():
+        trace = poutine.trace(wrapped[1]).get_trace(x)
+        f = poutine.replay(wrapped[0], trace=trace)(x)
+    assert f.shape == (2, 1)
+    drawn = {n: trace.nodes[n]["value"].drawn for n in ("cell.weight_ih", "cell.weight_hh")}
+    assert all(len(draws) == 1 for draws in drawn.values()), "a recurrent weight is one draw for all times"
+    net = Recurrent().double()
+    values = {n: v.detach() for n, v in (*model.weight_sites().items(), *((n, model.free[n]) for n in model.free))}
+    net.load_state_dict(values | {n: draws[0].detach() for n, draws in drawn.items()})
+    net.out.register_forward_pre_hook(lambda _, args: states.append(args[0]))
+    net(x)
+    torch.testing.assert_close(states[0], states[1])
