@@ -176,15 +176,7 @@ def fit(  # type: ignore[misc]  # the overloads say what comes back, not every s
     }
     start = time.perf_counter()
     with seeded(seed, device):
-        parameters = problem.parameters(batches.first(), dtype)
-        leaves = {name: parameter.unconstrained for name, parameter in parameters.items()}
-        moved = optimizer_of(leaves, optimizer, lr)
-        by_pyro = Pyro(*problem.trained, moved, dtype)
-        training = Training(
-            leaves, batches, moved, controls, steps,
-            first=by_pyro, choose=functools.partial(choose, engine, by_pyro, parameters),
-            title=describe(problem.guide).split("(")[0],
-        )  # fmt: skip
+        training = training_of(problem, batches, controls, steps, lr, optimizer, engine, dtype)
         store = None if checkpoint is None else Checkpoint(Path(checkpoint), training, settings)
         if store is not None:
             store.resume()
@@ -198,6 +190,26 @@ def fit(  # type: ignore[misc]  # the overloads say what comes back, not every s
         settings=settings,
         device=device,
     )
+
+
+def training_of(
+    problem: Problem,
+    batches: Minibatches,
+    controls: Controls,
+    steps: int,
+    lr: LearningRate = 1e-3,
+    optimizer: Optimizer = adam,
+    engine: EngineName = "auto",
+    precision: torch.dtype | None = None,
+) -> Training:
+    """The training of one problem, before its first step."""
+    parameters = problem.parameters(batches.first(), precision)
+    leaves = {name: parameter.unconstrained for name, parameter in parameters.items()}
+    moved = optimizer_of(leaves, optimizer, lr)
+    by_pyro = Pyro(*problem.trained, moved, precision)
+    choice = functools.partial(choose, engine, by_pyro, parameters)
+    title = describe(problem.guide).split("(")[0]
+    return Training(leaves, batches, moved, controls, steps, first=by_pyro, choose=choice, title=title)
 
 
 def _problems(

@@ -76,13 +76,10 @@ class Training:
             disable=None if progress is None else not progress,
         )  # fmt: skip
         with bar:
-            if self.done == 0:
-                self._first_step()
-            if self.done < steps:
-                self.engine = self._choose(self.batches.first(), steps - self.done)
+            self.start()
             with pyro.validation_enabled(False):
                 while self.done < steps:
-                    self._block(min(steps, _next_multiple(self.done, _LOOK_EVERY)), store, every)
+                    self.advance(min(steps, _next_multiple(self.done, _LOOK_EVERY)), store, every)
                     self._look()
                     if not bar.disable:
                         elbo = -self.history[self.done - 1, ..., :2].sum(-1).nanmedian()
@@ -90,8 +87,15 @@ class Training:
                         bar.update(self.done - bar.n)
         self.engine.finish(self.done)
 
-    def _block(self, end: int, store: Checkpoint | None = None, every: int = 0) -> None:
-        """The steps up to number `end`. Nothing in them waits for the device."""
+    def start(self) -> None:
+        """Make the first step, if none was made, and find out who makes the others."""
+        if self.done == 0:
+            self._first_step()
+        if self.done < len(self.history):
+            self.engine = self._choose(self.batches.first(), len(self.history) - self.done)
+
+    def advance(self, end: int, store: Checkpoint | None = None, every: int = 0) -> None:
+        """Make the steps up to number `end`. Nothing in them waits for the device."""
         first = self.done
         plan = self._plan(first, end)
         self.engine.begin(plan)
@@ -114,7 +118,7 @@ class Training:
     def _first_step(self) -> None:
         """The first step, with Pyro's validation, and proof that it moved something."""
         before = [p.detach().clone() for p in self.parameters.values()]
-        self._block(1)
+        self.advance(1)
         self._look()
         if all(torch.equal(b, p.detach()) for b, p in zip(before, self.parameters.values(), strict=True)):
             raise RuntimeError(

@@ -5,21 +5,35 @@ from __future__ import annotations
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from rich.table import Table
+from torch import Tensor
+
+from pyrodrop.analysis.experiments.report import console, versions
+from pyrodrop.files import write_json
 
 
-def interleaved(variants: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 5) -> dict[str, float]:
-    """Median seconds of every variant, each called once a round, in turn."""
+def interleaved(
+    variants: Mapping[str, Callable[[], object]],
+    rounds: int,
+    warmup: int = 5,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
+    """Median seconds of every variant, each called once a round, in turn.
+
+    `clock` is `time.process_time` where other programs may share the machine and the work is one thread's.
+    """
     times: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(rounds + warmup):
         for name, call in variants.items():
-            start = time.perf_counter()
+            start = clock()
             call()
             if turn >= warmup:
-                times[name].append(time.perf_counter() - start)
+                times[name].append(clock() - start)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -33,3 +47,32 @@ def machine() -> str:
     )
     processor = names[0] if names else platform.processor() or platform.machine()
     return f"{processor}, {torch.get_num_threads()} thread(s), torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def moves_all(steps: Callable[[], object], parameters: Iterable[Tensor], name: str) -> None:
+    """Make steps and see that every parameter changed, or raise a RuntimeError: nothing is timed that does not train."""
+    parameters = list(parameters)
+    before = [p.detach().clone() for p in parameters]
+    steps()
+    still = [tuple(p.shape) for p, b in zip(parameters, before, strict=True) if torch.equal(p.detach(), b)]
+    if still:
+        raise RuntimeError(f"{name} leaves {len(still)} of {len(parameters)} parameters as they are: shapes {still}")
+
+
+def report(title: str, rows: Mapping[str, Mapping[str, float]], form: str = ".2f") -> None:
+    """A table of numbers: rows by name, columns by the first row's keys."""
+    table = Table(title=title)
+    table.add_column("")
+    columns = list(dict.fromkeys(key for row in rows.values() for key in row))
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, row in rows.items():
+        table.add_row(name, *(format(row[c], form) if c in row else "-" for c in columns))
+    console().print(table)
+
+
+def write(path: Path | None, benchmark: str, content: Mapping[str, Any]) -> None:
+    """The numbers with the machine and versions as JSON, if a path is given."""
+    if path is not None:
+        write_json(path, {"benchmark": benchmark, "machine": machine(), "versions": versions(), **content})
+        print(f"results: {path}")
