@@ -7,7 +7,7 @@ process.predict(x), process.log_density(data)
 """
 
 from pyrodrop.analysis.gp.classifier import GaussianProcessClassifier
-from pyrodrop.analysis.gp.from_model import from_model
+from pyrodrop.analysis.gp.from_model import bias_spread, from_model
 from pyrodrop.analysis.gp.inducing import Inducing
 from pyrodrop.analysis.gp.latent import EXACT_LIMIT
 from pyrodrop.analysis.gp.network_kernel import NetworkKernel
@@ -22,6 +22,7 @@ __all__ = [
     "Inducing",
     "NetworkKernel",
     "Start",
+    "bias_spread",
     "from_model",
     "matern",
     "squared_exponential",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from pyrodrop.analysis.gp.starts import Start
 from pyrodrop.guides import BernoulliDropout, DropConnect, Guide
 from pyrodrop.likelihoods import Categorical, Gaussian
 from pyrodrop.models import MLP, NetworkModel
+from pyrodrop.patterns import by_name
 
 TANH_GAIN = math.sqrt(math.pi) / 2  # gives erf(a u) the slope of tanh at 0; they are at most .0354 apart
 
@@ -31,7 +32,7 @@ def from_model(
     model: NetworkModel,
     guide: Guide | None = None,
     *,
-    bias_scale: float | None = None,
+    bias_scale: float | Mapping[str, float] | None = None,
     tanh_as_erf: bool = False,
 ) -> Start:
     """The kernel, noise and standardisation of a `models.MLP`, for `GaussianProcess` and `GaussianProcessClassifier`.
@@ -40,9 +41,9 @@ def from_model(
         model: an MLP of ReLU or erf units with Gaussian priors. Its likelihood's precision (the value it has now, if it
             is learned) becomes the noise, its number of hidden units only the scale of the variances.
         guide: a `BernoulliDropout` or `DropConnect` of it whose rates and theta enter the prior. Its weights do not.
-        bias_scale: standard deviation of the biases that have no prior in the model. Such biases are points; None takes
-            their variance as 0 with a warning, since a network without biases is far less than one with: of one
-            input, ReLU functions are then two half-lines.
+        bias_scale: standard deviation of the biases that have no prior in the model: one for all, or by name
+            (``{"layers.0.*": 5.0, "*": 0.0}``). Such biases are points; None takes their variance as 0 with a warning,
+            since a network without biases can do far less: of one input, its ReLU functions are two half-lines.
         tanh_as_erf: take erf(sqrt(pi) u / 2) for tanh, which has no closed form and is refused otherwise.
 
     Raises:
@@ -63,7 +64,8 @@ def from_model(
             "Give the model a bias_prior, or say bias_scale=... (0.0 to agree)",
             stacklevel=2,
         )
-    biases = [(bias_scale or 0.0) ** 2 if name in points else _scale(model, name) ** 2 for name in names]
+    scales = by_name(bias_scale or 0.0, points, "bias_scale") if points else {}
+    biases = [scales[name] ** 2 if name in points else _scale(model, name) ** 2 for name in names]
     rates = [0.0] * (len(layers) - 1)
     if guide is not None:
         theta, rates = _noise(guide, len(layers))
@@ -80,6 +82,14 @@ def from_model(
         )
     precision: Tensor = likelihood.precision  # type: ignore[assignment]
     return Start(kernel, precision=float(precision.detach()), inputs=model.inputs, targets=model.targets)
+
+
+def bias_spread(model: NetworkModel) -> dict[str, float]:
+    """Root mean square of the biases that are points, by name: as wide as they are now, a choice for `bias_scale`.
+
+    Of many units with fixed biases only the biases' distribution matters, which this takes for a zero-mean Gaussian.
+    """
+    return {name: float(model.free[name].detach().double().square().mean().sqrt()) for name in model.free}
 
 
 def _activation(function: Callable[[Tensor], Tensor], tanh_as_erf: bool) -> tuple[str, float]:

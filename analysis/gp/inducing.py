@@ -89,7 +89,8 @@ class Sparse(nn.Module):
             rows, order = order[:size], order[size:]
             for optimizer in optimizers:
                 optimizer.zero_grad()
-            loss = self._divergence() - self._expected(rows) * (n / size)
+            fits = self._expected(rows)  # before the divergence: GPyTorch keeps q from here for it
+            loss = self._divergence() - fits * (n / size)
             (loss / n).backward()
             for group in optimizers[1].param_groups if len(optimizers) > 1 else ():
                 group["lr"] = settings.lr * min(1.0, 1.9 - 1.8 * step / settings.steps)
@@ -100,8 +101,8 @@ class Sparse(nn.Module):
                 bar.set_postfix(elbo=f"{-float(loss.detach()):.5g}")
         self.eval()
         with torch.no_grad():
-            fits = sum(self._expected(rows) for rows in torch.arange(n).split(_CHUNK))
-            return float(fits - self._divergence())
+            parts = [self._expected(rows) for rows in torch.arange(n).split(_CHUNK)]
+            return float(torch.stack(parts).sum() - self._divergence())
 
     def posterior(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean ``[D, N]`` and covariance ``[D, N, N]`` of f at x ``[N, Q]``."""

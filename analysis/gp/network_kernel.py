@@ -27,13 +27,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from gpytorch.constraints import Positive
 from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyrodrop.distributions.bernoulli_mixture import check_drop_rate
 from pyrodrop.names import known
+
+_LARGEST = 20 * math.log(10)  # of the logarithm of a variance
 
 
 class NetworkKernel(Kernel):
@@ -47,8 +48,8 @@ class NetworkKernel(Kernel):
         drop_rate: of the hidden units of every layer, in [0, 1): one for all, or L of them. It is not learned.
         gain: a, of ``erf(a u)``. A ReLU's gain is a factor of its variances.
 
-    The variances are learned by their logarithms, in float64. A ReLU network without biases has only the product of its
-    v_l to learn.
+    The logarithms of the variances are learned, in float64, within 1e-20 ... 1e20 by a tanh that is flat at the ends: the
+    evidence often has its maximum at infinity. A ReLU network without biases has only the product of its v_l to learn.
 
     Raises:
         ValueError: an unknown activation, lengths that do not agree, or a value out of its range.
@@ -77,20 +78,20 @@ class NetworkKernel(Kernel):
         self.gain = gain
         self.register_buffer("keep_rate", 1 - rates)
         self.register_buffer("has_bias", biases > 0)
-        variances = {"weight_variance": weights, "bias_variance": torch.where(biases > 0, biases, 1.0)}
-        for name, value in variances.items():
-            self.register_parameter(f"raw_{name}", torch.nn.Parameter(value.log()))
-            self.register_constraint(f"raw_{name}", Positive(transform=torch.exp, inv_transform=torch.log))
+        start = {"weight_variance": weights, "bias_variance": torch.where(biases > 0, biases, 1.0)}
+        for name, value in start.items():
+            raw = _LARGEST * torch.atanh(value.log() / _LARGEST)
+            self.register_parameter(f"raw_{name}", torch.nn.Parameter(raw))
 
     @property
-    def weight_variance(self) -> Tensor:  # type: ignore[no-redef]
+    def weight_variance(self) -> Tensor:
         """v_0 ... v_L."""
-        return self.raw_weight_variance.exp()
+        return _variance(self.raw_weight_variance)
 
     @property
     def bias_variance(self) -> Tensor:
         """c_0 ... c_L."""
-        return torch.where(self.has_bias, self.raw_bias_variance.exp(), 0.0)
+        return torch.where(self.has_bias, _variance(self.raw_bias_variance), 0.0)
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         if params.get("last_dim_is_batch"):
@@ -158,16 +159,24 @@ class _ReluMoment(torch.autograd.Function):
 _SECOND_MOMENTS = {"relu": relu_moment, "erf": erf_moment}
 
 
+def _variance(raw: Tensor) -> Tensor:
+    return (_LARGEST * torch.tanh(raw / _LARGEST)).exp()
+
+
 def _check(weights: Tensor, biases: Tensor, rates: Tensor, gain: float) -> None:
     if not len(weights) == len(biases) == len(rates) + 1:
         raise ValueError(
             "a network of L hidden layers has L + 1 weight variances, L + 1 bias variances and L drop rates; got "
             f"{len(weights)}, {len(biases)} and {len(rates)}"
         )
-    if not bool((weights.isfinite() & (weights > 0)).all()):
-        raise ValueError(f"weight variances must be positive and finite; got {weights.tolist()}")
-    if not bool((biases.isfinite() & (biases >= 0)).all()):
-        raise ValueError(f"bias variances must be finite and at least 0; got {biases.tolist()}")
+    if not all(_allowed(v) for v in weights.tolist()):
+        raise ValueError(f"weight variances must lie in (1e-20, 1e20); got {weights.tolist()}")
+    if not all(v == 0 or _allowed(v) for v in biases.tolist()):
+        raise ValueError(f"bias variances must be 0 or lie in (1e-20, 1e20); got {biases.tolist()}")
     if not (math.isfinite(gain) and gain > 0):
         raise ValueError(f"the gain of an activation must be positive and finite; got {gain}")
     check_drop_rate(rates)
+
+
+def _allowed(variance: float) -> bool:
+    return variance > 0 and abs(math.log(variance)) < _LARGEST

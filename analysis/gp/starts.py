@@ -110,7 +110,7 @@ def starts_of(kernel: KernelSetting, dims: int) -> list[Start]:
         found = [kernel]
     else:
         found = kernel() if callable(kernel) else kernel
-    if not found or not all(isinstance(start, Start) for start in found):
+    if not (isinstance(found, Sequence) and found and all(isinstance(start, Start) for start in found)):
         raise TypeError(
             "a kernel is a name, a gpytorch kernel, a Start, a sequence of Starts, or a function that returns one; "
             f"got {kernel!r}"
