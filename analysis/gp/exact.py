@@ -8,14 +8,18 @@ Rasmussen & Williams (2006), eq. 2.25, 2.26 and 2.30. By Cholesky, in float64: N
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import gpytorch
 import torch
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
+from linear_operator import to_linear_operator
 from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor, nn
 from tqdm import tqdm
 
+_ENOUGH = 1e-6  # nats: a step that gains less ends the search
 _CHUNK = 1000  # points whose covariance is held at a time where variances are all that is needed
 
 
@@ -31,7 +35,7 @@ class Exact(nn.Module):
 
     def __init__(self, x: Tensor, y: Tensor, kernel: Kernel, noise: float | Tensor) -> None:
         super().__init__()
-        self.covar_module = kernel.double()
+        self.x, self.covar_module = x, kernel.double()
         if isinstance(noise, Tensor):
             likelihoods = [gpytorch.likelihoods.FixedNoiseGaussianLikelihood(row) for row in noise]
         else:
@@ -54,7 +58,9 @@ class Exact(nn.Module):
         self.train()
         free = [p for p in self.parameters() if p.requires_grad]
         if learn and free:
-            search = torch.optim.LBFGS(free, lr=1, max_iter=200, line_search_fn="strong_wolfe")
+            search = torch.optim.LBFGS(
+                free, lr=1, max_iter=200, tolerance_change=_ENOUGH, line_search_fn="strong_wolfe"
+            )
             worst = None
 
             def closure() -> float:
@@ -75,12 +81,13 @@ class Exact(nn.Module):
 
             search.step(closure)  # type: ignore[arg-type]
         with torch.no_grad():
-            return float(sum(output.evidence() for output in self.outputs))  # type: ignore[operator, misc]
+            return float(sum(self._evidence(self.covar_module(self.x).to_dense())))
 
     def posterior(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean ``[D, N]`` and covariance ``[D, N, N]`` of f at x ``[N, Q]``."""
         self.eval()
-        with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False):
+        quiet = gpytorch.settings.debug(False)  # about predicting where the data are
+        with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False), quiet:
             laws = [output(x) for output in self.outputs]
             return torch.stack([law.mean for law in laws]), torch.stack([law.covariance_matrix for law in laws])
 
@@ -93,13 +100,21 @@ class Exact(nn.Module):
         means, variances = zip(*parts, strict=True)
         return torch.cat(means, -1), torch.cat(variances, -1).clamp_min(0)
 
-    def _backward(self) -> float:
-        """Minus the evidence and its gradient, one output at a time: memory for one N x N matrix and its Cholesky factor."""
-        total = 0.0
+    def _evidence(self, covariance: Tensor) -> Iterator[Tensor]:
+        """The log marginal likelihood of each output, in nats."""
         for output in self.outputs:
-            loss = -output.evidence()  # type: ignore[operator]
-            loss.backward()
-            total += float(loss.detach())
+            prior = MultivariateNormal(covariance.new_zeros(len(covariance)), to_linear_operator(covariance))
+            with gpytorch.settings.fast_computations(False, False, False):
+                yield output.likelihood(prior).log_prob(output.train_targets)  # type: ignore[operator]
+
+    def _backward(self) -> float:
+        """Minus the evidence and its gradient. The kernel once, then output by output: memory for a few N x N matrices."""
+        covariance = self.covar_module(self.x).to_dense()
+        leaf, total = covariance.detach().requires_grad_(), 0.0
+        for evidence in self._evidence(leaf):
+            evidence.neg().backward()
+            total -= float(evidence.detach())
+        covariance.backward(leaf.grad)
         return total
 
 
@@ -109,15 +124,6 @@ class _Output(gpytorch.models.ExactGP):
     def __init__(self, x: Tensor, y: Tensor, likelihood: gpytorch.likelihoods.Likelihood, kernel: Kernel) -> None:
         super().__init__(x, y, likelihood)
         self.covar_module = kernel
-        self._objective = [
-            gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, self)
-        ]  # in a list: no part of this module
 
     def forward(self, x: Tensor) -> MultivariateNormal:
         return MultivariateNormal(x.new_zeros(x.shape[:-1]), self.covar_module(x))
-
-    def evidence(self) -> Tensor:
-        """The log marginal likelihood of y, in nats."""
-        with gpytorch.settings.fast_computations(False, False, False):
-            value: Tensor = self._objective[0](self(*self.train_inputs), self.train_targets)
-        return value * len(self.train_targets)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
 from tqdm import tqdm
 
@@ -15,6 +16,7 @@ from pyrodrop.analysis.gp.inducing import Inducing, Sparse
 from pyrodrop.devices import seeded
 
 EXACT_LIMIT = 10_000  # observations
+_SUBSET = 500  # on which the fit from inducing points begins
 Latent = Exact | Sparse
 
 
@@ -25,6 +27,11 @@ class Problem:
     x: Tensor
     y: Tensor
     noise: Tensor | None = None
+
+    def some(self, size: int) -> Problem:
+        """A random subset, or all."""
+        rows = torch.randperm(len(self.x))[:size]
+        return Problem(self.x[rows], self.y[:, rows], None if self.noise is None else self.noise[:, rows])
 
 
 def chosen_inference(size: int, inducing: int | Inducing | None) -> Inducing | None:
@@ -38,24 +45,36 @@ def chosen_inference(size: int, inducing: int | Inducing | None) -> Inducing | N
 
 def best_fit(
     problem: Problem,
-    starts: Sequence[tuple[torch.nn.Module, float]],
+    starts: Sequence[tuple[Kernel, float]],
     inducing: Inducing | None,
     *,
     learn: bool,
     seed: int,
     progress: bool | None,
 ) -> tuple[Latent, float]:
-    """The fit of highest evidence (or bound on it) of those from every start, a kernel and a noise variance; and it."""
-    fits: list[tuple[Latent, float]] = []
+    """The fit of highest evidence of those from every start, a kernel and a noise variance; and that evidence.
+
+    With inducing points it is found on a random subset, exactly, and goes on from there on all data; the bound.
+    """
     hidden = None if progress is None else not progress  # None: shown where the output is a terminal
-    total = None if inducing is None else inducing.steps * len(starts)
-    bar = tqdm(total=total, desc="Gaussian process", unit="step", disable=hidden, leave=False)
+    bar = tqdm(desc="Gaussian process", unit="step", disable=hidden, leave=False)
     with bar, seeded(seed, problem.x.device):
-        for kernel, variance in starts:
-            noise = variance if problem.noise is None else problem.noise
-            parts = problem.x, problem.y, kernel, noise
-            latent: Latent = Exact(*parts) if inducing is None else Sparse(*parts, inducing)  # type: ignore[arg-type]
-            fits.append((latent, latent.maximise(bar, learn=learn)))
+        if inducing is None:
+            return _best_exact(problem, starts, bar, learn=learn)
+        few, _ = _best_exact(problem.some(_SUBSET), starts, bar, learn=learn)
+        noise = float(few.noise) if problem.noise is None else problem.noise
+        sparse = Sparse(problem.x, problem.y, few.covar_module, noise, inducing)
+        return sparse, sparse.maximise(bar, learn=learn)
+
+
+def _best_exact(
+    problem: Problem, starts: Sequence[tuple[Kernel, float]], bar: tqdm, *, learn: bool
+) -> tuple[Exact, float]:
+    fits = []
+    for kernel, variance in starts:
+        noise = variance if problem.noise is None else problem.noise
+        exact = Exact(problem.x, problem.y, kernel, noise)
+        fits.append((exact, exact.maximise(bar, learn=learn)))
     return max(fits, key=lambda fit: fit[1])
 
 

@@ -3,7 +3,7 @@
     f ~ GP(0, k),   y = f + noise,   noise ~ N(0, noise variance)         in standardised units
 
 Hyperparameters maximise the log marginal likelihood in float64, from several starts, the best of which counts: by L-BFGS for
-up to 10,000 observations, and above from inducing points, which bound it from below.
+up to 10,000 observations; above, on a random subset first and then from inducing points, which bound it from below.
 """
 
 from __future__ import annotations

@@ -110,9 +110,9 @@ def test_inducing_points_agree_with_exact_inference() -> None:
 
 
 def test_networks_prior_classifies_digits(data_folder: Path) -> None:
-    """MNIST, 300 digits for training: the prior of a 784-200-200-10 ReLU network with dropout, nothing learned."""
+    """MNIST, 600 digits for training: the prior of a 784-200-200-10 ReLU network with dropout, nothing learned."""
     digits = data.mnist(progress=False)
-    train, test = (Dataset(p.x[:n], p.y[:n], inputs=p.inputs) for p, n in ((digits.train, 300), (digits.test, 500)))
+    train, test = (Dataset(p.x[:n], p.y[:n], inputs=p.inputs) for p, n in ((digits.train, 600), (digits.test, 500)))
     model = models.MLP(
         [784, 200, 200, 10],
         "relu",
@@ -125,8 +125,8 @@ def test_networks_prior_classifies_digits(data_folder: Path) -> None:
     assert classifier.classes == 10
     got = classifier.predict(test.x, 300, joint=False)
     accuracy = (got.f.softmax(-1).mean(0).argmax(-1) == test.y).double().mean()
-    assert float(accuracy) > 0.8
-    assert float(classifier.log_density(test).mean()) > math.log(0.3)
+    assert float(accuracy) > 0.82
+    assert float(classifier.log_density(test).mean()) > math.log(0.45)
 
 
 def test_mistakes_are_explained() -> None:
