@@ -20,10 +20,9 @@ import torch
 from torch import Tensor
 
 from pyrodrop.analysis.gp.inducing import Inducing
-from pyrodrop.analysis.gp.latent import Problem, best_fit, chosen_inference, draw, hyperparameters
+from pyrodrop.analysis.gp.latent import Problem, best_fit, chosen_inference, columns, draw, hyperparameters
 from pyrodrop.analysis.gp.starts import KernelSetting, starts_of
 from pyrodrop.data import Dataset
-from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods import Categorical
 from pyrodrop.predictive import Prediction
@@ -65,7 +64,8 @@ class GaussianProcessClassifier:
         began = time.perf_counter()
         self.data = data = Dataset.of(data)
         labels = Categorical().as_target(data.y)
-        starts = starts_of(kernel, data.x.shape[-1])
+        x = columns(data.x)
+        starts = starts_of(kernel, x.shape[1])
         self.classes = classes or starts[0].classes or int(labels.max()) + 1
         if not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
             raise ValueError(
@@ -77,7 +77,7 @@ class GaussianProcessClassifier:
         self._offset = targets.mean()
         choice = chosen_inference(len(labels), inducing)
         self._latent, self.log_evidence = best_fit(
-            Problem(self.inputs(data.x.double()), targets - self._offset, noise),
+            Problem(self.inputs(x), targets - self._offset, noise),
             [(start.kernel, 0.0) for start in starts],
             choice,
             learn=learn,
@@ -94,7 +94,7 @@ class GaussianProcessClassifier:
 
         ``joint=False`` draws every point on its own: the same mixture at every point, for many points.
         """
-        points = self.inputs(check_inputs(x).double())
+        points = self.inputs(columns(x, self.data.x.shape[1]))
         with seeded(seed, points.device):
             f, _, variance = draw(self._latent, points, num_samples, joint=joint)
         f = f + self._offset

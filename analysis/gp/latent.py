@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from pyrodrop.analysis.gp.exact import Exact
 from pyrodrop.analysis.gp.inducing import Inducing, Sparse
+from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
 
 EXACT_LIMIT = 10_000  # observations
@@ -76,6 +77,15 @@ def _best_exact(
         exact = Exact(problem.x, problem.y, kernel, noise)
         fits.append((exact, exact.maximise(bar, learn=learn)))
     return max(fits, key=lambda fit: fit[1])
+
+
+def columns(x: Tensor, width: int | None = None) -> Tensor:
+    """x as ``[N, Q]`` in float64, or a ValueError; nothing is broadcast."""
+    x = check_inputs(x)
+    if x.dim() != 2 or (width is not None and x.shape[1] != width):
+        want = "Q" if width is None else width
+        raise ValueError(f"x of a Gaussian process must have shape [N, {want}]; got {tuple(x.shape)}")
+    return x.double()
 
 
 def hyperparameters(latent: Latent) -> dict[str, float | list[float]]:

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from pyrodrop.analysis.gp.inducing import Inducing
-from pyrodrop.analysis.gp.latent import Problem, best_fit, chosen_inference, draw, hyperparameters
+from pyrodrop.analysis.gp.latent import Problem, best_fit, chosen_inference, columns, draw, hyperparameters
 from pyrodrop.analysis.gp.starts import KernelSetting, Start, starts_of
 from pyrodrop.data import Dataset
-from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
 from pyrodrop.predictive import Prediction
 from pyrodrop.scaling import Standardize
@@ -50,7 +49,7 @@ class GaussianProcess:
         seconds: of fitting.
 
     Raises:
-        ValueError: y with several columns, or class labels.
+        ValueError: x that is no matrix, y with several columns, or class labels.
     """
 
     def __init__(
@@ -70,9 +69,10 @@ class GaussianProcess:
                 f"a GaussianProcess is fitted to real y; got {data.y.dtype}. For class labels there is "
                 "GaussianProcessClassifier"
             )
-        starts = starts_of(kernel, data.x.shape[-1])
+        x = columns(data.x)
+        starts = starts_of(kernel, x.shape[1])
         self.inputs, self.targets = _standardisation(data, starts[0])
-        x, y = self.inputs(data.x.double()), self.targets(data.y.double())
+        x, y = self.inputs(x), self.targets(data.y.double())
         y = y.squeeze(-1) if y.dim() == 2 and y.shape[1] == 1 else y
         if y.dim() != 1:
             raise ValueError(f"a Gaussian process here has one output; y has shape {tuple(data.y.shape)}")
@@ -100,7 +100,7 @@ class GaussianProcess:
         Draws are functions, joint over the points, for which the N x N covariance is decomposed. ``joint=False`` draws
         every point on its own, for many points.
         """
-        points = self.inputs(check_inputs(x).double())
+        points = self.inputs(columns(x, self.data.x.shape[1]))
         with seeded(seed, points.device):
             f, mean, variance = draw(self._latent, points, num_samples, joint=joint)
         f_sd = self.targets.scale * variance.sqrt()

@@ -237,16 +237,17 @@ def test_few_inducing_points_bound_the_evidence_and_learn() -> None:
     torch.testing.assert_close(mean, exact.predict(new, 2).mean, rtol=0, atol=0.08)
 
 
-def test_inducing_points_begin_on_a_subset() -> None:
-    """800 observations, more than the subset: as good as exact inference, the same for one seed."""
-    x = 6 * torch.rand(800, 1)
-    y = torch.sin(2 * x) + 0.1 * torch.randn(800, 1)
-    settings = Inducing(points=20, steps=60)
-    sparse = GaussianProcess((x, y), "squared-exponential", inducing=settings)
+@pytest.mark.parametrize("kernel", ["squared-exponential", Start(gp.NetworkKernel("erf", [3.0] * 3, [3.0] * 3), 0.1)])
+def test_inducing_points_begin_on_a_subset(kernel: str | Start) -> None:
+    """600 observations, more than the subset: as good as exact inference, the same for one seed."""
+    x = 6 * torch.rand(600, 1)
+    y = torch.sin(2 * x) + 0.1 * torch.randn(600, 1)
+    settings = Inducing(points=20, steps=40)
+    sparse = GaussianProcess((x, y), kernel, inducing=settings)
     assert sparse.noise_sd == pytest.approx(0.1, rel=0.1)
     new = torch.linspace(0, 6, 100)[:, None]
     assert float((sparse.predict(new, 2).mean - torch.sin(2 * new)).abs().max()) < 0.06
-    again = GaussianProcess((x, y), "squared-exponential", inducing=settings)
+    again = GaussianProcess((x, y), kernel, inducing=settings)
     assert again.log_evidence == sparse.log_evidence
 
 
@@ -292,6 +293,16 @@ def test_progress_is_shown_when_asked(inducing: Inducing | None, capsys: pytest.
             "there is GaussianProcessClass",
         ),
         (lambda: GaussianProcess((X, Y), Start(RBFKernel())), ValueError, "regression needs the noise of a start"),
+        (
+            lambda: GaussianProcess((torch.zeros(4, 1, 2), Y[:4]), "matern-1/2"),
+            ValueError,
+            r"shape \[N, Q\]; got \(4, 1, 2",
+        ),
+        (
+            lambda: GaussianProcess((X, Y), squared_exponential).predict(torch.zeros(3, 2)),
+            ValueError,
+            r"must have shape \[N, 1\]; got \(3, 2\)",
+        ),
         (lambda: Start(RBFKernel(), 1.0, 1.0), ValueError, "not both; got noise=1.0 and precision=1.0"),
         (lambda: gp.matern(2.0), ValueError, "must be 0.5, 1.5 or 2.5; got 2.0"),
         (lambda: squared_exponential(0), ValueError, "number of length scales and must be at least 1; got 0"),

@@ -54,11 +54,11 @@ def test_prior_of_a_wide_network(activation: str | Callable[[Tensor], Tensor], w
     within(f, kernel_of(gp.from_model(model), X))
 
 
-@pytest.mark.parametrize("guide", [guides.BernoulliDropout, guides.DropConnect])
-def test_prior_of_a_wide_network_with_dropout(guide: Callable[..., guides.BernoulliDropout]) -> None:
+@pytest.mark.parametrize(("guide", "theta"), [(guides.BernoulliDropout, 0.005), (guides.DropConnect, 0.05)])
+def test_prior_of_a_wide_network_with_dropout(guide: Callable[..., guides.BernoulliDropout], theta: float) -> None:
     """M of the prior, and the guide's own masks and noise: one mask for all x."""
     model = mlp((3, 2048, 1024, 64))
-    q = guide(model, {"layers.0.*": 0.0, "layers.1.*": 0.5, "*": 0.2}, theta=0.005)
+    q = guide(model, {"layers.0.*": 0.0, "layers.1.*": 0.5, "*": 0.2}, theta=theta)
     draws = []
     for _ in range(30):
         weights = {}
@@ -67,6 +67,7 @@ def test_prior_of_a_wide_network_with_dropout(guide: Callable[..., guides.Bernou
             weights[name] = q.posterior(name).sample()
         draws.append(model.outputs(weights, X).detach())
     f, start = torch.stack(draws), gp.from_model(model, q)
+    assert start.kernel.bias_variance.tolist() == pytest.approx([0.16 + theta**2] * 3)
     within(f, kernel_of(start, X))
     with pytest.raises(AssertionError):  # the same number without the masks
         within(f, kernel_of(gp.from_model(model), X))
@@ -100,7 +101,9 @@ def test_biases_without_a_prior_are_said() -> None:
         scales = {"layers.0.*": 3.0, "*": 0.5}
         assert gp.from_model(model, bias_scale=scales).kernel.bias_variance.tolist() == pytest.approx([9, 0.25, 0.25])
     spread = gp.bias_spread(model)
-    assert spread["layers.1.bias"] == pytest.approx(math.sqrt(float(model.free["layers.1.bias"].square().mean())))
+    assert spread["layers.1.bias"] == pytest.approx(
+        math.sqrt(float(model.free["layers.1.bias"].detach().square().mean()))
+    )
     assert list(spread) == ["layers.0.bias", "layers.1.bias", "layers.2.bias"]
 
 

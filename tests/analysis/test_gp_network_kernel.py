@@ -136,6 +136,18 @@ def test_repeated_points_are_positive_definite_with_finite_gradients(activation:
         assert bool(value.grad.isfinite().all())
 
 
+@pytest.mark.parametrize(("activation", "most"), [("relu", 1e18 * 3), ("erf", 1.0)])
+def test_huge_variances_keep_their_digits(activation: str, most: float) -> None:
+    """Points a rounding apart, v_0 = 1e18: no determinant below 0, no cosine above 1."""
+    x = torch.tensor([[1.0], [1 + 1e-15], [1 + 1e-9], [-1.7]], dtype=torch.float64)
+    kernel = NetworkKernel(activation, [1e18, 1.0], [0.0, 0.0])
+    k = kernel(x).to_dense()
+    k.sum().backward()
+    assert bool((k <= most).all())
+    assert bool(kernel.raw_weight_variance.grad.isfinite().all())  # type: ignore[union-attr]
+    torch.testing.assert_close(k.detach()[0, :3], k.detach()[0, 0].expand(3), rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_gradients_are_those_of_finite_differences(activation: str) -> None:
     """Of variances and inputs, away from repeats; at a repeat, of the variances."""
