@@ -5,7 +5,7 @@
     f_c ~ GP(mean of all targets, k),   target_nc = f_c(x_n) + N(0, noise_nc),   p(y = c | f) = softmax(f)_c
 
 Milios, Camoriano, Michiardi, Rosasco & Filippone (2018), Dirichlet-based Gaussian Processes for Large-scale Calibrated
-Classification, section 4. Classes share one kernel, as the outputs of a network do. The evidence that hyperparameters
+Classification. Classes share one kernel, as the outputs of a network do. The evidence that hyperparameters
 maximise is that of the targets, not of the labels: no number to compare with an ELBO. Inference given the targets is exact
 up to 10,000 observations and from inducing points above.
 """

@@ -11,12 +11,12 @@
       erf(a u)     (2 / pi) arcsin(2 a^2 c / sqrt((1 + 2 a^2 k) (1 + 2 a^2 k')))
 
 The seeds of this are Williams' (1997) K(x, x') = int p(w) p(b) g(w.x + b) g(w.x' + b) dw db, which is L = 1 with c_1 = 0
-and v_1 = 1, and its erf form (his eq. 11). ReLU: Cho & Saul (2009), eq. 3 and 6, order 1, with the one half of E[relu^2].
+and v_1 = 1, and its erf form (Computing with Infinite Networks). ReLU: Cho & Saul (2009), eq. 3 and 6, order 1, with the one half of E[relu^2].
 Depth: Lee et al. (2018), Deep Neural Networks as Gaussian Processes, eq. 4-5.
 
 Dropout. One mask serves every x in a draw of W, and z^2 = z, so E[z_k g(h_k(x)) z_k g(h_k(x'))] = (1 - drop_rate) E[g g']
 for equal and for different x alike: the rate scales the variance of the layer behind it. (A mask an example, as of a layer
-in training, would give (1 - drop_rate)^2 off the diagonal: the sum of this process' shrunken sibling and white noise.)
+in training, would give (1 - drop_rate)^2 for different x: functions with white noise on top, another process.)
 The input is not masked: its few units do not average out, and every mask of it is another Gaussian process.
 """
 
