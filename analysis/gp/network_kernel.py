@@ -10,9 +10,9 @@
       relu         sqrt(k k') (sin t + (pi - t) cos t) / 2 pi,     cos t = c / sqrt(k k')
       erf(a u)     (2 / pi) arcsin(2 a^2 c / sqrt((1 + 2 a^2 k) (1 + 2 a^2 k')))
 
-The seeds of this are Williams' (1997) K(x, x') = int p(w) p(b) g(w.x + b) g(w.x' + b) dw db, which is L = 1 with c_1 = 0
-and v_1 = 1, and its erf form (Computing with Infinite Networks). ReLU: Cho & Saul (2009), eq. 3 and 6, order 1, with the one half of E[relu^2].
-Depth: Lee et al. (2018), Deep Neural Networks as Gaussian Processes, eq. 4-5.
+With L = 1, c_1 = 0 and v_1 = 1 it is K(x, x') = int p(w) p(b) g(w.x + b) g(w.x' + b) dw db, whose erf form is Williams'
+(1997), Computing with Infinite Networks. ReLU: Cho & Saul (2009), eq. 3 and 6, order 1, halved, as E[relu^2] is half of
+E[u^2]. Depth: Lee et al. (2018), Deep Neural Networks as Gaussian Processes, eq. 4-5.
 
 Dropout. One mask serves every x in a draw of W, and z^2 = z, so E[z_k g(h_k(x)) z_k g(h_k(x'))] = (1 - drop_rate) E[g g']
 for equal and for different x alike: the rate scales the variance of the layer behind it. (A mask an example, as of a layer

@@ -67,7 +67,7 @@ def test_gain_is_inside_the_activation() -> None:
     within(estimates.mean(1), gram(kernel, x)[0, 1])
 
 
-def seeds_integral(g: Callable[[np.ndarray], np.ndarray], x: float, other: float, order: int) -> float:
+def one_layer_integral(g: Callable[[np.ndarray], np.ndarray], x: float, other: float, order: int) -> float:
     """K(x, x') = int p(w) p(b) g(w x + b) g(w x' + b) dw db by Gauss-Hermite in w and b, standard normal both."""
     nodes, weights = hermegauss(order)
     w, b = nodes[:, None], nodes[None, :]
@@ -89,7 +89,7 @@ def test_one_layer_is_the_integral_over_weight_and_bias(
 ) -> None:
     """Order 180; the tolerance is the quadrature's, whose error at a ReLU's edge falls as 1 / order."""
     kernel = NetworkKernel(activation, [1.0, 1.0], [1.0, 0.0])
-    assert value(kernel, x, other) == pytest.approx(seeds_integral(function, x, other, 180), abs=tolerance)
+    assert value(kernel, x, other) == pytest.approx(one_layer_integral(function, x, other, 180), abs=tolerance)
 
 
 @pytest.mark.parametrize(("x", "other"), POINTS)
