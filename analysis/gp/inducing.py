@@ -1,0 +1,141 @@
+"""Gaussian-process regression from inducing points, for data too many for exact inference.
+
+    u = f(Z),   q(u_d) = N(m_d, S_d),   q(f) = int p(f | u) q(u) du            Z [M, Q], shared by all outputs
+    ELBO = sum_d sum_n E_q[ln N(y_dn; f_d(x_n), noise_dn)] - sum_d KL(q(u_d) | p(u_d))
+
+Hensman, Fusi & Lawrence (2013), Gaussian Processes for Big Data. On minibatches: natural gradients move q, which is exact in
+one step of length 1 for given hyperparameters (Salimbeni, Eleftheriadis & Hensman 2018), and Adam the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import gpytorch
+import torch
+from gpytorch.distributions import MultivariateNormal
+from gpytorch.kernels import Kernel
+from gpytorch.variational import NaturalVariationalDistribution, VariationalStrategy
+from torch import Tensor, nn
+from tqdm import tqdm
+
+_CHUNK = 1000
+
+
+@dataclass(frozen=True)
+class Inducing:
+    """How to fit from inducing points.
+
+    Attributes:
+        points: M, their number. They start at M of the training points; all of them stay there.
+        steps: of the optimisers.
+        batch_size: rows of a minibatch.
+        lr: Adam's, for hyperparameters and places of the inducing points. It falls to a tenth over the last half.
+        natural_lr: step length of the natural gradient, in (0, 1].
+    """
+
+    points: int = 500
+    steps: int = 1000
+    batch_size: int = 1024
+    lr: float = 0.02
+    natural_lr: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("points", "steps", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} of Inducing must be at least 1; got {getattr(self, name)}")
+        if not self.lr > 0:
+            raise ValueError(f"lr of Inducing must be positive; got {self.lr}")
+        if not 0 < self.natural_lr <= 1:
+            raise ValueError(f"natural_lr of Inducing must lie in (0, 1]; got {self.natural_lr}")
+
+
+class Sparse(nn.Module):
+    """The posterior given inducing points; arguments as of `Exact`."""
+
+    def __init__(self, x: Tensor, y: Tensor, kernel: Kernel, noise: float | Tensor, settings: Inducing) -> None:
+        super().__init__()
+        self.x, self.y, self.settings = x, y, settings
+        self.covar_module = kernel.double()
+        self.fixed_noise = noise if isinstance(noise, Tensor) else None
+        if not isinstance(noise, Tensor):
+            self.likelihood = gpytorch.likelihoods.GaussianLikelihood(
+                noise_constraint=gpytorch.constraints.GreaterThan(1e-8)
+            ).double()
+            self.likelihood.noise = noise
+        distinct = torch.unique(x, dim=0)
+        chosen = distinct[torch.randperm(len(distinct))[: settings.points]]
+        self.process = _Process(chosen, len(y), self.covar_module, learn_places=len(chosen) < len(distinct)).double()
+
+    @property
+    def noise(self) -> Tensor:
+        """Variance of the observation noise, where it is one number."""
+        return self.likelihood.noise.detach()  # type: ignore[no-any-return, union-attr, operator]
+
+    def maximise(self, bar: tqdm, *, learn: bool) -> float:
+        """Fit q, and the hyperparameters and places if they are to be learned; the ELBO on all data."""
+        self.train()
+        n, settings = len(self.x), self.settings
+        natural = list(self.process.variational_parameters())
+        rest = [p for p in self.parameters() if p.requires_grad and not any(p is q for q in natural)]
+        optimizers: list[torch.optim.Optimizer] = [gpytorch.optim.NGD(natural, num_data=n, lr=settings.natural_lr)]
+        if learn and rest:
+            optimizers.append(torch.optim.Adam(rest, lr=settings.lr))
+        size = min(settings.batch_size, n)
+        order = torch.randperm(n)
+        for step in range(settings.steps):
+            if len(order) < size:
+                order = torch.randperm(n)
+            rows, order = order[:size], order[size:]
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            fits = self._expected(rows)  # before the divergence: GPyTorch keeps q from here for it
+            loss = self._divergence() - fits * (n / size)
+            (loss / n).backward()
+            for group in optimizers[1].param_groups if len(optimizers) > 1 else ():
+                group["lr"] = settings.lr * min(1.0, 1.9 - 1.8 * step / settings.steps)
+            for optimizer in optimizers:
+                optimizer.step()
+            bar.update()
+            if step % 10 == 0:
+                bar.set_postfix(elbo=f"{-float(loss.detach()):.5g}")
+        self.eval()
+        with torch.no_grad():
+            parts = [self._expected(rows) for rows in torch.arange(n).split(_CHUNK)]
+            return float(torch.stack(parts).sum() - self._divergence())
+
+    def posterior(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean ``[D, N]`` and covariance ``[D, N, N]`` of f at x ``[N, Q]``."""
+        self.eval()
+        with torch.no_grad():
+            law = self.process(x)
+            return law.mean, law.covariance_matrix
+
+    def marginals(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of f at every point, ``[D, N]`` each."""
+        self.eval()
+        with torch.no_grad():
+            laws = [self.process(chunk) for chunk in x.split(_CHUNK)]
+            return torch.cat([law.mean for law in laws], -1), torch.cat([law.variance for law in laws], -1)
+
+    def _expected(self, rows: Tensor) -> Tensor:
+        """sum E_q[ln N(y; f, noise)] over these rows and all outputs."""
+        law = self.process(self.x[rows])
+        noise = self.likelihood.noise if self.fixed_noise is None else self.fixed_noise[:, rows]  # type: ignore[union-attr]
+        squares = (self.y[:, rows] - law.mean).square() + law.variance
+        return -0.5 * ((2 * torch.pi * noise).log() + squares / noise).sum()
+
+    def _divergence(self) -> Tensor:
+        return self.process.variational_strategy.kl_divergence().sum()  # type: ignore[no-any-return, operator, union-attr]
+
+
+class _Process(gpytorch.models.ApproximateGP):
+    """Zero-mean variational GPs that share kernel and inducing points."""
+
+    def __init__(self, points: Tensor, outputs: int, kernel: Kernel, *, learn_places: bool) -> None:
+        q = NaturalVariationalDistribution(len(points), batch_shape=torch.Size([outputs]))
+        super().__init__(VariationalStrategy(self, points, q, learn_inducing_locations=learn_places))
+        self.covar_module = kernel
+
+    def forward(self, x: Tensor) -> MultivariateNormal:
+        return MultivariateNormal(x.new_zeros(x.shape[:-1]), self.covar_module(x))

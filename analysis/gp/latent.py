@@ -1,0 +1,116 @@
+"""What regression and classification share: choosing the inference, searching the hyperparameters, drawing functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from tqdm import tqdm
+
+from pyrodrop.analysis.gp.exact import Exact
+from pyrodrop.analysis.gp.inducing import Inducing, Sparse
+from pyrodrop.data.dataset import check_inputs
+from pyrodrop.devices import seeded
+
+EXACT_LIMIT = 10_000  # observations
+_SUBSET = 500  # on which the fit from inducing points begins
+Latent = Exact | Sparse
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Standardised data of D outputs: x ``[N, Q]``, y ``[D, N]``, and their noise variances, ``[D, N]``, where known."""
+
+    x: Tensor
+    y: Tensor
+    noise: Tensor | None = None
+
+    def some(self, size: int) -> Problem:
+        """A random subset, or all."""
+        rows = torch.randperm(len(self.x))[:size]
+        return Problem(self.x[rows], self.y[:, rows], None if self.noise is None else self.noise[:, rows])
+
+
+def chosen_inference(size: int, inducing: int | Inducing | None) -> Inducing | None:
+    """None for exact inference, which is the choice up to `EXACT_LIMIT` observations where none is made."""
+    if isinstance(inducing, int):
+        return Inducing(points=inducing)
+    if inducing is None and size > EXACT_LIMIT:
+        return Inducing()
+    return inducing
+
+
+def best_fit(
+    problem: Problem,
+    starts: Sequence[tuple[Kernel, float]],
+    inducing: Inducing | None,
+    *,
+    learn: bool,
+    seed: int,
+    progress: bool | None,
+) -> tuple[Latent, float]:
+    """The fit of highest evidence of those from every start, a kernel and a noise variance; and that evidence.
+
+    With inducing points it is found on a random subset, exactly, and goes on from there on all data; the bound.
+    """
+    hidden = None if progress is None else not progress  # None: shown where the output is a terminal
+    bar = tqdm(desc="Gaussian process", unit="step", disable=hidden, leave=False)
+    with bar, seeded(seed, problem.x.device):
+        if inducing is None:
+            return _best_exact(problem, starts, bar, learn=learn)
+        few, _ = _best_exact(problem.some(_SUBSET), starts, bar, learn=learn)
+        noise = float(few.noise) if problem.noise is None else problem.noise
+        sparse = Sparse(problem.x, problem.y, few.covar_module, noise, inducing)
+        return sparse, sparse.maximise(bar, learn=learn)
+
+
+def _best_exact(
+    problem: Problem, starts: Sequence[tuple[Kernel, float]], bar: tqdm, *, learn: bool
+) -> tuple[Exact, float]:
+    fits = []
+    for kernel, variance in starts:
+        noise = variance if problem.noise is None else problem.noise
+        exact = Exact(problem.x, problem.y, kernel, noise)
+        fits.append((exact, exact.maximise(bar, learn=learn)))
+    return max(fits, key=lambda fit: fit[1])
+
+
+def columns(x: Tensor, width: int | None = None) -> Tensor:
+    """x as ``[N, Q]`` in float64, or a ValueError; nothing is broadcast."""
+    x = check_inputs(x)
+    if x.dim() != 2 or (width is not None and x.shape[1] != width):
+        want = "Q" if width is None else width
+        raise ValueError(f"x of a Gaussian process must have shape [N, {want}]; got {tuple(x.shape)}")
+    return x.double()
+
+
+def hyperparameters(latent: Latent) -> dict[str, float | list[float]]:
+    """Values by GPyTorch's names, in standardised units."""
+    names = [name for name, _ in latent.named_parameters() if name.startswith(("covar_module.", "likelihood."))]
+    values = {name: attrgetter(name)(latent).detach() for name in (n.replace("raw_", "") for n in names)}
+    return {name: float(v) if v.numel() == 1 else v.flatten().tolist() for name, v in values.items()}
+
+
+def draw(latent: Latent, x: Tensor, num_samples: int, *, joint: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Draws of f ``[S, N, D]`` from torch's random state, with its mean and variance ``[N, D]``."""
+    if num_samples < 1:
+        raise ValueError(f"num_samples is the number of functions drawn and must be at least 1; got {num_samples}")
+    if joint:
+        mean, covariance = latent.posterior(x)
+        variance = covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0)
+        noise = torch.randn(num_samples, *mean.shape, dtype=mean.dtype)
+        steps = (root(covariance) @ noise.unsqueeze(-1)).squeeze(-1)
+    else:
+        mean, variance = latent.marginals(x)
+        steps = variance.sqrt() * torch.randn(num_samples, *mean.shape, dtype=mean.dtype)
+    return (mean + steps).mT, mean.mT, variance.mT
+
+
+def root(covariance: Tensor) -> Tensor:
+    """A square root of a covariance that may be singular to rounding."""
+    values, vectors = torch.linalg.eigh(covariance)
+    return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)

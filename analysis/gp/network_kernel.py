@@ -1,0 +1,182 @@
+"""The kernel of an infinitely wide network: its prior over functions is a Gaussian process.
+
+    h_0(x) = W_0 x + b_0                           W_l ~ N(0, v_l / fan-in),   b_l ~ N(0, c_l)
+    h_l(x) = W_l diag(z_l) g(h_(l-1)(x)) + b_l     z_l ~ Bernoulli(1 - drop_rate_l), one a unit      l = 1 ... L
+
+    K_0(x, x') = c_0 + v_0 x.x' / Q
+    K_l(x, x') = c_l + v_l (1 - drop_rate_l) G(K_(l-1)(x, x), K_(l-1)(x, x'), K_(l-1)(x', x'))
+
+    G(k, c, k') = E[g(u) g(u')],   (u, u') ~ N(0, [[k, c], [c, k']])
+      relu         sqrt(k k') (sin t + (pi - t) cos t) / 2 pi,     cos t = c / sqrt(k k')
+      erf(a u)     (2 / pi) arcsin(2 a^2 c / sqrt((1 + 2 a^2 k) (1 + 2 a^2 k')))
+
+With L = 1, c_1 = 0 and v_1 = 1 it is K(x, x') = int p(w) p(b) g(w.x + b) g(w.x' + b) dw db, whose erf form is Williams'
+(1997), Computing with Infinite Networks. ReLU: Cho & Saul (2009), eq. 3 and 6, order 1, halved, as E[relu^2] is half of
+E[u^2]. Depth: Lee et al. (2018), Deep Neural Networks as Gaussian Processes, eq. 4-5.
+
+Dropout. One mask serves every x in a draw of W, and z^2 = z, so E[z_k g(h_k(x)) z_k g(h_k(x'))] = (1 - drop_rate) E[g g']
+for equal and for different x alike: the rate scales the variance of the layer behind it. (A mask an example, as of a layer
+in training, would give (1 - drop_rate)^2 for different x: functions with white noise on top, another process.)
+The input is not masked: its few units do not average out, and every mask of it is another Gaussian process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pyrodrop.distributions.bernoulli_mixture import check_drop_rate
+from pyrodrop.names import known
+
+_LARGEST = 20 * math.log(10)  # of the logarithm of a variance
+
+
+class NetworkKernel(Kernel):
+    """Covariance of an infinitely wide network's output under the prior of its weights.
+
+    Args:
+        activation: ``relu`` or ``erf``.
+        weight_variance: v_0 ... v_L, positive: the variance of a weight times its fan-in. L is the number of hidden
+            layers; with L = 0 the model is linear.
+        bias_variance: c_0 ... c_L, at least 0. A layer without bias (0) stays so when variances are learned.
+        drop_rate: of the hidden units of every layer, in [0, 1): one for all, or L of them. It is not learned.
+        gain: a, of ``erf(a u)``. A ReLU's gain is a factor of its variances.
+
+    The logarithms of the variances are learned, in float64, within 1e-20 ... 1e20 by a tanh that is flat at the ends: the
+    evidence often has its maximum at infinity. A ReLU network without biases has only the product of its v_l to learn.
+
+    Raises:
+        ValueError: an unknown activation, lengths that do not agree, or a value out of its range.
+    """
+
+    has_lengthscale = False
+
+    def __init__(
+        self,
+        activation: str,
+        weight_variance: Sequence[float],
+        bias_variance: Sequence[float],
+        *,
+        drop_rate: float | Sequence[float] = 0.0,
+        gain: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.activation = known(activation, _SECOND_MOMENTS, "activation with a network kernel")
+        weights, biases = torch.tensor(weight_variance).double(), torch.tensor(bias_variance).double()
+        self.hidden_layers = len(weights) - 1
+        rates = torch.as_tensor(drop_rate).double()
+        rates = rates.expand(self.hidden_layers) if rates.dim() == 0 else rates
+        _check(weights, biases, rates, gain)
+        if activation == "relu" and gain != 1:
+            raise ValueError(f"the gain of a ReLU is part of its weight variances and must be 1; got {gain}")
+        self.gain = gain
+        self.register_buffer("keep_rate", 1 - rates)
+        self.register_buffer("has_bias", biases > 0)
+        start = {"weight_variance": weights, "bias_variance": torch.where(biases > 0, biases, 1.0)}
+        for name, value in start.items():
+            raw = _LARGEST * torch.atanh(value.log() / _LARGEST)
+            self.register_parameter(f"raw_{name}", torch.nn.Parameter(raw))
+
+    @property
+    def weight_variance(self) -> Tensor:
+        """v_0 ... v_L."""
+        return _variance(self.raw_weight_variance)
+
+    @property
+    def bias_variance(self) -> Tensor:
+        """c_0 ... c_L."""
+        return torch.where(self.has_bias, _variance(self.raw_bias_variance), 0.0)
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
+        if params.get("last_dim_is_batch"):
+            raise ValueError("a network's kernel needs all columns of x at once; got last_dim_is_batch=True")
+        x1, x2 = x1.double(), x2.double()
+        own, other = x1.square().mean(-1), x2.square().mean(-1)
+        if diag:
+            cross = (x1 * x2).mean(-1)
+        else:
+            cross = x1 @ x2.mT / x1.shape[-1]
+            own, other = own.unsqueeze(-1), other.unsqueeze(-2)
+        v, c = self.weight_variance, self.bias_variance
+        own, cross, other = (c[0] + v[0] * k for k in (own, cross, other))
+        moment = _SECOND_MOMENTS[self.activation]
+        for layer in range(self.hidden_layers):
+            scale, a2 = v[layer + 1] * self.keep_rate[layer], self.gain**2
+            left, right = a2 * own, a2 * other
+            cross = c[layer + 1] + scale * moment(left, a2 * cross, right)
+            own, other = (c[layer + 1] + scale * moment(k, k, k) for k in (left, right))
+        return cross
+
+
+def relu_moment(own: Tensor, cross: Tensor, other: Tensor) -> Tensor:
+    """E[relu(u) relu(u')] of zero-mean Gaussians with variances `own` and `other` and covariance `cross`."""
+    return _ReluMoment.apply(own, cross, other)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def erf_moment(own: Tensor, cross: Tensor, other: Tensor) -> Tensor:
+    """E[erf(u) erf(u')], likewise.
+
+    The arcsin is written as arctan(2c / sqrt(1 + 2k + 2k' + 4 (k k' - c^2))), whose root is at least 1: it keeps its
+    digits, and its gradient, at repeated points.
+    """
+    determinant = (own * other - cross.square()).clamp_min(0)
+    return 2 / math.pi * torch.atan(2 * cross / (1 + 2 * (own + other) + 4 * determinant).sqrt())
+
+
+class _ReluMoment(torch.autograd.Function):
+    """With its gradient in closed form, since that of arccos is infinite at repeated points:
+
+    dG/dc = (pi - t) / 2 pi,     dG/dk = sin t sqrt(k' / k) / 4 pi
+
+    Where k = 0 the input is 0 and has no bias, k does not depend on any variance, and dG/dk counts as 0.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, cross: Tensor, other: Tensor) -> Tensor:
+        size = own.sqrt() * other.sqrt()
+        cosine = torch.where(size > 0, cross / size, 0.0).clamp(-1, 1)
+        sine = ((1 - cosine) * (1 + cosine)).sqrt()
+        opposite = math.pi - torch.arccos(cosine)
+        ctx.save_for_backward(own, other, sine, opposite)
+        return size * (sine + opposite * cosine) / (2 * math.pi)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        own, other, sine, opposite = ctx.saved_tensors
+        part = grad * sine / (4 * math.pi)
+        by_own = part * torch.where(own > 0, (other / own).sqrt(), 0.0)
+        by_other = part * torch.where(other > 0, (own / other).sqrt(), 0.0)
+        return by_own.sum_to_size(own.shape), grad * opposite / (2 * math.pi), by_other.sum_to_size(other.shape)
+
+
+_SECOND_MOMENTS = {"relu": relu_moment, "erf": erf_moment}
+
+
+def _variance(raw: Tensor) -> Tensor:
+    return (_LARGEST * torch.tanh(raw / _LARGEST)).exp()
+
+
+def _check(weights: Tensor, biases: Tensor, rates: Tensor, gain: float) -> None:
+    if not len(weights) == len(biases) == len(rates) + 1:
+        raise ValueError(
+            "a network of L hidden layers has L + 1 weight variances, L + 1 bias variances and L drop rates; got "
+            f"{len(weights)}, {len(biases)} and {len(rates)}"
+        )
+    if not all(_allowed(v) for v in weights.tolist()):
+        raise ValueError(f"weight variances must lie in (1e-20, 1e20); got {weights.tolist()}")
+    if not all(v == 0 or _allowed(v) for v in biases.tolist()):
+        raise ValueError(f"bias variances must be 0 or lie in (1e-20, 1e20); got {biases.tolist()}")
+    if not (math.isfinite(gain) and gain > 0):
+        raise ValueError(f"the gain of an activation must be positive and finite; got {gain}")
+    check_drop_rate(rates)
+
+
+def _allowed(variance: float) -> bool:
+    return variance > 0 and abs(math.log(variance)) < _LARGEST
