@@ -1,6 +1,7 @@
 """Dropout as variational inference, in Pyro: models that declare priors, guides that are dropout posteriors."""
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from pyrodrop import (
     data,
@@ -26,11 +27,27 @@ try:
 except PackageNotFoundError:  # used from a checkout that is not installed
     __version__ = "0+unknown"
 
+
+def to_arviz(*args: Any, **settings: Any) -> Any:
+    """A fit as an ArviZ data tree; see `pyrodrop.analysis.arviz_bridge.to_arviz`, imported when this is called."""
+    from pyrodrop.analysis.arviz_bridge import to_arviz as bridge
+
+    return bridge(*args, **settings)
+
+
+def compare(*args: Any, **settings: Any) -> Any:
+    """Fits side by side; see `pyrodrop.analysis.comparison.compare`, imported when this is called."""
+    from pyrodrop.analysis.comparison import compare as side_by_side
+
+    return side_by_side(*args, **settings)
+
+
 __all__ = [
     "Elbo",
     "Fit",
     "Prediction",
     "Replicates",
+    "compare",
     "data",
     "distributions",
     "divergences",
@@ -44,5 +61,6 @@ __all__ = [
     "reparam",
     "restart",
     "schedules",
+    "to_arviz",
     "zoo",
 ]
