@@ -59,9 +59,18 @@ def test_imports_run_one_way(part: str) -> None:
 
 
 def test_importing_the_package_is_light() -> None:
-    code = "import sys, pyrodrop; print([m for m in ('arviz', 'matplotlib', 'gpytorch', 'pandas') if m in sys.modules])"
+    """Even what the package offers of its analysis (to_arviz, compare) is imported when it is called."""
+    heavy = ("arviz", "matplotlib", "gpytorch", "pandas", "xarray", "pyrodrop.analysis")
+    code = f"import sys, pyrodrop; pyrodrop.to_arviz, pyrodrop.compare; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_package_reaches_its_analysis_by_name_only_inside_functions() -> None:
+    """At the top of `pyrodrop/__init__.py` it may be named for types alone."""
+    tree = ast.parse((ROOT / "pyrodrop" / "__init__.py").read_text())
+    top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert not [node for node in top if "analysis" in ast.unparse(node)]
 
 
 @pytest.mark.parametrize("folder", ["models", "guides", "analysis"])
