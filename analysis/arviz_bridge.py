@@ -31,7 +31,7 @@ import xarray as xr
 from torch import Tensor
 
 from pyrodrop.analysis.draws import Draws, Predictive, draws_of
-from pyrodrop.analysis.khat import k_hat
+from pyrodrop.analysis.khat import LEAST, k_hat
 from pyrodrop.data import Dataset
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.fitted import Fit, describe
@@ -214,10 +214,12 @@ def _attrs(chains: Sequence[Fit], draws: Sequence[Draws], train: Dataset) -> dic
     attrs["elbo"] = _one([elbo.value for elbo in elbos])
     attrs["elbo_se"] = _one([elbo.se for elbo in elbos])
     attrs["elbo_convention"] = str(elbos[0].convention)
-    ratios = [own.log_ratio for own in draws]
+    count = len(draws[0].train.f)
+    missing = draws[0].no_density or (f"{count} draws, fewer than {LEAST}" if count < LEAST else "")
+    ratios = [None if missing else own.log_ratio for own in draws]
     attrs["khat"] = _one([math.nan if ratio is None else k_hat(ratio) for ratio in ratios])
-    if draws[0].no_density:
-        attrs["khat_missing"] = draws[0].no_density
+    if missing:
+        attrs["khat_missing"] = missing
     return attrs
 
 

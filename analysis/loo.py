@@ -21,7 +21,7 @@ from torch import Tensor
 
 from pyrodrop.analysis.az import az
 from pyrodrop.analysis.draws import draws_of
-from pyrodrop.analysis.khat import LIMIT, k_hat
+from pyrodrop.analysis.khat import LEAST, LIMIT, k_hat
 from pyrodrop.data import Dataset
 from pyrodrop.fitted import Fit
 
@@ -88,6 +88,8 @@ def loo(
     chosen = fit.data if data is None else Dataset.of(data)
     if chosen is None:
         raise ValueError("a loaded fit has no training data with it; give them as loo(fit, data)")
+    if num_samples < LEAST:
+        raise ValueError(f"num_samples is the number of draws, for k-hat at least {LEAST}; got {num_samples}")
     draws = draws_of(fit, chosen, num_samples=num_samples, seed=seed)
     if draws.log_joint is None or draws.log_q is None:
         nothing = torch.full((len(chosen),), math.nan, dtype=torch.float64)

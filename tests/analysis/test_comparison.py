@@ -54,16 +54,19 @@ def mlp(width: int = 4, scale: float = 1.0, prior: Any = None) -> Any:
     return models.MLP([1, width, 1], prior=prior or priors.Gaussian(scale), likelihood=likelihoods.Gaussian())
 
 
+def small_dropout(model: Any) -> Any:
+    return guides.BernoulliDropout(model, 0.1)
+
+
 @pytest.mark.parametrize(
     ("one", "two", "said"),
     [
-        ((small_dropout := lambda m: guides.BernoulliDropout(m, 0.1), mlp), (guides.MeanField, mlp),
-         r"'a' is up_to_constant \(theta -> 0.*at 'layers.0.weight'.*'b' exact"),
-        ((small_dropout, mlp), (small_dropout, lambda: mlp(scale=2.0)), r"under Gaussian\(scale=1\).*under Gaussian\(scale=2\)"),
+        ((small_dropout, mlp), (guides.MeanField, mlp), r"'a' is up_to_constant.*at 'layers.0.weight'.*'b' exact"),
+        ((small_dropout, mlp), (small_dropout, lambda: mlp(scale=2.0)), r"Gaussian\(scale=1\).*Gaussian\(scale=2\)"),
         ((small_dropout, mlp), (small_dropout, lambda: mlp(width=5)), "4 weights under.*5 weights under"),
         ((guides.SparseDropout, lambda: mlp(prior=priors.LogUniform())), (guides.MeanField, mlp), "improper.*'b' exact"),
         ((lambda m: guides.VariationalDropout(m, "A"), lambda: mlp(prior=priors.LogUniform())),
-         (lambda m: guides.VariationalDropout(m, "B"), lambda: mlp(prior=priors.LogUniform())), "units under.*weights under"),
+         (lambda m: guides.VariationalDropout(m, "B"), lambda: mlp(prior=priors.LogUniform())), "units.*weights"),
     ],
     ids=["theta=0 and exact", "two prior scales", "two widths", "improper and proper", "type A and B"],
 )  # fmt: skip

@@ -60,7 +60,7 @@ def test_k_hat_is_the_shape_of_the_tail(shape: float) -> None:
 
 
 def test_no_density_is_nan_with_the_reason(small: Any) -> None:
-    found = loo(small.fitted(small.dropout, steps=2), num_samples=20)
+    found = loo(small.fitted(small.dropout, steps=2), num_samples=25)
     assert math.isnan(found.elpd)
     assert "theta -> 0" in found.reason
     assert str(found).startswith("NaN: log p - log q does not exist at 'layers.0.weight'")
@@ -75,3 +75,5 @@ def test_mistakes(small: Any) -> None:
     loaded = pyrodrop.Fit(model, guides.MeanField(model), None, torch.zeros(1, 3), {})
     with pytest.raises(ValueError, match="give them as loo"):
         loo(loaded)
+    with pytest.raises(ValueError, match="for k-hat at least 25; got 24"):
+        loo(many[0], num_samples=24)
