@@ -77,7 +77,7 @@ def test_draws_are_functions() -> None:
 def test_chunks_do_not_change_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     fit, x = fitted(), torch.randn(3, 2)
     whole = fit.predict(x, 64)
-    monkeypatch.setattr("pyrodrop.predictive._BYTES", 1)
+    monkeypatch.setattr("pyrodrop.predictive._TILE_BYTES", {"cpu": 1})
     one_by_one = fit.predict(x, 4000)
     assert one_by_one.f.shape == (4000, 3, 1)
     se = (whole.f.var(0) / 64 + one_by_one.f.var(0) / 4000).sqrt()
