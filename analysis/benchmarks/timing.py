@@ -11,15 +11,20 @@ from pathlib import Path
 import torch
 
 
-def interleaved(variants: Mapping[str, Callable[[], object]], rounds: int, warmup: int = 5) -> dict[str, float]:
-    """Median seconds of every variant, each called once a round, in turn."""
+def interleaved(
+    variants: Mapping[str, Callable[[], object]],
+    rounds: int,
+    warmup: int = 5,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
+    """Median seconds of every variant by `clock`, each called once a round, in turn."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(rounds + warmup):
         for name, call in variants.items():
-            start = time.perf_counter()
+            start = clock()
             call()
             if turn >= warmup:
-                times[name].append(time.perf_counter() - start)
+                times[name].append(clock() - start)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
