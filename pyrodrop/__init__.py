@@ -8,6 +8,7 @@ from pyrodrop import (
     divergences,
     guides,
     likelihoods,
+    masks,
     metrics,
     models,
     priors,
@@ -16,6 +17,7 @@ from pyrodrop import (
     zoo,
 )
 from pyrodrop.fitted import Elbo, Fit
+from pyrodrop.moments import Moments
 from pyrodrop.predictive import Prediction, predict
 from pyrodrop.svi import fit
 
@@ -27,6 +29,7 @@ except PackageNotFoundError:  # used from a checkout that is not installed
 __all__ = [
     "Elbo",
     "Fit",
+    "Moments",
     "Prediction",
     "data",
     "distributions",
@@ -34,6 +37,7 @@ __all__ = [
     "fit",
     "guides",
     "likelihoods",
+    "masks",
     "metrics",
     "models",
     "predict",

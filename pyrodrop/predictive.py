@@ -138,13 +138,22 @@ def predict(
 ) -> Moments: ...
 @overload
 def predict(run: Predicts, x: Tensor, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
-def predict(run: Predicts, x: Tensor, num_samples: int = 1000, **options: Any) -> Prediction | Moments:
+def predict(
+    run: Predicts,
+    x: Tensor,
+    num_samples: int = 1000,
+    *,
+    seed: int = 0,
+    joint: bool = True,
+    keep: Keep = "draws",
+    method: Method = "draws",
+) -> Prediction | Moments:
     """Predict at x from `num_samples` draws of functions.
 
     Args:
-        run: a `Fit`, or anything with its `predict`; the options below `seed` are a `Fit`'s.
+        run: a `Fit`, or anything with its `predict`; `joint`, `keep` and `method` are a `Fit`'s alone.
         x: points, ``[N, ...]`` in the units of the training data.
-        num_samples: S, number of functions drawn.
+        num_samples: S, number of functions drawn; ``method="analytic"`` draws none.
         seed: of the draws; the caller's random state is left alone. One seed means the same functions at any x.
         joint: draw functions, one weight for all points. False draws a noise for every point, and the result says so:
             each point alone has the right law (for convolutions `reparam.LocalReparam` says which), any two do not.
@@ -156,7 +165,10 @@ def predict(run: Predicts, x: Tensor, num_samples: int = 1000, **options: Any) -
         ValueError: x with NaN or infinite values, of another width than the model's, or empty; no closed form.
         TypeError: joint=False for a guide that does not know its posteriors.
     """
-    return run.predict(x, num_samples, **options)
+    usual = {"joint": True, "keep": "draws", "method": "draws"}
+    asked = {"joint": joint, "keep": keep, "method": method}
+    options: dict[str, Any] = {name: value for name, value in asked.items() if value != usual[name]}
+    return run.predict(x, num_samples, seed=seed, **options)
 
 
 def draw_functions(

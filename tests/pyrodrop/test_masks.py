@@ -71,3 +71,14 @@ def test_mistakes_are_named() -> None:
         keep_mask((3,), 1.2)
     with pytest.raises(ValueError, match="bits is the number of random bits .* 8 or 16; got 12"):
         keep_mask((3,), 0.2, bits=12)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bits", [8, 16])
+def test_masks_on_a_gpu(bits: int) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    coins = keep_mask((100_000, 24), 0.3, bits=bits, device="cuda").double()
+    assert coins.device.type == "cuda"
+    z = (coins.mean(0) - 0.7) / math.sqrt(0.21 / 100_000)
+    assert float(z.abs().max()) < 4.5
