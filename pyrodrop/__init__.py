@@ -8,6 +8,7 @@ from pyrodrop import (
     divergences,
     guides,
     likelihoods,
+    masks,
     metrics,
     models,
     priors,
@@ -16,6 +17,7 @@ from pyrodrop import (
     zoo,
 )
 from pyrodrop.fitted import Elbo, Fit
+from pyrodrop.moments import Moments
 from pyrodrop.predictive import Prediction, predict
 from pyrodrop.problem import restart
 from pyrodrop.replicates import Replicates
@@ -29,6 +31,7 @@ except PackageNotFoundError:  # used from a checkout that is not installed
 __all__ = [
     "Elbo",
     "Fit",
+    "Moments",
     "Prediction",
     "Replicates",
     "data",
@@ -37,6 +40,7 @@ __all__ = [
     "fit",
     "guides",
     "likelihoods",
+    "masks",
     "metrics",
     "models",
     "predict",

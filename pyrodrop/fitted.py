@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from pyrodrop.divergences import Convention
 from pyrodrop.elbo import elbo_convention, elbo_terms
 from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.modules import assign
-from pyrodrop.predictive import Prediction, draw_functions
+from pyrodrop.moments import Moments
+from pyrodrop.predictive import Keep, Method, Prediction, draw_functions
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,38 @@ class Fit:
             num_samples=num_samples,
         )
 
-    def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
+    @overload
+    def predict(
+        self, x: Tensor, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["draws"] = ...
+    ) -> Prediction: ...
+    @overload
+    def predict(
+        self, x: Tensor, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["moments"]
+    ) -> Moments: ...
+    @overload
+    def predict(self, x: Tensor, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
+    def predict(
+        self,
+        x: Tensor,
+        num_samples: int = 1000,
+        *,
+        seed: int = 0,
+        joint: bool = True,
+        keep: Keep = "draws",
+        method: Method = "draws",
+    ) -> Prediction | Moments:
         """Draw functions from the posterior; see `pyrodrop.predict`."""
-        return draw_functions(self.model, self.guide, x, num_samples, seed=seed, device=self.device)
+        return draw_functions(
+            self.model,
+            self.guide,
+            x,
+            num_samples,
+            seed=seed,
+            device=self.device,
+            joint=joint,
+            keep=keep,
+            method=method,
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write parameters, losses and settings to one safetensors file, whole or not at all.
