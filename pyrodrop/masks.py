@@ -12,6 +12,7 @@ threshold, which correlates them by
 
 0 where r is a multiple of 2^-b; else at most 1 / (4^(b+1) r (1 - r)): 4e-5 at r = .1 with 8 bits, 6e-10 with 16. Across
 rows there is none. The default takes 8 bits where they are exact and 16 elsewhere.
+For rates that are tensors, in one operation that a trace can see, there is `pyrodrop.distributions.coins`.
 """
 
 from __future__ import annotations
