@@ -35,6 +35,7 @@ class Block:
         laws: laws of the weights that are given by their unit noise.
         fixed: weights that are the same in every draw.
         local: whether the noise of `laws` is drawn by example, on the spot.
+        mapped: whether the network can be mapped over draws; one with recurrent layers runs draw by draw.
     """
 
     num_draws: int
@@ -42,6 +43,7 @@ class Block:
     laws: dict[str, Any]
     fixed: dict[str, Tensor]
     local: bool = False
+    mapped: bool = True
 
     def __call__(self, outputs: Outputs, x: Tensor, part: slice = slice(None)) -> Tensor:
         """The outputs at x of some of the draws, ``[draws, N, outputs]``."""
@@ -49,6 +51,9 @@ class Block:
         if not noise:
             y = outputs(self.fixed, x)
             return y.expand(len(range(self.num_draws)[part]), *y.shape)
+        if not self.mapped:
+            draws = len(next(iter(noise.values())))
+            return torch.stack([outputs(self.weights({n: v[i] for n, v in noise.items()}), x) for i in range(draws)])
         y = torch.vmap(lambda one: outputs(self.weights(one), x), randomness="different" if self.local else "error")(
             noise
         )

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, overload
 
 import torch
@@ -226,6 +226,7 @@ def _tiles(
     most = _TILE_BYTES.get(device.type, _TILE_BYTES["cpu"]) // next(iter(sites.values())).element_size()
     drawn = 0
     for block in blocks(guide, sites, one, num_samples, _BYTES) if joint else local_blocks(guide, sites, num_samples):
+        block = replace(block, mapped=model.batches_weights)
         draws, points = cost(block, model.outputs, one).tile(block.num_draws, len(x), most)
         for first in range(0, len(x), points):
             some = x[first : first + points].to(device)
