@@ -77,6 +77,12 @@ class NetworkModel(LocalModule):
         self.in_features = in_features
         self.inputs, self.targets = Standardize(), Standardize()
 
+    @property
+    def batches_weights(self) -> bool:
+        """Whether `torch.vmap` can run the network for many weights at once: not with nn.LSTM, nn.GRU or nn.RNN."""
+        network: nn.Module = self.network
+        return not any(isinstance(module, nn.RNNBase) for module in network.modules())
+
     def weight_sites(self) -> dict[str, Tensor]:
         """Name and initial value of every weight that has a prior, in the order of the network."""
         buffers = dict(self.network.named_buffers())
@@ -171,7 +177,7 @@ class NetworkModel(LocalModule):
             return output.reshape(*batch, len(x), *output.shape[1:])
         rows = math.prod(batch)
         flat = {n: w.expand(*batch, *initial[n].shape).reshape(rows, *initial[n].shape) for n, w in weights.items()}
-        if any(isinstance(module, nn.RNNBase) for module in network.modules()):  # for these there is no vmap
+        if not self.batches_weights:
             each = [functional_call(network, {**free, **{n: w[i] for n, w in flat.items()}}, (x,)) for i in range(rows)]
             output = torch.stack(each)
         else:

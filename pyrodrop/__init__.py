@@ -14,6 +14,7 @@ from pyrodrop import (
     divergences,
     guides,
     likelihoods,
+    masks,
     metrics,
     models,
     priors,
@@ -22,6 +23,7 @@ from pyrodrop import (
     zoo,
 )
 from pyrodrop.fitted import Elbo, Fit
+from pyrodrop.moments import Moments
 from pyrodrop.predictive import Prediction, Predicts, predict
 from pyrodrop.problem import restart
 from pyrodrop.replicates import Replicates
@@ -71,6 +73,7 @@ def compare(
 __all__ = [
     "Elbo",
     "Fit",
+    "Moments",
     "Prediction",
     "Replicates",
     "compare",
@@ -80,6 +83,7 @@ __all__ = [
     "fit",
     "guides",
     "likelihoods",
+    "masks",
     "metrics",
     "models",
     "predict",

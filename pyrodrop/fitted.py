@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -16,8 +16,12 @@ from pyrodrop.devices import resolve, seeded
 from pyrodrop.divergences import Convention
 from pyrodrop.elbo import elbo_convention, elbo_terms
 from pyrodrop.files import read_tensors, write_tensors
+from pyrodrop.minibatches import takes_num_data
 from pyrodrop.modules import assign
-from pyrodrop.predictive import Prediction, draw_functions
+from pyrodrop.moments import Moments
+from pyrodrop.predictive import Keep, Method, Prediction, draw_functions
+
+_ROWS = 5000  # of the data whose activations are held at a time
 
 
 @dataclass(frozen=True)
@@ -83,11 +87,12 @@ class Fit:
         chosen = self.data if data is None else Dataset.of(data)
         if chosen is None:
             raise ValueError("a loaded fit has no training data with it; give them as elbo(data=...)")
-        x, y = chosen.x.to(self.device), chosen.y.to(self.device)
-        with seeded(seed, self.device), torch.no_grad():
-            draws = (elbo_terms(self.model, self.guide, x, y) for _ in range(num_samples))
-            terms = torch.tensor([[terms.nll, terms.kl] for terms in draws]).double()
-            meaning = elbo_convention(self.model, self.guide, x, y)
+        with torch.no_grad():
+            seeds = torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()
+            terms = torch.tensor([self._terms(chosen, draw) for draw in seeds]).double()
+            few = (part[:_ROWS].to(self.device) for part in (chosen.x, chosen.y))
+            with seeded(seed, self.device):
+                meaning = elbo_convention(self.model, self.guide, *few)
         values = -terms.sum(1)
         return Elbo(
             value=float(values.mean()),
@@ -98,9 +103,51 @@ class Fit:
             num_samples=num_samples,
         )
 
-    def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
+    def _terms(self, data: Dataset, seed: int) -> tuple[float, float]:
+        """nll and kl of one draw, some rows at a time: the seed makes it the same draw for all of them."""
+        size, nll, kl = len(data), 0.0, 0.0
+        rows = _ROWS if takes_num_data(self.model) and takes_num_data(self.guide) else size
+        for first in range(0, size, rows):
+            x, y = (part[first : first + rows].to(self.device) for part in (data.x, data.y))
+            kwargs = {} if size <= rows else {"num_data": size}
+            with seeded(seed, self.device):
+                terms = elbo_terms(self.model, self.guide, x, y, **kwargs)
+            nll += float(terms.nll) * len(x) / size
+            kl = float(terms.kl)
+        return nll, kl
+
+    @overload
+    def predict(
+        self, x: Tensor, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["draws"] = ...
+    ) -> Prediction: ...
+    @overload
+    def predict(
+        self, x: Tensor, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["moments"]
+    ) -> Moments: ...
+    @overload
+    def predict(self, x: Tensor, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
+    def predict(
+        self,
+        x: Tensor,
+        num_samples: int = 1000,
+        *,
+        seed: int = 0,
+        joint: bool = True,
+        keep: Keep = "draws",
+        method: Method = "draws",
+    ) -> Prediction | Moments:
         """Draw functions from the posterior; see `pyrodrop.predict`."""
-        return draw_functions(self.model, self.guide, x, num_samples, seed=seed, device=self.device)
+        return draw_functions(
+            self.model,
+            self.guide,
+            x,
+            num_samples,
+            seed=seed,
+            device=self.device,
+            joint=joint,
+            keep=keep,
+            method=method,
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write parameters, losses and settings to one safetensors file, whole or not at all.

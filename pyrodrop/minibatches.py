@@ -122,7 +122,7 @@ class StackedMinibatches:
 def check_num_data(size: int, rows: int, model: Callable[..., Any], guide: Callable[..., Any]) -> None:
     """Raise a ValueError if minibatches are asked for and model or guide cannot be told what they stand for."""
     for name, part in (("model", model), ("guide", guide)):
-        if size < rows and not _takes_num_data(part):
+        if size < rows and not takes_num_data(part):
             raise ValueError(
                 f"training on minibatches needs a {name} that can be told how many data they stand for, "
                 f"{name}(x, y, num_data=N); this one takes no num_data, so batch_size must be None or at least "
@@ -130,7 +130,8 @@ def check_num_data(size: int, rows: int, model: Callable[..., Any], guide: Calla
             )
 
 
-def _takes_num_data(part: Callable[..., Any]) -> bool:
+def takes_num_data(part: Callable[..., Any]) -> bool:
+    """Whether a model or guide can be told how many data a minibatch stands for."""
     call = part.forward if isinstance(part, torch.nn.Module) else part
     accepted = inspect.signature(call).parameters.values()
     return any(p.name == "num_data" or p.kind is p.VAR_KEYWORD for p in accepted)

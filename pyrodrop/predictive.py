@@ -6,27 +6,40 @@
     Var[y]   = mean_t Var[y | f_t] + mean_t E[y | f_t]^2 - E[y]^2
 
 For a Gaussian likelihood these are Gal & Ghahramani's (2016) mean and variance, 1/tau + mean f_t^2 - (mean f_t)^2, where
-the mean over t divides by S. One W_t serves all x, so draws are functions and joint over the points.
+the mean over t divides by S. One W_t serves all x, so draws are functions and joint over the points. Where only single
+points matter, ``joint=False`` draws a noise for every point, by the laws of `reparam.LocalReparam`.
+
+Where only mean and variance are wanted, ``keep="moments"`` holds no draws: memory is that of the points, whatever S.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, overload
 
-import pyro
 import torch
-from pyro import poutine
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Independent
 
+from pyrodrop.closed_form import dropout_moments
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
+from pyrodrop.functions import blocks, local_blocks
+from pyrodrop.moments import Moments, RunningMoments, component_moments
+from pyrodrop.names import known
+from pyrodrop.tiles import cost
 
-_BYTES = 256 * 2**20  # of activations and weights held at a time
+Keep = Literal["draws", "moments"]
+Method = Literal["draws", "analytic"]
+
+_BYTES = 256 * 2**20  # of drawn weights held at a time
+_TILE_BYTES = {
+    "cpu": 16 * 2**20,
+    "cuda": 512 * 2**20,
+}  # of activations held at a time: what fits a cache, or fills a GPU
 
 
 @dataclass(frozen=True)
@@ -39,22 +52,26 @@ class Prediction:
             networks, and 1 where the predictive law is known in closed form.
         seed: of the draws of y.
         f_sd: standard deviation of f where it is known in closed form, ``[N, D]``.
+        joint: whether f are draws of functions, so that what two points have in common can be read off them. False:
+            every point had noise of its own, and only each point alone has the right law.
     """
 
     f: Tensor
     law: TorchDistribution
     seed: int = 0
     f_sd: Tensor | None = None
+    joint: bool = True
 
     @property
     def mean(self) -> Tensor:
-        """E[y], ``[N, D]``."""
-        return self.law.mean.mean(0)
+        """E[y], ``[N, D]``; the mean probabilities of the classes for a classifier."""
+        return component_moments(self.law)[0].mean(0)
 
     @property
     def variance(self) -> Tensor:
         """Var[y], observation noise included, ``[N, D]``. The sum of squares is centred first: it cannot cancel."""
-        return self.law.variance.mean(0) + self.law.mean.var(0, correction=0)
+        mean, variance = component_moments(self.law)
+        return variance.mean(0) + mean.var(0, correction=0)
 
     @property
     def sd(self) -> Tensor:
@@ -105,25 +122,70 @@ class Predicts(Protocol):
     def predict(self, x: Tensor, num_samples: int = ..., *, seed: int = ...) -> Prediction: ...
 
 
-def predict(run: Predicts, x: Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
+@overload
+def predict(
+    run: Predicts,
+    x: Tensor,
+    num_samples: int = ...,
+    *,
+    seed: int = ...,
+    joint: bool = ...,
+    keep: Literal["draws"] = ...,
+) -> Prediction: ...
+@overload
+def predict(
+    run: Predicts, x: Tensor, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["moments"]
+) -> Moments: ...
+@overload
+def predict(run: Predicts, x: Tensor, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
+def predict(
+    run: Predicts,
+    x: Tensor,
+    num_samples: int = 1000,
+    *,
+    seed: int = 0,
+    joint: bool = True,
+    keep: Keep = "draws",
+    method: Method = "draws",
+) -> Prediction | Moments:
     """Predict at x from `num_samples` draws of functions.
 
     Args:
-        run: a `Fit`, or anything with its `predict`.
+        run: a `Fit`, or anything with its `predict`; `joint`, `keep` and `method` are a `Fit`'s alone.
         x: points, ``[N, ...]`` in the units of the training data.
-        num_samples: S, number of functions drawn.
-        seed: of the draws; the caller's random state is left alone.
+        num_samples: S, number of functions drawn; ``method="analytic"`` draws none.
+        seed: of the draws; the caller's random state is left alone. One seed means the same functions at any x.
+        joint: draw functions, one weight for all points. False draws a noise for every point, and the result says so:
+            each point alone has the right law (for convolutions `reparam.LocalReparam` says which), any two do not.
+        keep: ``"draws"`` for a `Prediction`, ``"moments"`` for `Moments`, which hold no draws and take memory of N alone.
+        method: ``"analytic"`` for `Moments` in closed form, without draws, where dropout at theta = 0 is all of the
+            posterior's noise and meets the last layer only: one hidden layer whose units are dropped.
 
     Raises:
-        ValueError: x with NaN or infinite values, of another width than the model's, or empty.
+        ValueError: x with NaN or infinite values, of another width than the model's, or empty; no closed form.
+        TypeError: joint=False for a guide that does not know its posteriors.
     """
-    return run.predict(x, num_samples, seed=seed)
+    usual = {"joint": True, "keep": "draws", "method": "draws"}
+    asked = {"joint": joint, "keep": keep, "method": method}
+    options: dict[str, Any] = {name: value for name, value in asked.items() if value != usual[name]}
+    return run.predict(x, num_samples, seed=seed, **options)
 
 
 def draw_functions(
-    model: Any, guide: Callable[..., Any], x: Tensor, num_samples: int, *, seed: int, device: torch.device
-) -> Prediction:
-    """`predict` for a model of `pyrodrop.models` and any guide that draws its weights, in chunks of draws."""
+    model: Any,
+    guide: Callable[..., Any],
+    x: Tensor,
+    num_samples: int,
+    *,
+    seed: int,
+    device: torch.device,
+    joint: bool = True,
+    keep: Keep = "draws",
+    method: Method = "draws",
+) -> Prediction | Moments:
+    """`predict` for a model of `pyrodrop.models` and any guide that draws its weights, in blocks and tiles."""
+    known(keep, ("draws", "moments"), "thing to keep of a prediction")
+    known(method, ("draws", "analytic"), "method of prediction")
     if num_samples < 1:
         raise ValueError(f"num_samples is the number of functions drawn and must be at least 1; got {num_samples}")
     if not hasattr(model, "outputs"):
@@ -131,28 +193,46 @@ def draw_functions(
             f"predict draws functions from models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"
         )
     where = x.device if isinstance(x, Tensor) else torch.device("cpu")
-    x = check_inputs(x).to(device)
-    sites = model.weight_sites()
-    per_draw = sum(w.numel() + len(x) * w.shape[0] for w in sites.values()) * next(iter(sites.values())).element_size()
-    chunk = max(1, min(num_samples, _BYTES // per_draw))
-    outputs = []
+    x = check_inputs(x)
     with seeded(seed, device), torch.no_grad():
-        for first in range(0, num_samples, chunk):
-            draws = min(chunk, num_samples - first)
-            weights = _draw(guide, x, draws)
-            outputs.append(model.outputs({n: weights[n] for n in sites}, x))
-        output = torch.cat(outputs)
-        law = model.likelihood(output, model.targets)
-        f = model.likelihood.location(output, model.targets)
-    return Prediction(f=f.to(where), law=_to(law, where), seed=seed)
+        if method == "analytic":
+            if not joint:
+                raise ValueError("method='analytic' draws nothing, jointly or by point; got joint=False")
+            return dropout_moments(model, guide, x, device)
+        tiles = _tiles(model, guide, x, num_samples, device, joint)
+        if keep == "moments":
+            running = RunningMoments(len(x))
+            for _, first, output in tiles:
+                law, f = (part(output, model.targets) for part in (model.likelihood, model.likelihood.location))
+                running.add(first, law, f)
+            like = torch.empty(0, dtype=f.dtype, device=where)
+            return running.result(like, joint=joint)
+        outputs: Tensor | None = None
+        for draw, first, output in tiles:
+            if outputs is None:
+                outputs = output.new_empty((num_samples, len(x), *output.shape[2:]))
+            outputs[draw : draw + len(output), first : first + output.shape[1]] = output
+        law = model.likelihood(outputs, model.targets)
+        f = model.likelihood.location(outputs, model.targets)
+    return Prediction(f=f.to(where), law=_to(law, where), seed=seed, joint=joint)
 
 
-def _draw(guide: Callable[..., Any], x: Tensor, num_samples: int) -> dict[str, Tensor]:
-    """Weights ``[num_samples, ...]`` of any guide: one of `pyrodrop.guides` knows how, another is run in a plate."""
-    if hasattr(guide, "draw"):
-        return guide.draw(num_samples)  # type: ignore[no-any-return]
-    with poutine.block(), pyro.plate("draws", num_samples):
-        return guide(x)  # type: ignore[no-any-return]
+def _tiles(
+    model: Any, guide: Callable[..., Any], x: Tensor, num_samples: int, device: torch.device, joint: bool
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Outputs of all draws at all points, a tile ``[t, n, outputs]`` at a time with its first draw and point."""
+    sites = model.weight_sites()
+    one = x[:1].to(device)
+    most = _TILE_BYTES.get(device.type, _TILE_BYTES["cpu"]) // next(iter(sites.values())).element_size()
+    drawn = 0
+    for block in blocks(guide, sites, one, num_samples, _BYTES) if joint else local_blocks(guide, sites, num_samples):
+        block = replace(block, mapped=model.batches_weights)
+        draws, points = cost(block, model.outputs, one).tile(block.num_draws, len(x), most)
+        for first in range(0, len(x), points):
+            some = x[first : first + points].to(device)
+            for start in range(0, block.num_draws, draws):
+                yield drawn + start, first, block(model.outputs, some, slice(start, start + draws))
+        drawn += block.num_draws
 
 
 def _to(law: TorchDistribution, device: torch.device) -> TorchDistribution:

@@ -94,14 +94,14 @@ def fit_replicates(
 ) -> Replicates:
     """Train all, as many at a time as fit into memory."""
     generators = [torch.Generator(settings.device).manual_seed(seed) for seed in seeds]
-    chunk = _Stack(problems[:1], generators[:1], settings).fitting()
+    chunk = Stack(problems[:1], generators[:1], settings).fitting()
     if chunk < len(problems):
         _log.info("training %d of %d replicates at a time, by their memory", chunk, len(problems))
     fits: list[Fit] = []
     failed: dict[int, int] = {}
     for first in range(0, len(problems), chunk):
         part = slice(first, first + chunk)
-        done, broken = _Stack(problems[part], generators[part], settings).train(about, seeds[part])
+        done, broken = Stack(problems[part], generators[part], settings).train(about, seeds[part])
         fits += done
         failed |= {first + number: step for number, step in broken.items()}
     for number, step in failed.items():
@@ -109,8 +109,17 @@ def fit_replicates(
     return Replicates(fits, failed)
 
 
-class _Stack:
-    """Replicates that are trained together."""
+class Stack:
+    """Replicates that are trained together.
+
+    Args:
+        problems: one a replicate, alike but for their tensors.
+        generators: one a replicate.
+        settings: of all.
+
+    Raises:
+        ValueError: they are not alike.
+    """
 
     def __init__(self, problems: Sequence[Problem], generators: Sequence[torch.Generator], settings: Settings) -> None:
         self.problems, self.settings = problems, settings
@@ -140,28 +149,34 @@ class _Stack:
         budget = self.settings.memory or 0.5 * _available(self.settings.device)
         return max(1, int(budget // need))
 
-    def train(self, about: Mapping[str, Any], seeds: Sequence[int]) -> tuple[list[Fit], dict[int, int]]:
+    def training(self) -> Training:
+        """The training of all, before its first step."""
         settings, count = self.settings, len(self.problems)
-        start = time.perf_counter()
-        stacked = {
+        self.stacked = {
             name: torch.stack([own[name].unconstrained.detach() for own in self.each]).requires_grad_()
             for name in self.each[0]
         }
-        optimizer = optimizer_of(stacked, settings.optimizer, settings.lr)
-        engine = Stacked(
-            self.problems[0].trained, self.each[0], list(stacked.values()), self.held, self.generators, optimizer,
+        optimizer = optimizer_of(self.stacked, settings.optimizer, settings.lr)
+        self.engine = engine = Stacked(
+            self.problems[0].trained, self.each[0], list(self.stacked.values()), self.held, self.generators, optimizer,
             settings.precision,
         )  # fmt: skip
         self._verify(engine)
-        training = Training(
-            stacked, self.batches, optimizer, settings.controls, settings.steps,
+        return Training(
+            self.stacked, self.batches, optimizer, settings.controls, settings.steps,
             first=engine, choose=lambda batch, steps: self._choose(engine, batch, steps),
             title=f"{count} x {describe(self.problems[0].guide).split('(')[0]}", replicates=(count,),
         )  # fmt: skip
+
+    def train(self, about: Mapping[str, Any], seeds: Sequence[int]) -> tuple[list[Fit], dict[int, int]]:
+        """Train all; the fits, and the step of every one that failed."""
+        settings, count = self.settings, len(self.problems)
+        start = time.perf_counter()
+        training = self.training()
         training.run(settings.progress)
         seconds = time.perf_counter() - start
         with torch.no_grad():
-            for name, values in stacked.items():
+            for name, values in self.stacked.items():
                 for own, value in zip(self.each, values, strict=True):
                     own[name].unconstrained.copy_(value)
         history = training.history.cpu()
@@ -186,8 +201,8 @@ class _Stack:
             )
             for r, problem in enumerate(self.problems)
         ]
-        lived = engine.lived.tolist()
-        return fits, {r: lived[r] for r in (~engine.alive).nonzero().flatten().tolist()}
+        lived = self.engine.lived.tolist()
+        return fits, {r: lived[r] for r in (~self.engine.alive).nonzero().flatten().tolist()}
 
     def _choose(self, engine: Stacked, batch: Batch, steps: int) -> Engine:
         name = self.settings.engine

@@ -226,6 +226,12 @@ def _problems(
             raise ValueError(f"{count} replicates need as many {name}, or one for all; got a list of {len(value)}")
     if isinstance(model, list) != isinstance(guide, list):
         raise ValueError("a guide belongs to its model: give lists of both, or one of each for all replicates")
+    first = model[0] if isinstance(model, list) else model
+    if not getattr(first, "batches_weights", True):
+        raise ValueError(
+            "replicates run the network for many weights at once, which torch.vmap cannot do for nn.LSTM, nn.GRU and "
+            "nn.RNN; call nn.LSTMCell and its kin step by step, or fit one by one"
+        )
     sets = data if isinstance(data, list) else [Dataset.of(data)] * count
     pairs = (
         list(zip(model, guide, strict=True)) if isinstance(model, list) else [restart(model, guide, s) for s in seeds]

@@ -97,6 +97,8 @@ def check_finite(name: str, values: Tensor) -> Tensor:
     """`values`, or a ValueError if they are empty, NaN or infinite."""
     if values.dim() == 0 or len(values) == 0:
         raise ValueError(f"{name} must hold at least one observation; got shape {tuple(values.shape)}")
+    if bool(torch.isfinite(values.sum())):  # then every value is, and no second array of them is made
+        return values
     bad = int((~torch.isfinite(values)).sum())
     if bad:
         where = (~torch.isfinite(values)).nonzero()[0].tolist()

@@ -27,6 +27,8 @@ def coins(keep: Tensor, shape: Size) -> Tensor:
         keep: probabilities that broadcast to `shape`; their dtype and device are the result's.
         shape: of the result.
     """
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # within torch.vmap, which has rules for randomness
+        return torch.bernoulli(keep.expand(torch.Size(shape)))
     return _coins(keep, list(shape)).to(keep.dtype)
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributions import Categorical
 
 from pyrodrop.metrics.classes import Predicted, class_probabilities, mean_over_draws
 from pyrodrop.predictive import Prediction
@@ -35,7 +36,7 @@ def variance_split(prediction: Prediction) -> Uncertainty:
         ValueError: y has no variance, as class labels have none; `entropy_split` is for those.
     """
     total = prediction.variance
-    if not bool(total.isfinite().all()):
+    if isinstance(prediction.law, Categorical) or not bool(total.isfinite().all()):
         raise ValueError(
             f"only a y with a finite variance can have it split; the law here is {type(prediction.law).__name__}. "
             "For class labels there is entropy_split"

@@ -5,13 +5,29 @@
     local         the activations' own law, one noise an example and output (or input unit, for dropout)
     flipout       one draw a minibatch, its signs flipped by example
 
+and for prediction, which draws functions or points:
+
+    SharedNoise        one noise a draw, the same for every example
+    MarginalReparam    `local`, a noise a draw and example
+
 Kingma, Salimans & Welling (2015), Variational Dropout and the Local Reparameterization Trick, section 2.2.
 """
 
 from pyrodrop.reparam.flipout import FlipoutReparam
 from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.reparam.local import LocalReparam
+from pyrodrop.reparam.marginal import MarginalReparam
 from pyrodrop.reparam.per_example import PerExampleReparam
 from pyrodrop.reparam.reparameterize import STRATEGIES, reparameterize
+from pyrodrop.reparam.shared_noise import SharedNoise
 
-__all__ = ["STRATEGIES", "FlipoutReparam", "LazyWeight", "LocalReparam", "PerExampleReparam", "reparameterize"]
+__all__ = [
+    "STRATEGIES",
+    "FlipoutReparam",
+    "LazyWeight",
+    "LocalReparam",
+    "MarginalReparam",
+    "PerExampleReparam",
+    "SharedNoise",
+    "reparameterize",
+]

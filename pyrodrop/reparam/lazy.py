@@ -25,11 +25,21 @@ from pyrodrop.reparam.maps import LinearMap, recognise
 
 
 class LazyReparam(Reparam):
-    """Base of the strategies: wraps a site's distribution, in guide and model alike."""
+    """Base of the strategies: wraps a site's distribution, in guide and model alike.
+
+    Attributes:
+        one_weight: whether all maps of a lazy weight see one and the same draw, so that it may go through several.
+    """
+
+    one_weight = False
 
     def push(self, q: Distribution, at: LinearMap) -> Tensor:
         """f(x, w) for w ~ q with this strategy's noise; without bias."""
         raise TypeError(f"{type(self).__name__} is a strategy without push(q, at)")
+
+    def whole(self, q: Any) -> Tensor:
+        """One draw of the weight itself, for what is no linear map."""
+        return q.rsample()  # type: ignore[no-any-return]
 
     def bias(self, q: Distribution, at: LinearMap) -> Tensor:
         """A bias with law q, one draw an example."""
@@ -61,10 +71,10 @@ class LazyWeight(torch.Tensor):
 
     def realise(self) -> Tensor:
         """One draw of the weight, the same every time."""
-        if self.law.uses and not self.drawn:
+        if self.law.used_up and not self.drawn:
             raise RuntimeError(_USED_TWICE.format(name=self.law.name))
         if not self.drawn:
-            self.drawn.append(self.law.law.rsample())
+            self.drawn.append(self.law.strategy.whole(self.law.law))
         return self.drawn[0].mT if self.transposed else self.drawn[0]
 
     def unbatched(self) -> LazyWeight:
@@ -98,7 +108,7 @@ class LazyWeight(torch.Tensor):
         raise RuntimeError(f"{func} reached a lazy weight past its realisation; it has no numbers yet")
 
     def _map(self, at: LinearMap) -> Tensor:
-        if self.law.uses:
+        if self.law.used_up:
             raise RuntimeError(_USED_TWICE.format(name=self.law.name))
         self.law.uses += 1
         y = self.law.strategy.push(self.law.law, at)
@@ -120,6 +130,11 @@ class LazyLaw(TorchDistribution):
         self.uses = 0
         self._divergences: list[tuple[LazyLaw, Tensor]] = []
         super().__init__(law.batch_shape if batch_shape is None else torch.Size(batch_shape), law.event_shape, False)
+
+    @property
+    def used_up(self) -> bool:
+        """Whether a further use would need the noise of an earlier one, which is not kept."""
+        return self.uses > 0 and not self.strategy.one_weight
 
     @property
     def like(self) -> Tensor:

@@ -94,8 +94,6 @@ def trace(
         Untraceable: model or guide does something that depends on the values of tensors, draws random numbers outside
             torch, draws noise whose law depends on parameters or data, or the graph's numbers are not Pyro's.
     """
-    with torch.no_grad():  # a batch of its own: the trace must not know the data
-        batch = Batch(batch.x.clone(), batch.y.clone(), batch.kwargs)
 
     def gradient(*tensors: Tensor) -> list[Tensor]:
         *values, x, y, controls = tensors

@@ -65,7 +65,7 @@ def test_loss_and_gradients_are_those_of_nn_dropout_with_weight_decay(monkeypatc
     loss.backward()
 
     recorded = iter(plain.masks)
-    monkeypatch.setattr(torch, "bernoulli", lambda rates: next(recorded))
+    monkeypatch.setattr("pyrodrop.distributions.bernoulli_mixture.coins", lambda keep, shape: next(recorded))
     terms = elbo_terms(model, guide, x, y)
     (terms.nll + terms.kl).backward()
 

@@ -50,3 +50,11 @@ def test_rates_by_column_and_by_generator() -> None:
         assert torch.equal(coins(torch.tensor(0.8), (7, 30)).bool(), many[1])
     assert coins(torch.tensor(0.5), ()).shape == ()
     assert float(coins(torch.tensor(1.0), (1000,)).min()) == 1.0
+
+
+def test_within_vmap_its_rules_of_randomness_hold() -> None:
+    keep, over = torch.tensor(0.5), torch.zeros(3)
+    draws = torch.vmap(lambda z: z + coins(keep, (100,)), randomness="different")(over)
+    assert not torch.equal(draws[0], draws[1])
+    with pytest.raises(RuntimeError, match="randomness"):
+        torch.vmap(lambda z: z + coins(keep, (100,)))(over)

@@ -77,10 +77,10 @@ def test_draws_are_functions() -> None:
 def test_chunks_do_not_change_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     fit, x = fitted(), torch.randn(3, 2)
     whole = fit.predict(x, 64)
-    monkeypatch.setattr("pyrodrop.predictive._BYTES", 1)
-    one_by_one = fit.predict(x, 4000)
-    assert one_by_one.f.shape == (4000, 3, 1)
-    se = (whole.f.var(0) / 64 + one_by_one.f.var(0) / 4000).sqrt()
+    monkeypatch.setattr("pyrodrop.predictive._TILE_BYTES", {"cpu": 1})
+    one_by_one = fit.predict(x, 1000)
+    assert one_by_one.f.shape == (1000, 3, 1)
+    se = (whole.f.var(0) / 64 + one_by_one.f.var(0) / 1000).sqrt()
     assert float(((whole.mean - one_by_one.mean) / se).abs().max()) < 4.5
 
 
@@ -100,6 +100,9 @@ def test_classification() -> None:
     want = prediction.f.softmax(-1).mean(0)[torch.arange(30), y].log()
     torch.testing.assert_close(prediction.log_density(y), want)
     assert prediction.y.shape == (40, 30)
+    probabilities = prediction.f.softmax(-1).mean(0)
+    torch.testing.assert_close(prediction.mean, probabilities)
+    torch.testing.assert_close(prediction.variance, probabilities * (1 - probabilities))
 
 
 def test_bad_input_is_named() -> None:

@@ -170,3 +170,20 @@ def test_mistakes(change: dict[str, Any], said: str) -> None:
     guide = [guide, guide] if arguments.pop("guide", None) else guide
     with pytest.raises(ValueError, match=said):
         pyrodrop.fit(model, guide, arguments.pop("data"), **arguments)
+
+
+class LastStep(nn.Module):
+    """A recurrent network's last output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent, self.head = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.recurrent(x)[0][:, -1])
+
+
+def test_recurrent_layers_cannot_be_stacked() -> None:
+    model = models.from_module(LastStep(), priors.Gaussian(), likelihoods.Gaussian())
+    with pytest.raises(ValueError, match="nn.LSTMCell"):
+        pyrodrop.fit(model, guides.MeanField(model), (torch.randn(8, 5, 2), Y[:8]), replicates=2, steps=2)

@@ -1,0 +1,161 @@
+"""Prediction by T passes of dropout, against the plain PyTorch loop: one thread, process time, interleaved medians.
+
+``python -m pyrodrop.analysis.benchmarks.predict [--rounds 11] [--out FILE]``: for each network the loop of T passes of
+``nn.Dropout`` in training mode that collects its outputs, and ``predict`` in its forms, each first shown to have the
+loop's mean and variance at every point. Then masks per second against ``Tensor.bernoulli_``.
+
+The loop draws a mask for every example. ``predict`` draws functions, one mask for all examples, whose law at any one
+point is the same; ``joint=False`` draws as the loop does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.benchmarks.timing import interleaved, machine
+from pyrodrop.masks import keep_mask
+
+RATE = 0.5
+CHECK_POINTS, CHECK_DRAWS, WITHIN = 20, 2000, 5.0  # of the laws: how many points and draws, and how many s.e.
+MASKS = 4_000_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, dropped at one half behind every hidden layer, and what is asked of it."""
+
+    widths: tuple[int, ...]
+    points: int
+    passes: int
+    target: float
+
+    @property
+    def name(self) -> str:
+        return "-".join(map(str, self.widths))
+
+
+CASES = (Case((784, 1000, 1000, 10), 1_000, 100, 0.50), Case((13, 50, 1), 10_000, 100, 0.25))
+
+
+def main(words: Sequence[str] | None = None, cases: Sequence[Case] = CASES, masks: int = MASKS) -> None:
+    """Print the tables, and write them where `--out` says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=11, help="timed rounds of every variant (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
+    options = parser.parse_args(words)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    print(machine())
+    record: dict[str, Any] = {"machine": machine(), "rounds": options.rounds, "clock": "process time"}
+    record["prediction"] = [compare(case, options.rounds) for case in cases]
+    record["masks"] = compare_masks(masks, options.rounds)
+    if options.out is not None:
+        options.out.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def compare(case: Case, rounds: int) -> dict[str, Any]:
+    """Medians of one network's variants, as ratios to the loop's, printed and returned."""
+    fit, loop = twins(case)
+    x = torch.randn(case.points, case.widths[0])
+    variants = forms(fit, x, case)
+    deviations = {name: check_law(name, fit, loop, x[:CHECK_POINTS], case) for name in variants}
+    medians = interleaved(
+        {"loop": functools.partial(passes, loop, x, case.passes), **variants}, rounds, warmup=1, clock=time.process_time
+    )
+    print(f"\n{case.name}, {case.points:,} points, {case.passes} passes, ratio to the loop (target {case.target:.2f})")
+    for name, seconds in medians.items():
+        law = f"largest deviation from the loop's moments {deviations[name]:.1f} s.e." if name in deviations else ""
+        print(f"  {name:16} {seconds / medians['loop']:6.3f}  {law}")
+    return {
+        "network": case.name,
+        "points": case.points,
+        "passes": case.passes,
+        "target": case.target,
+        "seconds": medians,
+        "ratio": {name: seconds / medians["loop"] for name, seconds in medians.items()},
+        "largest_deviation_se": deviations,
+    }
+
+
+def twins(case: Case) -> tuple[pyrodrop.Fit, nn.Sequential]:
+    """The same posterior here and in plain PyTorch: ``nn.Dropout`` divides by 1 - rate, so its weights are the means."""
+    model = models.MLP(case.widths, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    guide = guides.BernoulliDropout(model, RATE, mask_input=False)
+    layers: list[nn.Module] = []
+    for index, (inputs, outputs) in enumerate(itertools.pairwise(case.widths)):
+        layer = nn.Linear(inputs, outputs)
+        with torch.no_grad():
+            layer.weight.copy_(guide.posterior(f"layers.{index}.weight").mean)
+            assert layer.bias is not None
+            layer.bias.copy_(model.free[f"layers.{index}.bias"])
+        layers += [layer, nn.ReLU(), nn.Dropout(RATE)]
+    return pyrodrop.Fit(model, guide, None, torch.zeros(1, 3), {}), nn.Sequential(*layers[:-2]).train()
+
+
+def forms(fit: pyrodrop.Fit, x: Tensor, case: Case) -> dict[str, Callable[[], object]]:
+    """The ways of `predict` that are timed."""
+    found: dict[str, Callable[[], object]] = {
+        "draws": functools.partial(fit.predict, x, case.passes),
+        "moments": functools.partial(fit.predict, x, case.passes, keep="moments"),
+        "joint=False": functools.partial(fit.predict, x, case.passes, joint=False),
+    }
+    if len(case.widths) == 3:
+        found["analytic"] = functools.partial(fit.predict, x, method="analytic")
+    return found
+
+
+@torch.no_grad()
+def passes(loop: nn.Module, x: Tensor, count: int) -> Tensor:
+    """The plain loop: outputs ``[count, N, D]``."""
+    return torch.stack([loop(x) for _ in range(count)])
+
+
+def check_law(name: str, fit: pyrodrop.Fit, loop: nn.Module, x: Tensor, case: Case) -> float:
+    """The largest deviation of a variant's mean or variance from the loop's, in standard errors; exits if it is large."""
+    draws = passes(loop, x, CHECK_DRAWS)
+    squares = (draws - draws.mean(0)) ** 2
+    few = Case(case.widths, len(x), CHECK_DRAWS, case.target)
+    got: Any = forms(fit, x, few)[name]()
+    f_mean, f_variance = (got.mean, got.spread**2)
+    share = 1.0 if name == "analytic" else 2.0  # whether the variant's own draws err as well
+    of_mean = (f_mean - draws.mean(0)) / (share * draws.var(0) / CHECK_DRAWS).sqrt()
+    of_variance = (f_variance - squares.mean(0)) / (share * squares.var(0) / CHECK_DRAWS).sqrt()
+    worst = float(torch.maximum(of_mean.abs(), of_variance.abs()).max())
+    if not worst < WITHIN:
+        raise SystemExit(f"{name} of {case.name} is off the loop's law by {worst:.1f} s.e.: not a variant to time")
+    return worst
+
+
+def compare_masks(count: int, rounds: int) -> dict[str, float]:
+    """Masks per second of `keep_mask` and of ``bernoulli_``, printed and returned."""
+    shape, coins = (count // 1000, 1000), torch.empty(count // 1000, 1000)
+    variants: Mapping[str, Callable[[], object]] = {
+        "bernoulli_, float": functools.partial(coins.bernoulli_, 0.9),
+        "bernoulli_, bool": functools.partial(torch.empty(shape, dtype=torch.bool).bernoulli_, 0.9),
+        "16 bits, rate .1": functools.partial(keep_mask, shape, 0.1),
+        "8 bits, rate .1": functools.partial(keep_mask, shape, 0.1, bits=8),
+        "8 bits, rate .5": functools.partial(keep_mask, shape, 0.5),
+    }
+    medians = interleaved(variants, rounds, warmup=1, clock=time.process_time)
+    slowest = medians["bernoulli_, float"]
+    print(f"\nmasks of {shape[0]:,} x {shape[1]:,}, per second and as a multiple of bernoulli_'s")
+    for name, seconds in medians.items():
+        print(f"  {name:18} {count / seconds / 1e9:5.2f} G/s {slowest / seconds:6.1f}")
+    return {name: count / seconds for name, seconds in medians.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Many small nets at once: one replicated step against as many plain PyTorch steps, one after the other.
+
+``python -m pyrodrop.analysis.benchmarks.replicates [--count R] [--rounds N] [--out FILE]``: nets 13-50-1, each with data of
+its own, minibatch 128, `nn.Dropout` with default Adam as the plain twin; one thread, process time, in turn, medians.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonargparse
+import torch
+from torch import nn
+
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.benchmarks.networks import BATCH
+from pyrodrop.analysis.benchmarks.timing import interleaved, machine, moves_all, report, write
+from pyrodrop.data import Dataset
+from pyrodrop.problem import Problem
+from pyrodrop.replicates import Settings, Stack
+from pyrodrop.svi import adam
+from pyrodrop.training import Controls, Training
+
+ROWS, RATE, STEPS = 512, 0.05, 10
+
+
+def main(count: int = 240, rounds: int = 9, out: Path | None = None) -> None:
+    """Time a step of all.
+
+    Args:
+        count: how many nets.
+        rounds: timings of every variant.
+        out: JSON file for the results.
+    """
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    print(machine())
+    together, alone = stacked(count), plain()
+    variants = {"one replicated step": lambda: together.advance(together.done + STEPS), "plain": alone}
+    moves_all(variants["one replicated step"], together.parameters.values(), "the replicated step")
+    seconds = interleaved(variants, rounds, 2, time.process_time)
+    ours, theirs = seconds["one replicated step"] / STEPS, seconds["plain"] * count / STEPS
+    row = {"replicated, ms": 1e3 * ours, f"{count} plain steps, ms": 1e3 * theirs, "times as fast": theirs / ours}
+    report(f"{count} nets 13-50-1, own data", {"one step of all": row})
+    write(out, "replicates", {"rounds": rounds, "count": count, **row})
+
+
+def stacked(count: int) -> Training:
+    """A compiled training of that many nets."""
+    problems = []
+    for r in range(count):
+        generator = torch.Generator().manual_seed(r)
+        data = Dataset(*(torch.randn(ROWS, d, generator=generator) for d in (13, 1))).standardized()
+        model = models.MLP([13, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
+        guide = guides.BernoulliDropout(model, RATE)
+        problems.append(Problem.of(model, guide, data, "local", torch.device("cpu")))
+    settings = Settings(
+        100_000,
+        BATCH,
+        1e-3,
+        adam,
+        Controls(None, lambda _: 1.0, 1.0),
+        "compiled",
+        None,
+        torch.device("cpu"),
+        False,
+        None,
+    )
+    generators = [torch.Generator().manual_seed(r) for r in range(count)]
+    training = Stack(problems, generators, settings).training()
+    training.start()
+    if training.engine.name != "compiled":
+        raise RuntimeError("the replicated step was not compiled")
+    return training
+
+
+def plain() -> Callable[[], None]:
+    """Steps of one net, as one would write them."""
+    net = nn.Sequential(nn.Dropout(RATE), nn.Linear(13, 50), nn.ReLU(), nn.Dropout(RATE), nn.Linear(50, 1))
+    optimizer, loss = torch.optim.Adam(net.parameters()), nn.MSELoss()
+    x, y = torch.randn(ROWS, 13), torch.randn(ROWS, 1)
+
+    def steps() -> None:
+        for _ in range(STEPS):
+            rows = torch.randint(ROWS, (BATCH,))
+            optimizer.zero_grad()
+            loss(net(x[rows]), y[rows]).backward()
+            optimizer.step()
+
+    moves_all(steps, net.parameters(), "plain PyTorch")
+    return steps
+
+
+if __name__ == "__main__":
+    jsonargparse.auto_cli(main)

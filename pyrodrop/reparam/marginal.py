@@ -1,0 +1,72 @@
+"""Local noise for prediction: the law of every point alone, with the masks of dropout cut from random words.
+
+`LocalReparam` draws from PyTorch's generator entry by entry; here one noise an example, input unit *and draw* is needed,
+and for Bernoulli dropout at theta = 0 that is what prediction would wait for. All other laws are those of `LocalReparam`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Independent, Normal
+
+from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
+from pyrodrop.distributions.bernoulli_mixture import never_drops
+from pyrodrop.masks import keep_mask
+from pyrodrop.reparam.local import LocalReparam, push_locally
+from pyrodrop.reparam.maps import LinearMap
+
+
+class MarginalReparam(LocalReparam):
+    """Local noise within ``torch.vmap(..., randomness="different")`` over draws.
+
+    Args:
+        draw: any tensor that the vmap runs over, by which masks know how many draws there are.
+    """
+
+    def __init__(self, draw: Tensor) -> None:
+        self.draw = draw
+
+    def push(self, q: Any, at: LinearMap) -> Tensor:
+        if not _plain_dropout(q):
+            return super().push(q, at)
+        rate = float(q.drop_rate)
+        return at.f(at.x * at.unit_noise(lambda shape: _Masks.apply(self.draw, shape, rate)), q.loc)  # type: ignore[no-untyped-call]
+
+
+def check_local_form(name: str, q: Any) -> None:
+    """Raise a ValueError if a weight of law q cannot be pushed through a linear map by example."""
+    unknown = push_locally.dispatch(object)
+    if push_locally.dispatch(type(q)) is unknown or (
+        isinstance(q, Independent) and not isinstance(q.base_dist, Normal)
+    ):
+        raise ValueError(
+            f"joint=False draws noise by example, which a weight of law {type(q).__name__} has no form for; got {name!r}: "
+            "leave joint at True"
+        )
+
+
+def _plain_dropout(q: Any) -> bool:
+    """Whether q drops input units at one rate and does nothing else."""
+    if not isinstance(q, BernoulliMixture) or isinstance(q, RelaxedBernoulliMixture):
+        return False
+    one_rate = not isinstance(q.drop_rate, Tensor) or q.drop_rate.dim() == 0
+    return q.columns and q.theta == 0 and one_rate and not never_drops(q.drop_rate)
+
+
+class _Masks(torch.autograd.Function):
+    """A mask for each of the draws that the surrounding vmap runs over."""
+
+    @staticmethod
+    def forward(draw: Tensor, shape: torch.Size, rate: float) -> Tensor:
+        return keep_mask(shape, rate, device=draw.device)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        return None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, draw: Tensor, shape: torch.Size, rate: float) -> tuple[Tensor, int]:
+        return keep_mask((info.batch_size, *shape), rate, device=draw.device), 0

@@ -1,0 +1,121 @@
+"""One noise a draw, the same for every example: draws of functions without draws of weights.
+
+    W = M diag(s)      f(x_n, W) = f(x_n s, M)      s one number an input unit, the same for all n
+
+    Bernoulli, theta = 0, by column     s_k in {0, 1}, P(s_k = 1) = 1 - drop_rate
+    the same, relaxed (concrete)        s_k in (0, 1)
+    type A                              s_k ~ N(1, alpha_k)
+
+The law is that of drawing W: only the multiplication has moved. It goes to whichever is smaller, the examples' inputs or
+the weight; a layer that is narrower than the number of examples is cheaper multiplied, and then T draws of it are one
+matrix product. Posteriors without such an s (Gaussian ones, DropConnect, theta > 0) have their weights drawn.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pyrodrop.distributions import BernoulliMixture, CorrelatedNormal, RelaxedBernoulliMixture
+from pyrodrop.distributions.bernoulli_mixture import never_drops
+from pyrodrop.masks import keep_mask
+from pyrodrop.reparam.lazy import LazyReparam
+from pyrodrop.reparam.maps import LinearMap
+
+
+class SharedNoise(LazyReparam):
+    """Push one draw's unit noise, ``[in]``, through every map of a weight. May be used within `torch.vmap` over draws.
+
+    Args:
+        noise: s, of a law for which `unit_noise` has one.
+    """
+
+    one_weight = True
+
+    def __init__(self, noise: Tensor) -> None:
+        self.noise = noise
+
+    def push(self, q: Any, at: LinearMap) -> Tensor:
+        if weight_is_smaller(at, q.loc):
+            return product(at.x, self.whole(q))
+        noise = self.noise if at.units == -1 else self.noise[None]
+        scaled = at.x * at.unit_noise(lambda _: noise)
+        return product(scaled, q.loc) if at.f is F.linear else at.f(scaled, q.loc)
+
+    def whole(self, q: Any) -> Tensor:
+        return q.over_units(self.noise) * q.loc  # type: ignore[no-any-return]
+
+
+def weight_is_smaller(at: LinearMap, loc: Tensor) -> bool:
+    """Whether noise is cheaper on the weight of a matrix product than on its input."""
+    return at.f is F.linear and loc.numel() < at.x.numel()
+
+
+@functools.singledispatch
+def unit_noise(q: Any, num_draws: int) -> Tensor | None:
+    """s of that many draws, ``[num_draws, in]``, or None where a weight of law q is no product M diag(s)."""
+    return None
+
+
+@unit_noise.register
+def _bernoulli(q: BernoulliMixture, num_draws: int) -> Tensor | None:
+    if not q.columns or q.theta > 0:
+        return None
+    shape = (num_draws, *q.noise_shape)
+    if isinstance(q.drop_rate, Tensor) and q.drop_rate.dim() > 0:
+        return torch.bernoulli(q.keep_rate.expand(shape))
+    return keep_mask(shape, float(q.drop_rate), device=q.loc.device).to(q.loc.dtype)
+
+
+@unit_noise.register
+def _relaxed(q: RelaxedBernoulliMixture, num_draws: int) -> Tensor | None:
+    return q.relaxed_mask(torch.Size((num_draws, *q.noise_shape))) if q.columns else None
+
+
+@unit_noise.register
+def _correlated(q: CorrelatedNormal, num_draws: int) -> Tensor | None:
+    if not q.columns:
+        return None
+    noise = torch.randn((num_draws, *q.noise_shape), dtype=q.loc.dtype, device=q.loc.device)
+    return 1 + torch.exp(q.log_alpha / 2) * noise
+
+
+def is_constant(q: Any) -> bool:
+    """Whether q is one weight with certainty: dropout at rate 0 and theta = 0."""
+    return isinstance(q, BernoulliMixture) and never_drops(q.drop_rate) and q.theta == 0
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x W^T. Without gradients, `torch.vmap` over draws multiplies once what is the same for all of them."""
+    if torch.is_grad_enabled():
+        return F.linear(x, weight)
+    return _Product.apply(x, weight)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Product(torch.autograd.Function):
+    """For an x without and a W with draws, ``[N, in]`` and ``[T, out, in]``, one product of N rows and T out columns."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(x, weight)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        return None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, int]:
+        x_dim, weight_dim = in_dims
+        if weight_dim is None:
+            return F.linear(x.movedim(x_dim, 0), weight), 0
+        weight = weight.movedim(weight_dim, 0)
+        if x_dim is None:
+            y = F.linear(x, weight.flatten(0, 1))
+            return y.unflatten(-1, weight.shape[:2]), y.dim() - 1
+        x = x.movedim(x_dim, 0)
+        y = torch.bmm(x.reshape(len(x), -1, x.shape[-1]), weight.mT)
+        return y.reshape(*x.shape[:-1], -1), 0

@@ -1,0 +1,32 @@
+"""The benchmark of prediction, at a small size: it checks laws, times every form and writes what it prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from pyrodrop.analysis.benchmarks import predict
+
+
+def test_the_benchmark_of_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = [predict.Case((3, 8, 7, 2), 30, 4, 0.5), predict.Case((3, 8, 1), 30, 4, 0.5)]
+    predict.main(["--rounds", "2", "--out", str(tmp_path / "out.json")], cases, masks=2000)
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert [list(part["ratio"]) for part in record["prediction"]] == [
+        ["loop", "draws", "moments", "joint=False"],
+        ["loop", "draws", "moments", "joint=False", "analytic"],
+    ]
+    assert all(part["ratio"]["loop"] == 1 for part in record["prediction"])
+    assert "3-8-7-2, 30 points, 4 passes" in capsys.readouterr().out
+
+
+def test_a_variant_with_another_law_is_not_timed() -> None:
+    case = predict.Case((3, 8, 1), 30, 4, 0.5)
+    fit, loop = predict.twins(case)
+    with torch.no_grad():
+        loop[0].weight.mul_(1.5)  # type: ignore[operator]
+    with pytest.raises(SystemExit, match="draws of 3-8-1 is off the loop's law"):
+        predict.check_law("draws", fit, loop, torch.randn(20, 3), case)
