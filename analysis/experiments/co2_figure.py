@@ -31,10 +31,9 @@ def draw(path: Path, series: Split, points: Tensor, far: float, curves: Mapping[
         _limits(panels[0], series)
         for hidden in range(len(curves), len(panels)):
             panels[hidden - columns].tick_params(labelbottom=True)  # the panel above an empty place ends its column
-            axes = panels[hidden]
-            axes.axis("off")
-            handles, labels = panels[0].get_legend_handles_labels()
-            axes.legend(handles, labels, loc="center", frameon=False, ncols=1)
+            panels[hidden].axis("off")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=3)
         figure.supxlabel(series.x_unit)
         figure.supylabel(f"{series.name}, {series.y_unit}")
         with whole(path) as part:

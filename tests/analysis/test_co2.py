@@ -75,6 +75,16 @@ def test_numbers_are_in_the_range_they_should_be(results: dict[str, Any]) -> Non
     )
 
 
+def test_the_nets_own_prior_as_a_process_finds_more_evidence_and_less_future(results: dict[str, Any]) -> None:
+    """With its variances learned it explains the training data better than a squared exponential can, and then its
+    piecewise linear functions run away, far more than the net of finite width with its dropout posterior does."""
+    evidence = {name: process["log_evidence"] for name, process in results["settings"]["gaussian_processes"].items()}
+    assert evidence["gp-strong"] > evidence["gp-nngp"] > evidence["gp-se"]
+    models = results["models"]
+    assert models["gp-nngp"]["sd_far"] > 10 * models["mc-dropout-relu"]["sd_far"]
+    assert models["gp-nngp"]["log_density"] < models["mc-dropout-relu"]["log_density"]
+
+
 def test_draws_can_be_read_back(folder: Path, results: dict[str, Any]) -> None:
     series = mauna_loa()
     with xr.open_datatree(folder / "draws.nc", engine="h5netcdf") as tree:
