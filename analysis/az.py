@@ -7,14 +7,17 @@ arviz-plots are installed beside it; ArviZ 1 (Python 3.12 and newer) is them.
 from __future__ import annotations
 
 import importlib
+import warnings
 from types import ModuleType
 
 
 def _found() -> ModuleType:
-    try:
-        module = importlib.import_module("arviz.preview")
-    except ImportError:
-        module = importlib.import_module("arviz")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor")  # to what is used here
+        try:
+            module = importlib.import_module("arviz.preview")
+        except ImportError:
+            module = importlib.import_module("arviz")
     missing = [name for name in ("loo_approximate_posterior", "plot_ppc_pit", "from_dict") if not hasattr(module, name)]
     if missing:
         raise ImportError(
