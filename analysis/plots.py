@@ -265,12 +265,7 @@ def rotated_digit(
         for axes, values in ((upper, logits), (lower, probabilities)):
             x = torch.as_tensor(degrees).expand(num_samples, -1) + step * 0.2 * (place - (len(classes) - 1) / 2)
             axes.plot(
-                x.flatten().numpy(),
-                values[..., label].flatten().numpy(),
-                "_",
-                color=colours(label % 10),
-                alpha=0.35,
-                markersize=7,
+                x.flatten().numpy(), values[..., label].flatten().numpy(), "_", color=colours(label % 10), alpha=0.35, markersize=7
             )
     side = math.isqrt(image.numel())
     pixels = images.reshape(len(images), side, side).cpu()
