@@ -207,7 +207,7 @@ def weights(fit: Fit, num_samples: int = 200, *, seed: int = 0) -> Figure:
         ends = np.quantile(own, [0.002, 0.998])
         if before is not None:
             ends = np.quantile(np.concatenate([own, before.numpy()]), [0.005, 0.995])
-        edges = np.linspace(*_apart(ends), 61)
+        edges = np.linspace(*_apart(ends), 61).tolist()
         if before is not None:
             _outline(axes, before.numpy(), edges, color=GREY, label=f"prior {model.priors[name].describe()}")
         axes.hist(own, bins=edges, weights=_density(own, edges), color=BLUE, alpha=0.55, label="posterior")
@@ -265,7 +265,12 @@ def rotated_digit(
         for axes, values in ((upper, logits), (lower, probabilities)):
             x = torch.as_tensor(degrees).expand(num_samples, -1) + step * 0.2 * (place - (len(classes) - 1) / 2)
             axes.plot(
-                x.flatten().numpy(), values[..., label].flatten().numpy(), "_", color=colours(label % 10), alpha=0.35, markersize=7
+                x.flatten().numpy(),
+                values[..., label].flatten().numpy(),
+                "_",
+                color=colours(label % 10),
+                alpha=0.35,
+                markersize=7,
             )
     side = math.isqrt(image.numel())
     pixels = images.reshape(len(images), side, side).cpu()
