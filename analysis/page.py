@@ -25,6 +25,7 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bo
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .87rem; }
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #eee; white-space: nowrap; }
 th:first-child, td:first-child, td.text { text-align: left; } td.text { white-space: normal; }
+td.text:not(:last-child) { min-width: 14rem; }
 img { max-width: 100%; height: auto; } .no { color: #c0392b; } .yes { color: #1b7837; } ul { list-style: none; padding: 0; }
 pre { background: #f6f6f6; padding: .7rem; overflow-x: auto; font-size: .8rem; }
 """

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -25,13 +25,15 @@ from pyro import poutine
 from torch import Tensor
 from torch.nn import functional
 
-from pyrodrop.analysis.loo import Loo
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.fitted import Fit
 from pyrodrop.metrics import Predicted, calibration_curve
 from pyrodrop.models import NetworkModel
 from pyrodrop.predictive import Predicts
+
+if TYPE_CHECKING:
+    from pyrodrop.analysis.loo import Loo
 
 BLUE, RED, GREY = "#2166ac", "#c0392b", "#777777"
 _STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
