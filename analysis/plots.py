@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -25,13 +25,15 @@ from pyro import poutine
 from torch import Tensor
 from torch.nn import functional
 
-from pyrodrop.analysis.loo import Loo
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.fitted import Fit
 from pyrodrop.metrics import Predicted, calibration_curve
 from pyrodrop.models import NetworkModel
 from pyrodrop.predictive import Predicts
+
+if TYPE_CHECKING:
+    from pyrodrop.analysis.loo import Loo
 
 BLUE, RED, GREY = "#2166ac", "#c0392b", "#777777"
 _STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
@@ -207,7 +209,7 @@ def weights(fit: Fit, num_samples: int = 200, *, seed: int = 0) -> Figure:
         ends = np.quantile(own, [0.002, 0.998])
         if before is not None:
             ends = np.quantile(np.concatenate([own, before.numpy()]), [0.005, 0.995])
-        edges = np.linspace(*_apart(ends), 61)
+        edges = np.linspace(*_apart(ends), 61).tolist()
         if before is not None:
             _outline(axes, before.numpy(), edges, color=GREY, label=f"prior {model.priors[name].describe()}")
         axes.hist(own, bins=edges, weights=_density(own, edges), color=BLUE, alpha=0.55, label="posterior")
@@ -265,7 +267,12 @@ def rotated_digit(
         for axes, values in ((upper, logits), (lower, probabilities)):
             x = torch.as_tensor(degrees).expand(num_samples, -1) + step * 0.2 * (place - (len(classes) - 1) / 2)
             axes.plot(
-                x.flatten().numpy(), values[..., label].flatten().numpy(), "_", color=colours(label % 10), alpha=0.35, markersize=7
+                x.flatten().numpy(),
+                values[..., label].flatten().numpy(),
+                "_",
+                color=colours(label % 10),
+                alpha=0.35,
+                markersize=7,
             )
     side = math.isqrt(image.numel())
     pixels = images.reshape(len(images), side, side).cpu()

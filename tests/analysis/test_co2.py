@@ -138,7 +138,7 @@ def test_paper_preset_takes_caffes_step(monkeypatch: pytest.MonkeyPatch, float64
     model, guide = co2_paper._dropout(data, activation="relu", drop_rate=1 - keep, decay=decay)
     model, guide = model.double(), guide.double()
     start = {n: w.clone() for n, w in guide.loc.named_parameters()}  # type: ignore[attr-defined]
-    monkeypatch.setattr(torch, "bernoulli", lambda rates: mask.expand(rates.shape))
+    monkeypatch.setattr("pyrodrop.distributions.bernoulli_mixture.coins", lambda rates, shape: mask.expand(shape))
     rate = functools.partial(co2_paper.learning_rate, lr=lr, keep=keep, num_data=50)
     trained = pyrodrop.fit(model, guide, data, steps=1, lr=rate, optimizer=torch.optim.SGD)
     moved = dict(trained.guide.loc.named_parameters())  # type: ignore[attr-defined]
