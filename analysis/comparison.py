@@ -78,7 +78,7 @@ class Comparison:
         return table
 
     def __str__(self) -> str:
-        screen = Console(width=120, force_terminal=False)
+        screen = Console(width=120, force_terminal=False, force_jupyter=False)  # the same text in a notebook
         with screen.capture() as shown:
             screen.print(self)
         return shown.get()

@@ -118,13 +118,14 @@ gradients = {
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 left.plot(theirs.detach(), ours.detach(), ".", alpha=0.5)
 left.axline((200, 200), slope=1, color="grey", linewidth=0.8)
-left.set(xlabel="N τ L + constant, nn.Dropout", ylabel="−ELBO, guide", title="200 masks")
+left.set(xlabel="N τ L + constant, nn.Dropout", ylabel="-ELBO, guide", title="200 masks")
 for name, (own, other) in gradients.items():
     print(f"{name:14} largest difference {(own - other).abs().max():.1e} of {other.abs().max():.1f}")
     right.plot(other.flatten(), own.flatten(), ".", alpha=0.6, label=name)
 right.axline((0, 0), slope=1, color="grey", linewidth=0.8)
 right.set(xlabel="gradient, nn.Dropout", ylabel="gradient, guide", title="every parameter")
 right.legend(frameon=False)
+plt.show()
 # %% [markdown]
 # ## So a trained dropout network is a Bayesian one
 #
@@ -162,6 +163,7 @@ for axes, title, mean, spread in [
     axes.plot(x, y, ".", color=plots.RED, markersize=4)
     axes.set(title=title, xlabel="x", ylim=(-3, 3))
 panels[0].legend(frameon=False, loc="upper left", fontsize=8)
+plt.show()
 # %% [markdown]
 # ## Other noise, other posteriors
 #
@@ -190,3 +192,4 @@ for axes, (title, posterior) in zip(panels.flat, posteriors.items(), strict=True
     axes.set_title(title)
 figure.supxlabel("first weight")
 figure.supylabel("second weight")
+plt.show()

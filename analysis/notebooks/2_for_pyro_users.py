@@ -33,7 +33,7 @@ from pyrodrop.reparam import LocalReparam, reparameterize
 
 pyro.set_rng_seed(0)
 x = torch.cat([torch.rand(50, 1) - 2, torch.rand(50, 1) + 0.5])
-y = torch.sin(3 * x) + 0.2 * torch.randn(100, 1)
+y = torch.sin(2 * x) + 0.2 * torch.randn(100, 1)
 
 # %% [markdown]
 # ## The sites
@@ -41,7 +41,9 @@ y = torch.sin(3 * x) + 0.2 * torch.randn(100, 1)
 # A weight is a site with the parameter's name. Weights are drawn outside the data plate, once for all rows.
 
 # %%
-model = models.MLP([1, 50, 1], activation="tanh", prior=priors.Gaussian(scale=3.0), likelihood=likelihoods.Gaussian(25.0))
+model = models.MLP(
+    [1, 50, 1], activation="tanh", prior=priors.Gaussian(scale=3.0), likelihood=likelihoods.Gaussian(25.0)
+)
 guide = guides.BernoulliDropout(model, drop_rate=0.1, mask_input=False, theta=0.05)
 
 print(poutine.trace(model).get_trace(x, y).format_shapes())
@@ -98,7 +100,7 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained
 left.plot(shared, alpha=0.7, linewidth=0.7, label="shared draw, TraceMeanField_ELBO")
 left.plot(local, alpha=0.7, linewidth=0.7, label="LocalReparam, Trace_ELBO")
 left.set(yscale="log", xlabel="step", ylabel="loss (nats)", title="training")
-left.legend(frameon=False)
+left.legend(loc="upper right")
 right.boxplot(list(losses.values()), tick_labels=["Trace", "TraceMeanField", "Trace,\nLocalReparam"], whis=(2.5, 97.5))
 right.set(ylabel="loss (nats)", title="300 estimates, one guide, all rows")
 for name, values in losses.items():
@@ -120,7 +122,8 @@ for axes, title, f in [(panels[0], "prior", before), (panels[1], "BernoulliDropo
     plots.shades(axes, grid[:, 0], f.mean(0)[:, 0], f.std(0)[:, 0])
     axes.plot(x, y, ".", color=plots.RED, markersize=3)
     axes.set(title=title, xlabel="x")
-panels[1].set_ylim(-3, 3);
+panels[1].set_ylim(-3, 3)
+plt.show()
 
 # %% [markdown]
 # ## Their guides on our models, our guides under their handlers
@@ -139,7 +142,8 @@ f = Predictive(fixed, guide=autoguide, num_samples=300, return_sites=["_RETURN"]
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
 plots.shades(axes, grid[:, 0], f.mean(0)[:, 0], f.std(0)[:, 0])
 axes.plot(x, y, ".", color=plots.RED, markersize=3)
-axes.set(title="AutoNormal of the last layer", xlabel="x", ylim=(-3, 3));
+axes.set(title="AutoNormal of the last layer", xlabel="x", ylim=(-3, 3))
+plt.show()
 
 # %% [markdown]
 # ## A network of yours, written as a Pyro model

@@ -1,0 +1,148 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Bring your own network
+#
+# `models.from_module` makes any `torch.nn.Module` a Pyro model. Nothing in the network is rewritten: its weights become
+# sample sites named as its parameters, and any guide fits.
+
+# %%
+# %matplotlib inline
+import math
+
+import matplotlib.pyplot as plt
+import torch
+from torch import nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, metrics, models, priors
+from pyrodrop.analysis import plots
+
+torch.manual_seed(0)
+angle = torch.rand(300) * math.pi
+label = torch.arange(300) % 2
+moons = torch.stack([torch.cos(angle) + label, torch.sin(angle) * (1 - 2 * label) + 0.4 * label], 1)
+moons = moons + 0.15 * torch.randn(300, 2)
+train, test = (moons[:200], label[:200]), (moons[200:], label[200:])
+
+# %% [markdown]
+# ## A network of yours
+#
+# Skip connections, normalisation, parameters of its own. Only dropout layers stay out: the noise is the guide's.
+
+
+# %%
+class Residual(nn.Module):
+    """Two skip connections with a learned gain."""
+
+    def __init__(self, units=50):
+        super().__init__()
+        self.lift = nn.Linear(2, units)
+        self.blocks = nn.ModuleList([nn.Linear(units, units) for _ in range(2)])
+        self.gain = nn.Parameter(torch.ones(2))
+        self.head = nn.Linear(units, 2)
+
+    def forward(self, x):
+        h = self.lift(x)
+        for gain, block in zip(self.gain, self.blocks, strict=True):
+            h = h + gain * torch.relu(block(h))
+        return self.head(h)
+
+
+network = Residual()
+model = models.from_module(network, prior=priors.Gaussian(scale=0.5), likelihood=likelihoods.Categorical())
+for site, start in model.weight_sites().items():
+    print(f"{site:16} {tuple(start.shape)!s:10} ~ {model.priors[site].describe()}")
+print("points without a prior:", ", ".join(model.free))
+
+# %% [markdown]
+# ## Settings by name
+#
+# Priors and drop rates go by name patterns; the first that fits decides. Vectors, biases among them, are points unless
+# `bias_prior` gives them a prior.
+
+# %%
+model = models.from_module(
+    network,
+    prior={"head.*": priors.Gaussian(scale=1.0), "*": priors.Gaussian(scale=0.5)},
+    likelihood=likelihoods.Categorical(),
+)
+guide = guides.BernoulliDropout(model, drop_rate={"lift.*": 0.0, "blocks.*": 0.1, "*": 0.3})
+guide.rates()
+
+# %% [markdown]
+# What cannot work is refused before the first step, and the error says what would.
+
+# %%
+for wrong in (
+    lambda: models.from_module(
+        nn.Sequential(nn.Linear(2, 5), nn.Dropout(0.1), nn.Linear(5, 2)), priors.Gaussian(), likelihoods.Categorical()
+    ),
+    lambda: guides.BernoulliDropout(model, drop_rate={"tail.*": 0.1, "*": 0.3}),
+    lambda: pyrodrop.fit(model, guide, (moons, label.float()), steps=1),
+):
+    try:
+        wrong()
+    except ValueError as error:
+        print(f"ValueError: {error}\n")
+
+# %% [markdown]
+# ## One network, three posteriors
+#
+# The point estimate is sure of itself everywhere. The posteriors know where they have not been: the mutual information of
+# label and function, right, is what more data would teach.
+
+# %%
+posteriors = {
+    "Point": guides.Point(model),
+    "BernoulliDropout": guide,
+    "MeanField": guides.MeanField(model, init_scale=0.05),
+}
+runs = {
+    name: pyrodrop.fit(model, posterior, train, steps=1500, lr=5e-3, estimator="local")
+    for name, posterior in posteriors.items()
+}
+for name, run in runs.items():
+    scores = metrics.classification_scores(pyrodrop.predict(run, test[0], 500), test[1])
+    print(f"{name:17}", "   ".join(f"{score} {value:.3f}" for score, value in scores.items()))
+
+# %%
+side = torch.linspace(-4, 5, 60)
+square = torch.cartesian_prod(side, side)
+
+figure, panels = plt.subplots(2, 3, figsize=(9, 5.6), sharex=True, sharey=True, layout="constrained")
+for (above, below), (name, run) in zip(panels.T, runs.items(), strict=True):
+    drawn = pyrodrop.predict(run, square, 300)
+    shown = {above: (drawn.mean[:, 1], 1.0, "RdBu"), below: (metrics.mutual_information(drawn), math.log(2), "viridis")}
+    for axes, (values, top, colours) in shown.items():
+        image = axes.pcolormesh(side, side, values.reshape(60, 60).T, vmin=0, vmax=top, cmap=colours, rasterized=True)
+        axes.scatter(*train[0].T, c=train[1], cmap="RdBu", s=6, edgecolors="white", linewidths=0.3)
+        if name == "MeanField":
+            figure.colorbar(image, ax=axes)
+    above.set_title(name)
+panels[0, 0].set_ylabel("P(class 1)")
+panels[1, 0].set_ylabel("mutual information (nats)")
+plt.show()
+
+# %% [markdown]
+# ## What was learned
+#
+# Posterior weights against their priors, all weights of a layer in one histogram. `MeanField` leaves what it does not need
+# at the prior; for dropout it is the spike at 0 and the locations.
+
+# %%
+plots.weights(runs["BernoulliDropout"])
+
+# %%
+plots.weights(runs["MeanField"])
