@@ -1,6 +1,12 @@
 """Dropout as variational inference, in Pyro: models that declare priors, guides that are dropout posteriors."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Literal
+
+from torch import Tensor
 
 from pyrodrop import (
     data,
@@ -18,15 +24,51 @@ from pyrodrop import (
 )
 from pyrodrop.fitted import Elbo, Fit
 from pyrodrop.moments import Moments
-from pyrodrop.predictive import Prediction, predict
+from pyrodrop.predictive import Prediction, Predicts, predict
 from pyrodrop.problem import restart
 from pyrodrop.replicates import Replicates
-from pyrodrop.svi import fit
+from pyrodrop.svi import Data, fit
+
+if TYPE_CHECKING:
+    from xarray import DataTree
+
+    from pyrodrop.analysis.comparison import Comparison
 
 try:
     __version__ = version("pyrodrop")
 except PackageNotFoundError:  # used from a checkout that is not installed
     __version__ = "0+unknown"
+
+
+def to_arviz(
+    fit: Predicts,
+    train: Data,
+    test: Data | Tensor | None = None,
+    num_samples: int = 1000,
+    weights: bool = False,
+    *,
+    seed: int = 0,
+) -> DataTree:
+    """A fit as an ArviZ data tree; see `pyrodrop.analysis.arviz_bridge`, which is imported when this is called."""
+    from pyrodrop.analysis import arviz_bridge
+
+    return arviz_bridge.to_arviz(fit, train, test, num_samples, weights, seed=seed)
+
+
+def compare(
+    fits: Mapping[str, Predicts],
+    data: Data | None = None,
+    by: Literal["log_density", "loo", "elbo"] = "log_density",
+    *,
+    num_samples: int = 1000,
+    force: bool = False,
+    seed: int = 0,
+) -> Comparison:
+    """Fits side by side; see `pyrodrop.analysis.comparison`, which is imported when this is called."""
+    from pyrodrop.analysis import comparison
+
+    return comparison.compare(fits, data, by, num_samples=num_samples, force=force, seed=seed)
+
 
 __all__ = [
     "Elbo",
@@ -34,6 +76,7 @@ __all__ = [
     "Moments",
     "Prediction",
     "Replicates",
+    "compare",
     "data",
     "distributions",
     "divergences",
@@ -48,5 +91,6 @@ __all__ = [
     "reparam",
     "restart",
     "schedules",
+    "to_arviz",
     "zoo",
 ]

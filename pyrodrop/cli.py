@@ -1,4 +1,4 @@
-"""The command line: ``pyrodrop run JOB [options]`` and ``pyrodrop list``."""
+"""The command line: ``pyrodrop run JOB [options]``, ``list``, ``compare RUN_DIR...`` and ``report RUN_DIR -o FILE``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import jsonargparse
 
 USAGE = """usage: pyrodrop run JOB [options]   run an experiment (pyrodrop run JOB --help: its options)
-       pyrodrop list                list what can be run, and the zoo's entries"""
+       pyrodrop list                list what can be run, and the zoo's entries
+       pyrodrop compare RUN_DIR...  one table of the models of several runs, by held-out log density
+       pyrodrop report RUN_DIR [-o report.html]   one page with a run's tables and pictures"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +35,11 @@ def _command(words: list[str]) -> int:
     from pyrodrop.zoo import ENTRIES
 
     command, *rest = words
-    known(command, ("run", "list"), "command")
+    known(command, ("run", "list", "compare", "report"), "command")
+    if command == "compare":
+        return _compare(rest)
+    if command == "report":
+        return _report(rest)
     if command == "list":
         if rest:
             raise ValueError(f"pyrodrop list takes no arguments; got {' '.join(rest)}")
@@ -53,6 +59,30 @@ def _command(words: list[str]) -> int:
     parser.add_function_arguments(function, skip={"quiet"}, fail_untyped=True)
     parser.add_argument("--quiet", action="store_true", help="show no progress, only the result")
     function(**parser.parse_args(options).as_dict())
+    return 0
+
+
+def _compare(folders: list[str]) -> int:
+    from pyrodrop.analysis.experiments.report import console
+    from pyrodrop.analysis.runs import compare_runs, read_run
+
+    console().print(compare_runs([read_run(folder) for folder in folders]))
+    return 0
+
+
+def _report(words: list[str]) -> int:
+    from pyrodrop.analysis.page import write_page
+    from pyrodrop.analysis.runs import read_run
+
+    parser = jsonargparse.ArgumentParser(
+        prog="pyrodrop report", description="One page with a run's tables and pictures."
+    )
+    parser.add_argument("folder", type=str, help="a run's folder, with its results.json")
+    parser.add_argument(
+        "-o", "--output", type=str, help="the page to write; report.html in the run's folder if not given"
+    )
+    chosen = parser.parse_args(words)
+    print(f"report: {write_page(read_run(chosen.folder), chosen.output or f'{chosen.folder}/report.html')}")
     return 0
 
 

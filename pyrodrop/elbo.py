@@ -69,9 +69,16 @@ def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any,
 
 def elbo_convention(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Convention:
     """How far the divergence can be trusted: the worst of the guide's factors."""
+    return worst(site_conventions(model, guide, *args, **kwargs).values())
+
+
+def site_conventions(
+    model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
+) -> dict[str, Convention]:
+    """How far the divergence of every factor can be trusted, by site."""
     with torch.no_grad():
         sites = _sites(model, guide, args, kwargs)
-    return worst([convention(q["fn"], site["fn"]) for site, q in sites if q is not None])
+    return {site["name"]: convention(q["fn"], site["fn"]) for site, q in sites if q is not None}
 
 
 def _sites(

@@ -1,7 +1,8 @@
 """Mauna Loa CO2: what each model believes about the future (Gal & Ghahramani 2016, figure 2).
 
 Trains MC dropout with ReLU and TanH and a mean field, averages the weights of the ReLU net (standard dropout at test
-time), fits two Gaussian processes, and judges all of them on the months after the training data.
+time), fits three Gaussian processes, one of them with the ReLU net's own prior, and judges all of them on the months after
+the training data.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 from pyrodrop import zoo
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.experiments.report import print_table, versions, write_draws
-from pyrodrop.analysis.gp import GaussianProcess, squared_exponential, trend_and_season
+from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
 from pyrodrop.data import Split, gal2016, mauna_loa
 from pyrodrop.devices import resolve
 from pyrodrop.files import writable_folder, write_json
@@ -34,6 +35,7 @@ PANELS = {
     "weight-averaging": "standard dropout, weight averaging (a)",
     "gp-se": "Gaussian process, squared exponential (b)",
     "gp-strong": "Gaussian process, trend + season",
+    "gp-nngp": "Gaussian process, the ReLU net's prior at infinite width",
     "mc-dropout-relu": "MC dropout, ReLU, rate .1 (c)",
     "mc-dropout-tanh-0.1": "MC dropout, TanH, rate .1 (d)",
     "mc-dropout-tanh-0.2": "MC dropout, TanH, rate .2 (d)",
@@ -97,7 +99,7 @@ def run(
         runs[name] = fit, fit.settings["seconds"]
         settings.setdefault("networks", {})[name] = fit.settings
     runs["weight-averaging"] = _averaged(runs["mc-dropout-relu"][0]), runs["mc-dropout-relu"][1]
-    for name, starts in _kernels(series).items():
+    for name, starts in _kernels(series, runs["mc-dropout-relu"][0]).items():
         process = GaussianProcess(series.train, starts)
         runs[name] = process, process.seconds
         settings.setdefault("gaussian_processes", {})[name] = {
@@ -157,10 +159,17 @@ def _averaged(run: Predicts) -> Fit:
     return Fit(run.model, point.to(run.device), run.data, run.history, run.settings, run.device)
 
 
-def _kernels(series: Split) -> dict[str, Any]:
+def _kernels(series: Split, relu: Predicts) -> dict[str, Any]:
+    """The third starts from the prior of the ReLU net, its noise, and biases as wide as the net's are after training."""
+    assert isinstance(relu, Fit)
+    assert isinstance(relu.model, NetworkModel)
     scale = 1.0 if series.train.inputs is None else float(series.train.inputs.scale)
     assert series.period is not None
-    return {"gp-se": squared_exponential, "gp-strong": trend_and_season(series.period / scale)}
+    return {
+        "gp-se": squared_exponential,
+        "gp-strong": trend_and_season(series.period / scale),
+        "gp-nngp": from_model(relu.model, bias_scale=bias_spread(relu.model)),
+    }
 
 
 def curve_points(series: Split) -> Tensor:

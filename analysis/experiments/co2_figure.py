@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from pyrodrop.analysis.plots import BLUE, RED, shades
 from pyrodrop.data import Split
 from pyrodrop.files import whole
 from pyrodrop.predictive import Prediction
 
-_BLUE, _RED, _BLACK = "#2166ac", "#c0392b", "#222222"
-_SHADES = (2.0, 1.5, 1.0, 0.5)  # in standard deviations, the widest first
+_BLACK = "#222222"
 
 
 def draw(path: Path, series: Split, points: Tensor, far: float, curves: Mapping[str, Prediction]) -> None:
@@ -31,27 +31,23 @@ def draw(path: Path, series: Split, points: Tensor, far: float, curves: Mapping[
         _limits(panels[0], series)
         for hidden in range(len(curves), len(panels)):
             panels[hidden - columns].tick_params(labelbottom=True)  # the panel above an empty place ends its column
-            axes = panels[hidden]
-            axes.axis("off")
-            handles, labels = panels[0].get_legend_handles_labels()
-            axes.legend(handles, labels, loc="center", frameon=False, ncols=1)
-        figure.supxlabel(series.x_unit)
+            panels[hidden].axis("off")
+        for last in panels[len(curves) - min(columns, len(curves)) : len(curves)]:
+            last.set_xlabel(series.x_unit)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=3)
         figure.supylabel(f"{series.name}, {series.y_unit}")
         with whole(path) as part:
             figure.savefig(part, dpi=110, format="png")
 
 
 def _panel(axes: Axes, title: str, series: Split, points: Tensor, far: float, curve: Prediction) -> None:
-    x, mean, sd = points[:, 0].numpy(), curve.mean[:, 0].numpy(), curve.spread[:, 0].numpy()
-    for k in _SHADES:
-        label = "function ± ½, 1, 1½, 2 sd" if k == _SHADES[-1] else None
-        axes.fill_between(x, mean - k * sd, mean + k * sd, color=_BLUE, alpha=0.16, linewidth=0, label=label)
-    axes.plot(x, mean, color=_BLUE, linewidth=1.0, label="predictive mean")
-    axes.plot(series.train.x[:, 0], series.train.y[:, 0], color=_RED, linewidth=0.9, label="observed, for training")
+    shades(axes, points[:, 0], curve.mean[:, 0], curve.spread[:, 0])
+    axes.plot(series.train.x[:, 0], series.train.y[:, 0], color=RED, linewidth=0.9, label="observed, for training")
     if series.truth:
         axes.plot(series.test.x[:, 0], series.test.y[:, 0], color=_BLACK, linewidth=0.6, label="observed, held out")
-    axes.axvline(float(series.train.x.max()), color=_BLUE, linestyle="--", linewidth=0.9, label="end of training data")
-    axes.axvline(far, color=_RED, linestyle="--", linewidth=0.7, label="a point far from the data")
+    axes.axvline(float(series.train.x.max()), color=BLUE, linestyle="--", linewidth=0.9, label="end of training data")
+    axes.axvline(far, color=RED, linestyle="--", linewidth=0.7, label="a point far from the data")
     axes.set_title(title, loc="left", fontsize=9)
 
 

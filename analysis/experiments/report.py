@@ -75,7 +75,10 @@ def write_draws(
     curve_x: Tensor,
     settings: Mapping[str, Any],
 ) -> None:
-    """All draws as one netCDF file: a group a model, with the held-out points (`obs_id`) and the curve (`pred_id`)."""
+    """All draws as one netCDF file: a group a model, with the held-out points (`obs_id`) and the curve (`pred_id`).
+
+    Of every held-out observation also its log density and probability integral transform.
+    """
     about = {"library": "pyrodrop", "data": series.name, "source": series.source, "y_unit": series.y_unit}
     about |= {key: str(settings[key]) for key in ("preset", "seed", "device")}
     observed = xr.Dataset(
@@ -86,7 +89,10 @@ def write_draws(
         groups[f"{name}/predictions"] = _group(held_out, series.test.x, "obs_id", series)
         groups[f"{name}/curve"] = _group(curve, curve_x, "pred_id", series)
         if series.truth:
-            groups[f"{name}/predictions"]["observed"] = (("obs_id",), _column(series.test.y))
+            judged = groups[f"{name}/predictions"]
+            judged["observed"] = (("obs_id",), _column(series.test.y))
+            judged["log_density"] = (("obs_id",), held_out.log_density(series.test.y).double().cpu().numpy())
+            judged["pit"] = (("obs_id",), _column(held_out.cdf(series.test.y)))
     tree = xr.DataTree.from_dict(groups)
     tree.attrs.update(about)
     encoding = {

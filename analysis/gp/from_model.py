@@ -125,7 +125,8 @@ def _noise(guide: Guide, layers: int) -> tuple[float, list[float]]:
             f"the drop rate of a network's kernel is that of {BernoulliDropout.__name__} or {DropConnect.__name__}; "
             f"got {guide.describe()}"
         )
-    first, *hidden = (guide.rates().get(f"layers.{i}.weight", 0.0) for i in range(layers))
+    rates = guide.rates()
+    first, *hidden = (rates.get(f"layers.{i}.weight", 0.0) for i in range(layers))
     if first > 0:
         raise ValueError(
             "masks of the network's own input do not average out, however wide it is: the prior is then a mixture of "

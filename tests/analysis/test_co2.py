@@ -75,6 +75,16 @@ def test_numbers_are_in_the_range_they_should_be(results: dict[str, Any]) -> Non
     )
 
 
+def test_the_nets_own_prior_as_a_process_finds_more_evidence_and_less_future(results: dict[str, Any]) -> None:
+    """With its variances learned it explains the training data better than a squared exponential can, and then its
+    piecewise linear functions run away, far more than the net of finite width with its dropout posterior does."""
+    evidence = {name: process["log_evidence"] for name, process in results["settings"]["gaussian_processes"].items()}
+    assert evidence["gp-strong"] > evidence["gp-nngp"] > evidence["gp-se"]
+    models = results["models"]
+    assert models["gp-nngp"]["sd_far"] > 10 * models["mc-dropout-relu"]["sd_far"]
+    assert models["gp-nngp"]["log_density"] < models["mc-dropout-relu"]["log_density"]
+
+
 def test_draws_can_be_read_back(folder: Path, results: dict[str, Any]) -> None:
     series = mauna_loa()
     with xr.open_datatree(folder / "draws.nc", engine="h5netcdf") as tree:
@@ -128,7 +138,7 @@ def test_paper_preset_takes_caffes_step(monkeypatch: pytest.MonkeyPatch, float64
     model, guide = co2_paper._dropout(data, activation="relu", drop_rate=1 - keep, decay=decay)
     model, guide = model.double(), guide.double()
     start = {n: w.clone() for n, w in guide.loc.named_parameters()}  # type: ignore[attr-defined]
-    monkeypatch.setattr(torch, "bernoulli", lambda rates: mask.expand(rates.shape))
+    monkeypatch.setattr("pyrodrop.distributions.bernoulli_mixture.coins", lambda rates, shape: mask.expand(shape))
     rate = functools.partial(co2_paper.learning_rate, lr=lr, keep=keep, num_data=50)
     trained = pyrodrop.fit(model, guide, data, steps=1, lr=rate, optimizer=torch.optim.SGD)
     moved = dict(trained.guide.loc.named_parameters())  # type: ignore[attr-defined]

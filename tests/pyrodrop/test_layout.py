@@ -64,9 +64,18 @@ def test_imports_run_one_way(part: str) -> None:
 
 
 def test_importing_the_package_is_light() -> None:
-    code = "import sys, pyrodrop; print([m for m in ('arviz', 'matplotlib', 'gpytorch', 'pandas') if m in sys.modules])"
+    """Even what the package offers of its analysis (to_arviz, compare) is imported when it is called."""
+    heavy = ("arviz", "matplotlib", "gpytorch", "pandas", "xarray", "pyrodrop.analysis")
+    code = f"import sys, pyrodrop; pyrodrop.to_arviz, pyrodrop.compare; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_package_reaches_its_analysis_by_name_only_inside_functions() -> None:
+    """At the top of `pyrodrop/__init__.py` it may be named for types alone."""
+    tree = ast.parse((ROOT / "pyrodrop" / "__init__.py").read_text())
+    top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert not [node for node in top if "analysis" in ast.unparse(node)]
 
 
 @pytest.mark.parametrize("folder", ["models", "guides", "analysis"])
@@ -113,7 +122,7 @@ def test_list_names_every_job_and_entry(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["rnu"], "no command is called 'rnu'; there are run, list; did you mean 'run'?"),
+        (["rnu"], "no command is called 'rnu'; there are run, list, compare, report; did you mean 'run'?"),
         (["run"], "run needs the name of a job: co2, "),
         (["run", "co3"], "no job is called 'co3'; there are co2, "),
         (["run", "co2", "--out", "/proc/nowhere"], "results need a folder that can be written to; got /proc/nowhere"),

@@ -1,0 +1,271 @@
+"""A fit as an ArviZ data tree.
+
+    posterior                   f            [chain, draw, obs_id]            the function at the training points
+                                noise_sd     [chain, draw]                    where training found it; as are
+                                drop_rate | alpha   [chain, draw, layer]      rates: points, one number for all draws
+                                weights by name, if asked for
+    posterior_predictive        y            [chain, draw, obs_id]
+    log_likelihood              y            [chain, draw, obs_id]            ln p(y_n | f_n)
+    observed_data               y            [obs_id]
+    constant_data               x            [obs_id] or [obs_id, feature]
+                                noise_sd, drop_rate | alpha                   where they were given
+    predictions                 f, y         [chain, draw, pred_id]
+    predictions_constant_data   x, y_observed where the test data have it
+    sample_stats                lp, log_q    [chain, draw]                    where both densities exist
+
+All in the units of the data. f has a further dimension ``output`` and y ``target`` where there are several; a classifier's f
+are logits. Draws are independent draws from q, so one fit is one chain, and r_hat or ess of it say nothing; restarts are
+chains, whose r_hat asks whether they found the same posterior.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from pyrodrop.analysis.draws import Draws, Predictive, draws_of
+from pyrodrop.analysis.khat import LEAST, k_hat
+from pyrodrop.data import Dataset
+from pyrodrop.data.dataset import check_inputs
+from pyrodrop.fitted import Fit, describe
+from pyrodrop.guides import BernoulliDropout, ConcreteDropout, Ensemble, GaussianDropout
+from pyrodrop.likelihoods import Gaussian
+from pyrodrop.models import NetworkModel
+from pyrodrop.predictive import Predicts
+from pyrodrop.replicates import Replicates
+
+_ELBO_DRAWS = 100
+_DROP_RATE = ("drop_rate", "probability of dropping an input")
+_ALPHA = ("alpha", "variance of the weights' multiplicative noise")
+_ABOUT_DRAWS = "independent draws from the approximate posterior; a chain is a restart"
+Data: TypeAlias = Dataset | tuple[Tensor, Tensor]
+Variables: TypeAlias = dict[Hashable, Any]
+
+
+def to_arviz(
+    fit: Predicts,
+    train: Data,
+    test: Data | Tensor | None = None,
+    num_samples: int = 1000,
+    weights: bool = False,
+    *,
+    seed: int = 0,
+) -> xr.DataTree:
+    """The tree described above.
+
+    Args:
+        fit: a `Fit`, `Replicates` that are restarts on the same data, or a Gaussian process of `pyrodrop.analysis.gp`.
+        train: what it was trained on.
+        test: further points for the group of predictions: x alone, or with y.
+        num_samples: draws in every chain.
+        weights: whether the posterior holds all weights, and latent hyperparameters of their priors.
+        seed: of the draws, plus one a chain.
+
+    Raises:
+        TypeError: something else than those, or a model that is not of `pyrodrop.models`.
+        ValueError: replicates that differ in data or model, which are no chains of one posterior.
+    """
+    train = Dataset.of(train)
+    test_x, test_y = _points(test)
+    if isinstance(fit, Fit | Replicates):
+        chains = _chains(fit, train)
+        draws = [
+            draws_of(chain, train, test_x, num_samples, keep=weights, seed=seed + number)
+            for number, chain in enumerate(chains)
+        ]
+        groups = _groups([_posterior(chain, own) for chain, own in zip(chains, draws, strict=True)])
+        attrs = _attrs(chains, draws, train)
+        parts = [(own.train, own.test) for own in draws]
+        constants = {name: value for name, (value, learned) in _points_of(chains[0]).items() if not learned}
+        if all(own.log_ratio is not None for own in draws):
+            stats = {"lp": _stack([o.log_joint for o in draws]), "log_q": _stack([o.log_q for o in draws])}
+            groups["sample_stats"] = xr.Dataset({n: (("chain", "draw"), v) for n, v in stats.items()})
+    else:
+        from pyrodrop.analysis.gp_tree import gp_draws  # GPyTorch is slow to import
+
+        own_part, posterior, attrs = gp_draws(fit, train, test_x, num_samples, weights=weights, seed=seed)
+        groups, parts, constants = _groups([posterior]), [own_part], {}
+    train_parts = [own for own, _ in parts]
+    groups["posterior"] = groups["posterior"].assign(_f(train_parts, "obs_id"))
+    groups["posterior_predictive"] = xr.Dataset(_y(train_parts, "obs_id"))
+    groups["log_likelihood"] = xr.Dataset(
+        {"y": (("chain", "draw", "obs_id"), _stack([own.log_likelihood for own in train_parts]))}
+    )
+    groups["observed_data"] = xr.Dataset({"y": _observed(train.y, "obs_id")})
+    groups["constant_data"] = xr.Dataset({"x": _inputs(train.x, "obs_id")} | constants)
+    if test_x is not None:
+        test_parts = [further for _, further in parts if further is not None]
+        groups["predictions"] = xr.Dataset(_f(test_parts, "pred_id") | _y(test_parts, "pred_id"))
+        constant: Variables = {"x": _inputs(test_x, "pred_id")}
+        if test_y is not None:
+            constant["y_observed"] = _observed(test_y, "pred_id")
+        groups["predictions_constant_data"] = xr.Dataset(constant)
+    tree = xr.DataTree.from_dict({name: _numbered(group) for name, group in groups.items()})
+    tree.attrs.update(attrs | {"seed": seed, "library": "pyrodrop", "version": _version(), "draws": _ABOUT_DRAWS})
+    return tree
+
+
+def _points(test: Data | Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    if test is None:
+        return None, None
+    if isinstance(test, Tensor):
+        return check_inputs(test), None
+    data = Dataset.of(test)
+    return data.x, data.y
+
+
+def _chains(fit: Fit | Replicates, train: Dataset) -> list[Fit]:
+    """The fits that are the chains of one posterior."""
+    if isinstance(fit, Fit):
+        return [fit]
+    chains = [one for number, one in enumerate(fit) if number not in fit.failed]
+    for number, one in enumerate(chains):
+        if one.data is not None and not _same(one.data, train):
+            raise ValueError(
+                f"chains are restarts on the same data; replicate {number} was trained on other data than `train`. Make a "
+                "tree of each replicate by itself"
+            )
+        if _statement(one) != _statement(chains[0]):
+            raise ValueError(
+                "chains are restarts of one model and guide; replicates 0 and "
+                f"{number} are {_statement(chains[0])} and {_statement(one)}"
+            )
+    return chains
+
+
+def _same(one: Dataset, two: Dataset) -> bool:
+    return one.x.shape == two.x.shape and torch.equal(one.x, two.x) and torch.equal(one.y, two.y)
+
+
+def _statement(fit: Fit) -> str:
+    """What a fit is a fit of, without what it learned."""
+    likelihood: Any = fit.model.likelihood  # type: ignore[attr-defined]
+    learned = getattr(likelihood, "learned", False)
+    return "; ".join(
+        [describe(fit.guide), _priors(fit), type(likelihood).__name__ if learned else likelihood.describe()]
+    )
+
+
+def _priors(fit: Fit) -> str:
+    model = fit.model
+    assert isinstance(model, NetworkModel)
+    found = {name: prior.describe() for name, prior in model.priors.items()}
+    if len(set(found.values())) == 1:
+        return next(iter(found.values()))
+    return ", ".join(f"{name}: {prior}" for name, prior in found.items())
+
+
+def _posterior(fit: Fit, draws: Draws) -> Variables:
+    """What one chain learned, with dims but for the chain: points as often as there are draws, and the weights."""
+    count = len(draws.train.f)
+    found: Variables = {
+        name: value.expand_dims(draw=count) for name, (value, learned) in _points_of(fit).items() if learned
+    }
+    for site, drawn in draws.sites.items():
+        found[site] = ("draw", *(f"{site}_dim_{d}" for d in range(drawn.dim() - 1))), drawn.numpy()
+    return found
+
+
+def _points_of(fit: Fit) -> dict[str, tuple[xr.DataArray, bool]]:
+    """Noise and rates, and whether training found them."""
+    model, guide = fit.model, fit.guide
+    assert isinstance(model, NetworkModel)
+    found: dict[str, tuple[xr.DataArray, bool]] = {}
+    if isinstance(model.likelihood, Gaussian):
+        precision: Tensor = model.likelihood.precision  # type: ignore[assignment]
+        about = {"long_name": "standard deviation of y"}
+        found["noise_sd"] = xr.DataArray(float(precision.detach()) ** -0.5, attrs=about), model.likelihood.learned
+    rates: Mapping[str, Any] = guide.rates() if hasattr(guide, "rates") else {}
+    if rates:
+        kind = guide.members[0] if isinstance(guide, Ensemble) else guide
+        name, text = _DROP_RATE if isinstance(kind, BernoulliDropout | ConcreteDropout) else _ALPHA
+        values = [torch.as_tensor(rate).double() for rate in rates.values()]
+        if any(value.numel() > 1 for value in values):
+            text += ", mean over the layer's"
+        means = xr.DataArray(
+            [float(value.mean()) for value in values],
+            dims="layer",
+            coords={"layer": list(rates)},
+            attrs={"long_name": text},
+        )
+        found[name] = means, not isinstance(kind, BernoulliDropout | GaussianDropout)
+    return found
+
+
+def _groups(chains: Sequence[Variables]) -> dict[str, xr.Dataset]:
+    return {"posterior": xr.concat([xr.Dataset(own) for own in chains], dim="chain")}
+
+
+def _attrs(chains: Sequence[Fit], draws: Sequence[Draws], train: Dataset) -> dict[str, Any]:
+    """What the fits say of themselves; lists where there are several chains."""
+    elbos = [chain.elbo(_ELBO_DRAWS, data=train) for chain in chains]
+    first = chains[0]
+    attrs: dict[str, Any] = {"guide": describe(first.guide), "prior": _priors(first), "model": describe(first.model)}
+    attrs |= {name: first.settings[name] for name in ("estimator", "steps") if name in first.settings}
+    if all("seed" in chain.settings for chain in chains):
+        attrs["training_seed"] = _one([chain.settings["seed"] for chain in chains])
+    attrs["elbo"] = _one([elbo.value for elbo in elbos])
+    attrs["elbo_se"] = _one([elbo.se for elbo in elbos])
+    attrs["elbo_convention"] = str(elbos[0].convention)
+    count = len(draws[0].train.f)
+    missing = draws[0].no_density or (f"{count} draws, fewer than {LEAST}" if count < LEAST else "")
+    ratios = [None if missing else own.log_ratio for own in draws]
+    attrs["khat"] = _one([math.nan if ratio is None else k_hat(ratio) for ratio in ratios])
+    if missing:
+        attrs["khat_missing"] = missing
+    return attrs
+
+
+def _one(values: Sequence[Any]) -> Any:
+    return values[0] if len(values) == 1 else np.array(values)
+
+
+def _f(parts: Sequence[Predictive], points: str) -> Variables:
+    return {"f": _last([own.f for own in parts], points, "output")}
+
+
+def _y(parts: Sequence[Predictive], points: str) -> Variables:
+    return {"y": _last([own.y for own in parts], points, "target")}
+
+
+def _last(values: Sequence[Tensor], points: str, last: str) -> tuple[tuple[str, ...], Any]:
+    """Chains stacked, with a last dimension only where it is longer than 1."""
+    stacked = _stack(values)
+    if stacked.ndim == 4 and stacked.shape[-1] == 1:
+        stacked = stacked[..., 0]
+    return ("chain", "draw", points, last)[: stacked.ndim], stacked
+
+
+def _observed(y: Tensor, points: str) -> tuple[tuple[str, ...], Any]:
+    values = y[:, 0] if y.dim() == 2 and y.shape[1] == 1 else y
+    return (points, "target")[: values.dim()], values.cpu().numpy()
+
+
+def _inputs(x: Tensor, points: str) -> tuple[tuple[str, ...], Any]:
+    """x, its only column as a vector; further axes of images and sequences are numbered."""
+    values = x[:, 0] if x.dim() == 2 and x.shape[1] == 1 else x
+    dims = (points, "feature") if values.dim() == 2 else (points, *(f"x_dim_{d}" for d in range(values.dim() - 1)))
+    return dims, values.cpu().numpy()
+
+
+def _stack(values: Sequence[Tensor | None]) -> Any:
+    return np.stack([value.detach().cpu().numpy() for value in values if value is not None])
+
+
+def _numbered(group: xr.Dataset) -> xr.Dataset:
+    """A coordinate for every dimension that has none."""
+    return group.assign_coords({dim: np.arange(size) for dim, size in group.sizes.items() if dim not in group.coords})
+
+
+def _version() -> str:
+    try:
+        return version("pyrodrop")
+    except PackageNotFoundError:  # used from a checkout that is not installed
+        return "0+unknown"

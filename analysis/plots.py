@@ -1,0 +1,336 @@
+"""Pictures of a fit. Each function returns a matplotlib figure that pyplot knows nothing of; `figure.savefig` writes it.
+
+prediction(run, data, held_out)     the function with shades of half a standard deviation
+traces(fit)                         loss, likelihood and divergence by step
+calibration(predicted, y)           accuracy by confidence
+pit(tree), k_hat(loo)               ArviZ's, of a data tree and a `Loo`
+rates(guide), weights(fit)          learned rates, and posteriors of weights against their priors, by layer
+rotated_digit(run, image)           softmax inputs and outputs of a digit that turns (Gal & Ghahramani 2016, figure 4)
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import numpy as np
+import torch
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pyro import poutine
+from torch import Tensor
+from torch.nn import functional
+
+from pyrodrop.data import Dataset
+from pyrodrop.devices import seeded
+from pyrodrop.fitted import Fit
+from pyrodrop.metrics import Predicted, calibration_curve
+from pyrodrop.models import NetworkModel
+from pyrodrop.predictive import Predicts
+
+if TYPE_CHECKING:
+    from pyrodrop.analysis.loo import Loo
+
+BLUE, RED, GREY = "#2166ac", "#c0392b", "#777777"
+_STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+_SHADES = (2.0, 1.5, 1.0, 0.5)  # in standard deviations, the widest first
+_CURVE = 400  # points along x
+_WEIGHTS = 50_000  # of a layer's, in one histogram
+
+
+def prediction(
+    run: Predicts,
+    data: Dataset | tuple[Tensor, Tensor],
+    held_out: Dataset | tuple[Tensor, Tensor] | None = None,
+    *,
+    reach: float = 0.25,
+    num_samples: int = 500,
+    seed: int = 0,
+    x_label: str = "x",
+    y_label: str = "y",
+) -> Figure:
+    """The function of one x that a posterior believes in, over the data and beyond.
+
+    Args:
+        run: what predicts.
+        data, held_out: observations, in red and black.
+        reach: how far beyond the observations to go on both sides, as a share of their range.
+        num_samples: functions drawn.
+        seed: of the draws.
+        x_label, y_label: what x and y are, with units.
+
+    Raises:
+        ValueError: x or y of several columns.
+    """
+    sets = [Dataset.of(own) for own in (data, held_out) if own is not None]
+    for own in sets:
+        if own.x.dim() != 2 or own.x.shape[1] != 1 or own.y[0].numel() != 1:
+            raise ValueError(
+                "a prediction is drawn over one x and one y; got x of shape "
+                f"{tuple(own.x.shape)} and y of shape {tuple(own.y.shape)}"
+            )
+    ends = torch.cat([own.x for own in sets])
+    low, high = float(ends.min()), float(ends.max())
+    margin = reach * (high - low)
+    x = torch.linspace(low - margin, high + margin, _CURVE, dtype=ends.dtype)[:, None]
+    drawn = run.predict(x, num_samples, seed=seed)
+    figure, (axes,) = _figure(1, 1, (8, 3.6))
+    shades(axes, x[:, 0], drawn.mean[:, 0], drawn.spread[:, 0])
+    for own, colour, label in zip(
+        sets, (RED, "#222222"), ("observed, for training", "observed, held out"), strict=False
+    ):
+        axes.plot(own.x[:, 0].numpy(), own.y.reshape(-1).numpy(), ".", color=colour, markersize=3, label=label)
+    axes.set(xlabel=x_label, ylabel=y_label)
+    axes.legend(frameon=False, loc="best", fontsize=8)
+    return figure
+
+
+def shades(axes: Axes, x: Tensor, mean: Tensor, sd: Tensor) -> None:
+    """A mean with half, one, one and a half and two standard deviations about it: ``[N]`` each."""
+    across, middle, width = (values.detach().cpu().double().numpy() for values in (x, mean, sd))
+    for k in _SHADES:
+        label = "function ± ½, 1, 1½, 2 sd" if k == _SHADES[-1] else None
+        axes.fill_between(
+            across, middle - k * width, middle + k * width, color=BLUE, alpha=0.16, linewidth=0, label=label
+        )
+    axes.plot(across, middle, color=BLUE, linewidth=1.0, label="predictive mean")
+
+
+def traces(fit: Fit) -> Figure:
+    """Minus the loss (one draw's ELBO), the negative log likelihood and the divergence, by step.
+
+    Every step in pale, the mean over a fiftieth of all steps in full colour.
+    """
+    history = fit.history.double()
+    steps = len(history)
+    window = max(1, steps // 50)
+    curves = {"ELBO": -history[:, :2].sum(1), "negative log likelihood": history[:, 0], "divergence": history[:, 1]}
+    figure, panels = _figure(1, 3, (10, 2.8))
+    for axes, (name, values) in zip(panels, curves.items(), strict=True):
+        axes.plot(range(steps), values.numpy(), color=BLUE, alpha=0.25, linewidth=0.6)
+        smooth = values.unfold(0, window, 1).mean(1)
+        axes.plot(np.arange(len(smooth)) + window / 2, smooth.numpy(), color=BLUE, linewidth=1.3)
+        low, high = torch.quantile(values[steps // 20 :], torch.tensor([0.005, 0.995]).double())
+        margin = 0.08 * max(float(high - low), 1e-9 + 1e-3 * abs(float(high)))
+        axes.set_ylim(float(low) - margin, float(high) + margin)
+        axes.set(title=name, xlabel="step")
+    panels[0].set_ylabel("nats")
+    return figure
+
+
+def calibration(predicted: Predicted, y: Tensor, bins: int = 15) -> Figure:
+    """Accuracy by confidence, with two standard errors; below, how many predictions have it."""
+    curve = calibration_curve(predicted, y, bins)
+    confidence, accuracy, share = (values.cpu().double().numpy() for values in curve)
+    se = np.sqrt(np.clip(accuracy * (1 - accuracy), 1e-4, None) / np.maximum(share * len(y), 1))
+    figure, (top, bottom) = _figure(2, 1, (4.2, 4.6), sharex=True, height_ratios=(4, 1))
+    top.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=0.8, label="calibrated")
+    top.errorbar(
+        confidence, accuracy, yerr=2 * se, color=BLUE, marker="o", markersize=4, linewidth=1, label="observed ± 2 s.e."
+    )
+    top.set(ylim=(-0.02, 1.02), ylabel="accuracy", title=f"ECE {curve.error:.3f}")
+    top.legend(frameon=False, loc="upper left")
+    bottom.bar(confidence, share, width=0.6 / bins, color=BLUE, alpha=0.6)
+    bottom.set(xlim=(-0.02, 1.02), xlabel="confidence", ylabel="share")
+    return figure
+
+
+def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) -> Figure:
+    """ArviZ's difference of the PIT values' distribution from uniform, with its 99 % band.
+
+    Args:
+        tree: of `pyrodrop.to_arviz`, of real y.
+        held_out: of the test data, which the tree must have been made with, instead of the training data.
+        coverage: of central intervals instead.
+    """
+    from pyrodrop.analysis.az import az
+
+    if held_out:
+        if "y_observed" not in tree.children.get("predictions_constant_data", {}):
+            raise ValueError("the tree has no held-out observations: make it with to_arviz(fit, train, test)")
+        observed = tree["predictions_constant_data"]["y_observed"].rename("y")
+        tree = xr.DataTree.from_dict(
+            {
+                "posterior_predictive": tree["predictions"].to_dataset()[["y"]],
+                "observed_data": xr.Dataset({"y": observed}),
+            }
+        )
+    return _taken(az.plot_ppc_pit(tree, coverage=coverage, backend="matplotlib"))
+
+
+def k_hat(loo: Loo) -> Figure:
+    """ArviZ's plot of every observation's k-hat."""
+    from pyrodrop.analysis.az import az
+
+    if loo.elpd_data is None:
+        raise ValueError(f"there is no k-hat to draw: {loo.reason}")
+    return _taken(az.plot_khat(loo.elpd_data, visuals={"hlines": {}}, backend="matplotlib"))
+
+
+def rates(guide: Any) -> Figure:
+    """Drop rates or alphas by layer: a bar for one number, a histogram for many."""
+    found: Mapping[str, Any] = guide.rates() if hasattr(guide, "rates") else {}
+    if not found:
+        raise ValueError(f"{type(guide).__name__} has no rates to draw")
+    values = {name: torch.as_tensor(rate).detach().double().cpu().flatten() for name, rate in found.items()}
+    if all(len(rate) == 1 for rate in values.values()):
+        figure, (axes,) = _figure(1, 1, (1.5 + 1.1 * len(values), 3))
+        axes.bar(list(values), [float(rate) for rate in values.values()], color=BLUE, width=0.6)
+        axes.bar_label(axes.containers[0], fmt="%.3g", fontsize=8)  # type: ignore[arg-type]
+        axes.set_ylabel("rate")
+        axes.tick_params(axis="x", rotation=20)
+        return figure
+    figure, panels = _figure(1, len(values), (2.8 * len(values), 2.8))
+    for axes, (name, rate) in zip(panels, values.items(), strict=True):
+        wide = float(rate.max()) > 20 * float(rate.min().clamp_min(1e-12))
+        shown = rate.clamp_min(1e-12).log10() if wide else rate
+        axes.hist(shown.numpy(), bins=40, color=BLUE, alpha=0.8)
+        axes.set(title=name, xlabel="log₁₀ rate" if wide else "rate")
+    panels[0].set_ylabel("count")
+    return figure
+
+
+def weights(fit: Fit, num_samples: int = 200, *, seed: int = 0) -> Figure:
+    """By layer: all its weights' posterior draws in one histogram, over draws from their priors, where these have draws."""
+    model, guide = fit.model, fit.guide
+    if not isinstance(model, NetworkModel) or not hasattr(guide, "draw"):
+        raise TypeError("weights are drawn of a model of pyrodrop.models with a guide of pyrodrop.guides")
+    with seeded(seed, fit.device):
+        drawn = {name: _thinned(value) for name, value in guide.draw(num_samples).items()}
+        prior = {name: _prior_draws(model, name, num_samples) for name in drawn}
+    columns = min(4, len(drawn))
+    figure, panels = _figure(-(-len(drawn) // columns), columns, (2.9 * columns, 2.6 * -(-len(drawn) // columns)))
+    for axes, (name, posterior) in zip(panels, drawn.items(), strict=False):
+        own, before = posterior.numpy(), prior[name]
+        ends = np.quantile(own, [0.002, 0.998])
+        if before is not None:
+            ends = np.quantile(np.concatenate([own, before.numpy()]), [0.005, 0.995])
+        edges = np.linspace(*_apart(ends), 61).tolist()
+        if before is not None:
+            _outline(axes, before.numpy(), edges, color=GREY, label=f"prior {model.priors[name].describe()}")
+        axes.hist(own, bins=edges, weights=_density(own, edges), color=BLUE, alpha=0.55, label="posterior")
+        axes.set_yscale("log")
+        axes.set_ylim(top=axes.get_ylim()[1] * 10)  # room for the legend
+        axes.set_title(name, fontsize=8)
+        axes.legend(frameon=False, fontsize=6, loc="upper left")
+    for axes in panels[len(drawn) :]:
+        axes.axis("off")
+    figure.supylabel("density")
+    return figure
+
+
+def rotated(image: Tensor, degrees: Sequence[float]) -> Tensor:
+    """A square image turned anticlockwise by every angle: ``[R, *image.shape]``."""
+    side = math.isqrt(image.numel())
+    if side * side != image.numel():
+        raise ValueError(f"a rotated image is a square one; got shape {tuple(image.shape)}")
+    angles = torch.deg2rad(torch.as_tensor(degrees, dtype=image.dtype))
+    zero = torch.zeros_like(angles)
+    turn = torch.stack([angles.cos(), -angles.sin(), zero, angles.sin(), angles.cos(), zero], -1).reshape(-1, 2, 3)
+    shape = (len(angles), 1, side, side)
+    grid = functional.affine_grid(turn, list(shape), align_corners=False)
+    turned = functional.grid_sample(image.reshape(1, 1, side, side).expand(shape), grid, align_corners=False)
+    return turned.reshape(len(angles), *image.shape)
+
+
+def rotated_digit(
+    run: Predicts,
+    image: Tensor,
+    degrees: Sequence[float] = tuple(range(0, 181, 15)),
+    *,
+    shown: int = 3,
+    num_samples: int = 100,
+    seed: int = 0,
+) -> Figure:
+    """Softmax inputs and outputs of an image that turns, one dot a drawn function.
+
+    Args:
+        run: a classifier that predicts for images of the shape of `image`.
+        image: a square image, of any shape that the classifier takes for one example.
+        degrees: the angles.
+        shown: how many classes, those that are most probable at some angle.
+        num_samples: functions drawn.
+        seed: of the draws.
+    """
+    images = rotated(image, degrees)
+    logits = run.predict(images, num_samples, seed=seed).f.detach().cpu()
+    probabilities = logits.softmax(-1)
+    classes = probabilities.mean(0).amax(0).topk(min(shown, logits.shape[-1])).indices.sort().values.tolist()
+    figure, (upper, lower, pictures) = _figure(3, 1, (9, 5.2), sharex=True, height_ratios=(4, 4, 1))
+    step = min((abs(b - a) for a, b in itertools.pairwise(degrees)), default=10.0)
+    colours = matplotlib.colormaps["tab10"]
+    for place, label in enumerate(classes):
+        for axes, values in ((upper, logits), (lower, probabilities)):
+            x = torch.as_tensor(degrees).expand(num_samples, -1) + step * 0.2 * (place - (len(classes) - 1) / 2)
+            axes.plot(
+                x.flatten().numpy(),
+                values[..., label].flatten().numpy(),
+                "_",
+                color=colours(label % 10),
+                alpha=0.35,
+                markersize=7,
+            )
+    side = math.isqrt(image.numel())
+    pixels = images.reshape(len(images), side, side).cpu()
+    for angle, picture in zip(degrees, pixels, strict=True):
+        pictures.imshow(picture, cmap="gray_r", extent=(angle - 0.45 * step, angle + 0.45 * step, 0, 1), aspect="auto")
+    pictures.set(yticks=[], xlabel="degrees", xlim=(min(degrees) - step / 2, max(degrees) + step / 2), ylim=(0, 1))
+    pictures.set_xticks(list(degrees))
+    upper.set_ylabel("softmax input")
+    lower.set(ylabel="softmax output", ylim=(-0.03, 1.03))
+    handles = [
+        matplotlib.lines.Line2D([], [], color=colours(label % 10), marker="s", linestyle="", label=f"class {label}")  # type: ignore[attr-defined]
+        for label in classes
+    ]
+    figure.legend(handles=handles, loc="outside upper right", frameon=False, ncols=len(classes))
+    return figure
+
+
+def _figure(rows: int, columns: int, size: tuple[float, float], **grid: Any) -> tuple[Figure, Sequence[Axes]]:
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).ravel())
+
+
+def _taken(plotted: Any) -> Figure:
+    """The figure of an ArviZ plot, taken out of pyplot's hands."""
+    import matplotlib.pyplot as plt
+
+    figure: Figure = plotted.viz["figure"].item()
+    plt.close(figure)
+    figure.set_layout_engine("constrained")
+    return figure
+
+
+def _thinned(values: Tensor) -> Tensor:
+    flat = values.detach().double().cpu().flatten()
+    return flat[:: max(1, len(flat) // _WEIGHTS)]
+
+
+def _prior_draws(model: NetworkModel, name: str, num_samples: int) -> Tensor | None:
+    """Draws from a prior; None for one that has none, as if it is improper."""
+    prior, like = model.priors[name], model.weight_sites()[name]
+    count = max(1, min(num_samples, _WEIGHTS // like.numel()))
+    try:
+        with poutine.block():
+            return _thinned(torch.stack([prior.for_site(name, like).sample() for _ in range(count)]))
+    except (NotImplementedError, ValueError):
+        return None
+
+
+def _density(values: Any, edges: Any) -> Any:
+    """A histogram's weights, so that what lies outside the edges counts too."""
+    return np.full(len(values), 1 / (len(values) * (edges[1] - edges[0])))
+
+
+def _outline(axes: Axes, values: Any, edges: Any, **style: Any) -> None:
+    axes.hist(values, bins=edges, weights=_density(values, edges), histtype="step", linewidth=1.2, **style)
+
+
+def _apart(ends: Any) -> tuple[float, float]:
+    low, high = float(ends[0]), float(ends[1])
+    return (low, high) if high > low else (low - 0.5, high + 0.5)

@@ -1,0 +1,153 @@
+"""Runs of experiments, read back from their folders: results.json, and figure.png and draws.nc where the job writes them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from rich.table import Table
+
+_COLUMNS = {
+    "log_density": ".2f",
+    "rmse": ".2f",
+    "crps": ".2f",
+    "coverage_50": ".0%",
+    "coverage_95": ".0%",
+    "seconds": ".1f",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run.
+
+    Attributes:
+        folder: where it is.
+        results: what its results.json holds.
+        figures: its pictures, in alphabetical order.
+        draws: its draws.nc, if it has one.
+    """
+
+    folder: Path
+    results: dict[str, Any]
+    figures: tuple[Path, ...]
+    draws: Path | None
+
+    @property
+    def models(self) -> Mapping[str, Mapping[str, Any]]:
+        """Scores by model; a ValueError for a job that has no such table."""
+        found = self.results.get("models")
+        if not isinstance(found, dict):
+            raise ValueError(
+                f"{self.folder} is a run without a table of models, such as co2 writes; it holds {', '.join(self.results)}"
+            )
+        return found
+
+    @property
+    def data(self) -> str:
+        """The name of the data set."""
+        return str(self.results.get("settings", {}).get("data", "unknown data"))
+
+    def by_observation(self, name: str) -> dict[str, Any]:
+        """A quantity of every held-out observation (``log_density`` or ``pit``), by model; empty where it is not kept."""
+        if self.draws is None:
+            return {}
+        with xr.open_datatree(self.draws, engine="h5netcdf") as tree:
+            named = {model: tree.children[model].children for model in self.models if model in tree.children}
+            groups = {model: children["predictions"] for model, children in named.items() if "predictions" in children}
+            return {model: np.array(group[name]) for model, group in groups.items() if name in group}
+
+
+def read_run(folder: str | Path) -> Run:
+    """The run in a folder; a ValueError or FileNotFoundError if there is none."""
+    folder = Path(folder)
+    path = folder / "results.json"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"a run's folder holds a results.json, as pyrodrop run JOB --out writes it; got {folder}"
+        )
+    try:
+        results = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not whole: {error}") from None
+    if not isinstance(results, dict):
+        raise ValueError(f"{path} must hold a table; got a {type(results).__name__}")
+    draws = folder / "draws.nc"
+    return Run(folder, results, tuple(sorted(folder.glob("*.png"))), draws if draws.is_file() else None)
+
+
+@dataclass(frozen=True)
+class RunTable:
+    """Models of several runs by held-out log density, the best first.
+
+    Attributes:
+        rows: by ``folder/model``: scores, and where every run kept it the paired difference to the best with its s.e.
+        data: the data set that all were judged on.
+    """
+
+    rows: dict[str, dict[str, float | None]]
+    data: str
+
+    def __rich__(self) -> Table:
+        table = Table(
+            title=f"{self.data}, by held-out log density",
+            caption="Means per observation; s.e. of paired differences over observations. ELBOs are in each run's report: "
+            "they compare within one convention only.",
+            caption_justify="left",
+        )
+        table.add_column("run/model", no_wrap=True)
+        first = next(iter(self.rows.values()))
+        for column in first:
+            table.add_column(column.replace("_", " "), justify="right")
+        for name, row in self.rows.items():
+            table.add_row(name, *(_cell(row[column], _COLUMNS.get(column, ".2f")) for column in first))
+        return table
+
+
+def compare_runs(runs: Sequence[Run]) -> RunTable:
+    """One table of all models of all runs.
+
+    Raises:
+        ValueError: no runs, runs on different data, or without scores of held-out observations.
+    """
+    if not runs:
+        raise ValueError("compare needs the folders of runs: pyrodrop compare RUN_DIR...")
+    sets = {run.data for run in runs}
+    if len(sets) > 1:
+        raise ValueError(f"log densities of different data do not compare; these runs are of {', '.join(sorted(sets))}")
+    names = _names(runs)
+    rows: dict[str, dict[str, float | None]] = {}
+    densities: dict[str, Any] = {}
+    for run, short in zip(runs, names, strict=True):
+        densities |= {f"{short}/{model}": values for model, values in run.by_observation("log_density").items()}
+        for model, scores in run.models.items():
+            rows[f"{short}/{model}"] = {column: scores.get(column) for column in _COLUMNS}
+    if all(row["log_density"] is None for row in rows.values()):
+        raise ValueError(f"these runs have no held-out observations to compare by: {', '.join(names)}")
+    order = sorted(rows, key=lambda name: -_number(rows[name]["log_density"]))
+    if rows.keys() == densities.keys() and len({len(values) for values in densities.values()}) == 1:
+        for name in order:
+            difference = densities[name] - densities[order[0]]
+            se = float(difference.std(ddof=1) / math.sqrt(len(difference)))
+            rows[name] |= {"difference": float(difference.mean()), "difference_se": se}
+    return RunTable({name: rows[name] for name in order}, sets.pop())
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """The folders' own names, or their paths where two are alike."""
+    short = [run.folder.resolve().name for run in runs]
+    return short if len(set(short)) == len(short) else [str(run.folder) for run in runs]
+
+
+def _number(value: float | None) -> float:
+    return -math.inf if value is None or np.isnan(value) else value
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,140 @@
+"""Comparisons: differences against sums by hand, and refusals of what cannot be compared."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.gp import GaussianProcess
+from pyrodrop.analysis.held_out import kfold, log_density
+from pyrodrop.data import Dataset
+
+pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
+
+
+def test_sorted_by_held_out_density_with_paired_differences(small: Any) -> None:
+    test = small.waves(30, seed=1)
+    fits = {
+        "dropout": small.fitted(small.dropout),
+        "mean field": small.fitted(guides.MeanField),
+        "ensemble": small.fitted(guides.Point, replicates=3),
+        "process": GaussianProcess(small.waves(), "matern-5/2"),
+    }
+    table = pyrodrop.compare(fits, test, num_samples=200)
+    values = {name: fit.predict(test.x, 200).log_density(test.y).double() for name, fit in fits.items()}
+    order = sorted(values, key=lambda name: -float(values[name].mean()))
+    assert list(table.rows) == order
+    assert table.best == order[0]
+    for name, row in table.to_dict().items():
+        difference = values[name] - values[order[0]]
+        assert row["log_density"] == pytest.approx(float(values[name].mean()), rel=1e-5)
+        assert row["difference"] == pytest.approx(float(difference.mean()), rel=1e-4, abs=1e-6)
+        assert row["difference_se"] == pytest.approx(float(difference.std()) / math.sqrt(30), rel=1e-4, abs=1e-6)
+        assert "elbo" not in row
+    assert any("'dropout' is up_to_constant" in note and "'mean field' exact" in note for note in table.notes)
+    assert "log density" in str(table)
+
+
+def test_elbos_within_a_convention(small: Any) -> None:
+    fits = {"one": small.fitted(guides.MeanField), "two": small.fitted(guides.MeanField, steps=5)}
+    table = pyrodrop.compare(fits, by="elbo")
+    assert list(table.rows) == ["one", "two"]
+    elbos = {name: fit.elbo(100) for name, fit in fits.items()}
+    assert table.rows["two"]["difference"] == pytest.approx(elbos["two"].value - elbos["one"].value)
+    assert table.rows["two"]["difference_se"] == pytest.approx(math.hypot(elbos["two"].se, elbos["one"].se))
+    assert pyrodrop.compare(fits, small.waves(9), num_samples=20).rows["one"]["elbo"] == elbos["one"].value
+
+
+def mlp(width: int = 4, scale: float = 1.0, prior: Any = None) -> Any:
+    return models.MLP([1, width, 1], prior=prior or priors.Gaussian(scale), likelihood=likelihoods.Gaussian())
+
+
+def small_dropout(model: Any) -> Any:
+    return guides.BernoulliDropout(model, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "said"),
+    [
+        ((small_dropout, mlp), (guides.MeanField, mlp), r"'a' is up_to_constant.*at 'layers.0.weight'.*'b' exact"),
+        ((small_dropout, mlp), (small_dropout, lambda: mlp(scale=2.0)), r"Gaussian\(scale=1\).*Gaussian\(scale=2\)"),
+        ((small_dropout, mlp), (small_dropout, lambda: mlp(width=5)), "4 weights under.*5 weights under"),
+        ((guides.SparseDropout, lambda: mlp(prior=priors.LogUniform())), (guides.MeanField, mlp), "improper.*'b' exact"),
+        ((lambda m: guides.VariationalDropout(m, "A"), lambda: mlp(prior=priors.LogUniform())),
+         (lambda m: guides.VariationalDropout(m, "B"), lambda: mlp(prior=priors.LogUniform())), "units.*weights"),
+    ],
+    ids=["theta=0 and exact", "two prior scales", "two widths", "improper and proper", "type A and B"],
+)  # fmt: skip
+def test_elbos_of_two_conventions_are_refused_by_name(small: Any, one: Any, two: Any, said: str) -> None:
+    fits = {name: small.fitted(make, model(), steps=2) for name, (make, model) in {"a": one, "b": two}.items()}
+    with pytest.raises(ValueError, match=rf"(?s){said}.*Use held-out log density"):
+        pyrodrop.compare(fits, by="elbo")
+
+
+def test_the_same_constant_left_out_may_be_compared(small: Any) -> None:
+    rates = {str(rate): small.fitted(lambda m, r=rate: guides.BernoulliDropout(m, r), mlp()) for rate in (0.1, 0.3)}
+    assert set(pyrodrop.compare(rates, by="elbo").rows) == {"0.1", "0.3"}
+    other = small.fitted(small_dropout, mlp(), small.waves(seed=3), steps=2)
+    with pytest.raises(ValueError, match=r"'0.1' and 'x' are of different data"):
+        pyrodrop.compare(rates | {"x": other}, by="elbo")
+
+
+def test_by_loo_for_those_that_have_one(small: Any) -> None:
+    good, exact = small.conjugate(1.0)
+    wide, _ = small.conjugate(2.0)
+    narrow, _ = small.conjugate(0.25)
+    dropped = pyrodrop.Fit(good.model, guides.BernoulliDropout(good.model, 0.1).double(), good.data, good.history, {})
+    fits = {"narrow": narrow, "good": good, "wide": wide, "dropout": dropped}
+    table = pyrodrop.compare(fits, by="loo", num_samples=3000)
+    assert set(list(table.rows)[:2]) == {"good", "wide"}
+    assert abs(table.rows["good"]["elpd"] - float(exact.sum())) < 0.15
+    assert table.rows["good"]["weight"] + table.rows["wide"]["weight"] == pytest.approx(1)
+    assert table.rows["narrow"]["elpd"] is None
+    assert any(note.startswith("no LOO of narrow: k-hat is") for note in table.notes)
+    assert any(note.startswith("no LOO of dropout: log p - log q does not exist") for note in table.notes)
+
+
+def test_kfold_is_the_fits_without_each_fold(small: Any) -> None:
+    """Of a linear regression by a guide that is its exact posterior's family, against refits by hand."""
+    torch.manual_seed(1)
+    x = torch.randn(31, 1)
+    data = Dataset(x, 2 * x + 0.5 * torch.randn(31, 1))
+    model = models.from_module(
+        torch.nn.Linear(1, 1, bias=False), prior=priors.Gaussian(3.0), likelihood=likelihoods.Gaussian(4.0)
+    )
+    settings = {"steps": 400, "lr": 2e-2, "progress": False}
+    found = kfold(model, guides.MeanField(model), data, 5, num_samples=2000, **settings)
+    assert found.folds.bincount(minlength=5)[:5].tolist() == [6] * 5 if bool((found.folds >= 0).all()) else True
+    assert int((found.folds < 0).sum()) == 1
+    assert all(int((found.folds == f).sum()) == 6 for f in range(5))
+    want = 0.0
+    for f in range(5):
+        kept, held = found.folds != f, found.folds == f
+        variance = 1 / (1 / 9 + 4 * x[kept].square().sum())
+        mean = variance * 4 * (x[kept] * data.y[kept]).sum()
+        law = torch.distributions.Normal(mean * x[held], (x[held] ** 2 * variance + 0.25).sqrt())
+        want += float(law.log_prob(data.y[held]).sum())
+    assert found.elpd == pytest.approx(want, abs=0.3)
+    assert float(found.pointwise[found.folds >= 0].sum()) == pytest.approx(found.elpd)
+    with pytest.raises(ValueError, match=r"k is the number of folds and must lie in 2 \.\.\. 31"):
+        kfold(model, guides.MeanField(model), data, 1, **settings)
+
+
+def test_log_density_in_chunks_is_the_predictions(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit, test = small.fitted(small.dropout), small.waves(30, seed=1)
+    want = fit.predict(test.x, 50, seed=2).log_density(test.y).double()
+    torch.testing.assert_close(log_density(fit, test, 50, seed=2), want)
+    monkeypatch.setattr("pyrodrop.analysis.held_out._ROWS", 7)
+    torch.testing.assert_close(log_density(fit, test, 50, seed=2), want, rtol=1e-4, atol=1e-4)
+
+
+def test_mistakes() -> None:
+    with pytest.raises(ValueError, match="needs fits by name"):
+        pyrodrop.compare({})
+    with pytest.raises(ValueError, match="needs data that no fit has seen"):
+        pyrodrop.compare({"a": GaussianProcess((torch.arange(5.0), torch.arange(5.0)[:, None]), "matern-1/2")})

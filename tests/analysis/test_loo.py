@@ -1,0 +1,79 @@
+"""Leave-one-out cross-validation against its closed form, and when it must be refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.az import az
+from pyrodrop.analysis.khat import k_hat
+from pyrodrop.analysis.loo import UnreliableLoo, loo
+
+
+def plain(fit: Any) -> float:
+    """What ArviZ says of draws of q as if they were draws from the posterior."""
+    return float(az.loo(pyrodrop.to_arviz(fit, fit.data, num_samples=4000)).elpd)
+
+
+def test_of_the_exact_posterior_it_is_exact(small: Any) -> None:
+    fit, exact = small.conjugate(1.0)
+    found = loo(fit, num_samples=4000)
+    assert abs(found.elpd - float(exact.sum())) < 0.1
+    assert found.k_hat < 0.7
+    assert float((found.pointwise[0] - exact).abs().max()) < 0.05
+    assert found.se == pytest.approx(float(exact.std(correction=0)) * math.sqrt(len(exact)), rel=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter")
+def test_half_the_variance_is_flagged_where_plain_loo_is_wrong(small: Any) -> None:
+    """Too narrow a q: plain LOO is optimistic by about two nats and sees nothing; the corrected k-hat says no."""
+    fit, exact = small.conjugate(0.5)
+    off = plain(fit) - float(exact.sum())
+    assert 1.5 < off < 3.5
+    with pytest.raises(UnreliableLoo, match=r"k-hat is 0\.\d+ at its largest and above 0.7.*force=True"):
+        loo(fit, num_samples=4000)
+    forced = loo(fit, num_samples=4000, force=True)
+    assert forced.k_hat > 0.7
+    assert abs(forced.elpd - float(exact.sum())) < 0.5 * abs(off)
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter")
+def test_twice_the_variance_is_corrected_where_plain_loo_is_wrong(small: Any) -> None:
+    """Too wide a q covers the posterior: plain LOO is pessimistic by several nats, and the correction mends it."""
+    fit, exact = small.conjugate(2.0)
+    assert plain(fit) - float(exact.sum()) < -3
+    found = loo(fit, num_samples=4000)
+    assert abs(found.elpd - float(exact.sum())) < 0.1
+    assert found.k_hat < 0.5
+
+
+@pytest.mark.parametrize("shape", [0.3, 0.9])
+def test_k_hat_is_the_shape_of_the_tail(shape: float) -> None:
+    """Of ratios that are generalised Pareto themselves."""
+    u = torch.rand(20_000, dtype=torch.float64)
+    assert k_hat(torch.log((u**-shape - 1) / shape)) == pytest.approx(shape, abs=0.12)
+
+
+def test_no_density_is_nan_with_the_reason(small: Any) -> None:
+    found = loo(small.fitted(small.dropout, steps=2), num_samples=25)
+    assert math.isnan(found.elpd)
+    assert "theta -> 0" in found.reason
+    assert str(found).startswith("NaN: log p - log q does not exist at 'layers.0.weight'")
+    assert bool(found.pointwise[0].isnan().all())
+
+
+def test_mistakes(small: Any) -> None:
+    many = small.fitted(small.dropout, replicates=2, steps=2)
+    with pytest.raises(TypeError, match="densities; got a Replicates"):
+        loo(many)
+    model = models.MLP([1, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    loaded = pyrodrop.Fit(model, guides.MeanField(model), None, torch.zeros(1, 3), {})
+    with pytest.raises(ValueError, match="give them as loo"):
+        loo(loaded)
+    with pytest.raises(ValueError, match="for k-hat at least 25; got 24"):
+        loo(many[0], num_samples=24)

@@ -1,0 +1,115 @@
+"""Figures: each is drawn without pyplot's knowledge, and is not blank; what it shows is what it was given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, metrics, models, priors
+from pyrodrop.analysis import plots
+from pyrodrop.analysis.gp import GaussianProcess
+from pyrodrop.analysis.loo import loo
+
+pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
+
+
+def assert_drawn(figure: Figure) -> None:
+    """Ink in every panel that is not switched off, and no window."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    pixels = np.asarray(canvas.buffer_rgba())[..., :3]
+    height = len(pixels)
+    for axes in figure.axes:
+        if axes.axison:
+            box = axes.get_window_extent()
+            inside = pixels[height - int(box.y1) : height - int(box.y0), int(box.x0) + 2 : int(box.x1) - 2]
+            assert (inside < 250).any(-1).mean() > 0.002, axes.get_title()
+    assert plt.get_fignums() == []
+
+
+def test_a_prediction_shows_the_functions_mean_and_the_data(small: Any) -> None:
+    fit, data = small.fitted(small.dropout), small.waves()
+    figure = plots.prediction(fit, data, small.waves(9, seed=1), x_label="year", y_label="ppm")
+    assert_drawn(figure)
+    lines = figure.axes[0].get_lines()
+    x = torch.as_tensor(np.asarray(lines[0].get_xdata()), dtype=torch.float32)[:, None]
+    assert float(x.min()) == pytest.approx(1950 - 2.5)
+    np.testing.assert_allclose(lines[0].get_ydata(), fit.predict(x, 500).mean[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(lines[1].get_ydata(), data.y[:, 0])
+    assert_drawn(plots.prediction(GaussianProcess(data, "matern-5/2"), data))
+    with pytest.raises(ValueError, match="over one x and one y"):
+        plots.prediction(fit, small.classes())
+
+
+def test_traces(small: Any) -> None:
+    fit = small.fitted(small.dropout)
+    figure = plots.traces(fit)
+    assert_drawn(figure)
+    np.testing.assert_allclose(figure.axes[0].get_lines()[0].get_ydata(), -fit.losses, rtol=1e-5)
+    assert_drawn(plots.traces(small.fitted(small.dropout, steps=1)))
+
+
+def test_a_calibration_curve_is_the_metrics(small: Any) -> None:
+    data = small.classes(200)
+    prediction = small.fitted(guides.MeanField, small.classifier(), data).predict(data.x, 50)
+    figure = plots.calibration(prediction, data.y, bins=5)
+    assert_drawn(figure)
+    curve = metrics.calibration_curve(prediction, data.y, 5)
+    np.testing.assert_allclose(figure.axes[0].get_lines()[1].get_ydata(), curve.accuracy)
+
+
+def test_arvizs_pictures(small: Any) -> None:
+    fit, _ = small.conjugate(1.0)
+    assert_drawn(plots.k_hat(loo(fit, num_samples=500)))
+    tree = pyrodrop.to_arviz(fit, fit.data, fit.data, num_samples=200)
+    for options in ({}, {"coverage": True}, {"held_out": True}):
+        assert_drawn(plots.pit(tree, **options))
+    with pytest.raises(ValueError, match="no held-out observations"):
+        plots.pit(pyrodrop.to_arviz(fit, fit.data, num_samples=30), held_out=True)
+    with pytest.raises(ValueError, match="no k-hat to draw: log p - log q does not exist"):
+        plots.k_hat(loo(small.fitted(small.dropout, steps=2), num_samples=25))
+
+
+def test_rates_by_layer(small: Any) -> None:
+    model = small.regressor()
+    figure = plots.rates(guides.BernoulliDropout(model, {"layers.0.*": 0.1, "*": 0.3}))
+    assert_drawn(figure)
+    assert [bar.get_height() for bar in figure.axes[0].patches] == pytest.approx([0.1, 0.3])
+    assert_drawn(plots.rates(guides.SparseDropout(model)))
+    with pytest.raises(ValueError, match="MeanField has no rates"):
+        plots.rates(guides.MeanField(model))
+
+
+@pytest.mark.parametrize(
+    "prior", [priors.Gaussian(), priors.LogUniform(), priors.Horseshoe()], ids=["normal", "improper", "latent"]
+)
+def test_weights_beside_their_priors(small: Any, prior: Any) -> None:
+    """Histograms integrate to the share of draws inside; an improper prior is left out."""
+    model = models.MLP([1, 8, 1], prior=prior, likelihood=likelihoods.Gaussian())
+    figure = plots.weights(small.fitted(guides.MeanField, model, steps=5))
+    assert_drawn(figure)
+    axes = figure.axes[0]
+    bars = [patch for patch in axes.patches if patch.get_label() != "prior" and hasattr(patch, "get_height")]
+    assert 0.95 < sum(bar.get_height() * bar.get_width() for bar in bars) < 1.001
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert any(label.startswith("prior") for label in labels) == (not isinstance(prior, priors.LogUniform))
+
+
+def test_a_rotated_digit(small: Any) -> None:
+    """A quarter turn is torch.rot90, which turns anticlockwise."""
+    image = torch.rand(10, 10)
+    torch.testing.assert_close(plots.rotated(image, [90.0])[0], torch.rot90(image), atol=1e-4, rtol=0)
+    torch.testing.assert_close(plots.rotated(image.flatten(), [0.0])[0], image.flatten())
+    model = models.MLP([100, 8, 3], prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
+    data = pyrodrop.data.Dataset(torch.rand(12, 100), torch.arange(12) % 3)
+    fit = small.fitted(small.dropout, model, data, steps=2)
+    assert_drawn(plots.rotated_digit(fit, image.flatten(), num_samples=10))
+    with pytest.raises(ValueError, match="is a square one"):
+        plots.rotated(torch.rand(99), [1.0])

@@ -1,0 +1,149 @@
+"""Runs read back: one table of several, and the page of one in a real browser."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from pyrodrop import cli, guides, metrics
+from pyrodrop.analysis.experiments.report import write_draws
+from pyrodrop.analysis.runs import compare_runs, read_run
+from pyrodrop.data import Split
+
+
+@pytest.fixture
+def folder(small: Any, tmp_path: Path) -> Path:
+    """What a job would leave, of two small fits; one name would break a page that does not escape it."""
+    train, test = small.waves(), small.waves(30, seed=1)
+    series = Split("waves", train, test, "year", "m", "made here")
+    fits = {"dropout": small.fitted(small.dropout), "mean field": small.fitted(guides.MeanField, steps=20)}
+    predictions = {name: fit.predict(test.x, 100) for name, fit in fits.items()}
+    out = tmp_path / "a <run>"
+    out.mkdir()
+    rows = {
+        name: metrics.regression_scores(p, test.y) | {"elbo": None, "seconds": 1.5} for name, p in predictions.items()
+    }
+    content = {
+        "models": rows,
+        "facts": {"the sd grows & grows": True, "it < 2": False},
+        "settings": {"data": "waves", "seed": 0, "networks": {"dropout": {"steps": 150, "guide": "<b>"}}},
+        "published": [1, 2],
+    }
+    (out / "results.json").write_text(json.dumps(content))
+    settings = {"preset": "default", "seed": 0, "device": "cpu"}
+    write_draws(out / "draws.nc", series, {n: (p, p) for n, p in predictions.items()}, test.x, settings)
+    figure = Figure(figsize=(3, 2))
+    figure.subplots().plot([1, 3, 2])
+    figure.savefig(out / "figure.png")
+    return out
+
+
+def test_several_runs_in_one_table(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    table = compare_runs([read_run(folder), read_run(other)])
+    assert len(table.rows) == 4
+    values = [row["log_density"] for row in table.rows.values()]
+    assert values == sorted(values, key=lambda v: -float(v or 0))
+    density = read_run(folder).by_observation("log_density")
+    *_, worst = table.rows
+    best = next(iter(table.rows))
+    difference = density[worst.split("/")[1]] - density[best.split("/")[1]]
+    assert table.rows[worst]["difference"] == pytest.approx(difference.mean())
+    assert table.rows[worst]["difference_se"] == pytest.approx(difference.std(ddof=1) / math.sqrt(30))
+    assert table.rows[worst]["log_density"] == pytest.approx(density[worst.split("/")[1]].mean(), rel=1e-5)
+    assert cli.main(["compare", str(folder), str(other)]) == 0
+    shown = capsys.readouterr().out
+    assert "other/dropout" in shown
+    assert "held-out log density" in shown
+
+
+def test_what_cannot_be_compared_is_said_in_a_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    results = json.loads((other / "results.json").read_text())
+    for change, said in (
+        (results | {"settings": {"data": "tides"}}, "these runs are of tides, waves"),
+        ({"rows": 1}, "a run without a table of models"),
+    ):
+        (other / "results.json").write_text(json.dumps(change))
+        (folder / "results.json").write_text(json.dumps(results if "models" in change else change))
+        assert cli.main(["compare", str(folder), str(other)]) == 2
+        assert said in capsys.readouterr().err
+    (other / "results.json").write_text("{")
+    assert cli.main(["compare", str(other)]) == 2
+    assert "is not whole" in capsys.readouterr().err
+    for words, said in (
+        (["compare"], "needs the folders of runs"),
+        (["compare", str(tmp_path)], "holds a results.json"),
+        (["report", str(tmp_path / "nowhere")], "holds a results.json"),
+        (["report", str(folder), "-o", str(tmp_path / "no" / "page.html")], "a folder that exists"),
+    ):
+        assert cli.main(words) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_the_page_needs_no_other_file_and_escapes_names(folder: Path, tmp_path: Path) -> None:
+    assert cli.main(["report", str(folder), "-o", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert len(re.findall("<img ", page)) == 2
+    assert all(source.startswith("data:image/png;base64,") for source in re.findall(r'(?:src|href)="([^"]*)"', page))
+    assert "a &lt;run&gt;" in page
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+    assert "yes: the sd grows &amp; grows" in page
+    assert cli.main(["report", str(folder)]) == 0
+    assert (folder / "report.html").read_text() == page
+
+
+def test_the_page_in_a_browser(folder: Path, tmp_path: Path) -> None:
+    """Both pictures decode, no error is logged, and the screenshot is not blank."""
+    browser = next(
+        (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+    )
+    if browser is None:
+        pytest.skip("needs chromium or google-chrome")
+    cli.main(["report", str(folder), "-o", str(tmp_path / "page.html")])
+    probe = (
+        "<script>let errors = 0; onerror = () => errors++; onload = () => document.body.dataset.seen = "
+        "[...document.images].map(i => i.complete ? i.naturalWidth : 0).join() + ';' + errors + ';' + "
+        "document.body.scrollWidth</script></head>"
+    )
+    (tmp_path / "probed.html").write_text((tmp_path / "page.html").read_text().replace("</head>", probe, 1))
+    words = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path}/profile",
+        "--window-size=1200,1400",
+    ]
+    dom = subprocess.run(
+        [*words, "--dump-dom", f"file://{tmp_path}/probed.html"], capture_output=True, text=True, timeout=120
+    )
+    seen = re.search(r'data-seen="([\d,]+);(\d+);(\d+)"', dom.stdout)
+    assert seen is not None, dom.stderr[-500:]
+    assert all(int(width) > 100 for width in seen[1].split(","))
+    assert len(seen[1].split(",")) == 2
+    assert seen[2] == "0"
+    assert int(seen[3]) <= 1200  # wide tables scroll in their own box
+    shot = tmp_path / "shot.png"
+    subprocess.run(
+        [*words, f"--screenshot={shot}", f"file://{tmp_path}/page.html"], capture_output=True, timeout=120, check=True
+    )
+    pixels = np.asarray(imread(shot))[..., :3]
+    assert pixels.shape[:2] == (1400, 1200)
+    ink = (pixels < 0.9).any(-1)
+    assert all(part.mean() > 0.003 for part in np.array_split(ink[:1000], 4))
