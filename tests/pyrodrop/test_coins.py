@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from pyrodrop.distributions.coins import coins, toss
+from pyrodrop.distributions.coins import coins, toss, toss_one
 
 
 @pytest.mark.parametrize("keep", [0.1, 0.5, 0.95, 1 - 1e-4, 1e-3])
@@ -58,3 +58,11 @@ def test_within_vmap_its_rules_of_randomness_hold() -> None:
     assert not torch.equal(draws[0], draws[1])
     with pytest.raises(RuntimeError, match="randomness"):
         torch.vmap(lambda z: z + coins(keep, (100,)))(over)
+
+
+@pytest.mark.parametrize("keep", [0.05, 0.5, 0.95, 1 - 1e-7])
+def test_one_draw_is_the_first_of_many(keep: float) -> None:
+    for seed in range(20):
+        (many,) = toss(torch.tensor([keep]).double(), (7, 30), [torch.Generator().manual_seed(seed)])
+        torch.manual_seed(seed)
+        assert torch.equal(toss_one(float(torch.tensor(keep).double()), (7, 30)), many)
