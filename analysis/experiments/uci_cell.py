@@ -55,8 +55,8 @@ class Cell:
 
     def plan(self, device: torch.device) -> Plan:
         precision = self.column.precision if self.precision == "auto" else self.precision
-        setting, epochs = SETTINGS[self.data], PROTOCOLS[self.protocol].epochs(self.data)
-        return Plan(epochs, setting.hidden, precision, self.penalty, self.seed, device)
+        protocol, hidden = PROTOCOLS[self.protocol], SETTINGS[self.data].hidden
+        return Plan(protocol.epochs(self.data), protocol.batch, hidden, precision, self.penalty, self.seed, device)
 
     def points(self) -> list[Point]:
         """The grid."""
@@ -99,7 +99,13 @@ def run_cell(cell: Cell, folder: Path, device: torch.device, progress: bool | No
         "chosen": chosen,
         "rmse": [score[0] for score in scores if score],
         "log_density": [score[1] for score in scores if score],
-        "plan": {"epochs": plan.epochs, "hidden": plan.hidden, "precision": plan.precision, "draws": _draws(cell)},
+        "plan": {
+            "epochs": plan.epochs,
+            "batch": plan.batch,
+            "hidden": plan.hidden,
+            "precision": plan.precision,
+            "draws": _draws(cell),
+        },
         "seconds": spent + time.perf_counter() - start,
         "versions": versions(),
         "machine": {"processor": processor(), "device": device.type, "threads": torch.get_num_threads()},

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from pyrodrop import guides, likelihoods, priors
-from pyrodrop.analysis.experiments.uci_protocol import BATCH, LR, Point, Protocol
+from pyrodrop.analysis.experiments.uci_protocol import LR, Point, Protocol
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.guides import Guide
@@ -49,6 +49,7 @@ class Plan:
     """What all trainings of a cell have in common; the noise is ``grid``, ``learned`` or ``heteroscedastic``."""
 
     epochs: int
+    batch: int
     hidden: int
     precision: str
     penalty: Penalty
@@ -94,11 +95,11 @@ class Column:
         own = [part for part in parts for _ in range(self.members)]
         seed = plan.seed + first * self.members
         built = [self.build(part.train, plan, part.point, seed + number) for number, part in enumerate(own)]
-        steps = plan.epochs * -(-len(parts[0].train) // BATCH)
+        steps = plan.epochs * -(-len(parts[0].train) // plan.batch)
         schedule = (lambda step: 0.5 * (1 + math.cos(math.pi * step / steps))) if self.decays else None
         many = fit(
             [model for model, _ in built], [guide for _, guide in built], [part.train for part in own],
-            replicates=len(own), steps=steps, batch_size=BATCH, lr=self.rate_of, schedule=schedule, estimator="local",
+            replicates=len(own), steps=steps, batch_size=plan.batch, lr=self.rate_of, schedule=schedule, estimator="local",
             engine=plan.engine, device=plan.device, seed=seed, progress=progress,
         )  # fmt: skip
         found: list[Predicts | None] = []
@@ -111,7 +112,7 @@ class Column:
 
     def at_once(self, rows: int, plan: Plan) -> int:
         """How many parts to train in one fit: the losses of all their steps are kept."""
-        return max(1, _LOSSES // (plan.epochs * -(-rows // BATCH) * self.members))
+        return max(1, _LOSSES // (plan.epochs * -(-rows // plan.batch) * self.members))
 
     def rate_of(self, name: str) -> float:
         """Learning rate of a parameter."""
