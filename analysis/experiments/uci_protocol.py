@@ -6,8 +6,8 @@
     quick     gal2016 with 1,000 draws: for looking at many posteriors
 
 Gal & Ghahramani (2016), section 5.3; GitHub yaringal/DropoutUncertaintyExps, whose re-run of 2018 searched the grid. One
-hidden layer of ReLU units, Adam, y standardised by the training rows, tau in raw units of y. The paper has minibatches of 32,
-the re-run 128: 400 epochs of the latter are too few steps for table 1, on yacht by a factor of two in the RMSE.
+hidden layer of ReLU units, Adam, y standardised by the training rows, tau in raw units of y. Minibatches are of 32,
+in the re-run of 128: 400 epochs of the latter are too few steps for table 1, on yacht by a factor of two in the RMSE.
 """
 
 from __future__ import annotations
