@@ -13,8 +13,8 @@ import torch
 
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.experiments.report import console
-from pyrodrop.analysis.experiments.uci_cell import Cell, load, run_cell
-from pyrodrop.analysis.experiments.uci_columns import COLUMNS, Penalty, Precision
+from pyrodrop.analysis.experiments.uci_cell import POSTERIORS, Cell, load, run_cell
+from pyrodrop.analysis.experiments.uci_plan import Penalty, Precision
 from pyrodrop.analysis.experiments.uci_protocol import PROTOCOLS, SETTINGS, chosen_sets
 from pyrodrop.analysis.experiments.uci_table import markdown, page
 from pyrodrop.data import uci
@@ -41,7 +41,8 @@ def run(
     Args:
         data: sets: boston, concrete, energy, kin8nm, naval, power, protein, wine, yacht, year; small for the five that
             take minutes, all for the nine. Small if left out.
-        guides: posteriors, see the README; bernoulli if left out.
+        guides: posteriors: bernoulli, mean-field, variational-a, variational-b, sparse, ard, concrete, ensemble, gp, nngp;
+            bernoulli if left out.
         protocol: quick and gal2016 train 400 epochs with published settings; gal2018 4,000, and searches.
         precision: of the noise: from the published grid, learned or heteroscedastic; auto is each posterior's own.
         penalty: of the weights of MC dropout: what the released code minimises, or the paper's.
@@ -55,7 +56,7 @@ def run(
         The cells by set and guide.
     """
     names = chosen_sets(data or ["small"])
-    columns = [known(guide, COLUMNS, "posterior of the UCI table") for guide in guides or ["bernoulli"]]
+    columns = [known(guide, POSTERIORS, "posterior of the UCI table") for guide in guides or ["bernoulli"]]
     if splits is not None and splits < 1:
         raise ValueError(f"splits is how many of the published splits to take and must be at least 1; got {splits}")
     folder = writable_folder(out or Path("runs") / f"uci-{protocol}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from typing import Any
 import torch
 
 from pyrodrop.analysis.experiments.report import processor, versions
-from pyrodrop.analysis.experiments.uci_columns import COLUMNS, Column, Part, Penalty, Plan, Precision
+from pyrodrop.analysis.experiments.uci_columns import COLUMNS
+from pyrodrop.analysis.experiments.uci_plan import Noise, Part, Penalty, Plan, Posterior, Precision
+from pyrodrop.analysis.experiments.uci_process import PROCESSES
 from pyrodrop.analysis.experiments.uci_protocol import PROTOCOLS, SETTINGS, VALIDATION, Point
 from pyrodrop.data import Dataset, Splits, uci
 from pyrodrop.data.splits import standardized
@@ -29,6 +31,7 @@ from pyrodrop.files import write_json
 from pyrodrop.metrics import rmse
 from pyrodrop.predictive import Predicts
 
+POSTERIORS: Mapping[str, Posterior] = {**COLUMNS, **PROCESSES}
 _HELD = 4_000_000  # function values at a time
 _TEST_SEED = 100_000  # added to the seed where the trainings for the test begin
 
@@ -46,22 +49,29 @@ class Cell:
     seed: int
 
     @property
-    def column(self) -> Column:
-        return COLUMNS[self.guide]
+    def column(self) -> Posterior:
+        return POSTERIORS[self.guide]
+
+    @property
+    def noise(self) -> Noise:
+        """What the noise is; a ValueError if this posterior cannot have it."""
+        noises = self.column.noises
+        if self.precision != "auto" and self.precision not in noises:
+            raise ValueError(f"precision of {self.guide} is auto or {', '.join(noises)}; got {self.precision}")
+        return noises[0] if self.precision == "auto" else self.precision
 
     def file(self, folder: Path) -> Path:
         """Where its results are."""
         return folder / f"{self.data}-{self.guide}.json"
 
     def plan(self, device: torch.device) -> Plan:
-        precision = self.column.precision if self.precision == "auto" else self.precision
         protocol, hidden = PROTOCOLS[self.protocol], SETTINGS[self.data].hidden
-        return Plan(protocol.epochs(self.data), protocol.batch, hidden, precision, self.penalty, self.seed, device)
+        return Plan(protocol.epochs(self.data), protocol.batch, hidden, self.noise, self.penalty, self.seed, device)
 
     def points(self) -> list[Point]:
         """The grid."""
-        fixed = (self.column.precision if self.precision == "auto" else self.precision) == "grid"
-        return PROTOCOLS[self.protocol].points(self.data, fixed_precision=fixed, with_rate=self.column.with_rate)
+        protocol, fixed = PROTOCOLS[self.protocol], self.noise == "grid"
+        return protocol.points(self.data, fixed_precision=fixed, with_rate=self.column.with_rate)
 
 
 def load(cell: Cell, folder: Path) -> dict[str, Any] | None:

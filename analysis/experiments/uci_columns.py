@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
 import torch
 
 from pyrodrop import guides, likelihoods, priors
+from pyrodrop.analysis.experiments.uci_plan import Noise, Part, Penalty, Plan
 from pyrodrop.analysis.experiments.uci_protocol import LR, Point, Protocol
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
@@ -28,34 +28,10 @@ from pyrodrop.models.mlp import Perceptron
 from pyrodrop.predictive import Predicts
 from pyrodrop.priors import Prior
 from pyrodrop.replicates import Replicates
-from pyrodrop.stepper import Name as EngineName
 from pyrodrop.svi import fit
 
-Penalty = Literal["released", "paper"]
-Precision = Literal["auto", "grid", "learned", "heteroscedastic"]
 _LOSSES = 25_000_000  # steps of replicates in one fit
 _START = 10.0  # learned precisions start at this over the variance of y
-
-
-class Part(NamedTuple):
-    """One training of the table: rows, and the point of the grid."""
-
-    train: Dataset
-    point: Point
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What all trainings of a cell have in common; the noise is ``grid``, ``learned`` or ``heteroscedastic``."""
-
-    epochs: int
-    batch: int
-    hidden: int
-    precision: str
-    penalty: Penalty
-    seed: int
-    device: torch.device
-    engine: EngineName = "auto"
 
 
 @dataclass(frozen=True)
@@ -66,7 +42,7 @@ class Column:
         summary: one line.
         guide: from a model and a drop rate to the posterior.
         prior: from the training rows, the point and the penalty to the weights' prior.
-        precision: what the noise is unless the user says otherwise.
+        noises: what the noise can be, its own choice first.
         with_rate: whether it has a drop rate to set.
         lr: learning rate; of a learned precision ten times that.
         decays: whether the rate falls to 0 along a cosine, which learned variances need and Keras' Adam did not have.
@@ -76,22 +52,18 @@ class Column:
     summary: str
     guide: Callable[[NetworkModel, float | None], Guide]
     prior: Callable[[Dataset, Point, Penalty], Prior]
-    precision: Literal["grid", "learned", "heteroscedastic"] = "learned"
+    noises: tuple[Noise, ...] = ("learned", "grid", "heteroscedastic")
     with_rate: bool = False
     lr: float = 5e-3
     decays: bool = True
     members: int = 1
 
     def draws(self, protocol: Protocol) -> int:
-        """How many functions predict."""
+        """As many as the protocol says, or the members of an ensemble."""
         return self.members if self.members > 1 else protocol.draws
 
     def predictors(self, parts: Sequence[Part], plan: Plan, first: int, progress: bool | None) -> list[Predicts | None]:
-        """A trained posterior for every part, all in one replicated fit; None for one whose loss was not finite.
-
-        Part number i has the seed ``plan.seed + first + i``, and so do its initial weights; the members of an ensemble
-        have as many each.
-        """
+        """All in one replicated fit. A seed decides the initial weights too."""
         own = [part for part in parts for _ in range(self.members)]
         seed = plan.seed + first * self.members
         built = [self.build(part.train, plan, part.point, seed + number) for number, part in enumerate(own)]
@@ -111,7 +83,7 @@ class Column:
         return found
 
     def at_once(self, rows: int, plan: Plan) -> int:
-        """How many parts to train in one fit: the losses of all their steps are kept."""
+        """As many as memory has room for: the losses of all their steps are kept."""
         return max(1, _LOSSES // (plan.epochs * -(-rows // plan.batch) * self.members))
 
     def rate_of(self, name: str) -> float:
@@ -162,7 +134,7 @@ COLUMNS = {
         "MC dropout (Gal & Ghahramani 2016)",
         lambda model, rate: guides.BernoulliDropout(model, rate or 0.0),
         _gal,
-        precision="grid",
+        noises=("grid", "learned", "heteroscedastic"),
         with_rate=True,
         lr=LR,
         decays=False,

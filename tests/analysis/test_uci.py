@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import logsumexp
+from scipy.stats import norm
 from torch import Tensor
 
 import pyrodrop
 from pyrodrop import cli
 from pyrodrop.analysis.experiments import uci_cell
 from pyrodrop.analysis.experiments.uci_cell import Cell, divided, run_cell, score
-from pyrodrop.analysis.experiments.uci_columns import COLUMNS, Part, Plan
+from pyrodrop.analysis.experiments.uci_columns import COLUMNS
+from pyrodrop.analysis.experiments.uci_plan import Part, Plan
 from pyrodrop.analysis.experiments.uci_protocol import PROTOCOLS, RATES, SETTINGS, Point, Protocol, chosen_sets
 from pyrodrop.analysis.experiments.uci_table import distance, markdown, mean_and_error, page
 from pyrodrop.data import uci
@@ -149,7 +151,7 @@ def test_ten_thousand_draws_do_not_underflow(data_folder: Path) -> None:
 def test_a_network_of_the_table_is_the_same_alone(guide: str, short: None) -> None:
     """The second of three that differ in rows and grid point, as a fit of its own by Pyro: parameters and scores."""
     column = COLUMNS[guide]
-    plan = replace(PLAN, precision=column.precision)
+    plan = replace(PLAN, precision=column.noises[0])
     grid = PROTOCOLS["gal2018"].points("yacht", with_rate=column.with_rate)
     trains, tests = zip(*(divided(uci("yacht"), split) for split in (0, 3, 5)), strict=True)
     parts = [Part(train, point) for train, point in zip(trains, grid[:3], strict=True)]
@@ -181,6 +183,26 @@ def test_every_column_has_an_elbo(guide: str, data_folder: Path) -> None:
         assert bool(torch.isfinite(terms.loss))
         assert model.outputs(posterior.draw(3), data.x).shape == (3, len(data), outputs)
     assert column.rate_of("likelihood.precision") == 10 * column.rate_of("loc.layers.0.weight")
+
+
+@pytest.mark.parametrize("guide", ["gp", "nngp"])
+def test_gaussian_processes_are_columns(guide: str, tmp_path: Path, data_folder: Path) -> None:
+    """Scores against the closed form of their own Gaussian law; no grid, and no other noise than their own."""
+    cell = replace(SEARCH, guide=guide, splits=1)
+    content = run_cell(cell, tmp_path, CPU, False)
+    assert content["validation"] is None
+    split = uci("yacht")[0]
+    (process,) = uci_cell.POSTERIORS[guide].predictors(
+        [Part(split.train, cell.points()[0])], cell.plan(CPU), 100_000, False
+    )
+    law = process.predict(split.test.x, 1).law  # type: ignore[union-attr]
+    mean, sd = law.mean[0].numpy(), law.variance[0].sqrt().numpy()
+    y = split.test.y.double().numpy()
+    assert content["rmse"][0] == pytest.approx(np.sqrt(((y - mean) ** 2).mean()), rel=1e-5)
+    assert content["log_density"][0] == pytest.approx(norm.logpdf(y, mean, sd).mean(), rel=1e-5)
+    assert content["rmse"][0] < 1.5
+    with pytest.raises(ValueError, match=f"precision of {guide} is auto or learned; got grid"):
+        replace(cell, precision="grid").points()
 
 
 def test_a_killed_run_ends_with_the_same_numbers(short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
