@@ -6,6 +6,7 @@ thread each, and are kept as they are done: run the same command again to go on.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,7 +54,7 @@ def run(
         quiet: show no progress, only the table.
 
     Returns:
-        The cells by set and guide.
+        The cells of the folder, by set and guide: those of earlier runs stay in the table.
     """
     names = chosen_sets(data or ["small"])
     columns = [known(guide, POSTERIORS, "posterior of the UCI table") for guide in guides or ["bernoulli"]]
@@ -74,9 +75,16 @@ def run(
         run_cell(missing[order[0]], folder, where, False if quiet else None)
     elif order:
         train_each(_one, order, quiet, device=where, cells=missing, folder=folder)
-    done = {key: found for key, cell in cells.items() if (found := load(cell, folder)) is not None}
+    done = _all(folder, protocol)
     _write(folder, done, PROTOCOLS[protocol].published)
     return {f"{name}/{column}": content for (name, column), content in done.items()}
+
+
+def _all(folder: Path, protocol: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Every cell of this protocol in the folder, in the order of sets and posteriors."""
+    files = {(name, guide): folder / f"{name}-{guide}.json" for name in SETTINGS for guide in POSTERIORS}
+    contents = {key: json.loads(file.read_text()) for key, file in files.items() if file.exists()}
+    return {key: content for key, content in contents.items() if content["cell"]["protocol"] == protocol}
 
 
 def _one(

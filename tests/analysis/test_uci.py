@@ -275,6 +275,8 @@ def test_the_command_makes_the_table(short: None, tmp_path: Path, capsys: pytest
     assert cli.main(words) == 0
     assert (tmp_path / "table.md").read_text() == first
     assert "published" in capsys.readouterr().out
+    assert cli.main([w if w != "bernoulli" else "ensemble" for w in words]) == 0
+    assert "| set | published | bernoulli | ensemble |" in (tmp_path / "table.md").read_text()
 
 
 @pytest.mark.parametrize(
