@@ -82,7 +82,7 @@ def run(
 
 def _all(folder: Path, protocol: str) -> dict[tuple[str, str], dict[str, Any]]:
     """Every cell of this protocol in the folder, in the order of sets and posteriors."""
-    files = {(name, guide): folder / f"{name}-{guide}.json" for name in SETTINGS for guide in POSTERIORS}
+    files = {(name, guide): folder / f"{name}-{guide}.json" for guide in POSTERIORS for name in SETTINGS}
     contents = {key: json.loads(file.read_text()) for key, file in files.items() if file.exists()}
     return {key: content for key, content in contents.items() if content["cell"]["protocol"] == protocol}
 
