@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, get_type_hints
 
 import jsonargparse
 
@@ -58,7 +61,7 @@ def _command(words: list[str]) -> int:
     parser = jsonargparse.ArgumentParser(prog=f"pyrodrop run {name}", description=JOBS[name].summary)
     parser.add_function_arguments(function, skip={"quiet"}, fail_untyped=True)
     parser.add_argument("--quiet", action="store_true", help="show no progress, only the result")
-    function(**parser.parse_args(options).as_dict())
+    function(**parser.parse_args(_gathered(options, function)).as_dict())
     return 0
 
 
@@ -84,6 +87,21 @@ def _report(words: list[str]) -> int:
     chosen = parser.parse_args(words)
     print(f"report: {write_page(read_run(chosen.folder), chosen.output or f'{chosen.folder}/report.html')}")
     return 0
+
+
+def _gathered(options: list[str], function: Callable[..., Any]) -> list[str]:
+    """``--data yacht boston`` as the parser takes a list, ``--data=["yacht", "boston"]``."""
+    lists = {f"--{name}" for name, kind in get_type_hints(function).items() if "list[" in str(kind)}
+    words: list[str] = []
+    left = list(options)
+    while left:
+        word = left.pop(0)
+        if word in lists:
+            values = list(itertools.takewhile(lambda value: not value.startswith("--"), left))
+            del left[: len(values)]
+            word = f"{word}={json.dumps(values)}"
+        words.append(word)
+    return words
 
 
 def _columns(rows: dict[str, str]) -> None:

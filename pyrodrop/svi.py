@@ -154,6 +154,8 @@ def fit(  # type: ignore[misc]  # the overloads say what comes back, not every s
     if replicates is not None:
         if checkpoint is not None:
             raise ValueError("replicates keep no checkpoint; got checkpoint and replicates both")
+        if engine == "pyro":
+            raise ValueError("replicates are one traced step: engine must be auto, traced or compiled; got 'pyro'")
         seeds = [seed + r for r in range(replicates)]
         problems = _problems(model, guide, data, seeds, estimator, device)
         for problem in problems[:1]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.benchmarks.timing import Parameters
 from pyrodrop.minibatches import Minibatches
 from pyrodrop.problem import Problem
 from pyrodrop.stepper import Name
@@ -81,7 +82,8 @@ def lenet(before: Callable[[], nn.Module]) -> nn.Sequential:
     )  # fmt: skip
 
 
-Steps = tuple[Callable[[], object], list[Tensor]]  # makes as many steps as a timing has; the parameters that they move
+# Makes as many steps as a timing has; the parameters that they move, or what reads them where a step makes new ones.
+Steps = tuple[Callable[[], object], Parameters]
 
 
 def plain(network: Network, *, fused: bool = False) -> Steps:

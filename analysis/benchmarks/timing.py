@@ -49,14 +49,30 @@ def machine() -> str:
     return f"{processor}, {torch.get_num_threads()} thread(s), torch {torch.__version__}, Python {platform.python_version()}"
 
 
-def moves_all(steps: Callable[[], object], parameters: Iterable[Tensor], name: str) -> None:
-    """Make steps and see that every parameter changed, or raise a RuntimeError: nothing is timed that does not train."""
-    parameters = list(parameters)
-    before = [p.detach().clone() for p in parameters]
+Parameters = Iterable[Tensor] | Callable[[], Iterable[Tensor]]
+
+
+def moves_all(steps: Callable[[], object], parameters: Parameters, name: str) -> None:
+    """Make steps and see that every parameter changed and is finite, or raise a RuntimeError.
+
+    Nothing is timed that does not train. `parameters` are tensors that the steps change in place, or what reads them.
+    """
+    held = None if callable(parameters) else list(parameters)
+
+    def values() -> list[Tensor]:
+        return [p.detach().clone() for p in (held if held is not None else parameters())]  # type: ignore[operator]
+
+    before = values()
     steps()
-    still = [tuple(p.shape) for p, b in zip(parameters, before, strict=True) if torch.equal(p.detach(), b)]
+    after = values()
+    if not before:
+        raise RuntimeError(f"{name} names no parameters, so that it cannot be seen to train")
+    still = [tuple(a.shape) for a, b in zip(after, before, strict=True) if torch.equal(a, b)]
     if still:
-        raise RuntimeError(f"{name} leaves {len(still)} of {len(parameters)} parameters as they are: shapes {still}")
+        raise RuntimeError(f"{name} leaves {len(still)} of {len(after)} parameters as they are: shapes {still}")
+    broken = [tuple(a.shape) for a in after if not bool(a.isfinite().all())]
+    if broken:
+        raise RuntimeError(f"{name} makes {len(broken)} of {len(after)} parameters infinite or NaN: shapes {broken}")
 
 
 def report(title: str, rows: Mapping[str, Mapping[str, float]], form: str = ".2f") -> None:

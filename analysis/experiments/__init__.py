@@ -14,6 +14,7 @@ JOBS = {
     "concrete": Job(
         "concrete dropout: error, uncertainty and learned rates on synthetic data (Gal, Hron & Kendall 2017)"
     ),
+    "uci": Job("nine UCI regression sets, all splits: dropout and other posteriors (Gal & Ghahramani 2016, table 1)"),
 }
 
 

@@ -27,6 +27,14 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {package: version(package) for package in _PACKAGES}
 
 
+def processor() -> str:
+    """Name of this machine's processor."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
+
+
 def console() -> Console:
     """Where tables go: as wide as the terminal, or wide where the output is no terminal."""
     screen = Console()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from pyrodrop.distributions.coins import toss
+from pyrodrop.distributions.coins import toss, toss_one
 from pyrodrop.stepper.untraceable import Untraceable
 
 _A: Any = torch.ops.aten
@@ -55,10 +55,14 @@ class Source:
         self.noises, self.generators, self.first = noises, generators, noises[0]
         if self.first.kind == "coins":
             self.keep = torch.stack([noise.like.double() for noise in noises])
+            alone = list(generators) == [None] and not self.keep.is_cuda
+            self.rate = float(self.keep.flatten()[0]) if alone and bool((self.keep == self.keep.max()).all()) else None
 
     def draw(self) -> Tensor:
         """Fresh numbers, ``[R, ...]``."""
         if self.first.kind == "coins":
+            if self.rate is not None:
+                return toss_one(self.rate, self.first.shape)[None]
             return toss(self.keep, self.first.shape, self.generators)
         drawn = self.first.empty(len(self.noises))
         for noise, place, generator in zip(self.noises, drawn.unbind(0), self.generators, strict=True):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from pyrodrop.distributions.coins import coins, toss
+from pyrodrop.distributions.coins import coins, toss, toss_one
 
 
 @pytest.mark.parametrize("keep", [0.1, 0.5, 0.95, 1 - 1e-4, 1e-3])
@@ -22,11 +22,11 @@ def test_rate(keep: float) -> None:
 
 
 def test_the_dither_is_drawn_anew() -> None:
-    """One entry a draw, at a rate half way between two thresholds, so far out that only the dither makes it."""
-    keep = torch.full((200_000, 1), 0.5 / 2**16, dtype=torch.float64)
-    heads = int(toss(keep, (1,), [None] * 200_000).sum())
-    low, high = stats.poisson.interval(0.9999, 200_000 * 0.5 / 2**16)
-    assert low <= heads <= high
+    """At half a 65536th no piece is under the threshold without the dither; with it, 38 of 5 million are."""
+    draws, entries, rate = 5000, 1000, 0.5 / 2**16
+    heads = int(toss(torch.full((draws, 1), rate, dtype=torch.float64), (entries,), [None] * draws).sum())
+    low, high = stats.poisson.interval(0.9999, draws * entries * rate)
+    assert 0 < low <= heads <= high
 
 
 def test_entries_are_independent() -> None:
@@ -58,3 +58,11 @@ def test_within_vmap_its_rules_of_randomness_hold() -> None:
     assert not torch.equal(draws[0], draws[1])
     with pytest.raises(RuntimeError, match="randomness"):
         torch.vmap(lambda z: z + coins(keep, (100,)))(over)
+
+
+@pytest.mark.parametrize("keep", [0.05, 0.5, 0.95, 1 - 1e-7])
+def test_one_draw_is_the_first_of_many(keep: float) -> None:
+    for seed in range(20):
+        (many,) = toss(torch.tensor([keep]).double(), (7, 30), [torch.Generator().manual_seed(seed)])
+        torch.manual_seed(seed)
+        assert torch.equal(toss_one(float(torch.tensor(keep).double()), (7, 30)), many)

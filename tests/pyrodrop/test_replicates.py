@@ -161,6 +161,7 @@ def test_what_replicates_cannot_differ_in_is_refused(prior: priors.Prior, said: 
         ({"data": [(X, Y), (X[:50], Y[:50])]}, "equal shapes"),
         ({"guide": "list"}, "lists of both, or one of each"),
         ({"checkpoint": "state"}, "keep no checkpoint"),
+        ({"engine": "pyro"}, "auto, traced or compiled; got 'pyro'"),
     ],
 )
 def test_mistakes(change: dict[str, Any], said: str) -> None:

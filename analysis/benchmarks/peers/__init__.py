@@ -1,0 +1,72 @@
+"""Other libraries' training steps on the same networks, a file each, for `benchmarks.steps`.
+
+Each peer trains the layers of `networks.Network` in its own idiom, on the same work: a minibatch gathered from memory, the
+negative log likelihood plus KL / N, its gradient, a move of Adam at 1e-3. ``peers.txt`` says what each needs to be
+installed. Nothing of theirs is imported before a peer is asked for.
+
+Not all optimise the same bound: how each departs from it is said in its file. The work is the same to a few per cent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module, metadata
+
+from pyrodrop.analysis.benchmarks.networks import Network, Steps
+from pyrodrop.analysis.benchmarks.peers import (
+    bayesian_torch,
+    blitz,
+    numpyro,
+    posteriors,
+    pytorch_ard,
+    torchbnn,
+    tyxe,
+)
+
+REQUIREMENTS = "analysis/benchmarks/peers.txt"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A row of the table.
+
+    Attributes:
+        package: as pip calls it, and `REQUIREMENTS`.
+        module: what is imported.
+        steps: makes its steps for a network.
+    """
+
+    name: str
+    package: str
+    module: str
+    steps: Callable[[Network], Steps]
+
+
+PEERS = (
+    Peer("NumPyro, dropout", "numpyro", "numpyro", numpyro.dropout),
+    Peer("NumPyro, mean field", "numpyro", "numpyro", numpyro.mean_field),
+    Peer("bayesian-torch, mean field", "bayesian-torch", "bayesian_torch", bayesian_torch.mean_field),
+    Peer("torchbnn, mean field", "torchbnn", "torchbnn", torchbnn.mean_field),
+    Peer("BLiTZ, mean field", "blitz-bayesian-pytorch", "blitz", blitz.mean_field),
+    Peer("pytorch-ard, variational, local", "pytorch-ard", "torch_ard", pytorch_ard.variational),
+    Peer("posteriors, mean field", "posteriors", "posteriors", posteriors.mean_field),
+    Peer("TyXe, mean field, local", "tyxe", "tyxe", tyxe.mean_field),
+)
+
+
+def installed(peers: Sequence[Peer] = PEERS, say: Callable[[str], object] = print) -> list[Peer]:
+    """Those of the peers that import; one line is said of every package that does not, with the reason."""
+    lacking = {}
+    for package, module in {peer.package: peer.module for peer in peers}.items():
+        try:
+            import_module(module)
+        except ImportError as error:
+            lacking[package] = error
+            say(f"without {package}, which does not import ({error}): see {REQUIREMENTS}")
+    return [peer for peer in peers if peer.package not in lacking]
+
+
+def releases(peers: Iterable[Peer]) -> dict[str, str]:
+    """The version of every peer's package."""
+    return {package: metadata.version(package) for package in sorted({peer.package for peer in peers})}

@@ -1,0 +1,43 @@
+"""The published UCI results of MC dropout.
+
+GitHub yaringal/DropoutUncertaintyExps: means and standard errors over the published splits, RMSE of the mean of 10,000
+passes. `gal2016` is table 1 of Gal & Ghahramani (2016) with more digits, `gal2018` the re-run with a grid search.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Published(NamedTuple):
+    """Mean and standard error over splits; None where there was one split."""
+
+    rmse: tuple[float, float | None]
+    log_density: tuple[float, float | None]
+
+
+PUBLISHED: dict[str, dict[str, Published]] = {
+    "gal2016": {
+        "boston": Published((2.97351, 0.189925), (-2.46004, 0.0554024)),
+        "concrete": Published((5.2299, 0.118032), (-3.03891, 0.0203471)),
+        "energy": Published((1.66341, 0.0432567), (-1.98527, 0.0197675)),
+        "kin8nm": Published((0.096472, 0.000666348), (0.950895, 0.00574424)),
+        "naval": Published((0.005467, 7.2225e-05), (3.80458, 0.0110752)),
+        "power": Published((4.02211, 0.0410855), (-2.79524, 0.0103832)),
+        "protein": Published((4.35551, 0.0194677), (-2.8912, 0.00431695)),
+        "wine": Published((0.620159, 0.00874303), (-0.933418, 0.014225)),
+        "yacht": Published((1.10925, 0.0850032), (-1.55406, 0.0269115)),
+        "year": Published((8.84914, None), (-3.58817, None)),
+    },
+    "gal2018": {
+        "boston": Published((2.90362, 0.181434), (-2.40194, 0.0427856)),
+        "concrete": Published((4.82646, 0.164705), (-2.93666, 0.0254726)),
+        "energy": Published((0.538867, 0.0138755), (-1.21152, 0.00545762)),
+        "kin8nm": Published((0.0788986, 0.00061041), (1.13643, 0.0067974)),
+        "naval": Published((0.000742612, 4.75827e-05), (4.44954, 0.00221628)),
+        "power": Published((4.01423, 0.037726), (-2.80779, 0.0088503)),
+        "protein": Published((4.27423, 0.0233291), (-2.8713, 0.00166759)),
+        "wine": Published((0.621809, 0.00818128), (-0.92809, 0.0130692)),
+        "yacht": Published((0.666275, 0.0498645), (-1.25015, 0.0156945)),
+    },
+}

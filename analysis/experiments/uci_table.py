@@ -1,0 +1,94 @@
+"""The UCI table from its cells: ours beside the published numbers, in Markdown and HTML.
+
+    d = (ours - published) / sqrt(se_ours^2 + se_published^2)       in combined standard errors
+
+A standard error is the standard deviation over splits (dividing by n - 1) over the square root of n.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyrodrop.analysis.experiments.uci_published import PUBLISHED
+
+METRICS = {"rmse": "RMSE", "log_density": "log density"}
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and its standard error, None for a single value."""
+    if len(values) < 2:
+        return float(values[0]), None
+    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+
+
+def distance(ours: tuple[float, float | None], published: tuple[float, float | None]) -> float | None:
+    """The difference in combined standard errors; None where neither side has one."""
+    error = math.hypot(ours[1] or 0.0, published[1] or 0.0)
+    return None if error == 0 else (ours[0] - published[0]) / error
+
+
+def rows_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], metric: str, published: str) -> list[list[str]]:
+    """The table of a metric: a header, then a row a set. Cells are by set and guide; one that is missing is a dash."""
+    names = list(dict.fromkeys(name for name, _ in cells))
+    columns = list(dict.fromkeys(column for _, column in cells))
+    rows = [["set", "published", *columns]]
+    for name in names:
+        theirs = PUBLISHED[published].get(name)
+        reference = None if theirs is None else getattr(theirs, metric)
+        row = [name, "-" if reference is None else _pair(*reference)]
+        for column in columns:
+            cell = cells.get((name, column))
+            if cell is None:
+                row.append("-")
+                continue
+            ours = mean_and_error(cell[metric])
+            apart = None if reference is None else distance(ours, reference)
+            row.append(_pair(*ours) + ("" if apart is None else f" ({apart:+.1f})"))
+        rows.append(row)
+    return rows
+
+
+def markdown(cells: Mapping[tuple[str, str], Mapping[str, Any]], published: str) -> str:
+    """Both metrics, one table each."""
+    parts = []
+    for metric, title in METRICS.items():
+        header, *rows = rows_of(cells, metric, published)
+        lines = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
+        parts.append(f"### {title}\n\n" + "\n".join(lines))
+    return "\n\n".join([*parts, _legend(published)]) + "\n"
+
+
+def page(cells: Mapping[tuple[str, str], Mapping[str, Any]], published: str) -> str:
+    """The same as an HTML page that needs nothing else."""
+    parts = []
+    for metric, title in METRICS.items():
+        header, *rows = rows_of(cells, metric, published)
+        head = "".join(f"<th>{html.escape(text)}</th>" for text in header)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in rows)
+        parts.append(f"<h2>{title}</h2><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    style = (
+        "body{font:15px sans-serif;margin:2em}td,th{padding:.3em .8em;border-bottom:1px solid #ccc;text-align:right}"
+    )
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>UCI regression</title><style>{style}</style>'
+        f"<body><h1>UCI regression</h1>{''.join(parts)}<p>{html.escape(_legend(published))}</p></body></html>\n"
+    )
+
+
+def _legend(published: str) -> str:
+    return (
+        "Mean over the published splits ± standard error, in raw units and nats; in brackets the difference from the "
+        f"published MC dropout ({published}) in combined standard errors. RMSE: lower is better; log density: higher."
+    )
+
+
+def _pair(value: float, error: float | None) -> str:
+    """A number and its error with two digits of the error."""
+    if error is None or error == 0:
+        return f"{value:.4g}"
+    digits = max(0, 1 - math.floor(math.log10(error)))
+    return f"{value:.{digits}f} ± {error:.{digits}f}"

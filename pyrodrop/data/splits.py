@@ -1,0 +1,88 @@
+"""A regression table with the splits that it was published with.
+
+The standardisation of a split is that of its training rows: mean 0 and standard deviation 1 (dividing by N); a constant
+input column is only centred, as in the released code of Gal & Ghahramani (2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrodrop.data.dataset import Dataset, Split
+from pyrodrop.scaling import Standardize
+
+
+class Splits(Sequence[Split]):
+    """The splits of a table into training and test rows, as a list that makes each when it is asked for.
+
+    Args:
+        name: what to call it.
+        x, y: the table, ``[N, Q]`` and ``[N, 1]``, float64, in its own units.
+        rows: of every split the training and the test rows, in the published order.
+        source: where the table comes from.
+
+    Raises:
+        ValueError: a split with fewer than two training rows or no test row, or with a constant y.
+    """
+
+    def __init__(self, name: str, x: Tensor, y: Tensor, rows: Sequence[tuple[Any, Any]], source: str) -> None:
+        self.name, self.x, self.y, self.source = name, x, y, source
+        self.rows = [(torch.as_tensor(train), torch.as_tensor(test)) for train, test in rows]
+        for number, (train, test) in enumerate(self.rows):
+            if len(train) < 2 or len(test) < 1:
+                raise ValueError(
+                    f"a split needs at least two training rows and one test row; split {number} of {name} has {len(train)} "
+                    f"and {len(test)}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        train, test = self.rows[number]
+        own = standardized(self.x[train], self.y[train], f"split {number} of {self.name}")
+        held_out = Dataset(self.x[test].float(), self.y[test].float(), inputs=own.inputs, targets=own.targets)
+        return Split(f"{self.name}-{number}", own, held_out, "", "", self.source)
+
+
+def standardized(x: Tensor, y: Tensor, name: str) -> Dataset:
+    """Rows as a data set, float32, with their own standardisation.
+
+    It is computed in float64, and whether a column is constant is told by its values: the standard deviation of
+    rounded values need not be 0.
+    """
+    if not _varies(y).all():
+        raise ValueError(
+            f"{name} has a constant y, {float(y[0, 0]):g} in all of {len(y)} rows: there is nothing to learn"
+        )
+    return Dataset(x.float(), y.float(), inputs=_standardisation(x), targets=_standardisation(y))
+
+
+def permuted(count: int, splits: int, seed: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Training and test rows of the splits that were published with the UCI sets.
+
+    Split i is the i-th of the permutations that ``RandomState(1)`` draws; its first ``round(0.9 count)`` rows train.
+    """
+    draw = np.random.RandomState(seed)
+    orders = [draw.choice(range(count), count, replace=False) for _ in range(splits)]
+    first = round(0.9 * count)
+    return [(order[:first], order[first:]) for order in orders]
+
+
+def _standardisation(values: Tensor) -> Standardize:
+    values, varies = values.double(), _varies(values)
+    scale = torch.where(varies, values.std(0, correction=0), torch.ones(()).double())
+    loc = torch.where(varies, values.mean(0), values[0])
+    return Standardize(loc.float(), scale.float())
+
+
+def _varies(values: Tensor) -> Tensor:
+    """Whether a column has more than one value, ``[D]``."""
+    return values.amax(0) > values.amin(0)

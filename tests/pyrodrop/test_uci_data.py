@@ -1,0 +1,141 @@
+"""The UCI sets: their splits are the published ones, their standardisation is that of the training rows."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pyrodrop import data
+from pyrodrop.data.splits import Splits, permuted
+
+uci = importlib.import_module("pyrodrop.data.uci")  # the package has a function of this name
+
+
+@pytest.mark.parametrize("name", uci.TABLES)
+def test_the_splits_are_the_published_ones(name: str, data_folder: Path) -> None:
+    """The first and the last published test index files of every set, and how many splits there are."""
+    folder = data_folder / "uci" / uci.TABLES[name].folder
+    table = data.uci(name)
+    count = int((folder / "n_splits.txt").read_text())
+    assert len(table) == count
+    for number in (0, count - 1):
+        published = np.loadtxt(folder / f"index_test_{number}.txt").astype(int)
+        assert table.rows[number][1].tolist() == published.tolist()
+    sizes = {(len(train), len(test)) for train, test in table.rows}
+    assert len(sizes) == 1, "splits of one size, which replicates of a fit need"
+    features = np.loadtxt(folder / "index_features.txt").astype(int).tolist()
+    target = int((folder / "index_target.txt").read_text())
+    raw = torch.from_numpy(np.loadtxt(folder / "data.txt"))
+    torch.testing.assert_close(table.x, raw[:, features])
+    torch.testing.assert_close(table.y, raw[:, [target]])
+
+
+def test_a_split_is_standardised_by_its_training_rows(data_folder: Path) -> None:
+    """Against numpy; the columns of naval that never change are only centred."""
+    table = data.uci("naval")
+    split = table[3]
+    train, test = table.rows[3]
+    assert sorted(torch.cat([train, test]).tolist()) == list(range(11934))
+    assert split.train.x.shape == (10741, 16)
+    assert split.test.y.shape == (1193, 1)
+    assert split.test.inputs is split.train.inputs
+    assert split.test.targets is split.train.targets
+    raw = table.x[train].numpy()
+    sd = raw.std(0)
+    constant = raw.min(0) == raw.max(0)
+    assert constant.sum() == 2
+    sd[constant] = 1
+    want = (raw - raw.mean(0)) / sd
+    torch.testing.assert_close(split.train.inputs(split.train.x).double().numpy(), want, atol=2e-3, rtol=0)
+    assert bool((split.train.inputs(split.train.x)[:, constant] == 0).all())
+    y = table.y[train].numpy()
+    np.testing.assert_allclose(split.train.targets(split.train.y).numpy(), (y - y.mean()) / y.std(), atol=1e-4)
+    assert [s.name for s in table[:2]] == ["naval-0", "naval-1"]
+
+
+def test_permutations_do_not_touch_numpys_random_state() -> None:
+    np.random.seed(3)
+    before = np.random.get_state()[1].tolist()
+    (train, test), *_ = permuted(10, 2)
+    assert (len(train), len(test)) == (9, 1)
+    assert np.random.get_state()[1].tolist() == before
+
+
+def test_mistakes_are_said_in_words(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="no UCI set is called 'bosten'; .*did you mean 'boston'"):
+        data.uci("bosten")
+    content = (data_folder / "uci" / "yacht" / "data.txt").read_bytes()
+    monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"data.txt of yacht is expected at .*uci/yacht/data.txt; it is not"):
+        data.uci("yacht")
+    file = tmp_path / "uci" / "yacht" / "data.txt"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content[:-2])
+    with pytest.raises(ValueError, match="not the published table of yacht: it has another SHA-256; remove it"):
+        data.uci("yacht")
+    for changed, said in [
+        (b"1 2 3\n4 5 6\n", "308 rows of 7 columns; got 2 rows of 3"),
+        (b"1 2 3\n4 5\n", "7 columns of numbers"),
+        (b"1 2 east\n", "7 columns of numbers"),
+    ]:
+        file.write_bytes(changed)
+        table = uci.Table("yacht", 308, 7, 6, hashlib.sha256(changed).hexdigest())
+        monkeypatch.setitem(uci.TABLES, "yacht", table)
+        with pytest.raises(ValueError, match=said):
+            data.uci("yacht")
+
+
+def test_offline_says_where_to_put_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYRODROP_DATA", raising=False)
+    monkeypatch.setattr("pooch.os_cache", lambda name: tmp_path)
+
+    def offline(*_: object, **__: object) -> str:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("pooch.retrieve", offline)
+    with pytest.raises(ConnectionError, match=r"data.txt of wine-quality-red could not .*put it at .*PYRODROP_DATA"):
+        data.uci("wine")
+    with pytest.raises(
+        ConnectionError, match=r"YearPredictionMSD.txt.zip of year could not be fetched from https://ar"
+    ):
+        data.uci("year")
+
+
+def test_tables_that_cannot_be_split() -> None:
+    x, y = torch.randn(4, 2).double(), torch.randn(4, 1).double()
+    with pytest.raises(ValueError, match="two training rows and one test row; split 0 of small has 1 and 3"):
+        Splits("small", x, y, [([0], [1, 2, 3])], "")
+    with pytest.raises(ValueError, match="split 0 of flat has a constant y, 5 in all of 3 rows"):
+        Splits("flat", x, torch.full((4, 1), 5.0).double(), [([0, 1, 2], [3])], "")[0]
+    bad = x.clone()
+    bad[1, 1] = np.nan
+    with pytest.raises(ValueError, match="x must be finite; got 1 NaN"):
+        Splits("holes", bad, y, [([0, 1, 2], [3])], "")[0]
+
+
+def test_year_has_its_fixed_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a small file of the same format: the year first, then the features; the last rows test."""
+    monkeypatch.setattr(uci, "YEAR_TRAIN", 5)
+    monkeypatch.setattr(uci, "YEAR_TEST", 2)
+    monkeypatch.setattr(uci, "YEAR_FEATURES", 3)
+    monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
+    file = tmp_path / "uci" / "year" / uci.YEAR
+    file.parent.mkdir(parents=True)
+    lines = [f"{1990 + i},{i}.5,{-i},{i * i}" for i in range(7)]
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("YearPredictionMSD.txt", "\n".join(lines))
+    (split,) = data.uci("year")
+    assert split.train.y[:, 0].tolist() == [1990, 1991, 1992, 1993, 1994]
+    assert split.test.x.tolist() == [[5.5, -5, 25], [6.5, -6, 36]]
+    monkeypatch.setattr(uci, "YEAR_TRAIN", 4)
+    with pytest.raises(ValueError, match="6 rows of 4 columns; got 7 rows of 4"):
+        data.uci("year")
+    file.write_bytes(b"no archive")
+    with pytest.raises(ValueError, match="not the archive YearPredictionMSD.txt.zip"):
+        data.uci("year")
