@@ -1,0 +1,117 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Posterior predictive checks with ArviZ
+#
+# `pyrodrop.to_arviz` makes a data tree of a fit, and ArviZ checks it as it checks any Bayesian model: does the model
+# generate data like ours?
+
+# %%
+# %matplotlib inline
+import matplotlib.pyplot as plt
+import torch
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis import plots
+from pyrodrop.analysis.az import az
+
+torch.manual_seed(0)
+x = torch.cat([torch.rand(200, 1) - 2, torch.rand(200, 1) + 0.5])[torch.randperm(400)]
+y = torch.sin(3 * x) + 0.2 * torch.randn(400, 1)
+train, test = (x[:200], y[:200]), (x[200:], y[200:])
+
+# %% [markdown]
+# ## Two models, one of them wrong
+#
+# The noise has standard deviation 0.2, precision 25. One model learns it. The other is told 4, noise of 0.5.
+
+# %%
+
+
+def fitted(likelihood):
+    """The same network and guide with another likelihood."""
+    model = models.MLP([1, 50, 1], activation="tanh", prior=priors.Gaussian(scale=2.0), likelihood=likelihood)
+    guide = guides.BernoulliDropout(model, 0.02, mask_input=False, theta=0.01)
+    return pyrodrop.fit(model, guide, train, steps=4000, lr=0.01, estimator="local")
+
+
+learned = fitted(likelihoods.Gaussian(precision=4.0, learned=True))
+wrong = fitted(likelihoods.Gaussian(precision=4.0))
+plots.prediction(learned, train, test)
+
+# %% [markdown]
+# ## The tree
+#
+# Draws of functions at the training points, replicated data, log likelihoods, and predictions for the test data. It is
+# written by `tree.to_netcdf` and read by xarray.
+
+# %%
+trees = {name: pyrodrop.to_arviz(run, train, test, 500) for name, run in {"learned": learned, "wrong": wrong}.items()}
+for name, group in trees["learned"].children.items():
+    print(f"{name:28}", ", ".join(f"{key} {dict(value.sizes)}" for key, value in group.data_vars.items()))
+
+# %% [markdown]
+# ## Does it generate data like ours?
+#
+# Distribution of the replicated data, blue, and of ours, black.
+
+# %%
+for name in trees:
+    az.plot_ppc_dist(trees[name], num_samples=50, backend="matplotlib").add_title(f"noise {name}")
+    plt.show()
+
+# %% [markdown]
+# ## Is every observation where it should be?
+#
+# PIT values are uniform if the predictions are calibrated. The wrong model's intervals are too wide: too many observations
+# in the middle, and the difference from uniform leaves its band.
+
+# %%
+plots.pit(trees["learned"], held_out=True)
+
+# %%
+plots.pit(trees["wrong"], held_out=True)
+
+# %% [markdown]
+# Coverage says it of central intervals: above the line, intervals hold more than they claim.
+
+# %%
+plots.pit(trees["wrong"], held_out=True, coverage=True)
+
+# %% [markdown]
+# ## Restarts as chains
+#
+# Draws of one fit are independent, so r_hat of one chain says nothing and a tree of one fit has one chain. Restarts are
+# chains: r_hat asks whether they found the same function.
+
+# %%
+restarts = pyrodrop.fit(
+    learned.model,
+    guides.BernoulliDropout(learned.model, 0.02, mask_input=False, theta=0.01),
+    train,
+    steps=3000,
+    lr=0.01,
+    estimator="local",
+    replicates=4,
+)
+tree = pyrodrop.to_arviz(restarts, train, num_samples=250)
+az.summary(tree, var_names=["noise_sd", "f"], coords={"obs_id": [0, 1, 2, 3]}, kind="all")
+
+# %% [markdown]
+# What the tree does not have it does not make up: k-hat and an ELBO are attributes with their convention or their reason.
+
+# %%
+for key in ("guide", "elbo", "elbo_se", "elbo_convention", "khat", "khat_missing"):
+    print(f"{key:16} {trees['learned'].attrs.get(key)}")
