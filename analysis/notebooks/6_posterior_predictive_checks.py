@@ -37,9 +37,8 @@ train, test = (x[:200], y[:200]), (x[200:], y[200:])
 #
 # The noise has standard deviation 0.2, precision 25. One model learns it. The other is told 4, noise of 0.5.
 
+
 # %%
-
-
 def fitted(likelihood):
     """The same network and guide with another likelihood."""
     model = models.MLP([1, 50, 1], activation="tanh", prior=priors.Gaussian(scale=2.0), likelihood=likelihood)
@@ -69,7 +68,8 @@ for name, group in trees["learned"].children.items():
 
 # %%
 for name in trees:
-    az.plot_ppc_dist(trees[name], num_samples=50, backend="matplotlib").add_title(f"noise {name}")
+    az.plot_ppc_dist(trees[name], num_samples=50, backend="matplotlib", figure_kwargs={"figsize": (7, 3)})
+    plt.title(f"noise {name}")
     plt.show()
 
 # %% [markdown]
@@ -107,11 +107,12 @@ restarts = pyrodrop.fit(
     replicates=4,
 )
 tree = pyrodrop.to_arviz(restarts, train, num_samples=250)
-az.summary(tree, var_names=["noise_sd", "f"], coords={"obs_id": [0, 1, 2, 3]}, kind="all")
+az.summary(tree, var_names=["f"], coords={"obs_id": [0, 1, 2, 3]}, kind="all")
 
 # %% [markdown]
-# What the tree does not have it does not make up: k-hat and an ELBO are attributes with their convention or their reason.
+# What the tree says of the fit itself. An ELBO carries its convention; k-hat above .7 means that these draws cannot be
+# reweighted to the posterior, so ArviZ's `loo` on this tree would be wrong. `pyrodrop.analysis.loo` refuses it.
 
 # %%
-for key in ("guide", "elbo", "elbo_se", "elbo_convention", "khat", "khat_missing"):
+for key in ("guide", "elbo", "elbo_se", "elbo_convention", "khat"):
     print(f"{key:16} {trees['learned'].attrs.get(key)}")
