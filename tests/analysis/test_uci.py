@@ -27,6 +27,7 @@ from pyrodrop.analysis.experiments.uci_table import distance, markdown, mean_and
 from pyrodrop.data import uci
 from pyrodrop.data.uci import TABLES
 from pyrodrop.elbo import elbo_terms
+from pyrodrop.functions import blocks
 from pyrodrop.predictive import Prediction
 from pyrodrop.replicates import Replicates
 
@@ -107,7 +108,9 @@ def test_tau_is_in_raw_units(data_folder: Path) -> None:
     assert isinstance(fit, pyrodrop.Fit)
     ours = score(fit, split.test, 200, seed=11)
     torch.manual_seed(11)
-    weights = fit.guide.draw(200)  # type: ignore[attr-defined]
+    (block,) = blocks(fit.guide, fit.model.weight_sites(), split.test.x[:1], 200, 2**28)  # type: ignore[attr-defined]
+    loc = {name: fit.guide.loc[name].detach() for name in block.noise}  # type: ignore[attr-defined]
+    weights = {name: loc[name] * noise[:, None] for name, noise in block.noise.items()}  # columns kept or dropped
     bias = [fit.model.free[f"layers.{i}.bias"].detach().double().numpy() for i in (0, 1)]  # type: ignore[attr-defined]
     raw_x, raw_y = split.train.x.double().numpy(), split.train.y.double().numpy()
     x = (split.test.x.double().numpy() - raw_x.mean(0)) / raw_x.std(0)
