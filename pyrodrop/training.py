@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from pyrodrop.devices import denormals_flushed
 from pyrodrop.minibatches import Batches
 from pyrodrop.stepper import Batch, Engine, Plan
 
@@ -75,7 +76,7 @@ class Training:
             total=steps, initial=self.done, unit="step", desc=self.title, leave=False,
             disable=None if progress is None else not progress,
         )  # fmt: skip
-        with bar:
+        with bar, denormals_flushed():
             self.start()
             with pyro.validation_enabled(False):
                 while self.done < steps:

@@ -285,3 +285,24 @@ def test_an_elbo_of_many_data_is_summed_in_parts_of_one_draw(monkeypatch: pytest
     parts = fit.elbo(20, seed=4)
     assert parts.value == pytest.approx(whole.value, rel=1e-5)
     assert parts.se == pytest.approx(whole.se, rel=1e-4)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_training_flushes_denormals_and_leaves_the_setting_as_it_was(before: bool) -> None:
+    tiny, seen = torch.full((), torch.finfo(torch.float32).tiny), []
+
+    def schedule(step: int) -> float:
+        seen.append(float(tiny / 8))
+        return 1.0
+
+    x = torch.randn(20, 3)
+    model = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(2.0))
+    if not torch.set_flush_denormal(before):
+        pytest.skip("this processor cannot flush denormals")
+    try:
+        pyrodrop.fit(model, guides.MeanField(model), (x, x[:, :1]), steps=3, schedule=schedule)
+        after = float(tiny / 8)
+    finally:
+        torch.set_flush_denormal(False)
+    assert set(seen) == {0.0}
+    assert (after == 0.0) == before
