@@ -51,5 +51,14 @@ def denormals_flushed() -> Iterator[None]:
         torch.set_flush_denormal(before)
 
 
+def keep_heap() -> None:
+    """Ask the C library, by what it does of itself in larger programs, to keep freed memory for the next step.
+
+    glibc gives large pieces back to the system when they are freed, until one as large was freed before; a step then waits
+    for thousands of page faults. So one is: it is never written to and costs nothing. Elsewhere this does nothing.
+    """
+    torch.empty(31 * 2**20, dtype=torch.uint8)  # 32 MiB is the largest that glibc learns from
+
+
 def _flushes_denormals() -> bool:
     return float(torch.full((), torch.finfo(torch.float32).tiny) / 8) == 0

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyrodrop.stepper.graph import Batch, Graph, Parameter, evaluate, trace
+from pyrodrop.stepper.products import turn_narrow_products
 from pyrodrop.stepper.rules import rules_of
 from pyrodrop.stepper.untraceable import Untraceable
 
@@ -234,7 +235,7 @@ def compile_graph(module: torch.fx.GraphModule, inputs: list[Tensor]) -> Callabl
         Untraceable: the compiler fails, as where there is no C++ compiler.
     """
     module.graph._codegen = torch.fx.graph.CodeGen()
-    module.recompile()
+    turn_narrow_products(module)
     try:
         return torch._inductor.compile(module, [*inputs])  # type: ignore[no-any-return, attr-defined]
     except Exception as error:  # the compiler's errors have no common type
