@@ -54,7 +54,7 @@ def test_the_requirements_name_every_peer() -> None:
 def test_a_peer_that_imports_takes_part(small: Network) -> None:
     fake = Peer("plain once more", "torch", "torch", plain)
     assert installed([fake], say=pytest.fail) == [fake]
-    assert releases([fake]) == {"torch": torch.__version__}
+    assert torch.__version__.startswith(releases([fake])["torch"])  # which adds what it was built for
     found = steps.compared(small, {}, [fake], rounds=2)
     assert list(found) == ["plain PyTorch, ms", "plain PyTorch, fused Adam", "plain once more"]
     assert all(value > 0 for value in found.values())
