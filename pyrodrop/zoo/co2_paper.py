@@ -24,12 +24,13 @@ import torch
 
 from pyrodrop import likelihoods, priors
 from pyrodrop.data import Dataset
-from pyrodrop.guides import BernoulliDropout, Guide, MeanField
+from pyrodrop.guides import BernoulliDropout, MeanField
 from pyrodrop.models import MLP, NetworkModel
-from pyrodrop.zoo.entry import Entry
+from pyrodrop.zoo.entry import Check, Entry
 
 WIDTHS = (1, 1024, 1024, 1024, 1024, 1)
 PRECISION = 100.0  # in standardised units
+CHECK = Check(steps=100)
 FLAT = 1e6  # scale of a prior that stands for no weight decay
 _SOURCE = "Gal & Ghahramani (2016), figure 2, released settings"
 
@@ -56,7 +57,7 @@ def learning_rate(name: str, *, lr: float, keep: float, num_data: int) -> float:
     return lr / (num_data * PRECISION * (keep**2 if masked else 1.0))
 
 
-def _dropout(data: Dataset, *, activation: str, drop_rate: float, decay: float) -> tuple[NetworkModel, Guide]:
+def _dropout(data: Dataset, *, activation: str, drop_rate: float, decay: float) -> NetworkModel:
     keep, n = 1 - drop_rate, len(data)
     model = MLP(
         WIDTHS,
@@ -66,13 +67,12 @@ def _dropout(data: Dataset, *, activation: str, drop_rate: float, decay: float) 
         likelihood=likelihoods.Gaussian(precision=_precision(data)),
     )
     _xavier(model, keep)
-    return model, BernoulliDropout(model, drop_rate, mask_input=False)
+    return model
 
 
-def _mean_field(data: Dataset) -> tuple[NetworkModel, Guide]:
+def _mean_field(data: Dataset) -> NetworkModel:
     prior = {"layers.0.*": priors.Gaussian(scale=1.0), "*": priors.Gaussian(scale=0.05)}
-    model = MLP(WIDTHS, "relu", prior=prior, likelihood=likelihoods.Gaussian(precision=_precision(data)))
-    return model, MeanField(model, init_scale=0.025)
+    return MLP(WIDTHS, "relu", prior=prior, likelihood=likelihoods.Gaussian(precision=_precision(data)))
 
 
 def _precision(data: Dataset) -> float:
@@ -107,8 +107,12 @@ def _entry(name: str, activation: str, drop_rate: float, lr: float, decay: float
         name=f"co2-paper/{name}",
         summary=f"MC dropout, {activation}, drop rate {drop_rate:g}, 4 x 1024, a million SGD steps",
         source=_SOURCE,
-        build=functools.partial(_dropout, activation=activation, drop_rate=drop_rate, decay=decay),
+        data="gal2016/co2",
+        model=functools.partial(_dropout, activation=activation, drop_rate=drop_rate, decay=decay),
+        guide=functools.partial(BernoulliDropout, drop_rate=drop_rate, mask_input=False),
         training=functools.partial(_training, lr=lr, keep=1 - drop_rate),
+        published={},
+        check=CHECK,
     )
 
 
@@ -120,7 +124,11 @@ ENTRIES = (
         name="co2-paper/mean-field",
         summary="mean-field Gaussian, relu, 4 x 1024, 100,000 Adam steps",
         source="Graves (2011); not in the paper, for comparison at its size",
-        build=_mean_field,
+        data="gal2016/co2",
+        model=_mean_field,
+        guide=functools.partial(MeanField, init_scale=0.025),
         training=lambda data: {"steps": 100_000, "batch_size": 200, "lr": 1e-4},
+        published={},
+        check=CHECK,
     ),
 )
