@@ -1,0 +1,108 @@
+"""Whether an entry of the zoo still does what its reference says: a short run with the reference's seed.
+
+    |score - reference| <= tolerance = max(2 sd over seeds, 1 % of the reference)
+
+On the machine of the reference the scores are the same to the bit. Elsewhere sums round otherwise and a training drifts
+off; it must not drift further than another seed would have led it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from pyrodrop.analysis import references
+from pyrodrop.analysis.entry_runs import Measured, load_splits, machine, measure
+from pyrodrop.analysis.experiments.report import console, versions
+from pyrodrop.data import Split
+from pyrodrop.devices import resolve
+from pyrodrop.files import write_json
+from pyrodrop.zoo import Entry
+
+SEEDS = (0, 1, 2, 3)  # of which the first is the check's
+_SHARE, _LEAST = 0.01, 1e-6
+
+
+def check(entry: Entry, *, quiet: bool = False) -> bool:
+    """Repeat the short run, print it beside the reference, and say whether every score is within its tolerance."""
+    content = references.load(entry.name)["check"]
+    measured = short(entry, content["seed"], quiet)
+    missed = references.misses(entry.name, measured.scores)
+    table = Table(title=f"{entry.name}, check: {entry.check.steps:,} steps, {measured.seconds:.0f} s")
+    for header in ("score", "now", "reference", "tolerance", ""):
+        table.add_column(header, justify="left" if header in ("score", "") else "right")
+    for name, value in content["scores"].items():
+        tolerance, now = content["tolerance"][name], measured.scores.get(name, float("nan"))
+        table.add_row(name, f"{now:.5g}", f"{value:.5g}", f"{tolerance:.2g}", "MISS" if name in missed else "ok")
+    console().print(table)
+    for name, words in missed.items():
+        print(f"{entry.name}: {name} {words}")
+    return not missed
+
+
+def short(entry: Entry, seed: int, quiet: bool = True) -> Measured:
+    """The run that a check repeats, on the CPU."""
+    run = entry.check
+    splits = [_cut(split, run.train, run.test) for split in load_splits(entry, run.splits)]
+    progress = False if quiet else None
+    return measure(entry, splits, draws=run.draws, seed=seed, steps=run.steps, device="cpu", progress=progress)
+
+
+def record(entry: Entry, full: Sequence[Split] | str, *, seed: int = 0, device: str = "cpu") -> dict[str, Any]:
+    """Measure an entry and write its reference.
+
+    Args:
+        entry: which.
+        full: the splits of the full run, or in words why there is none.
+        seed: of the full run.
+        device: of the full run.
+    """
+    where = resolve(device)
+    runs = [short(entry, number).scores for number in SEEDS]
+    tolerance = {}
+    for name, value in runs[0].items():
+        sd = float(torch.tensor([row[name] for row in runs], dtype=torch.float64).std())
+        tolerance[name] = max(2 * sd, _SHARE * abs(value), _LEAST)
+    result: dict[str, Any] | str
+    if isinstance(full, str):
+        result = full
+    else:
+        done = measure(entry, full, seed=seed, device=where, progress=False)
+        result = {
+            "scores": done.scores,
+            "standard_errors": done.errors,
+            "splits": len(full),
+            "seed": seed,
+            "seconds": done.seconds,
+        }
+    content = {
+        "entry": entry.name,
+        "recipe": entry.recipe(load_splits(entry, 1)[0].train),
+        "result": result,
+        "check": {
+            "run": asdict(entry.check),
+            "seed": SEEDS[0],
+            "scores": runs[0],
+            "tolerance": tolerance,
+            "seeds_of_tolerance": list(SEEDS),
+        },
+        "versions": versions(),
+        "machine": machine(where),
+    }
+    path = references.file(entry.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, content)
+    return content
+
+
+def _cut(split: Split, train: int | None, test: int | None) -> Split:
+    """The first observations of each part."""
+    parts = (part if count is None else part.first(count) for part, count in ((split.train, train), (split.test, test)))
+    own, held_out = parts
+    return Split(
+        split.name, own, held_out, split.x_unit, split.y_unit, split.source, period=split.period, truth=split.truth
+    )
