@@ -11,6 +11,7 @@ JOBS = {
     "co2": Job("Mauna Loa CO2: dropout's uncertainty beside Gaussian processes (Gal & Ghahramani 2016, figure 2)"),
     "kingma-table1": Job("variance of gradient estimators on MNIST (Kingma, Salimans & Welling 2015, table 1)"),
     "estimators": Job("shared, per-example, local and flipout gradients at equal wall time on MNIST"),
+    "sparse": Job("sparse LeNets on MNIST, cut, compressed and measured (Molchanov, Ashukha & Vetrov 2017, table 1)"),
     "concrete": Job(
         "concrete dropout: error, uncertainty and learned rates on synthetic data (Gal, Hron & Kendall 2017)"
     ),
