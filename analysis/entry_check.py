@@ -8,7 +8,6 @@ off; it must not drift further than another seed would have led it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -45,19 +44,21 @@ def check(entry: Entry, *, quiet: bool = False) -> bool:
 
 
 def short(entry: Entry, seed: int, quiet: bool = True) -> Measured:
-    """The run that a check repeats, on the CPU."""
+    """The run that a check repeats: on the CPU, and too short to compile for."""
     run = entry.check
     splits = [_cut(split, run.train, run.test) for split in load_splits(entry, run.splits)]
     progress = False if quiet else None
-    return measure(entry, splits, draws=run.draws, seed=seed, steps=run.steps, device="cpu", progress=progress)
+    return measure(
+        entry, splits, draws=run.draws, seed=seed, steps=run.steps, engine="traced", device="cpu", progress=progress
+    )
 
 
-def record(entry: Entry, full: Sequence[Split] | str, *, seed: int = 0, device: str = "cpu") -> dict[str, Any]:
+def record(entry: Entry, full: bool | str, *, seed: int = 0, device: str = "cpu") -> dict[str, Any]:
     """Measure an entry and write its reference.
 
     Args:
         entry: which.
-        full: the splits of the full run, or in words why there is none.
+        full: whether to make the full run; or, without, the reason in words.
         seed: of the full run.
         device: of the full run.
     """
@@ -71,11 +72,12 @@ def record(entry: Entry, full: Sequence[Split] | str, *, seed: int = 0, device: 
     if isinstance(full, str):
         result = full
     else:
-        done = measure(entry, full, seed=seed, device=where, progress=False)
+        splits = load_splits(entry)
+        done = measure(entry, splits, seed=seed, device=where, progress=False)
         result = {
             "scores": done.scores,
             "standard_errors": done.errors,
-            "splits": len(full),
+            "splits": len(splits),
             "seed": seed,
             "seconds": done.seconds,
         }

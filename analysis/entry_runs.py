@@ -3,6 +3,7 @@
 Scores are means over the data's splits: of class labels or of real observations as `pyrodrop.metrics` has them, and
 
     training_nll    nats an observation      training_kl    nats      means over the last tenth of the steps
+    compression     weights to weights kept, of a posterior that prunes, once its divergence has its full weight
 
 Where a data set has no truth to test, the training observations are scored, under names that say so.
 """
@@ -82,6 +83,9 @@ def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
         }
     if not split.truth:
         found = {f"train_{name}": value for name, value in found.items()}
+    if callable(keep := getattr(fit.guide, "keep_mask", None)) and float(fit.history[-1, 2]) >= 1:
+        masks = keep().values()
+        found["compression"] = sum(m.numel() for m in masks) / max(1, sum(int(m.sum()) for m in masks))
     last = fit.history[-max(1, len(fit.history) // 10) :].double().mean(0)
     return {**found, "training_nll": float(last[0]) / len(split.train), "training_kl": float(last[1])}
 

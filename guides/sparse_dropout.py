@@ -24,12 +24,20 @@ class SparseDropout(Guide):
     Args:
         model: the model whose weights to infer.
         log_variance: ln v that training starts from.
+        log_alpha_range: what ln alpha is clamped to; the class's own if None.
     """
 
     log_alpha_range = (-8.0, 8.0)
 
-    def __init__(self, model: HasWeights, log_variance: float = -10.0) -> None:
+    def __init__(
+        self, model: HasWeights, log_variance: float = -10.0, *, log_alpha_range: tuple[float, float] | None = None
+    ) -> None:
         super().__init__(model)
+        if log_alpha_range is not None:
+            low, high = log_alpha_range
+            if not low < high:
+                raise ValueError(f"log_alpha_range is a lower and a larger upper bound; got {log_alpha_range}")
+            self.log_alpha_range = (low, high)
         initial = model.weight_sites()
         self.loc = ParameterTree(initial)
         self.log_variance = ParameterTree({n: torch.full_like(w, log_variance) for n, w in initial.items()})

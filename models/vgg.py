@@ -72,5 +72,5 @@ class VGG(NetworkModel):
         for module in network:
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-                nn.init.zeros_(module.bias)
+                module.bias.data.zero_()  # type: ignore[union-attr]
         super().__init__(network, prior=prior, likelihood=likelihood, bias_prior=bias_prior, in_features=tuple(shape))

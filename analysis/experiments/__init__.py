@@ -14,6 +14,7 @@ JOBS = {
     "rotated-digit": Job(
         "a digit turned before LeNet-5: softmax, entropy, calibration (Gal & Ghahramani 2016, figure 4)"
     ),
+    "sparse": Job("sparse LeNets on MNIST, cut, compressed and measured (Molchanov, Ashukha & Vetrov 2017, table 1)"),
     "concrete": Job(
         "concrete dropout: error, uncertainty and learned rates on synthetic data (Gal, Hron & Kendall 2017)"
     ),

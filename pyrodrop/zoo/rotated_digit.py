@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pyrodrop import guides, likelihoods, priors
+from pyrodrop import guides, likelihoods, priors, schedules
 from pyrodrop.data import Dataset
 from pyrodrop.models import LeNet5, NetworkModel
 from pyrodrop.priors import Prior
@@ -67,8 +67,17 @@ def _training(data: Dataset, *, estimator: str = "local") -> dict[str, Any]:
     return {"steps": STEPS, "batch_size": BATCH, "lr": 1e-3, "estimator": estimator}
 
 
+def _warmed_up(data: Dataset) -> dict[str, Any]:
+    """With the divergence's full weight from the start, a posterior that can prune prunes everything."""
+    return {**_training(data), "kl_weight": schedules.linear(5)}
+
+
 def _entry(
-    name: str, summary: str, guide: Any, prior: Callable[[], Prior] | None = None, estimator: str = "local"
+    name: str,
+    summary: str,
+    guide: Callable[[NetworkModel], Any],
+    prior: Callable[[], Prior] | None = None,
+    training: Callable[[Dataset], dict[str, Any]] = _training,
 ) -> Entry:
     return Entry(
         name=f"rotated-digit/{name}",
@@ -77,7 +86,7 @@ def _entry(
         data="mnist/images",
         model=functools.partial(_model, prior=prior),
         guide=guide,
-        training=functools.partial(_training, estimator=estimator),
+        training=training,
         published={},
         check=CHECK,
     )
@@ -130,14 +139,15 @@ ENTRIES = (
         functools.partial(_variational, kind="B", rates="weight"),
         priors.LogUniform,
     ),
-    _entry("sparse", "sparse variational dropout", guides.SparseDropout, priors.LogUniform),
-    _entry("ard", "variational dropout with ARD", guides.ARDDropout, priors.ARD),
+    _entry("sparse", "sparse variational dropout", guides.SparseDropout, priors.LogUniform, _warmed_up),
+    _entry("ard", "variational dropout with ARD", guides.ARDDropout, priors.ARD, _warmed_up),
     _entry("mean-field", "mean-field Gaussian", guides.MeanField),
-    _entry("low-rank", "low-rank Gaussian", guides.LowRank, estimator="shared"),
+    _entry("low-rank", "low-rank Gaussian", guides.LowRank, None, functools.partial(_training, estimator="shared")),
     _entry(
         "ensemble",
-        "five networks, maximum a posteriori",
+        "five networks in turn, maximum a posteriori,",
         functools.partial(guides.Ensemble, guide=guides.Point, members=5),
-        estimator="shared",
+        None,
+        functools.partial(_training, estimator="shared"),
     ),
 )

@@ -1,0 +1,1 @@
+"""Networks that really shrink: from a sparse posterior to a small plain module."""
