@@ -111,7 +111,11 @@ def draw(path: Path, shown: Turned, content: Mapping[str, Any]) -> None:
             ("output", shown.probabilities, "softmax output"),
         ):
             _scatter(panels[name], values, shown, label)
-        panels["input"].legend(frameon=False, loc="upper right", ncols=3, title="class")
+            legend = panels[name].legend(
+                frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, markerscale=4, borderpad=0
+            )
+            for handle in legend.legend_handles:
+                handle.set_alpha(1)
         _entropies(panels["entropy"], shown, content["angles"])
         _auroc(panels["auroc"], content["auroc"])
         for axes in panels.values():
@@ -129,7 +133,7 @@ def _scatter(axes: Axes, values: Tensor, shown: Turned, label: str) -> None:
         for a, angle in enumerate(shown.degrees.tolist()):
             jitter = 3 * (torch.rand(len(values), generator=generator) - 0.5)
             x = angle + 4 * (place - 1) + jitter
-            title = str(c) if a == 0 else None
+            title = f"class {c}" if a == 0 else None
             axes.scatter(x, values[:, a, c], s=5, color=color, alpha=0.5, linewidths=0, label=title)
     axes.set_ylabel(label)
     low, high = axes.get_ylim()
@@ -148,12 +152,11 @@ def _entropies(axes: Axes, shown: Turned, rows: Mapping[str, Mapping[str, Any]])
     axes.plot(degrees, shown.entropy, "o-", color="#222222", markersize=4, label="entropy H[y]")
     axes.plot(degrees, shown.information, "s-", color="#b2182b", markersize=4, label="mutual information I[y; f]")
     for key, color in (("all_entropy", "#222222"), ("all_mutual_information", "#b2182b")):
-        axes.plot(
-            degrees, [row[key] for row in rows.values()], ":", color=color, label="mean over all ones of the test set"
-        )
+        axes.plot(degrees, [row[key] for row in rows.values()], ":", color=color)
+    axes.plot([], [], ":", color="#7f7f7f", label="means over all ones of the test set")
     axes.set_ylabel("nats")
-    axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
+    axes.set_ylim(0, 1.3 * axes.get_ylim()[1])
+    axes.legend(frameon=False, loc="upper right")
 
 
 def _auroc(axes: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
@@ -163,6 +166,6 @@ def _auroc(axes: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
         axes.plot(
             [float(a) for a in angles], [rows[a][name] for a in angles], "o-", color=color, markersize=4, label=name
         )
-    axes.set_ylabel("AUROC of the entropy: turned digits of all classes")
+    axes.set_ylabel("AUROC of the entropy, turned digits against upright")
     axes.axhline(0.5, color="#bbbbbb", linewidth=0.8)
     axes.legend(frameon=False)
