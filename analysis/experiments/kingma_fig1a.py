@@ -81,12 +81,13 @@ def run(
         What is written to results.json.
     """
     usual, long = PRESETS[preset]
+    widths, epochs = list(widths or usual), long if epochs is None else epochs
     chosen = [known(method, METHODS, "dropout method") for method in methods or METHODS]
-    for name, value in {"seeds": seeds, "epochs": epochs or long, "widths": min(widths or usual)}.items():
+    for name, value in {"seeds": seeds, "epochs": epochs, "widths": min(widths)}.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1; got {value}")
     folder, where = writable_folder(out or Path("runs") / f"kingma-fig1a-{preset}"), resolve(device)
-    cells = [Cell(m, w, epochs or long, seeds, seed, digits) for w in widths or usual for m in chosen]
+    cells = [Cell(m, w, epochs, seeds, seed, digits) for w in widths for m in chosen]
     mnist(progress=not quiet)  # what is wrong with the files is said before anything is trained
     missing = {cell.name: cell for cell in cells if _load(folder, cell) is None}
     if missing:

@@ -116,6 +116,7 @@ def draw(path: Path, shown: Turned, content: Mapping[str, Any]) -> None:
             )
             for handle in legend.legend_handles:
                 handle.set_alpha(1)
+        panels["output"].set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
         _entropies(panels["entropy"], shown, content["angles"])
         _auroc(panels["auroc"], content["auroc"])
         for axes in panels.values():
