@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pyrodrop.distributions import MultiplicativeNormal
 from pyrodrop.guides.guide import Guide, HasWeights
+from pyrodrop.guides.pruned import Pruned
 from pyrodrop.modules import ParameterTree
 
 
@@ -65,6 +66,10 @@ class SparseDropout(Guide):
         if not low < threshold < high:
             raise ValueError(f"threshold is a bound on log alpha, which lies in [{low:g}, {high:g}]; got {threshold}")
         return {name: self.log_alpha(name).detach() < threshold for name in self.sites}
+
+    def pruned(self, threshold: float = 3.0) -> Pruned:
+        """This posterior with the weights that `keep_mask` drops at 0."""
+        return Pruned(self, self.keep_mask(threshold))
 
     def sparsity(self, threshold: float = 3.0) -> dict[str, float]:
         """Share of weights that `keep_mask` drops, by site."""

@@ -6,6 +6,7 @@ from pyrodrop.distributions.log_uniform import LogUniform, TruncatedLogUniform
 from pyrodrop.distributions.low_rank_normal import LowRankNormal
 from pyrodrop.distributions.multiplicative_normal import MultiplicativeNormal
 from pyrodrop.distributions.pooled_normal import PooledNormal
+from pyrodrop.distributions.pruned_normal import PrunedNormal
 from pyrodrop.distributions.pushforward import Pushforward
 from pyrodrop.distributions.relaxed_bernoulli_mixture import RelaxedBernoulliMixture
 from pyrodrop.distributions.weight import WeightDistribution
@@ -17,6 +18,7 @@ __all__ = [
     "LowRankNormal",
     "MultiplicativeNormal",
     "PooledNormal",
+    "PrunedNormal",
     "Pushforward",
     "RelaxedBernoulliMixture",
     "TruncatedLogUniform",
