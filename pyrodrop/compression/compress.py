@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pyrodrop.compression.chain import NoChain, steps_of
-from pyrodrop.compression.kept import kept_weights
+from pyrodrop.compression.kept import kept_weights, uncut_weights
 from pyrodrop.compression.layout import Layout, laid_out
 from pyrodrop.compression.report import CompressionReport, measure
 from pyrodrop.compression.steps import Step, network_of
@@ -56,7 +56,7 @@ def compression_report(
 ) -> CompressionReport:
     """Measure the network of all posterior means beside the compressed one; see `Fit.compression_report`."""
     small = compressed_steps(model, guide, threshold=threshold, layout=layout)
-    dense = steps_of(_on_cpu(model), {name: w.detach().cpu() for name, w in guide.mean().items()})
+    dense = steps_of(_on_cpu(model), {name: w.detach().cpu() for name, w in uncut_weights(guide).items()})
     return measure(dense, small, data, threshold, kl_weight)
 
 

@@ -38,8 +38,7 @@ def laid_out(steps: Sequence[Step], layout: Layout, batch_size: int) -> list[Ste
     for step in steps:
         if isinstance(step, Affine) and step.dense and step.weight.shape[1]:
             ways = _ways(step)
-            name = _fastest(ways, step.weight.new_zeros(()), step.weight.shape[1], batch_size)
-            done += ways[name if layout == "fastest" else layout]
+            done += ways[_fastest(ways, step, batch_size) if layout == "fastest" else layout]
         else:
             done.append(step)
     return done
@@ -52,11 +51,12 @@ def _ways(layer: Affine) -> dict[str, list[Step]]:
     return {"dense": [layer], "picked": picked, "csr": [replace(layer, csr=True)]}
 
 
-def _fastest(ways: Mapping[str, Sequence[Step]], like: Tensor, inputs: int, batch_size: int) -> str:
+def _fastest(ways: Mapping[str, Sequence[Step]], layer: Affine, batch_size: int) -> str:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
         networks: dict[str, Callable[[Tensor], Tensor]] = {name: network_of(steps) for name, steps in ways.items()}
-        x = torch.randn(batch_size, inputs, generator=torch.Generator().manual_seed(0)).to(like)
+        x = torch.randn(batch_size, layer.weight.shape[1], generator=torch.Generator().manual_seed(0))
+        x = x.to(layer.weight)
         seconds = latency(networks, x)
     return min(seconds, key=seconds.__getitem__)
 

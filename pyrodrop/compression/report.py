@@ -117,7 +117,7 @@ def measure(
     rows = x if len(x) >= _ROWS else x.repeat(-(-_ROWS // len(x)), *(1,) * (x.dim() - 1))
     one, many = (latency(networks, rows[:size].contiguous()) for size in (1, _ROWS))
     found = {
-        name: _measured(steps, networks[name], data, one[name], many[name])
+        name: _measured(steps, networks[name], data, (one[name], many[name]), compact=name == "compressed")
         for name, steps in (("dense", dense), ("compressed", small))
     }
     name = "RMSE" if data.y.is_floating_point() else "error"
@@ -125,10 +125,15 @@ def measure(
     return CompressionReport(found["dense"], found["compressed"], name, threshold, kl_weight, threads)
 
 
-def _measured(steps: Sequence[Step], network: nn.Module, data: Dataset, one: float, many: float) -> Measured:
+def _measured(
+    steps: Sequence[Step], network: nn.Module, data: Dataset, seconds: tuple[float, float], *, compact: bool
+) -> Measured:
     layers = [step for step in steps if isinstance(step, Affine)]
     with tempfile.TemporaryDirectory() as folder:
-        files = [write_network(Path(folder) / f"{bits}.safetensors", steps, bits=bits) for bits in (32, 16)]  # type: ignore[arg-type]
+        files = [
+            write_network(Path(folder) / f"{bits}.safetensors", steps, bits=bits, compact=compact)  # type: ignore[arg-type]
+            for bits in (32, 16)
+        ]
         sizes = [file.stat().st_size for file in files]
         rounded = read_network(files[1])
     return Measured(
@@ -138,8 +143,8 @@ def _measured(steps: Sequence[Step], network: nn.Module, data: Dataset, one: flo
         bytes_32=sizes[0],
         bytes_16=sizes[1],
         flops=_flops(network, data.x[:1].float()),
-        latency_1=one,
-        latency_1000=many,
+        latency_1=seconds[0],
+        latency_1000=seconds[1],
         error=error(network, data),
         error_16=error(rounded, data),
     )

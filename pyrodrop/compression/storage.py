@@ -27,14 +27,21 @@ _NUMBERS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
 }
 
 
-def write_network(path: str | Path, steps: Sequence[Step], *, bits: Bits = 32) -> Path:
-    """Write a network's steps, whole or not at all; at 16 bits weights and biases are rounded to half precision."""
+def write_network(path: str | Path, steps: Sequence[Step], *, bits: Bits = 32, compact: bool = True) -> Path:
+    """Write a network's steps, whole or not at all; at 16 bits weights and biases are rounded to half precision.
+
+    Args:
+        path: the file.
+        steps: of the network.
+        bits: of a value, 32 or 16.
+        compact: whether to leave out zeros where that is smaller.
+    """
     if bits not in (16, 32):
         raise ValueError(f"bits is the size of a stored value, 16 or 32; got {bits}")
     tensors: dict[str, Tensor] = {}
     records = []
     for number, step in enumerate(steps):
-        record, own = _record(step, bits)
+        record, own = _record(step, bits, compact)
         records.append(record)
         tensors |= {f"{number}.{name}": value for name, value in own.items()}
     write_tensors(Path(path), tensors, {"steps": records})
@@ -57,7 +64,7 @@ def read_network(path: str | Path) -> fx.GraphModule:
     return network_of(steps)
 
 
-def _record(step: Step, bits: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _record(step: Step, bits: int, compact: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
     name = type(step).__name__
     if isinstance(step, Plain):
         return {"step": step.kind.__name__, **step.options}, {}
@@ -65,9 +72,9 @@ def _record(step: Step, bits: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
         value = torch.float16 if bits == 16 else torch.float32
         weight, bias = step.weight.to(value), step.bias.to(value)
         about = {"step": name, "name": step.name, "shape": list(weight.shape), "csr": step.csr, **step.options}
-        sparse = _sparse(weight.flatten(1)) if weight.numel() else {}
+        sparse = _sparse(weight.flatten(1)) if weight.numel() and compact else {}
         dense = {"weight": weight} if weight.numel() else {}
-        smaller = sparse if _bytes(sparse) < _bytes(dense) else dense
+        smaller = sparse if sparse and _bytes(sparse) < _bytes(dense) else dense
         return about, {**smaller, "bias": bias}
     _, fields = _NUMBERS[name]
     numbers = {n: getattr(step, n) for n in fields}

@@ -2,6 +2,7 @@
 
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture
 from pyrodrop.distributions.correlated_normal import CorrelatedNormal
+from pyrodrop.distributions.cut_normal import CutNormal
 from pyrodrop.distributions.log_uniform import LogUniform, TruncatedLogUniform
 from pyrodrop.distributions.low_rank_normal import LowRankNormal
 from pyrodrop.distributions.multiplicative_normal import MultiplicativeNormal
@@ -14,6 +15,7 @@ from pyrodrop.distributions.weight import WeightDistribution
 __all__ = [
     "BernoulliMixture",
     "CorrelatedNormal",
+    "CutNormal",
     "LogUniform",
     "LowRankNormal",
     "MultiplicativeNormal",
