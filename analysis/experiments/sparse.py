@@ -19,8 +19,8 @@ from rich.table import Table
 from pyrodrop import zoo
 from pyrodrop.analysis.experiments.report import console, processor, versions
 from pyrodrop.analysis.experiments.sparse_figure import draw_progress, draw_weights
-from pyrodrop.analysis.experiments.sparse_published import published_rows
-from pyrodrop.compression.kept import compression, keep_mask, kept_weights
+from pyrodrop.analysis.experiments.sparse_published import published, published_rows
+from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncut_weights
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import resolve
 from pyrodrop.files import writable_folder, write_json
@@ -80,7 +80,7 @@ def run(
         "processor": processor(),
     }
     write_json(folder / "results.json", content)
-    draw_progress(folder / "progress.png", log.rows, list(fit.guide.sites))  # type: ignore[attr-defined]
+    draw_progress(folder / "progress.png", log.rows, fit.guide.sites, published(net, method, recipe))  # type: ignore[attr-defined]
     draw_weights(folder / "weights.png", kept_weights(fit.guide, THRESHOLD))
     _print(content)
     print(f"figures: {folder / 'progress.png'}, {folder / 'weights.png'}\nresults: {folder / 'results.json'}")
@@ -112,7 +112,7 @@ class EpochLog:
         row = {
             "epoch": epochs,
             "error": error(fit, kept_weights(fit.guide, THRESHOLD), self.test),
-            "error_dense": error(fit, fit.guide.mean(), self.test),  # type: ignore[attr-defined]
+            "error_dense": error(fit, uncut_weights(fit.guide), self.test),
             "nll": float(steps[:, 0].mean()),
             "kl": float(steps[:, 1].mean()),
             "kl_weight": float(steps[-1, 2]),

@@ -10,6 +10,7 @@ import matplotlib
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from torch import Tensor
 
 from pyrodrop.files import whole
@@ -18,8 +19,15 @@ _STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 _COLOURS = ("#2166ac", "#b2182b", "#1b7837", "#762a83")
 
 
-def draw_progress(path: Path, rows: Sequence[dict[str, Any]], sites: Sequence[str]) -> None:
-    """Error, share of weights left by layer and compression over epochs; grey while the divergence's weight is below 1."""
+def draw_progress(path: Path, rows: Sequence[dict[str, Any]], sites: Sequence[str], published: float | None) -> None:
+    """Error, share of weights left by layer and compression over epochs; grey while the divergence's weight is below 1.
+
+    Args:
+        path: the picture.
+        rows: of `EpochLog`.
+        sites: names of the weights.
+        published: compression to draw a line at.
+    """
     epochs = [row["epoch"] for row in rows]
     full = [row for row in rows if row["sparsity"] is not None]
     with matplotlib.rc_context(_STYLE):
@@ -33,9 +41,16 @@ def draw_progress(path: Path, rows: Sequence[dict[str, Any]], sites: Sequence[st
             kept = [100 * (1 - row["sparsity"][site]) for row in full]
             middle.plot([row["epoch"] for row in full], kept, color=colour, label=site.removesuffix(".weight"))
         middle.set_yscale("log")
+        middle.set_ylim(top=100)
+        middle.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        middle.yaxis.set_major_formatter("{x:g}")
+        middle.yaxis.set_minor_formatter("")
         middle.set_title("weights left, %", loc="left")
         some = [row for row in full if row["compression"] is not None]
         right.plot([r["epoch"] for r in some], [r["compression"] for r in some], color=_COLOURS[0])
+        if published is not None:
+            right.axhline(published, color="#999999", linestyle="--")
+            right.annotate("published", (0, published), xytext=(4, 3), textcoords="offset points", color="#777777")
         right.set_title("weights over weights left", loc="left")
         right.set_ylim(bottom=0)
         for axes in (left, middle, right):

@@ -33,3 +33,11 @@ def published_rows(net: str) -> list[dict[str, Any]]:
     """The published rows for a network, shares between 0 and 1; None for what was not given."""
     rows = [dict(zip(_COLUMNS, row, strict=True)) for row in _TABLE[net]]
     return [row | {"sparsity": [*row["sparsity"]] if isinstance(row["sparsity"], tuple) else None} for row in rows]
+
+
+def published(net: str, method: str, recipe: str) -> float | None:
+    """The compression that was published for this training; None if there is none."""
+    name = {"molchanov2017": "sparse VD, Molchanov et al.", "deepbayes2019": "sparse VD, Deep|Bayes"}[recipe]
+    name = "ARD, Mittov" if method == "ard" else name
+    found = [row["compression"] for row in published_rows(net) if row["method"] == name]
+    return found[0] if found else None

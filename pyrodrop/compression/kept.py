@@ -47,3 +47,9 @@ def compression(mask: dict[str, Tensor]) -> float | None:
     """Number of weights over number of those kept, as the papers count it: without biases. None if none is kept."""
     kept = sum(int(m.sum()) for m in mask.values())
     return sum(m.numel() for m in mask.values()) / kept if kept else None
+
+
+def uncut_weights(guide: Any) -> dict[str, Tensor]:
+    """The means of all weights, also of those that a guide cuts while it trains (`distributions.CutNormal`)."""
+    with torch.no_grad():
+        return {name: getattr(q, "loc", q.mean).clone() for name in guide.sites for q in (guide.posterior(name),)}

@@ -14,17 +14,18 @@ import math
 
 import torch
 from torch import Tensor
-from torch.distributions import Independent, Normal, register_kl
+from torch.distributions import Distribution, Independent, Normal, register_kl
 
 from pyrodrop.distributions import (
     BernoulliMixture,
     LowRankNormal,
     MultiplicativeNormal,
     PooledNormal,
+    PrunedNormal,
     WeightDistribution,
 )
 from pyrodrop.divergences.bernoulli import mixture_entropy
-from pyrodrop.divergences.table import EXACT, pair
+from pyrodrop.divergences.table import EXACT, pair, refuse
 
 
 @pair(MultiplicativeNormal, Normal, EXACT)
@@ -59,3 +60,10 @@ def _normal_from_pooled(q: Independent, p: PooledNormal) -> Tensor:
         torch.log1p(loc**2 / variance) if p.group == "weight" else torch.log(p.pool(loc**2 + variance) / variance)
     )
     return log_ratio.flatten(-len(p.event_shape)).sum(-1) / 2
+
+
+refuse(
+    PrunedNormal,
+    Distribution,
+    "weights that were cut off are atoms at 0; the ELBO is that of the fit before it was pruned",
+)

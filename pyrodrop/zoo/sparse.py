@@ -7,6 +7,7 @@
     KL weight        0, from epoch 5 to 20 up to 1            .02 more in every epoch, up to 1
     initial W        N(0, .01^2), biases 0                    N(0, .02^2), biases 0
     log alpha        within -8, 8                             within -10, 10
+    in training      means of log alpha >= 3 dropped          as they are
 
 Both: Adam, batches of 100, log variance -10 at the start, weights of log alpha >= 3 cut off. Molchanov, Ashukha & Vetrov
 (2017), Variational Dropout Sparsifies Deep Neural Networks, table 1 and released code; the exercise of the Deep|Bayes
@@ -42,6 +43,7 @@ class Settings:
         epochs: length of the training.
         spread: standard deviation of the initial weights.
         reach: bound of abs(log alpha).
+        cut: bound of log alpha from which means are dropped while training (``train_clip``), or None.
         kl_weight: from epochs done to the divergence's weight.
         decay: by network, from the share of the training done to the factor of the learning rate.
         source: where it was published.
@@ -50,6 +52,7 @@ class Settings:
     epochs: int
     spread: float
     reach: float
+    cut: float | None
     kl_weight: schedules.Schedule
     decay: Mapping[str, Callable[[float], float]]
     source: str
@@ -69,6 +72,7 @@ RECIPES: Mapping[Recipe, Settings] = {
         epochs=200,
         spread=0.01,
         reach=8.0,
+        cut=THRESHOLD,
         kl_weight=schedules.linear(15, after=5),
         decay={"lenet-300-100": _late, "lenet-5": lambda share: 1 - share},
         source="Molchanov, Ashukha & Vetrov (2017), table 1",
@@ -77,6 +81,7 @@ RECIPES: Mapping[Recipe, Settings] = {
         epochs=100,
         spread=0.02,
         reach=10.0,
+        cut=None,
         kl_weight=schedules.staircase(0.02),
         decay={"lenet-300-100": _steps_down, "lenet-5": _steps_down},
         source="Deep|Bayes (2019), exercise on sparse variational dropout",
@@ -128,9 +133,10 @@ def training(data: Dataset, *, net: Net, recipe: Recipe, epochs: int | None = No
 
 def _guide(method: Method, recipe: Recipe) -> Callable[[NetworkModel], Guide]:
     """The posterior, from variances that leave the start as good as without noise."""
-    reach = RECIPES[recipe].reach
+    settings = RECIPES[recipe]
+    bounds = (-settings.reach, settings.reach)
     posterior = SparseDropout if method == "sparse" else ARDDropout
-    return functools.partial(posterior, log_variance=-10.0, log_alpha_range=(-reach, reach))
+    return functools.partial(posterior, log_variance=-10.0, cut=settings.cut, log_alpha_range=bounds)
 
 
 # Of table 1 and the exercise's notebook; ARD was published with another training, Kharitonov et al. (2018).

@@ -13,11 +13,12 @@ import torch.nn.functional as F
 
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors, zoo
+from pyrodrop.analysis.entry_check import _cut
 from pyrodrop.analysis.experiments import rotated_digit
 from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.paired_scores import compared
 from pyrodrop.analysis.experiments.rotated_digit_report import Turned
-from pyrodrop.data import Dataset
+from pyrodrop.data import Dataset, mnist
 from pyrodrop.zoo import caffe
 from pyrodrop.zoo.rotated_digit import DECAY, DROPPED, KEEP, LR, RATES, learning_rate
 
@@ -128,6 +129,8 @@ def test_averaged_weights_are_keep_times_m() -> None:
 def test_the_job_runs(
     guide: str, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    small_set = _cut(mnist(flat=False), 300, 200)
+    monkeypatch.setattr(rotated_digit, "mnist", lambda **_: small_set)
     monkeypatch.setattr(rotated_digit, "DRAWS", 4)
     monkeypatch.setattr(rotated_digit, "SHOWN", 20)
     words = ["run", "rotated-digit", "--guide", guide, "--steps", "3", "--out", str(tmp_path), "--quiet"]

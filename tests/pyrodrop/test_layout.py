@@ -30,6 +30,7 @@ FORBIDDEN = {
     "pyrodrop/functions.py": ("svi", "predictive", "metrics", "data", *CORE),
     "pyrodrop/tiles.py": ("svi", "predictive", "metrics", "data", *CORE),
     "pyrodrop/closed_form.py": ("svi", "predictive", "metrics", "data", *CORE),
+    "pyrodrop/compression": ("svi", "fitted", "predictive", "metrics", *CORE),
     "pyrodrop/svi.py": CORE,
     "pyrodrop/fitted.py": CORE,
     "pyrodrop/predictive.py": CORE,
