@@ -21,7 +21,7 @@ def show(entry: Entry) -> None:
     for title, text in _lines(entry, recipe, reference):
         screen.print(f"  [bold]{title:<10}[/bold]", text, highlight=False, soft_wrap=True)
     screen.print()
-    if reference or entry.published:
+    if references.scores(entry.name) or entry.published:
         screen.print(scores_table("scores", entry, {}))
 
 
@@ -37,6 +37,11 @@ def _lines(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any]
         ("training", ", ".join(f"{name} {value}" for name, value in recipe["training"].items())),
         ("prediction", f"{entry.draws} draws"),
     ]
+    run = entry.check
+    parts = [f"{run.steps:,} steps", f"{run.draws} draws"]
+    parts += [f"{count:,} to {what}" for what, count in (("train", run.train), ("test", run.test)) if count]
+    parts += [f"{run.splits} splits"] if run.splits > 1 else []
+    lines.append(("check", ", ".join(parts)))
     if not entry.published:
         lines.append(("published", "curves or words alone, no figure of ours to set beside"))
     if reference is None:

@@ -54,20 +54,20 @@ def short(entry: Entry, seed: int, quiet: bool = True) -> Measured:
     )
 
 
-def record(entry: Entry, full: bool | str, *, seed: int = 0, device: str = "cpu") -> dict[str, Any]:
-    """Measure an entry and write its reference.
+def record(entry: Entry, *, full: bool = False, why: str = "", seed: int = 0, device: str = "cpu") -> dict[str, Any]:
+    """Measure an entry and write its reference. What is there already of an entry that has not changed stays.
 
     Args:
         entry: which.
-        full: whether to make the full run; or, without, the reason in words.
-        seed: of the full run.
-        device: of the full run.
+        full: whether to make the whole run.
+        why: in words, why there is none.
+        seed: of the whole run.
+        device: of the whole run.
     """
     where, recipe = resolve(device), entry.recipe(load_splits(entry, 1)[0].train)
-    result: dict[str, Any] | str
-    if isinstance(full, str):
-        result = full
-    else:
+    kept = _kept(entry, recipe)
+    result: dict[str, Any] | str = kept.get("result") or why or "not made yet"
+    if full:
         splits = load_splits(entry)
         done = measure(entry, splits, seed=seed, device=where, progress=False)
         result = {
@@ -80,8 +80,8 @@ def record(entry: Entry, full: bool | str, *, seed: int = 0, device: str = "cpu"
     content = {
         "entry": entry.name,
         "recipe": recipe,
-        "result": result,
-        "check": _kept(entry, recipe) or _short_runs(entry),
+        "result": why if why and not isinstance(result, dict) else result,
+        "check": kept.get("check") or _short_runs(entry),
         "versions": versions(),
         "machine": machine(where),
     }
@@ -91,13 +91,13 @@ def record(entry: Entry, full: bool | str, *, seed: int = 0, device: str = "cpu"
     return content
 
 
-def _kept(entry: Entry, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The check of a reference that is there already, if the entry is still what it was."""
+def _kept(entry: Entry, recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The reference that is there already, if the entry is still what it was; nothing if not."""
     if not references.file(entry.name).is_file():
-        return None
+        return {}
     content = references.load(entry.name)
     same = content["recipe"] == recipe and content["check"]["run"] == asdict(entry.check)
-    return content["check"] if same else None
+    return content if same else {}
 
 
 def _short_runs(entry: Entry) -> dict[str, Any]:
