@@ -67,11 +67,11 @@ def problems(entry: Entry, data: Dataset | None = None) -> list[str]:
     """
     empty = [f.name for f in fields(entry) if f.name != "published" and not getattr(entry, f.name)]
     found = [f"it has no {name}" for name in empty]
-    if entry.data and entry.data not in SOURCES:
+    if "data" not in empty and entry.data not in SOURCES:
         found.append(f"no data set is called {entry.data!r}")
-    if entry.guide and guide_class(entry) is None:
+    if "guide" not in empty and guide_class(entry) is None:
         found.append(f"its guide is no class of pyrodrop.guides: {entry.guide!r}")
-    if entry.check and (entry.check.steps < 1 or entry.check.draws < 1 or entry.check.splits < 1):
+    if "check" not in empty and (entry.check.steps < 1 or entry.check.draws < 1 or entry.check.splits < 1):
         found.append(f"its check needs at least one step, draw and split: {entry.check}")
     found += [f"its published {name} is no number: {v!r}" for name, v in entry.published.items() if not _number(v)]
     try:
@@ -79,7 +79,7 @@ def problems(entry: Entry, data: Dataset | None = None) -> list[str]:
     except ValueError as error:
         return [f"{entry.name}: {line}" for line in (*found, str(error))]
     check = content["check"]
-    if entry.check and check.get("run") != asdict(entry.check):
+    if "check" not in empty and check.get("run") != asdict(entry.check):
         found.append(f"its reference is of another check: {check.get('run')}, not {asdict(entry.check)}")
     unknown = sorted(set(entry.published) - set(check["scores"]) - LATE)
     if unknown:

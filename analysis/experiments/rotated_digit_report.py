@@ -111,11 +111,9 @@ def draw(path: Path, shown: Turned, content: Mapping[str, Any]) -> None:
             ("output", shown.probabilities, "softmax output"),
         ):
             _scatter(panels[name], values, shown, label)
-            legend = panels[name].legend(
+            panels[name].legend(
                 frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, markerscale=4, borderpad=0
             )
-            for handle in legend.legend_handles:
-                handle.set_alpha(1)
         panels["output"].set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
         _entropies(panels["entropy"], shown, content["angles"])
         _auroc(panels["auroc"], content["auroc"])

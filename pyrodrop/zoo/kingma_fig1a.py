@@ -25,7 +25,7 @@ from pyrodrop.priors import Prior
 from pyrodrop.zoo.caffe import FLAT
 from pyrodrop.zoo.entry import Check, Entry
 
-BATCH, EPOCHS, WIDTH = 250, 200, 250
+BATCH, EPOCHS, WIDTH = 100, 200, 250
 RATES = {"layers.0.*": 0.2, "*": 0.5}
 PUBLISHED_WIDTHS = (100, 250, 500, 750, 1000, 1250)
 

@@ -78,7 +78,7 @@ def test_methods_start_from_the_published_rates(data_folder: Path) -> None:
 def test_the_rate_falls_over_the_second_half() -> None:
     assert [falling(step, steps=100) for step in (0, 50, 75, 100)] == [1, 1, 0.5, 0]
     data = torch.zeros(1000)
-    assert training(data, epochs=3)["steps"] == 12  # type: ignore[arg-type]
+    assert training(data, epochs=3)["steps"] == 30  # type: ignore[arg-type]
 
 
 def test_every_method_has_a_colour_and_a_point_a_width() -> None:
