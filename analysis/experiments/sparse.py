@@ -20,6 +20,7 @@ from pyrodrop import zoo
 from pyrodrop.analysis.experiments.report import console, processor, versions
 from pyrodrop.analysis.experiments.sparse_figure import draw_progress, draw_weights
 from pyrodrop.analysis.experiments.sparse_published import published, published_rows
+from pyrodrop.compression import compressed_steps, write_network
 from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncut_weights
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import resolve
@@ -70,9 +71,12 @@ def run(
         checkpoint=folder / "training.safetensors", checkpoint_every=5 * -(-len(train) // BATCH), **settings,
     )  # fmt: skip
     fit.save(folder / "fit.safetensors")
+    report = fit.compression_report(data.test, THRESHOLD)
+    write_network(folder / "compressed.safetensors", compressed_steps(fit.model, fit.guide, threshold=THRESHOLD))
     content = {
         "name": entry.name,
         "result": summary(fit, data.test, log),
+        "compressed": report.record(),
         "published": published_rows(net),
         "epochs": log.rows,
         "settings": {**fit.settings, "epochs": len(log.rows), "threshold": THRESHOLD, "recipe": recipe},
@@ -83,6 +87,7 @@ def run(
     draw_progress(folder / "progress.png", log.rows, fit.guide.sites, published(net, method, recipe))  # type: ignore[attr-defined]
     draw_weights(folder / "weights.png", kept_weights(fit.guide, THRESHOLD))
     _print(content)
+    console().print(report)
     print(f"figures: {folder / 'progress.png'}, {folder / 'weights.png'}\nresults: {folder / 'results.json'}")
     return content
 

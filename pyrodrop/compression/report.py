@@ -7,6 +7,7 @@ Latency is the median of interleaved calls on this machine, in this process, wit
 
 from __future__ import annotations
 
+import io
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
@@ -80,6 +82,11 @@ class CompressionReport:
     def record(self) -> dict[str, Any]:
         """As plain numbers, for JSON."""
         return {**asdict(self), "ratios": self.ratios}
+
+    def __str__(self) -> str:
+        screen = Console(width=100, file=io.StringIO())
+        screen.print(self)
+        return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
     def __rich__(self) -> Table:
         table = Table(

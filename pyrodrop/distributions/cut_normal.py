@@ -6,9 +6,8 @@ A weight above the threshold keeps its noise and loses its mean: what a network 
 is left after the cut, and m_ij gets no gradient but the divergence's, which pulls it to 0: a cut weight seldom returns. In
 the released code of Molchanov, Ashukha & Vetrov (2017) this is ``train_clip``.
 
-As in theirs, the divergence counted is that of N(m_ij, alpha_ij m_ij^2). From the log-uniform prior and under ARD that is an
-upper bound of this law's own, which is 0 above the threshold: too much by at most .025 a weight at threshold 3, so that
-the ELBO stays a bound.
+As in theirs, the divergence from the log-uniform prior and under ARD by weight is counted as if nothing were cut: an upper
+bound of this law's own, which is 0 above the threshold, and too much by at most .025 a weight at threshold 3.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from torch.distributions import Distribution, Independent, Normal, register_kl
 
 from pyrodrop.distributions import (
     BernoulliMixture,
+    CutNormal,
     LowRankNormal,
     MultiplicativeNormal,
     PooledNormal,
@@ -25,7 +26,7 @@ from pyrodrop.distributions import (
     WeightDistribution,
 )
 from pyrodrop.divergences.bernoulli import mixture_entropy
-from pyrodrop.divergences.table import EXACT, pair, refuse
+from pyrodrop.divergences.table import EXACT, Convention, pair, refuse
 
 
 @pair(MultiplicativeNormal, Normal, EXACT)
@@ -41,6 +42,16 @@ def _multiplicative_from_pooled(q: MultiplicativeNormal, p: PooledNormal) -> Ten
     if p.group == "weight":
         return q.total_weights(torch.nn.functional.softplus(-q.log_alpha).expand(q.loc.shape)) / 2
     return _from_pooled(q, p)
+
+
+def _uncut_convention(q: CutNormal, p: PooledNormal) -> Convention:
+    """Exact where variances are shared: there the means of the law itself are counted."""
+    most = math.log1p(math.exp(-q.threshold)) / 2
+    detail = "an upper bound, counted as if nothing were cut"
+    return Convention("approximate", detail, most) if p.group == "weight" else EXACT
+
+
+pair(CutNormal, PooledNormal, _uncut_convention)(_multiplicative_from_pooled)
 
 
 @pair(BernoulliMixture, PooledNormal, EXACT)

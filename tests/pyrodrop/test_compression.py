@@ -128,19 +128,41 @@ def test_a_constant_unit_goes_into_the_next_bias() -> None:
     assert last.weight.shape == (1, 2)
 
 
-def test_a_constant_map_stays_in_front_of_padding() -> None:
-    """At the border a padded convolution sees zeros in its place: only a constant of 0 could be folded."""
+@pytest.mark.parametrize(
+    "pool", [nn.Identity(), nn.AvgPool2d(3, stride=1, padding=1), nn.MaxPool2d(3, stride=1, padding=1)]
+)
+def test_a_constant_map_stays_where_padding_meets_it(pool: nn.Module) -> None:
+    """At the border a padded convolution, or an average over padding, sees zeros in its place."""
+    convolutions = (
+        nn.Conv2d(1, 5, 3),
+        nn.Softplus(),
+        nn.Conv2d(5, 4, 3),
+        nn.Softplus(),
+        pool,
+        nn.Conv2d(4, 3, 3, padding=1),
+    )
+    net = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(3 * 16, 2))
+    fit = cut(models.from_module(net, **CLASSES), share=0.0, dead=0.0)
+    guide: Any = fit.guide
+    with torch.no_grad():
+        guide.log_variance["2.weight"].unconstrained()[:] = 20.0
+    x = torch.randn(5, 1, 8, 8)
+    small = fit.compress(layout="dense")
+    torch.testing.assert_close(small(x), masked(fit, x), atol=1e-5, rtol=1e-5)
+    sizes = [m.out_channels for m in small.modules() if isinstance(m, nn.Conv2d)]
+    assert sizes == [1, 4, 3], "nobody listens to the first; PyTorch has no convolution of nothing"
+
+
+def test_an_average_over_padding_is_not_folded() -> None:
     net = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.Softplus(), nn.Conv2d(4, 3, 3, padding=1), nn.Flatten(), nn.Linear(3 * 16, 2)
+        nn.Conv2d(1, 4, 3), nn.Softplus(), nn.AvgPool2d(2, padding=1), nn.Flatten(), nn.Linear(4 * 9, 2)
     )
     fit = cut(models.from_module(net, **CLASSES), share=0.0, dead=0.0)
     guide: Any = fit.guide
     with torch.no_grad():
-        guide.log_variance["0.weight"].unconstrained()[:] = 20.0
+        guide.log_variance["0.weight"].unconstrained()[1:3] = 20.0
     x = torch.randn(5, 1, 6, 6)
-    small = fit.compress(layout="dense")
-    torch.testing.assert_close(small(x), masked(fit, x), atol=1e-5, rtol=1e-5)
-    assert [m.out_channels for m in small.modules() if isinstance(m, nn.Conv2d)] == [4, 3]
+    torch.testing.assert_close(fit.compress(layout="dense")(x), masked(fit, x), atol=1e-5, rtol=1e-5)
 
 
 def test_standardisation_of_inputs_and_outputs_is_part_of_the_network() -> None:

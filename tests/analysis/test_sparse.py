@@ -1,0 +1,142 @@
+"""Sparse networks: the recipes, the job on a few digits, and Molchanov's test with random labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop import cli, guides, likelihoods, models, priors, zoo
+from pyrodrop.analysis.experiments import sparse as job
+from pyrodrop.analysis.experiments.sparse_published import published, published_rows
+from pyrodrop.compression import read_network
+from pyrodrop.data import Dataset, mnist
+from pyrodrop.zoo import sparse
+
+pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
+
+
+def digits(count: int) -> Dataset:
+    return Dataset(torch.rand(count, 784), torch.arange(count) % 10)
+
+
+def test_recipes_are_the_published_settings() -> None:
+    data = digits(600)  # an epoch is six steps
+    first = zoo.entry("sparse/lenet-300-100-molchanov2017").training(data)
+    assert (first["steps"], first["batch_size"], first["lr"], first["estimator"]) == (1200, 100, 1e-3, "local")
+    assert [first["kl_weight"](e) for e in (0, 5, 12.5, 20, 199)] == [0, 0, 0.5, 1, 1]
+    assert [first["schedule"](s) for s in (0, 600, 900, 1200)] == [1, 1, 0.5, 0]
+    conv = zoo.entry("sparse/lenet-5-molchanov2017").training(data)
+    assert [conv["schedule"](s) for s in (0, 300, 1200)] == [1, 0.75, 0]
+    school = zoo.entry("ard/lenet-300-100-deepbayes2019").training(data)
+    assert school["steps"] == 600
+    assert [school["kl_weight"](e) for e in (0, 1, 24.5, 49, 99)] == pytest.approx([0.02, 0.04, 0.5, 1, 1])
+    assert [school["schedule"](6 * e) for e in (49, 50, 60, 70, 80)] == pytest.approx([1, 0.2, 0.04, 0.008, 0.0016])
+
+
+@pytest.mark.parametrize("name", [n for n in zoo.ENTRIES if n.startswith(("sparse/", "ard/"))])
+def test_networks_start_as_published(name: str) -> None:
+    torch.manual_seed(0)
+    model, guide = zoo.entry(name).build(digits(100))
+    spread, reach = (0.01, 8.0) if "molchanov" in name else (0.02, 10.0)
+    weights = torch.cat([w.flatten() for w in model.weight_sites().values()])
+    assert float(weights.std()) == pytest.approx(spread, rel=0.01)
+    assert all(not bool(b.any()) for b in model.free.parameters())
+    assert isinstance(guide, guides.ARDDropout if name.startswith("ard") else guides.SparseDropout)
+    log_alpha = guide.log_alpha(guide.sites[0])
+    want = (-10 - model.weight_sites()[guide.sites[0]].square().log()).clamp(-reach, reach)
+    torch.testing.assert_close(log_alpha.detach(), want, atol=1e-3, rtol=0)
+
+
+def test_sparsity_before_the_divergence_counts_in_full_is_refused() -> None:
+    for recipe, full in (("molchanov2017", 20), ("deepbayes2019", 49)):
+        options: dict[str, Any] = {"net": "lenet-300-100", "recipe": recipe}
+        with pytest.raises(
+            ValueError, match=f"sparsity means nothing before; epochs must be more than {full}, got {full}"
+        ):
+            sparse.training(digits(100), epochs=full, **options)
+        settings = sparse.training(digits(100), epochs=full + 1, **options)
+        assert settings["kl_weight"](full) == pytest.approx(1)
+
+
+def test_published_figures() -> None:
+    """Table 1 of Molchanov et al. (2017) and the Deep|Bayes notebook, and a ratio that agrees with its own sparsities."""
+    assert published("lenet-300-100", "sparse", "molchanov2017") == 68
+    assert published("lenet-5", "sparse", "molchanov2017") == 280
+    assert published("lenet-300-100", "ard", "deepbayes2019") == 35
+    assert published("lenet-5", "ard", "deepbayes2019") is None
+    school = next(row for row in published_rows("lenet-300-100") if "Deep" in row["method"])
+    left = sum(n * (1 - s) for n, s in zip((235_200, 30_000, 1000), school["sparsity"], strict=True))
+    assert 266_200 / left == pytest.approx(school["compression"], rel=0.08)  # shares are rounded to .1 %
+
+
+def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it on 300 digits: interrupted, gone on with, and read back."""
+    monkeypatch.setattr("pyrodrop.zoo.sparse.BATCH", 50)
+    monkeypatch.setattr(job, "BATCH", 50)
+    short: Any = sparse.Settings(
+        9, 0.05, 8.0, None, pyrodrop.schedules.linear(1, after=5), {"lenet-300-100": lambda s: 3.0}, "a test"
+    )
+    monkeypatch.setitem(sparse.RECIPES, "deepbayes2019", short)  # type: ignore[index]
+    original = sparse.training
+    monkeypatch.setattr(job, "training", lambda *a, **k: {**original(*a, **k), "engine": "traced"})
+    rows: list[int] = []
+    plain = job.EpochLog.__call__
+
+    def breaks(self: job.EpochLog, fit: pyrodrop.Fit, epochs: int) -> None:
+        plain(self, fit, epochs)
+        rows.append(epochs)
+        if len(rows) == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(job.EpochLog, "__call__", breaks)
+    words = ["run", "sparse", "--recipe", "deepbayes2019", "--digits", "300", "--quiet", "--out", str(tmp_path)]
+    assert cli.main(words) == 130
+    assert cli.main(words) == 0
+    assert rows == [*range(1, 8), *range(5, 10)], "went on from the checkpoint after epoch 5"
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [row["epoch"] for row in results["epochs"]] == list(range(1, 10))
+    for row in results["epochs"]:
+        assert (row["sparsity"] is None) == (row["epoch"] <= 6) == (row["compression"] is None), (
+            "only under full weight"
+        )
+        assert (row["kl_weight"] == 1) == (row["epoch"] > 6)
+    found = results["compressed"]
+    assert found["kl_weight"] == 1
+    assert found["compressed"]["error"] == pytest.approx(results["result"]["error"], abs=2e-4)
+    kept = sum(
+        n * (1 - s) for n, s in zip((235_200, 30_000, 1000), results["result"]["sparsity"].values(), strict=True)
+    )
+    assert results["result"]["compression"] == pytest.approx(266_200 / kept)
+    assert found["compressed"]["weights"] <= round(kept)
+    small = read_network(tmp_path / "compressed.safetensors")
+    test = mnist().test
+    wrong = float((small(test.x).argmax(-1) != test.y).float().mean())
+    assert wrong == pytest.approx(found["compressed"]["error"], abs=2e-4)
+    for name in ("progress.png", "weights.png"):
+        assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_random_labels_are_pruned_away(data_folder: Path) -> None:
+    """Molchanov et al. (2017), section 5.4: nothing can be learned, so nothing is kept; plain dropout memorises."""
+    images = mnist().train.first(1000)
+    labels = torch.randint(10, (1000,), generator=torch.Generator().manual_seed(1))
+    data = Dataset(images.x, labels)
+    laws: dict[str, Any] = {"likelihood": likelihoods.Categorical()}
+    options: dict[str, Any] = {"steps": 1000, "lr": 3e-3, "batch_size": 100, "estimator": "local", "engine": "traced"}
+    model = models.MLP([784, 100, 10], prior=priors.LogUniform(), **laws)
+    warm_up = pyrodrop.schedules.linear(10, after=2)
+    sparsely = pyrodrop.fit(model, guides.SparseDropout(model, cut=3.0), data, kl_weight=warm_up, **options)
+    assert sparsely.guide.sparsity()["layers.0.weight"] > 0.9999  # type: ignore[attr-defined]
+    network = sparsely.compress(layout="dense")
+    assert sum(p.numel() for p in network.parameters()) == 10, "the last biases alone"
+    f = network(images.x)
+    assert torch.equal(f, f[:1].expand(1000, 10)), "one prediction for all digits"
+    plain = models.MLP([784, 100, 10], prior=priors.Gaussian(10.0), **laws)
+    memorised = pyrodrop.fit(plain, guides.BernoulliDropout(plain, 0.1, mask_input=False), data, **options)
+    accuracy = (memorised.predict(images.x, 30).mean.argmax(-1) == labels).float().mean()
+    assert float(accuracy) > 0.95
