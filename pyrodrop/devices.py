@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -49,6 +50,38 @@ def denormals_flushed() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(before)
+
+
+@contextmanager
+def tf32_products(allowed: bool, device: torch.device) -> Iterator[None]:
+    """Float32 matrix products and convolutions by TensorFloat-32 where `allowed`; afterwards as they were.
+
+    Raises:
+        ValueError: allowed on a device that is no GPU.
+    """
+    if not allowed:
+        yield
+        return
+    if device.type != "cuda":
+        raise ValueError(f"precision tf32 is arithmetic of NVIDIA GPUs; the device is {device.type}")
+    switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [switch.allow_tf32 for switch in switches]
+    try:
+        for switch in switches:
+            switch.allow_tf32 = True
+        yield
+    finally:
+        for switch, was in zip(switches, before, strict=True):
+            switch.allow_tf32 = was
+
+
+def keep_heap() -> None:
+    """Ask the C library, by what it does of itself in larger programs, to keep freed memory for the next step.
+
+    glibc gives large pieces back to the system when they are freed, until one as large was freed before; a step then waits
+    for thousands of page faults. So one is: it is never written to and costs nothing. Elsewhere this does nothing.
+    """
+    torch.empty(31 * 2**20, dtype=torch.uint8)  # 32 MiB is the largest that glibc learns from
 
 
 def _flushes_denormals() -> bool:

@@ -58,7 +58,9 @@ class Minibatches:
 
     def _rows(self, rows: slice | Tensor) -> Batch:
         kwargs = {} if self.size == len(self.x) else {"num_data": len(self.x)}
-        return Batch(self.x[rows], self.y[rows], kwargs)
+        if isinstance(rows, slice):
+            return Batch(self.x[rows], self.y[rows], kwargs)
+        return Batch(self.x.index_select(0, rows), self.y.index_select(0, rows), kwargs)
 
 
 class StackedMinibatches:
@@ -116,7 +118,9 @@ class StackedMinibatches:
 
     def _batch(self, rows: Tensor) -> Batch:
         kwargs = {} if self.size == self.rows else {"num_data": self.rows}
-        return Batch(self.x[rows], self.y[rows], kwargs)
+        flat = rows.reshape(-1)  # index_select copies whole rows where indexing by a matrix goes entry by entry
+        x, y = (of.index_select(0, flat).reshape(*rows.shape, *of.shape[1:]) for of in (self.x, self.y))
+        return Batch(x, y, kwargs)
 
 
 def check_num_data(size: int, rows: int, model: Callable[..., Any], guide: Callable[..., Any]) -> None:

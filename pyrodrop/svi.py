@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pyrodrop.checkpoint import Checkpoint
 from pyrodrop.data import Dataset
-from pyrodrop.devices import resolve, seeded
+from pyrodrop.devices import resolve, seeded, tf32_products
 from pyrodrop.fitted import Fit, describe
 from pyrodrop.minibatches import Minibatches, check_num_data
 from pyrodrop.names import known
@@ -36,7 +36,7 @@ from pyrodrop.training import Controls, LearningRate, Optimizer, Training, optim
 Data = Dataset | tuple[Tensor, Tensor]
 adam = functools.partial(torch.optim.Adam, fused=True)
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "tf32": None}
 
 
 @overload
@@ -70,7 +70,7 @@ def fit(  # type: ignore[misc]  # the overloads say what comes back, not every s
     kl_weight: float | Callable[[float], float] = 1.0,
     temperature: float = 1.0,
     engine: EngineName = "auto",
-    precision: Literal["float32", "bfloat16"] | None = None,
+    precision: Literal["float32", "bfloat16", "tf32"] | None = None,
     replicates: int | None = None,
     memory: float | None = None,
     device: str | torch.device = "auto",
@@ -105,8 +105,8 @@ def fit(  # type: ignore[misc]  # the overloads say what comes back, not every s
         engine: who makes the steps, see `pyrodrop.stepper`: ``pyro``, ``traced``, ``compiled``, or ``auto``, which weighs
             the work against the time of tracing and compiling. All draw the same noise; what cannot be traced is trained
             by Pyro, and the log of `pyrodrop` says why.
-        precision: dtype of matrix products, ``bfloat16`` for autocast; divergences stay in the parameters' own. None for
-            the parameters' own throughout.
+        precision: of matrix products: ``bfloat16`` for autocast, ``tf32`` for NVIDIA's shorter float32; divergences stay in
+            the parameters' own dtype. None for that throughout.
         replicates: R, for as many independent fits in one, faster than one by one: replicate r is the fit alone with
             seed + r, of ``restart(model, guide, seed + r)``, or of the r-th of a list where `model` and `guide`, or
             `data`, are lists. See `pyrodrop.replicates`.
@@ -146,6 +146,7 @@ def fit(  # type: ignore[misc]  # the overloads say what comes back, not every s
     known(estimator, STRATEGIES, "estimator")
     dtype = None if precision is None else _DTYPES[known(precision, _DTYPES, "precision")]
     device = resolve(device)
+    products = tf32_products(precision == "tf32", device)
     controls = Controls(schedule, weight, temperature)
     about = {
         "steps": steps,
@@ -169,7 +170,8 @@ def fit(  # type: ignore[misc]  # the overloads say what comes back, not every s
                 min(batch_size or len(problem.data), len(problem.data)), len(problem.data), problem.model, problem.guide
             )
         common = Settings(steps, batch_size, lr, optimizer, controls, engine, dtype, device, progress, memory)
-        return fit_replicates(problems, seeds, common, about)
+        with products:
+            return fit_replicates(problems, seeds, common, about)
 
     problem = Problem.of(model, guide, data, estimator, device)
     batches = Minibatches(problem.data, batch_size, device)
@@ -183,7 +185,7 @@ def fit(  # type: ignore[misc]  # the overloads say what comes back, not every s
         "seed": seed,
     }
     start = time.perf_counter()
-    with seeded(seed, device):
+    with seeded(seed, device), products:
         training = training_of(problem, batches, controls, steps, lr, optimizer, engine, dtype)
         store = None if checkpoint is None else Checkpoint(Path(checkpoint), training, settings)
         if store is not None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from pyrodrop.devices import denormals_flushed
+from pyrodrop.devices import denormals_flushed, keep_heap
 from pyrodrop.minibatches import Batches
 from pyrodrop.stepper import Batch, Engine, Plan
 
@@ -113,6 +113,7 @@ class Training:
 
     def start(self) -> None:
         """Make the first step, if none was made, and find out who makes the others."""
+        keep_heap()
         if self.done == 0:
             self._first_step()
         if self.done < len(self.history):

@@ -39,7 +39,7 @@ def rows_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], metric: str, pub
     for name in names:
         theirs = PUBLISHED[published].get(name)
         reference = None if theirs is None else getattr(theirs, metric)
-        row = [name, "-" if reference is None else _pair(*reference)]
+        row = [name, "-" if reference is None else pair(*reference)]
         for column in columns:
             cell = cells.get((name, column))
             if cell is None:
@@ -47,7 +47,7 @@ def rows_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], metric: str, pub
                 continue
             ours = mean_and_error(cell[metric])
             apart = None if reference is None else distance(ours, reference)
-            row.append(_pair(*ours) + ("" if apart is None else f" ({apart:+.1f})"))
+            row.append(pair(*ours) + ("" if apart is None else f" ({apart:+.1f})"))
         rows.append(row)
     return rows
 
@@ -86,7 +86,7 @@ def _legend(published: str) -> str:
     )
 
 
-def _pair(value: float, error: float | None) -> str:
+def pair(value: float, error: float | None) -> str:
     """A number and its error with two digits of the error."""
     if error is None or error == 0:
         return f"{value:.4g}"

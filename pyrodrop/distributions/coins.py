@@ -4,13 +4,15 @@
 
 u are 16-bit pieces of 64-bit random words, several times as fast as drawing a float for every entry. The threshold is
 dithered by one v a draw, so the rate is exact in the mean, E[t] = 2^16 keep, where floor(2^16 keep) alone would miss it by
-up to 2^-16. Entries of one draw share v; it correlates them by less than 2^-34 / (keep (1 - keep)).
+up to 2^-16. Entries of one draw share v; it correlates them by less than 2^-34 / (keep (1 - keep)). Masks are bytes, 0 or 1:
+torch's and its compiler's bool masks are widened to floats one entry at a time.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +37,7 @@ def coins(keep: Tensor, shape: Size) -> Tensor:
 
 @torch.library.custom_op("pyrodrop::coins", mutates_args=())
 def _coins(keep: Tensor, shape: Sequence[int]) -> Tensor:
-    """True with probability `keep`. One operation, so that a trace sees one."""
+    """1 with probability `keep`, in bytes. One operation, so that a trace sees one."""
     if not keep.is_cuda and not any(keep.stride()):  # one rate, expanded
         return toss_one(float(keep.flatten()[0]), shape)
     return toss(keep[None].double(), shape, [None])[0]
@@ -43,27 +45,47 @@ def _coins(keep: Tensor, shape: Sequence[int]) -> Tensor:
 
 @_coins.register_fake
 def _(keep: Tensor, shape: Sequence[int]) -> Tensor:
-    return torch.empty(shape, dtype=torch.bool, device=keep.device)
+    return torch.empty(shape, dtype=torch.uint8, device=keep.device)
 
 
 def toss(keep: Tensor, shape: Size | Sequence[int], generators: Sequence[torch.Generator | None]) -> Tensor:
-    """One draw of coins for every generator (torch's for None), ``[R, *shape]`` bool, by `keep` ``[R, ...]`` float64."""
+    """One draw of coins for every generator (torch's for None), ``[R, *shape]`` bytes, by `keep` ``[R, ...]`` float64."""
+    return Tosses([keep], [shape], generators).draw()[0]
+
+
+class Tosses:
+    """What `toss` gives for each of `keeps` and `shapes` one after the other, with one call of every generator."""
+
+    def __init__(
+        self,
+        keeps: Sequence[Tensor],
+        shapes: Sequence[Size | Sequence[int]],
+        generators: Sequence[torch.Generator | None],
+    ) -> None:
+        words = [_words(torch.Size(shape).numel()) for shape in shapes]
+        bits = torch.empty(len(generators), sum(words), dtype=torch.int64, device=keeps[0].device)
+        self._rows = list(zip(bits.unbind(0), generators, strict=True))
+        self._draws = list(zip(keeps, shapes, bits.view(torch.int16).split([4 * n for n in words], 1), strict=True))
+
+    def draw(self) -> list[Tensor]:
+        """Fresh coins, ``[R, *shape]`` for every shape."""
+        for row, generator in self._rows:
+            row.random_(-(2**63), None, generator=generator)  # random_() alone would leave the sign bit 0
+        return [_compare(*draw) for draw in self._draws]
+
+
+def _compare(keep: Tensor, shape: Size | Sequence[int], pieces: Tensor) -> Tensor:
+    """Coins ``[R, *shape]`` from their pieces ``[R, at least the coins and one]``, the next of which is the dither."""
     shape = torch.Size(shape)
     count = shape.numel()
-    bits = torch.empty(len(generators), _words(count), dtype=torch.int64, device=keep.device)
-    for row, generator in zip(bits.unbind(0), generators, strict=True):
-        row.random_(-(2**63), None, generator=generator)  # random_() alone would leave the sign bit 0
-    pieces = bits.view(torch.int16)
     dither = (pieces[:, count].double() - _LOWEST).div(2**16).reshape(-1, *(1,) * (keep.dim() - 1))
     thresholds = (torch.floor(2**16 * keep + dither) + _LOWEST).clamp_max(2**15 - 1).to(torch.int16)
     missing = len(shape) + 1 - keep.dim()
     thresholds = thresholds.reshape(len(keep), *(1,) * missing, *keep.shape[1:])
-    coins = pieces.as_strided((len(keep), *shape), (pieces.shape[1], *torch.empty(shape, device="meta").stride()))
+    coins = pieces[:, :count].unflatten(1, shape) if shape else pieces[:, 0]
     if coins.is_cuda:
-        return coins < thresholds
-    return torch.from_numpy(
-        np.asarray(np.less(coins.numpy(), thresholds.numpy()))
-    )  # torch's comparison is not vectorised
+        return (coins < thresholds).view(torch.uint8)
+    return _less(coins.numpy(), thresholds.numpy())
 
 
 def toss_one(keep: float, shape: Size | Sequence[int]) -> Tensor:
@@ -73,7 +95,12 @@ def toss_one(keep: float, shape: Size | Sequence[int]) -> Tensor:
     pieces = torch.empty(_words(count), dtype=torch.int64).random_(-(2**63), None).numpy().view(np.int16)
     dither = (int(pieces[count]) - _LOWEST) / 2**16
     threshold = np.int16(min(math.floor(2**16 * keep + dither) + _LOWEST, 2**15 - 1))
-    return torch.from_numpy(np.asarray(np.less(pieces[:count].reshape(shape), threshold)))
+    return _less(pieces[:count].reshape(shape), threshold)
+
+
+def _less(pieces: np.ndarray, threshold: Any) -> Tensor:
+    """By NumPy, since torch's comparison is not vectorised."""
+    return torch.from_numpy(np.asarray(np.less(pieces, threshold))).view(torch.uint8)
 
 
 def _words(count: int) -> int:

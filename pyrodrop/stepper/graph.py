@@ -26,7 +26,7 @@ from torch.distributions import constraints, transform_to
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyrodrop.elbo import Terms, elbo_terms
-from pyrodrop.stepper.noise import Noise, Source, hoist
+from pyrodrop.stepper.noise import Noise, hoist, sources
 from pyrodrop.stepper.untraceable import Untraceable
 
 
@@ -62,7 +62,7 @@ class Graph:
 
     def __post_init__(self) -> None:
         self.noise = self.noise_of(self.constants)
-        self._sources = [Source([noise], [None]) for noise in self.noise]
+        self._sources = sources([[noise] for noise in self.noise], [None])
 
     def shapes(self) -> list[Tensor]:
         """The random inputs without their values."""
@@ -70,7 +70,7 @@ class Graph:
 
     def draw(self) -> list[Tensor]:
         """Random numbers for one step, from torch's generator, as Pyro would draw them."""
-        return [source.draw()[0] for source in self._sources]
+        return [drawn[0] for source in self._sources for drawn in source.draw()]
 
 
 def evaluate(

@@ -6,14 +6,15 @@ A traced step draws its noise by a handful of operations. Each is taken out of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx
 
-from pyrodrop.distributions.coins import toss, toss_one
+from pyrodrop.distributions.coins import Tosses, toss_one
 from pyrodrop.stepper.untraceable import Untraceable
 
 _A: Any = torch.ops.aten
@@ -39,12 +40,19 @@ class Noise:
     def empty(self, *batch: int) -> Tensor:
         """A tensor for draws of it."""
         if self.kind == "coins":
-            return torch.empty((*batch, *self.shape), dtype=torch.bool, device=self.like.device)
+            return torch.empty((*batch, *self.shape), dtype=torch.uint8, device=self.like.device)
         return self.like.new_empty((*batch, *self.like.shape))
 
 
-class Source:
-    """One random input of several replicates, each from its own generator.
+class Source(Protocol):
+    """Random inputs of several replicates, each from its own generator."""
+
+    def draw(self) -> list[Tensor]:
+        """Fresh numbers for each input, ``[R, ...]``."""
+
+
+class Filled:
+    """One random input.
 
     Args:
         noises: by replicate.
@@ -52,22 +60,45 @@ class Source:
     """
 
     def __init__(self, noises: Sequence[Noise], generators: Sequence[torch.Generator | None]) -> None:
-        self.noises, self.generators, self.first = noises, generators, noises[0]
-        if self.first.kind == "coins":
-            self.keep = torch.stack([noise.like.double() for noise in noises])
-            alone = list(generators) == [None] and not self.keep.is_cuda
-            self.rate = float(self.keep.flatten()[0]) if alone and bool((self.keep == self.keep.max()).all()) else None
+        self.noises, self.generators = noises, generators
 
-    def draw(self) -> Tensor:
-        """Fresh numbers, ``[R, ...]``."""
-        if self.first.kind == "coins":
-            if self.rate is not None:
-                return toss_one(self.rate, self.first.shape)[None]
-            return toss(self.keep, self.first.shape, self.generators)
-        drawn = self.first.empty(len(self.noises))
+    def draw(self) -> list[Tensor]:
+        drawn = self.noises[0].empty(len(self.noises))
         for noise, place, generator in zip(self.noises, drawn.unbind(0), self.generators, strict=True):
             _FILL[noise.kind](noise, place, generator)
-        return drawn
+        return [drawn]
+
+
+class Tossed:
+    """Masks that are drawn one after the other.
+
+    Args:
+        inputs: by mask and replicate.
+        generators: by replicate; torch's where None.
+    """
+
+    def __init__(self, inputs: Sequence[Sequence[Noise]], generators: Sequence[torch.Generator | None]) -> None:
+        keeps = [torch.stack([noise.like.double() for noise in noises]) for noises in inputs]
+        shapes = [noises[0].shape for noises in inputs]
+        self.tosses = Tosses(keeps, shapes, generators)
+        alone = list(generators) == [None] and not keeps[0].is_cuda
+        even = alone and all(bool((keep == keep.max()).all()) for keep in keeps)
+        rates = [float(keep.flatten()[0]) for keep in keeps]
+        self.singles = list(zip(rates, shapes, strict=True)) if even else None
+
+    def draw(self) -> list[Tensor]:
+        if self.singles is not None:
+            return [toss_one(rate, shape)[None] for rate, shape in self.singles]
+        return self.tosses.draw()
+
+
+def sources(inputs: Iterable[Sequence[Noise]], generators: Sequence[torch.Generator | None]) -> list[Source]:
+    """How to draw random inputs, given by input and replicate, in this order; masks in a row are drawn together."""
+    found: list[Source] = []
+    for coins, some in itertools.groupby(inputs, lambda noises: noises[0].kind == "coins"):
+        run = list(some)
+        found += [Tossed(run, generators)] if coins else [Filled(noises, generators) for noises in run]
+    return found
 
 
 _FILL: Mapping[str, Callable[[Noise, Tensor, torch.Generator | None], Tensor]] = {

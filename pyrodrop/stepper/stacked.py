@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pyrodrop.stepper.engines import Compiled, Plan
 from pyrodrop.stepper.graph import Batch, Graph, Parameter, trace
-from pyrodrop.stepper.noise import Source
+from pyrodrop.stepper.noise import sources
 
 
 class StackedGraph:
@@ -48,16 +48,16 @@ class StackedGraph:
             axes.append(None if same else 0)
         inputs = (*(0,) * parameters, 0, 0, None, *axes, *(0,) * len(graph.noise))
         self.module: Callable[..., Any] = torch.vmap(lambda *given: tuple(graph.module(*given)), in_dims=inputs)
-        columns = zip(*(graph.noise_of(row) for row in rows), strict=True)
-        self.sources = [Source(column, generators) for column in columns]
+        self.inputs = list(zip(*(graph.noise_of(row) for row in rows), strict=True))
+        self.sources = sources(self.inputs, generators)
 
     def shapes(self) -> list[Tensor]:
         """The random inputs without their values."""
-        return [source.first.empty(len(self.generators)) for source in self.sources]
+        return [noises[0].empty(len(noises)) for noises in self.inputs]
 
     def draw(self) -> list[Tensor]:
         """Random numbers for one step of all, ``[R, ...]`` each; every replicate draws in the order that it has alone."""
-        return [source.draw() for source in self.sources]
+        return [drawn for source in self.sources for drawn in source.draw()]
 
 
 class Stacked:

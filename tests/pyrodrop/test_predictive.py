@@ -70,7 +70,9 @@ def test_draws_are_functions() -> None:
     """One draw of weights serves all x: the same x twice gives the same value, in one call and over chunks."""
     fit, x = fitted(), torch.randn(3, 2)
     twice = fit.predict(torch.cat([x, x]), 50).f
-    assert torch.equal(twice[:, :3], twice[:, 3:])
+    torch.testing.assert_close(
+        twice[:, :3], twice[:, 3:], rtol=1e-5, atol=1e-6
+    )  # a matrix product may sum rows differently
     assert len(torch.unique(twice[:, 0])) > 10
 
 

@@ -15,13 +15,15 @@ import pytest
 import torch
 from pyro.infer import TraceMeanField_ELBO
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.modules import LocalModule
 from pyrodrop.problem import Problem
 from pyrodrop.stepper.graph import Batch, trace
-from pyrodrop.stepper.noise import Source
+from pyrodrop.stepper.noise import sources
+from pyrodrop.stepper.products import turn_narrow_products
 from pyrodrop.stepper.rules import rules_of
 
 X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
@@ -139,7 +141,7 @@ def test_what_a_model_holds_is_an_input_and_not_baked_in() -> None:
                 value.mul_(1.5)
     leaves = [p.unconstrained.detach() for p in parameters.values()]
     torch.manual_seed(3)
-    noise = [Source([n], [None]).draw()[0] for n in graph.noise_of(graph.constants)]
+    noise = [n[0] for s in sources([[n] for n in graph.noise_of(graph.constants)], [None]) for n in s.draw()]
     ours = graph.module(*leaves, X, Y, torch.ones(2), *graph.constants, *noise)[0]
     torch.manual_seed(3)
     terms = pyrodrop.elbo.elbo_terms(*problem.trained, X, Y)
@@ -252,3 +254,14 @@ def test_unknown_engines_and_precisions_are_named() -> None:
         trained("compile", model, guide)
     with pytest.raises(ValueError, match="precision"):
         trained("auto", model, guide, precision="float16")
+
+
+def test_narrow_products_are_turned_and_stay_what_they_were() -> None:
+    a, b = torch.randn(5, 50, 12, dtype=torch.float64), torch.randn(5, 12, 3, dtype=torch.float64)
+    graph = make_fx(lambda a, b: (torch.bmm(a, b), torch.bmm(a, a.mT)))(a, b)
+    turn_narrow_products(graph)
+    shapes = [node.args[0].op for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.bmm.default)]
+    assert shapes == ["call_function", "placeholder"]
+    narrow, wide = graph(a, b)
+    torch.testing.assert_close(narrow, torch.einsum("rij,rjk->rik", a, b))
+    torch.testing.assert_close(wide, torch.einsum("rij,rkj->rik", a, a))
