@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,9 @@ def test_published_figures() -> None:
 
 def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it on 300 digits: interrupted, gone on with, and read back."""
+    split = mnist()
+    test = split.test.first(2000)
+    monkeypatch.setattr(job, "mnist", lambda **_: replace(split, test=test))
     monkeypatch.setattr("pyrodrop.zoo.sparse.BATCH", 50)
     monkeypatch.setattr(job, "BATCH", 50)
     short: Any = sparse.Settings(
@@ -107,16 +111,15 @@ def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPa
         assert (row["kl_weight"] == 1) == (row["epoch"] > 6)
     found = results["compressed"]
     assert found["kl_weight"] == 1
-    assert found["compressed"]["error"] == pytest.approx(results["result"]["error"], abs=2e-4)
+    assert found["compressed"]["error"] == pytest.approx(results["result"]["error"], abs=1e-3)
     kept = sum(
         n * (1 - s) for n, s in zip((235_200, 30_000, 1000), results["result"]["sparsity"].values(), strict=True)
     )
     assert results["result"]["compression"] == pytest.approx(266_200 / kept)
     assert found["compressed"]["weights"] <= round(kept)
     small = read_network(tmp_path / "compressed.safetensors")
-    test = mnist().test
     wrong = float((small(test.x).argmax(-1) != test.y).float().mean())
-    assert wrong == pytest.approx(found["compressed"]["error"], abs=2e-4)
+    assert wrong == pytest.approx(found["compressed"]["error"], abs=1e-3)
     for name in ("progress.png", "weights.png"):
         assert (tmp_path / name).stat().st_size > 10_000
 
