@@ -40,7 +40,10 @@ def without_dead_units(steps: Sequence[Step]) -> list[Step]:
         layers[i + 1] = _narrowed(layers[i + 1], keep)
     done: list[Step] = [] if empty else list(steps[: affine[0]])
     if empty:  # no unit of some layer is left: what comes before it does not count
-        done = [Plain(nn.Flatten, {"start_dim": 1, "end_dim": -1}), Picked(torch.empty(0, dtype=torch.long))]
+        done = [
+            Plain(nn.Flatten, {"start_dim": 1, "end_dim": -1}),
+            Picked(torch.empty(0, dtype=torch.long, device=layers[0].weight.device)),
+        ]
     for i in range(empty, len(layers)):
         done += [layers[i], *(between[i] if i < len(between) else steps[affine[-1] + 1 :])]
     return done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,9 @@ def test_published_figures() -> None:
 
 def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it on 300 digits: interrupted, gone on with, and read back."""
+    split = mnist()
+    test = split.test.first(2000)
+    monkeypatch.setattr(job, "mnist", lambda **_: replace(split, test=test))
     monkeypatch.setattr("pyrodrop.zoo.sparse.BATCH", 50)
     monkeypatch.setattr(job, "BATCH", 50)
     short: Any = sparse.Settings(
@@ -107,16 +111,15 @@ def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPa
         assert (row["kl_weight"] == 1) == (row["epoch"] > 6)
     found = results["compressed"]
     assert found["kl_weight"] == 1
-    assert found["compressed"]["error"] == pytest.approx(results["result"]["error"], abs=2e-4)
+    assert found["compressed"]["error"] == pytest.approx(results["result"]["error"], abs=1e-3)
     kept = sum(
         n * (1 - s) for n, s in zip((235_200, 30_000, 1000), results["result"]["sparsity"].values(), strict=True)
     )
     assert results["result"]["compression"] == pytest.approx(266_200 / kept)
     assert found["compressed"]["weights"] <= round(kept)
     small = read_network(tmp_path / "compressed.safetensors")
-    test = mnist().test
     wrong = float((small(test.x).argmax(-1) != test.y).float().mean())
-    assert wrong == pytest.approx(found["compressed"]["error"], abs=2e-4)
+    assert wrong == pytest.approx(found["compressed"]["error"], abs=1e-3)
     for name in ("progress.png", "weights.png"):
         assert (tmp_path / name).stat().st_size > 10_000
 
@@ -140,3 +143,44 @@ def test_random_labels_are_pruned_away(data_folder: Path) -> None:
     memorised = pyrodrop.fit(plain, guides.BernoulliDropout(plain, 0.1, mask_input=False), data, **options)
     accuracy = (memorised.predict(images.x, 30).mean.argmax(-1) == labels).float().mean()
     assert float(accuracy) > 0.95
+
+
+def test_published_figures_are_those_of_the_list(data_folder: Path) -> None:
+    """Against the list of published figures, where it lies beside the data."""
+    path = data_folder.parent / "reference" / "published.json"
+    if not path.is_file():
+        pytest.skip("needs the list of published figures beside the data")
+    entries = [e for e in json.loads(path.read_text()) if "LeNet" in e["data_set"]]
+    names = {"Original": "original", "SparseVD": "sparse VD, Molchanov et al."}
+    checked = 0
+    for e in entries:
+        if "Table 1" not in e["table_or_figure"] or "Molchanov" not in e["source"]:
+            continue
+        net = "lenet-5" if "LeNet-5" in e["data_set"] else "lenet-300-100"
+        row = next(r for r in published_rows(net) if r["method"] == names.get(e["method"], e["method"]))
+        ours = {
+            "test error %": None if row["error"] is None else 100 * row["error"],
+            "compression": row["compression"],
+            "sparsity per layer %": row["sparsity"] and [100 * s for s in row["sparsity"]],
+        }[e["metric"]]
+        assert ours == pytest.approx(e["value"]), e
+        checked += 1
+    assert checked == 26
+
+
+@pytest.mark.parametrize("name", ["sparse-lenet-300-100-molchanov2017", "ard-lenet-300-100-deepbayes2019"])
+def test_reference_results_meet_what_is_claimed(name: str) -> None:
+    """Compression as in the papers, the small network as good as the cut one, and at its own weights' count."""
+    reference = json.loads((Path(job.__file__).parents[1] / "reference" / f"{name}.json").read_text())
+    result, small = reference["result"], reference["compressed"]
+    most_error, least = (0.02, 60) if name.startswith("sparse") else (0.018, 30)
+    assert result["error"] <= most_error
+    assert result["compression"] >= least
+    assert small["kl_weight"] == 1
+    assert small["compressed"]["error"] == pytest.approx(result["error"], abs=1e-4)
+    kept = 266_200 / result["compression"]
+    assert small["compressed"]["weights"] <= round(kept)
+    assert small["ratios"]["bytes_32"] >= 20
+    assert small["ratios"]["latency_1000"] >= 4
+    for key in ("seed", "threshold", "recipe", "engine"):
+        assert key in reference["settings"]
