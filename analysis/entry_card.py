@@ -54,7 +54,8 @@ def _lines(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any]
 
 def _result(result: Mapping[str, Any]) -> str:
     splits = f"{result['splits']} splits, " if result["splits"] > 1 else ""
-    return f"{splits}seed {result['seed']}, {result['seconds']:.0f} s"
+    note = f" ({result['note']})" if "note" in result else ""
+    return f"{splits}seed {result['seed']}, {result['seconds']:.0f} s{note}"
 
 
 def _priors(prior: Mapping[str, str]) -> list[str]:
