@@ -8,7 +8,7 @@ off; it must not drift further than another seed would have led it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -44,14 +44,17 @@ def check(entry: Entry, *, quiet: bool = False) -> bool:
     return not missed
 
 
-def short(entry: Entry, seed: int, quiet: bool = True) -> Measured:
-    """The run that a check repeats: on the CPU, and too short to compile for."""
+def short(entry: Entry, seed: int, quiet: bool = True, splits: Sequence[Split] | None = None) -> Measured:
+    """The run that a check repeats, on `check_splits`: on the CPU, and too short to compile for."""
     run = entry.check
-    splits = [_cut(split, run.train, run.test) for split in load_splits(entry, run.splits)]
-    progress = False if quiet else None
-    return measure(
-        entry, splits, draws=run.draws, seed=seed, steps=run.steps, engine="traced", device="cpu", progress=progress
-    )
+    settings = {"steps": run.steps, "engine": "traced", "device": "cpu", "progress": False if quiet else None}
+    return measure(entry, splits or check_splits(entry), draws=run.draws, seed=seed, **settings)
+
+
+def check_splits(entry: Entry) -> list[Split]:
+    """The observations of an entry's check."""
+    run = entry.check
+    return [_cut(split, run.train, run.test) for split in load_splits(entry, run.splits)]
 
 
 def record(entry: Entry, *, full: bool = False, why: str = "", seed: int = 0, device: str = "cpu") -> dict[str, Any]:
@@ -102,7 +105,8 @@ def _kept(entry: Entry, recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 def _short_runs(entry: Entry) -> dict[str, Any]:
     """The short run with every seed: scores of the first, tolerances from all."""
-    runs = [short(entry, seed).scores for seed in SEEDS]
+    splits = check_splits(entry)
+    runs = [short(entry, seed, splits=splits).scores for seed in SEEDS]
     tolerance = {}
     for name, value in runs[0].items():
         sd = float(torch.tensor([row[name] for row in runs], dtype=torch.float64).std())

@@ -198,13 +198,14 @@ def _figure(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(7.5, 4.6), layout="constrained")
         axes = figure.subplots()
-        for (method, about), color in zip(METHODS.items(), COLORS, strict=True):
+        for number, ((method, about), color) in enumerate(zip(METHODS.items(), COLORS, strict=True)):
             own = sorted((row for row in rows.values() if row["method"] == method), key=lambda row: row["width"])
             if not own:
                 continue
             axes.plot(PUBLISHED_WIDTHS, about.published, "--", color=color, linewidth=1, alpha=0.6)
             axes.errorbar(
-                [row["width"] for row in own], [row["error_percent"] for row in own], [row["se"] or 0 for row in own],
+                [row["width"] * 1.015 ** (number - 3) for row in own],  # beside each other
+                [row["error_percent"] for row in own], [row["se"] or 0 for row in own],
                 fmt="o-", color=color, markersize=4, capsize=2, label=about.summary,
             )  # fmt: skip
         axes.plot([], [], "--", color="#999999", linewidth=1, label="published")
