@@ -184,3 +184,19 @@ def test_reference_results_meet_what_is_claimed(name: str) -> None:
     assert small["ratios"]["latency_1000"] >= 4
     for key in ("seed", "threshold", "recipe", "engine"):
         assert key in reference["settings"]
+
+
+def test_the_readme_says_what_the_references_hold() -> None:
+    text = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
+    folder = Path(job.__file__).parents[1] / "reference"
+    sparsely, ard = (
+        json.loads((folder / f"{name}.json").read_text())
+        for name in ("sparse-lenet-300-100-molchanov2017", "ard-lenet-300-100-deepbayes2019")
+    )
+    ratios = sparsely["compressed"]["ratios"]
+    assert (
+        f"{100 * sparsely['result']['error']:.2f} % error with 1 of {sparsely['result']['compression']:.0f} weights"
+        in text
+    )
+    assert f"a file {ratios['bytes_32']:.0f} times smaller, and {ratios['latency_1000']:.1f} times as fast" in text
+    assert f"by ARD at {100 * ard['result']['error']:.2f} % with 1 of {ard['result']['compression']:.0f}" in text
