@@ -99,11 +99,13 @@ def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(job.EpochLog, "__call__", breaks)
     words = ["run", "sparse", "--recipe", "deepbayes2019", "--digits", "300", "--quiet", "--out", str(tmp_path)]
+    (tmp_path / "epochs.json").write_text('{"epochs": [{"epoch": 1, "left": "by another run without a checkpoint"}]}')
     assert cli.main(words) == 130
     assert cli.main(words) == 0
     assert rows == [*range(1, 8), *range(5, 10)], "went on from the checkpoint after epoch 5"
     results = json.loads((tmp_path / "results.json").read_text())
     assert [row["epoch"] for row in results["epochs"]] == list(range(1, 10))
+    assert "left" not in results["epochs"][0]
     for row in results["epochs"]:
         assert (row["sparsity"] is None) == (row["epoch"] <= 6) == (row["compression"] is None), (
             "only under full weight"
