@@ -13,6 +13,7 @@ import torch
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.experiments import sparse as job
+from pyrodrop.analysis.experiments.sparse_figure import draw_weights
 from pyrodrop.analysis.experiments.sparse_published import published, published_rows
 from pyrodrop.compression import read_network
 from pyrodrop.data import Dataset, mnist
@@ -202,3 +203,11 @@ def test_the_readme_says_what_the_references_hold() -> None:
     )
     assert f"a file {ratios['bytes_32']:.0f} times smaller, and {ratios['latency_1000']:.1f} times as fast" in text
     assert f"by ARD at {100 * ard['result']['error']:.2f} % with 1 of {ard['result']['compression']:.0f}" in text
+
+
+def test_weights_of_convolutions_are_drawn_also_where_nothing_is_left(tmp_path: Path) -> None:
+    model = models.LeNet5(prior=priors.ARD(), likelihood=likelihoods.Categorical())
+    weights = model.weight_sites()
+    for name, values in (("all", weights), ("none", {n: torch.zeros_like(w) for n, w in weights.items()})):
+        draw_weights(tmp_path / f"{name}.png", values)
+    assert (tmp_path / "all.png").stat().st_size > (tmp_path / "none.png").stat().st_size > 5000
