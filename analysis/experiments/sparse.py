@@ -65,10 +65,11 @@ def run(
     data = mnist(flat=net == "lenet-300-100", progress=not quiet)
     train = data.train.first(digits)
     settings = training(train, net=net, recipe=recipe, epochs=epochs)
-    log = EpochLog(folder / "epochs.json", data.test)
+    checkpoint = folder / "training.safetensors"
+    log = EpochLog(folder / "epochs.json", data.test, goes_on=checkpoint.exists())
     fit = entry.fit(
         train, seed=seed, device=where, progress=False if quiet else None, after_epoch=log,
-        checkpoint=folder / "training.safetensors", checkpoint_every=5 * -(-len(train) // BATCH), **settings,
+        checkpoint=checkpoint, checkpoint_every=5 * -(-len(train) // BATCH), **settings,
     )  # fmt: skip
     fit.save(folder / "fit.safetensors")
     report = fit.compression_report(data.test, THRESHOLD)
@@ -100,9 +101,10 @@ class EpochLog:
             all digits), kl_weight, seconds; from a weight of 1 on also sparsity by site and compression, before None.
     """
 
-    def __init__(self, path: Path, test: Dataset) -> None:
+    def __init__(self, path: Path, test: Dataset, *, goes_on: bool) -> None:
         self.path, self.test = path, test
-        self.rows: list[dict[str, Any]] = json.loads(path.read_text())["epochs"] if path.exists() else []
+        kept = goes_on and path.exists()
+        self.rows: list[dict[str, Any]] = json.loads(path.read_text())["epochs"] if kept else []
         self._clock = time.perf_counter()
 
     def __call__(self, fit: Fit, epochs: int) -> None:

@@ -78,9 +78,36 @@ def draw_weights(path: Path, weights: dict[str, Tensor]) -> None:
             shown.axes.set_axis_off()
             figure.colorbar(shown, ax=shown.axes, shrink=0.75)
         for axes, name in zip(places, names, strict=True):
-            _draw_matrix(axes, name, weights[name].cpu().flatten(1))
+            weight = weights[name].cpu()
+            if weight.dim() == 4 and weight.shape[1] == 1:
+                _draw_filters(axes, name, weight[:, 0])
+            else:
+                _draw_matrix(axes, name, weight.flatten(1))
         with whole(path) as part:
             figure.savefig(part, dpi=130, format="png")
+
+
+def _draw_filters(axes: Axes, name: str, filters: Tensor) -> None:
+    """Filters ``[maps, height, width]`` as they look at an image, in rows of five; what is cut is grey."""
+    maps, height, width = filters.shape
+    sheet = torch.full((-(-maps // 5) * (height + 1) + 1, 5 * (width + 1) + 1), torch.nan)
+    for number, kernel in enumerate(filters):
+        top, left = (number // 5) * (height + 1) + 1, (number % 5) * (width + 1) + 1
+        sheet[top : top + height, left : left + width] = torch.where(kernel == 0, torch.nan, kernel)
+    reach = float(filters.abs().max()) or 1.0
+    axes.set_facecolor("#dddddd")
+    axes.imshow(sheet, cmap="RdBu_r", vmin=-reach, vmax=reach, interpolation="nearest")
+    for line in range(0, sheet.shape[0], height + 1):
+        axes.axhline(line, color="white", linewidth=3)
+    for line in range(0, sheet.shape[1], width + 1):
+        axes.axvline(line, color="white", linewidth=3)
+    count = int((filters != 0).sum())
+    axes.set_title(f"{name.removesuffix('.weight')}: {count:,} of {filters.numel():,} left", loc="left")
+    axes.set_xlabel(f"{int((filters != 0).flatten(1).any(1).sum())} of {maps} maps alive")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for side in axes.spines.values():
+        side.set_visible(False)
 
 
 def _draw_matrix(axes: Axes, name: str, weight: Tensor) -> None:

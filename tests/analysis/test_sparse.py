@@ -13,6 +13,7 @@ import torch
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.experiments import sparse as job
+from pyrodrop.analysis.experiments.sparse_figure import draw_weights
 from pyrodrop.analysis.experiments.sparse_published import published, published_rows
 from pyrodrop.compression import read_network
 from pyrodrop.data import Dataset, mnist
@@ -99,11 +100,13 @@ def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(job.EpochLog, "__call__", breaks)
     words = ["run", "sparse", "--recipe", "deepbayes2019", "--digits", "300", "--quiet", "--out", str(tmp_path)]
+    (tmp_path / "epochs.json").write_text('{"epochs": [{"epoch": 1, "left": "by another run without a checkpoint"}]}')
     assert cli.main(words) == 130
     assert cli.main(words) == 0
     assert rows == [*range(1, 8), *range(5, 10)], "went on from the checkpoint after epoch 5"
     results = json.loads((tmp_path / "results.json").read_text())
     assert [row["epoch"] for row in results["epochs"]] == list(range(1, 10))
+    assert "left" not in results["epochs"][0]
     for row in results["epochs"]:
         assert (row["sparsity"] is None) == (row["epoch"] <= 6) == (row["compression"] is None), (
             "only under full weight"
@@ -184,3 +187,27 @@ def test_reference_results_meet_what_is_claimed(name: str) -> None:
     assert small["ratios"]["latency_1000"] >= 4
     for key in ("seed", "threshold", "recipe", "engine"):
         assert key in reference["settings"]
+
+
+def test_the_readme_says_what_the_references_hold() -> None:
+    text = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
+    folder = Path(job.__file__).parents[1] / "reference"
+    sparsely, ard = (
+        json.loads((folder / f"{name}.json").read_text())
+        for name in ("sparse-lenet-300-100-molchanov2017", "ard-lenet-300-100-deepbayes2019")
+    )
+    ratios = sparsely["compressed"]["ratios"]
+    assert (
+        f"{100 * sparsely['result']['error']:.2f} % error with 1 of {sparsely['result']['compression']:.0f} weights"
+        in text
+    )
+    assert f"a file {ratios['bytes_32']:.0f} times smaller, and {ratios['latency_1000']:.1f} times as fast" in text
+    assert f"by ARD at {100 * ard['result']['error']:.2f} % with 1 of {ard['result']['compression']:.0f}" in text
+
+
+def test_weights_of_convolutions_are_drawn_also_where_nothing_is_left(tmp_path: Path) -> None:
+    model = models.LeNet5(prior=priors.ARD(), likelihood=likelihoods.Categorical())
+    weights = model.weight_sites()
+    for name, values in (("all", weights), ("none", {n: torch.zeros_like(w) for n, w in weights.items()})):
+        draw_weights(tmp_path / f"{name}.png", values)
+    assert (tmp_path / "all.png").stat().st_size > (tmp_path / "none.png").stat().st_size > 5000
