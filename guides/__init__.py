@@ -14,6 +14,7 @@ from pyrodrop.guides.guide import Guide
 from pyrodrop.guides.low_rank import LowRank
 from pyrodrop.guides.mean_field import MeanField
 from pyrodrop.guides.point import Point
+from pyrodrop.guides.pruned import Pruned
 from pyrodrop.guides.sparse_dropout import SparseDropout
 from pyrodrop.guides.variational_dropout import VariationalDropout
 
@@ -29,6 +30,7 @@ __all__ = [
     "LowRank",
     "MeanField",
     "Point",
+    "Pruned",
     "SparseDropout",
     "VariationalDropout",
     "from_noise",

@@ -13,8 +13,9 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.distributions import MultiplicativeNormal
+from pyrodrop.distributions import CutNormal, MultiplicativeNormal
 from pyrodrop.guides.guide import Guide, HasWeights
+from pyrodrop.guides.pruned import Pruned
 from pyrodrop.modules import ParameterTree
 
 
@@ -24,12 +25,27 @@ class SparseDropout(Guide):
     Args:
         model: the model whose weights to infer.
         log_variance: ln v that training starts from.
+        cut: drop the mean of weights of ln alpha from here on while training, see `distributions.CutNormal`; None does not.
+        log_alpha_range: what ln alpha is clamped to; the class's own if None.
     """
 
     log_alpha_range = (-8.0, 8.0)
 
-    def __init__(self, model: HasWeights, log_variance: float = -10.0) -> None:
+    def __init__(
+        self,
+        model: HasWeights,
+        log_variance: float = -10.0,
+        *,
+        cut: float | None = None,
+        log_alpha_range: tuple[float, float] | None = None,
+    ) -> None:
         super().__init__(model)
+        self.cut = cut
+        if log_alpha_range is not None:
+            low, high = log_alpha_range
+            if not low < high:
+                raise ValueError(f"log_alpha_range is a lower and a larger upper bound; got {log_alpha_range}")
+            self.log_alpha_range = (low, high)
         initial = model.weight_sites()
         self.loc = ParameterTree(initial)
         self.log_variance = ParameterTree({n: torch.full_like(w, log_variance) for n, w in initial.items()})
@@ -41,7 +57,12 @@ class SparseDropout(Guide):
         return (self.log_variance[name] - square.log()).clamp(*self.log_alpha_range)
 
     def posterior(self, name: str) -> TorchDistribution:
+        if self.cut is not None:
+            return CutNormal(self.loc[name], self.log_alpha(name), self.cut)
         return MultiplicativeNormal(self.loc[name], self.log_alpha(name))
+
+    def describe(self) -> str:
+        return type(self).__name__ + ("" if self.cut is None else f"(cut={self.cut:g})")
 
     def rates(self) -> dict[str, Tensor]:
         """alpha of every weight."""
@@ -57,6 +78,10 @@ class SparseDropout(Guide):
         if not low < threshold < high:
             raise ValueError(f"threshold is a bound on log alpha, which lies in [{low:g}, {high:g}]; got {threshold}")
         return {name: self.log_alpha(name).detach() < threshold for name in self.sites}
+
+    def pruned(self, threshold: float = 3.0) -> Pruned:
+        """This posterior with the weights that `keep_mask` drops at 0."""
+        return Pruned(self, self.keep_mask(threshold))
 
     def sparsity(self, threshold: float = 3.0) -> dict[str, float]:
         """Share of weights that `keep_mask` drops, by site."""

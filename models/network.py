@@ -43,7 +43,7 @@ class NetworkModel(LocalModule):
         likelihood: law of y given the outputs.
         bias_prior: prior of the biases and other vectors, likewise. None makes them parameters of the model,
             fitted as points without a prior.
-        in_features: width of x, where it can be told.
+        in_features: width of x, or the shape of one image, where it can be told.
 
     A call is ``model(x, y=None, num_data=None)``, x and y in their own units; `num_data` is the size of the data set
     that a minibatch stands for. It returns f in the units of y.
@@ -56,7 +56,7 @@ class NetworkModel(LocalModule):
         prior: PriorSetting,
         likelihood: Likelihood,
         bias_prior: PriorSetting | None,
-        in_features: int | None = None,
+        in_features: int | tuple[int, ...] | None = None,
     ) -> None:
         super().__init__()
         _check_noiseless(network)
@@ -185,7 +185,11 @@ class NetworkModel(LocalModule):
         return output.reshape(*batch, *output.shape[1:])
 
     def _check_width(self, x: Tensor) -> None:
-        if self.in_features is not None and (x.dim() < 2 or x.shape[-1] != self.in_features):
+        if isinstance(self.in_features, tuple):
+            if x.dim() != 1 + len(self.in_features) or x.shape[1:] != self.in_features:
+                sizes = ", ".join(map(str, self.in_features))
+                raise ValueError(f"x must have shape [N, {sizes}], images of the network's size; got {tuple(x.shape)}")
+        elif self.in_features is not None and (x.dim() < 2 or x.shape[-1] != self.in_features):
             raise ValueError(
                 f"x must have shape [N, {self.in_features}], the width of the network's input; got {tuple(x.shape)}"
             )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor
 
 from pyrodrop import (
+    compression,
     data,
     distributions,
     divergences,
@@ -77,6 +78,7 @@ __all__ = [
     "Prediction",
     "Replicates",
     "compare",
+    "compression",
     "data",
     "distributions",
     "divergences",

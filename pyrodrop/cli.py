@@ -1,4 +1,4 @@
-"""The command line: ``pyrodrop run JOB [options]``, ``list``, ``compare RUN_DIR...`` and ``report RUN_DIR -o FILE``."""
+"""The command line: ``pyrodrop run``, ``list``, ``show``, ``check``, ``compare`` and ``report``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any, get_type_hints
 
 import jsonargparse
 
-USAGE = """usage: pyrodrop run JOB [options]   run an experiment (pyrodrop run JOB --help: its options)
+USAGE = """usage: pyrodrop run NAME [options]  run an experiment or train an entry of the zoo (--help: its options)
        pyrodrop list                list what can be run, and the zoo's entries
+       pyrodrop show ENTRY          the model card of an entry: what it is, published figures, our reference
+       pyrodrop check ENTRY...      train entries briefly and compare with their references; status 1 on a miss
        pyrodrop compare RUN_DIR...  one table of the models of several runs, by held-out log density
        pyrodrop report RUN_DIR [-o report.html]   one page with a run's tables and pictures"""
 
@@ -33,36 +35,75 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(words: list[str]) -> int:
-    from pyrodrop.analysis.experiments import JOBS, job
     from pyrodrop.names import known
-    from pyrodrop.zoo import ENTRIES
 
     command, *rest = words
-    known(command, ("run", "list", "compare", "report"), "command")
-    if command == "compare":
-        return _compare(rest)
-    if command == "report":
-        return _report(rest)
-    if command == "list":
-        if rest:
-            raise ValueError(f"pyrodrop list takes no arguments; got {' '.join(rest)}")
-        print("jobs (pyrodrop run JOB)")
-        _columns({name: entry.summary for name, entry in JOBS.items()})
-        print("\nzoo entries (pyrodrop.zoo.entry(NAME))")
-        _columns({name: entry.summary for name, entry in ENTRIES.items()})
-        return 0
-    if not rest or rest[0].startswith("-"):
-        if rest and rest[0] in ("-h", "--help"):
+    commands = {
+        "run": _run, "list": _list, "show": _show, "check": _check, "compare": _compare, "report": _report
+    }  # fmt: skip
+    return commands[known(command, commands, "command")](rest)
+
+
+def _run(words: list[str]) -> int:
+    """A job by its name, or an entry of the zoo, whose names have a slash."""
+    from pyrodrop.analysis.experiments import JOBS, job
+    from pyrodrop.zoo import entry
+
+    if not words or words[0].startswith("-"):
+        if words and words[0] in ("-h", "--help"):
             print(USAGE)
             return 0
-        raise ValueError(f"run needs the name of a job: {', '.join(JOBS)}")
-    name, *options = rest
-    function = job(name).function
-    parser = jsonargparse.ArgumentParser(prog=f"pyrodrop run {name}", description=JOBS[name].summary)
-    parser.add_function_arguments(function, skip={"quiet"}, fail_untyped=True)
+        raise ValueError(f"run needs the name of a job: {', '.join(JOBS)}; or of an entry, see pyrodrop list")
+    name, *options = words
+    function: Callable[..., Any]
+    fixed: dict[str, Any] = {}
+    if "/" in name:
+        from pyrodrop.analysis.entry_runs import run_entry
+
+        chosen = entry(name)
+        function, fixed, summary = run_entry, {"entry": chosen}, chosen.summary
+    else:
+        function, summary = job(name).function, JOBS[name].summary
+    parser = jsonargparse.ArgumentParser(prog=f"pyrodrop run {name}", description=summary)
+    parser.add_function_arguments(function, skip={"quiet", *fixed}, fail_untyped=True)
     parser.add_argument("--quiet", action="store_true", help="show no progress, only the result")
-    function(**parser.parse_args(_gathered(options, function)).as_dict())
+    function(**fixed, **parser.parse_args(_gathered(options, function)).as_dict())
     return 0
+
+
+def _list(words: list[str]) -> int:
+    from pyrodrop.analysis.experiments import JOBS
+    from pyrodrop.zoo import ENTRIES
+
+    if words:
+        raise ValueError(f"pyrodrop list takes no arguments; got {' '.join(words)}")
+    print("jobs (pyrodrop run JOB)")
+    _columns({name: entry.summary for name, entry in JOBS.items()})
+    print("\nzoo entries (pyrodrop show, run, check ENTRY; pyrodrop.zoo.entry(ENTRY))")
+    _columns({name: entry.summary for name, entry in ENTRIES.items()})
+    return 0
+
+
+def _show(words: list[str]) -> int:
+    from pyrodrop.analysis.entry_card import show
+    from pyrodrop.zoo import entry
+
+    if len(words) != 1:
+        raise ValueError(f"show needs the name of one entry, see pyrodrop list; got {' '.join(words) or 'none'}")
+    show(entry(words[0]))
+    return 0
+
+
+def _check(words: list[str]) -> int:
+    from pyrodrop.analysis.entry_check import check
+    from pyrodrop.zoo import entry
+
+    names = [word for word in words if word != "--quiet"]
+    if not names or any(name.startswith("-") for name in names):
+        raise ValueError(f"check needs names of entries, see pyrodrop list; got {' '.join(words) or 'none'}")
+    entries = [entry(name) for name in names]
+    held = [check(each, quiet="--quiet" in words) for each in entries]
+    return 0 if all(held) else 1
 
 
 def _compare(folders: list[str]) -> int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
+from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
+from pyrodrop.compression.layout import Layout
 from pyrodrop.data import Dataset
 from pyrodrop.devices import resolve, seeded
 from pyrodrop.divergences import Convention
@@ -148,6 +150,76 @@ class Fit:
             keep=keep,
             method=method,
         )
+
+    def pruned(self, threshold: float = 3.0) -> Fit:
+        """This fit with the weights of larger ln alpha at 0: predictions draw noise for the others alone.
+
+        Raises:
+            TypeError: the guide has no alpha a weight; `guides.SparseDropout` and `guides.ARDDropout` have.
+        """
+        guide: Any = self.guide
+        if not hasattr(guide, "pruned"):
+            raise TypeError(
+                f"weights are cut off by their own alpha (guides.SparseDropout); got {type(guide).__name__}"
+            )
+        return replace(self, guide=guide.pruned(threshold))
+
+    def compress(
+        self,
+        threshold: float = 3.0,
+        structured: bool = True,
+        *,
+        layout: Layout = "fastest",
+        batch_size: int = 1000,
+    ) -> torch.nn.Module:
+        """The network of posterior means without the weights of larger ln alpha: small, plain, without this package.
+
+        It takes x and gives f, both in their own units, as the cut network would to rounding.
+
+        Args:
+            threshold: bound of ln alpha.
+            structured: whether to cut out units that are left without weights on one side, folding constant ones into
+                biases. False keeps every unit; a network that is no chain of layers is then given back as itself.
+            layout: of dense layers: ``fastest`` as measured, or ``dense``, ``picked`` (only inputs that are used) or ``csr``
+                for all. `torch.export` takes all but ``csr``.
+            batch_size: that layouts are timed with.
+
+        Raises:
+            TypeError: the guide has no alpha a weight, or the network is no chain of layers.
+        """
+        return compress(
+            self.model, self.guide, threshold=threshold, structured=structured, layout=layout, batch_size=batch_size
+        )
+
+    def compression_report(
+        self,
+        data: Dataset | tuple[Tensor, Tensor] | None = None,
+        threshold: float = 3.0,
+        *,
+        layout: Layout = "fastest",
+    ) -> CompressionReport:
+        """Parameters, bytes, FLOPs, latency and error of the network of posterior means and of the compressed one.
+
+        Args:
+            data: to measure errors on; the training data if None.
+            threshold: bound of ln alpha.
+            layout: of dense layers, as in `compress`.
+        """
+        chosen = self.data if data is None else Dataset.of(data)
+        if chosen is None:
+            raise ValueError("a loaded fit has no training data with it; give data as compression_report(data)")
+        weight = float(self.history[-1, 2]) if len(self.history) else 1.0
+        return compression_report(self.model, self.guide, chosen, threshold=threshold, layout=layout, kl_weight=weight)
+
+    def ensemble(self, count: int, threshold: float | None = None, *, seed: int = 0) -> DrawnNetworks:
+        """Plain networks, each a draw from the posterior, made when asked for: `count` at the storage of the posterior.
+
+        Args:
+            count: number of networks.
+            threshold: cut the weights of larger ln alpha, and the units that this leaves dead; None keeps all.
+            seed: of the first; the others have the next ones.
+        """
+        return DrawnNetworks(self.model, self.guide, count, threshold=threshold, seed=seed)
 
     def save(self, path: str | Path) -> Path:
         """Write parameters, losses and settings to one safetensors file, whole or not at all.

@@ -1,6 +1,6 @@
 """Schedules of the divergence's weight in training: from a fraction of epochs to a factor.
 
-linear      epoch / epochs, up to 1                       Molchanov, Ashukha & Vetrov (2017), 0 to 1
+linear      (epoch - after) / epochs, within 0 and 1      Molchanov, Ashukha & Vetrov (2017), after 5, over 15
 staircase   increment (floor(epoch) + 1), up to 1         Mittov's slides, .02 an epoch
 """
 
@@ -12,11 +12,13 @@ from collections.abc import Callable
 Schedule = Callable[[float], float]
 
 
-def linear(epochs: float, *, start: float = 0.0) -> Schedule:
-    """From `start` at epoch 0 to 1 at `epochs`, and 1 from there on."""
-    if not epochs > 0 or not 0 <= start <= 1:
-        raise ValueError(f"a linear schedule needs epochs > 0 and start in [0, 1]; got {epochs} and {start}")
-    return lambda epoch: min(1.0, start + (1 - start) * epoch / epochs)
+def linear(epochs: float, *, start: float = 0.0, after: float = 0.0) -> Schedule:
+    """From `start` until epoch `after` to 1 `epochs` later, and 1 from there on."""
+    if not epochs > 0 or not 0 <= start <= 1 or not after >= 0:
+        raise ValueError(
+            f"a linear schedule needs epochs > 0, start in [0, 1] and after >= 0; got {epochs}, {start} and {after}"
+        )
+    return lambda epoch: min(1.0, start + (1 - start) * max(0.0, epoch - after) / epochs)
 
 
 def staircase(increment: float = 0.02) -> Schedule:

@@ -78,6 +78,7 @@ def fit(  # type: ignore[misc]  # the overloads say what comes back, not every s
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 10_000,
+    after_epoch: Callable[[Fit, int], None] | None = None,
 ) -> Fit | Replicates:
     """Train a guide of a model on data.
 
@@ -116,6 +117,9 @@ def fit(  # type: ignore[misc]  # the overloads say what comes back, not every s
         progress: whether to show a progress bar; if None, where the output is a terminal.
         checkpoint: file to save the whole state of training to, every `checkpoint_every` steps, and to go on from if
             it exists: the result is that of a run that was never interrupted.
+        after_epoch: called after every epoch with the fit as it is then and the number of epochs done, and on going on
+            from a checkpoint at the end of an epoch. What it draws does not change the training; what it returns is not
+            looked at.
 
     Raises:
         ValueError: before the first step, for data, shapes, settings or a device that cannot be trained with.
@@ -155,6 +159,8 @@ def fit(  # type: ignore[misc]  # the overloads say what comes back, not every s
     if replicates is not None:
         if checkpoint is not None:
             raise ValueError("replicates keep no checkpoint; got checkpoint and replicates both")
+        if after_epoch is not None:
+            raise ValueError("replicates are not looked at between epochs; got after_epoch and replicates both")
         if engine == "pyro":
             raise ValueError("replicates are one traced step: engine must be auto, traced or compiled; got 'pyro'")
         seeds = [seed + r for r in range(replicates)]
@@ -184,16 +190,15 @@ def fit(  # type: ignore[misc]  # the overloads say what comes back, not every s
         store = None if checkpoint is None else Checkpoint(Path(checkpoint), training, settings)
         if store is not None:
             store.resume()
-        training.run(progress, store, checkpoint_every)
+
+        def so_far() -> Fit:
+            history = training.history[: training.done].cpu()
+            return Fit(problem.model, problem.guide, problem.data, history, settings, device)
+
+        look = None if after_epoch is None else lambda epochs: after_epoch(so_far(), epochs)
+        training.run(progress, store, checkpoint_every, look)
     settings |= {"seconds": time.perf_counter() - start, "engine": training.engine.name}
-    return Fit(
-        model=problem.model,
-        guide=problem.guide,
-        data=problem.data,
-        history=training.history.cpu(),
-        settings=settings,
-        device=device,
-    )
+    return so_far()
 
 
 def training_of(

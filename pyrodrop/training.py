@@ -69,24 +69,47 @@ class Training:
         self.history = torch.zeros(steps, *replicates, 3, device=device)
         self.done = 0
 
-    def run(self, progress: bool | None, store: Checkpoint | None = None, every: int = 0) -> None:
-        """Make all steps that are left."""
+    def run(
+        self,
+        progress: bool | None,
+        store: Checkpoint | None = None,
+        every: int = 0,
+        after_epoch: Callable[[int], None] | None = None,
+    ) -> None:
+        """Make all steps that are left, and after every epoch call `after_epoch` with the number of epochs done."""
         steps = len(self.history)
         bar = tqdm(
             total=steps, initial=self.done, unit="step", desc=self.title, leave=False,
             disable=None if progress is None else not progress,
         )  # fmt: skip
         with bar, denormals_flushed():
+            if after_epoch is not None and self.done > 0:
+                self._call(after_epoch)
+            fresh = self.done == 0
             self.start()
+            if after_epoch is not None and fresh:
+                self._call(after_epoch)  # an epoch of one step
             with pyro.validation_enabled(False):
                 while self.done < steps:
-                    self.advance(min(steps, _next_multiple(self.done, _LOOK_EVERY)), store, every)
+                    end = min(steps, _next_multiple(self.done, _LOOK_EVERY))
+                    if after_epoch is not None:
+                        end = min(end, _next_multiple(self.done, self.batches.per_epoch))
+                    self.advance(end, store, every)
                     self._look()
+                    if after_epoch is not None:
+                        self._call(after_epoch)
                     if not bar.disable:
                         elbo = -self.history[self.done - 1, ..., :2].sum(-1).nanmedian()
                         bar.set_postfix_str(f"ELBO {float(elbo):.4g}", refresh=False)
                         bar.update(self.done - bar.n)
         self.engine.finish(self.done)
+
+    def _call(self, after_epoch: Callable[[int], None]) -> None:
+        """Call it at the end of an epoch, with the random state kept from it."""
+        epochs, rest = divmod(self.done, self.batches.per_epoch)
+        if rest == 0:
+            with torch.random.fork_rng([self.history.device] if self.history.is_cuda else []):
+                after_epoch(epochs)
 
     def start(self) -> None:
         """Make the first step, if none was made, and find out who makes the others."""

@@ -10,7 +10,12 @@ __all__ = ["JOBS", "Job", "job"]
 JOBS = {
     "co2": Job("Mauna Loa CO2: dropout's uncertainty beside Gaussian processes (Gal & Ghahramani 2016, figure 2)"),
     "kingma-table1": Job("variance of gradient estimators on MNIST (Kingma, Salimans & Welling 2015, table 1)"),
+    "kingma-fig1a": Job("test error by width of seven dropout methods on MNIST (Kingma et al. 2015, figure 1a)"),
     "estimators": Job("shared, per-example, local and flipout gradients at equal wall time on MNIST"),
+    "rotated-digit": Job(
+        "a digit turned before LeNet-5: softmax, entropy, calibration (Gal & Ghahramani 2016, figure 4)"
+    ),
+    "sparse": Job("sparse LeNets on MNIST, cut, compressed and measured (Molchanov, Ashukha & Vetrov 2017, table 1)"),
     "concrete": Job(
         "concrete dropout: error, uncertainty and learned rates on synthetic data (Gal, Hron & Kendall 2017)"
     ),

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop import zoo
+from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.experiments.report import print_table, versions, write_draws
 from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
@@ -24,7 +25,7 @@ from pyrodrop.data import Split, gal2016, mauna_loa
 from pyrodrop.devices import resolve
 from pyrodrop.files import writable_folder, write_json
 from pyrodrop.fitted import Fit
-from pyrodrop.guides import Guide, Point
+from pyrodrop.guides import Point
 from pyrodrop.metrics import regression_scores
 from pyrodrop.models import NetworkModel
 from pyrodrop.predictive import Prediction, Predicts
@@ -98,7 +99,7 @@ def run(
     for name, fit in train_each(_train, NETWORKS, quiet, **options).items():
         runs[name] = fit, fit.settings["seconds"]
         settings.setdefault("networks", {})[name] = fit.settings
-    runs["weight-averaging"] = _averaged(runs["mc-dropout-relu"][0]), runs["mc-dropout-relu"][1]
+    runs["weight-averaging"] = averaged(runs["mc-dropout-relu"][0]), runs["mc-dropout-relu"][1]
     for name, starts in _kernels(series, runs["mc-dropout-relu"][0]).items():
         process = GaussianProcess(series.train, starts)
         runs[name] = process, process.seconds
@@ -148,15 +149,6 @@ def _train(
         (folder / "checkpoints").mkdir(exist_ok=True)
         options["checkpoint"] = folder / "checkpoints" / f"{name}.safetensors"
     return zoo.entry(f"{PRESETS[preset]}/{name}").fit(series.train, **options)
-
-
-def _averaged(run: Predicts) -> Fit:
-    """Standard dropout at test time: the trained dropout net with its mean weights."""
-    assert isinstance(run, Fit)
-    assert isinstance(run.model, NetworkModel)
-    assert isinstance(run.guide, Guide)
-    point = Point.average(run.model, run.guide)
-    return Fit(run.model, point.to(run.device), run.data, run.history, run.settings, run.device)
 
 
 def _kernels(series: Split, relu: Predicts) -> dict[str, Any]:

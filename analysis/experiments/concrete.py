@@ -18,8 +18,8 @@ from rich.table import Table
 from pyrodrop import zoo
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.experiments.report import console, versions
-from pyrodrop.data import Dataset
-from pyrodrop.devices import resolve, seeded
+from pyrodrop.data import line
+from pyrodrop.devices import resolve
 from pyrodrop.files import writable_folder, write_json
 from pyrodrop.metrics import rmse
 
@@ -36,13 +36,6 @@ PUBLISHED: Mapping[int, tuple[float, ...]] = {
     10_000: (1.004, 0.531, 1.125, 0.051, 0.157, 0.158),
 }
 QUANTITIES = ("rmse", "epistemic_sd", "aleatoric_sd", "rate_1", "rate_2", "rate_3")
-
-
-def synthetic(n: int, seed: int) -> Dataset:
-    """n draws of the line."""
-    with seeded(seed, torch.device("cpu")):
-        x = torch.randn(n, 1)
-        return Dataset(x, 2 * x + 8 + torch.randn(n, 1))
 
 
 def run(
@@ -81,8 +74,8 @@ def run(
 def measure(name: str, *, device: torch.device, progress: bool | None) -> dict[str, float]:
     """Train on ``N/seed`` and measure on fresh data."""
     n, seed = map(int, name.split("/"))
-    fit = zoo.entry("concrete/synthetic").fit(synthetic(n, seed), seed=seed, device=device, progress=progress)
-    test = synthetic(TEST, seed + 10_000)
+    fit = zoo.entry("concrete/synthetic").fit(line(n, seed), seed=seed, device=device, progress=progress)
+    test = line(TEST, seed + 10_000)
     prediction = fit.predict(test.x, DRAWS, seed=seed)
     rates = [float(fit.guide.rates()[layer]) for layer in LAYERS]  # type: ignore[attr-defined]
     values = (

@@ -1,12 +1,6 @@
 """Posteriors as columns of the UCI table: how each is built for a training split and a point of the grid.
 
-The network starts as Keras starts it: weights uniform by Glorot & Bengio, biases 0. Dropout there divides what it keeps by
-p = 1 - drop_rate, so its weight is p M. What the released code minimises,
-
-    mean (y - f)^2 / s^2 + l^2 p / (2 N tau) |p M|^2          s the scale of y: the loss is standardised, tau is not
-
-is minus the ELBO (times 2 / (N tau s^2)) under the prior M ~ N(0, 2 / (l p s)^2): the penalty ``released``. The paper's
-objective has the prior N(0, 1 / l^2): ``paper``. Biases have no penalty.
+The network, its start and the priors behind the two penalties are those of `pyrodrop.zoo.uci`.
 """
 
 from __future__ import annotations
@@ -19,16 +13,16 @@ import torch
 
 from pyrodrop import guides, likelihoods, priors
 from pyrodrop.analysis.experiments.uci_plan import Noise, Part, Penalty, Plan
-from pyrodrop.analysis.experiments.uci_protocol import LR, Point, Protocol
+from pyrodrop.analysis.experiments.uci_protocol import Point, Protocol
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
-from pyrodrop.models.mlp import Perceptron
 from pyrodrop.predictive import Predicts
 from pyrodrop.priors import Prior
 from pyrodrop.replicates import Replicates
 from pyrodrop.svi import fit
+from pyrodrop.zoo.uci import LR, keras_start, released_prior
 
 _LOSSES = 25_000_000  # steps of replicates in one fit
 _START = 10.0  # learned precisions start at this over the variance of y
@@ -93,11 +87,8 @@ class Column:
     def build(self, data: Dataset, plan: Plan, point: Point, seed: int) -> tuple[NetworkModel, Guide]:
         """Model and guide, with the initial weights that `seed` draws."""
         width, outputs = data.x.shape[1], 2 if plan.precision == "heteroscedastic" else 1
-        network = Perceptron([width, plan.hidden, outputs], "relu")
-        with seeded(seed, torch.device("cpu")), torch.no_grad():
-            for layer in network.layers:
-                torch.nn.init.xavier_uniform_(layer.weight, gain=1 / _keep(point))  # type: ignore[arg-type]
-                torch.nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+        with seeded(seed, torch.device("cpu")):
+            network = keras_start([width, plan.hidden, outputs], _keep(point))
         prior, likelihood = self.prior(data, point, plan.penalty), _likelihood(data, point, plan.precision)
         model = NetworkModel(network, prior=prior, likelihood=likelihood, bias_prior=None, in_features=width)
         return model, self.guide(model, point.drop_rate)
@@ -107,8 +98,7 @@ def _gal(data: Dataset, point: Point, penalty: Penalty) -> Prior:
     """The prior of either penalty; see the module's text."""
     if penalty == "paper":
         return priors.Gaussian(length_scale=point.length_scale)
-    assert data.targets is not None
-    return priors.Gaussian(math.sqrt(2) / (point.length_scale * _keep(point) * float(data.targets.scale)))
+    return released_prior(data, point.length_scale, _keep(point))
 
 
 def _keep(point: Point) -> float:

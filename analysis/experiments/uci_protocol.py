@@ -16,43 +16,12 @@ import itertools
 from dataclasses import dataclass
 
 from pyrodrop.names import known
+from pyrodrop.zoo.uci import SETTINGS
 
-LR = 1e-3
 RATES = (0.005, 0.01, 0.05, 0.1)
 VALIDATION = 0.2  # of the training rows, the last ones
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What one set was trained with.
-
-    Attributes:
-        precision, drop_rate, length_scale: of table 1 of 2016.
-        precisions: searched in 2018.
-        hidden: units.
-        epochs: in tens, 2016; in hundreds, 2018.
-    """
-
-    precision: float
-    drop_rate: float
-    length_scale: float
-    precisions: tuple[float, ...]
-    hidden: int = 50
-    epochs: int = 40
-
-
-SETTINGS = {
-    "boston": Setting(0.159707652696, 0.05, 1e-2, (0.1, 0.15, 0.2)),
-    "concrete": Setting(0.0557319157756, 0.01, 1e-2, (0.025, 0.05, 0.075)),
-    "energy": Setting(0.427114830213, 0.05, 1e-2, (0.25, 0.5, 0.75)),
-    "kin8nm": Setting(192.482910156, 0.05, 1e-2, (150.0, 200.0, 250.0)),
-    "naval": Setting(42173.5152106, 0.05, 1.0, (30000.0, 40000.0, 50000.0)),
-    "power": Setting(0.0871109017617, 0.005, 1e-2, (0.05, 0.1, 0.15)),
-    "protein": Setting(0.0644419184588, 0.005, 1e-2, (0.025, 0.05, 0.075), hidden=100, epochs=20),
-    "wine": Setting(2.95833720839, 0.05, 1e-2, (2.5, 3.0, 3.5)),
-    "yacht": Setting(0.541869562034, 0.01, 0.1, (0.25, 0.5, 0.75)),
-    "year": Setting(0.0128363911266, 0.05, 1e-4, (), hidden=100),
-}
 SMALL = ("yacht", "boston", "energy", "concrete", "wine")
 ALL = (*SMALL, "kin8nm", "power", "naval", "protein")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from pyrodrop.analysis.experiments.uci_protocol import PROTOCOLS, SETTINGS
-from pyrodrop.analysis.experiments.uci_published import PUBLISHED
 from pyrodrop.analysis.experiments.uci_table import distance, mean_and_error, pair
 from pyrodrop.files import whole
+from pyrodrop.zoo.uci_published import PUBLISHED
 
 REFERENCE = Path(__file__).parents[1] / "reference" / "uci"
 README = Path(__file__).resolve().parents[2] / "README.md"

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyrodrop.analysis.experiments.uci_published import PUBLISHED
+from pyrodrop.zoo.uci_published import PUBLISHED
 
 METRICS = {"rmse": "RMSE", "log_density": "log density"}
 

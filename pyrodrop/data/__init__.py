@@ -2,9 +2,11 @@
 
 from pyrodrop.data.dataset import Dataset, Split
 from pyrodrop.data.gal2016 import gal2016
+from pyrodrop.data.line import line, line_split
 from pyrodrop.data.mauna_loa import mauna_loa
 from pyrodrop.data.mnist import mnist
 from pyrodrop.data.splits import Splits
+from pyrodrop.data.turned import turned
 from pyrodrop.data.uci import uci
 
-__all__ = ["Dataset", "Split", "Splits", "gal2016", "mauna_loa", "mnist", "uci"]
+__all__ = ["Dataset", "Split", "Splits", "gal2016", "line", "line_split", "mauna_loa", "mnist", "turned", "uci"]

@@ -57,10 +57,15 @@ def _read(name: str, progress: bool) -> Tensor:
     try:
         content = gzip.decompress(path.read_bytes())
     except (OSError, EOFError) as error:
-        raise ValueError(f"{path} is not a whole gzip file: {error}; remove it and try again") from None
-    if hashlib.sha256(content).hexdigest() != SHA256[name]:
         raise ValueError(
-            f"{path} does not hold MNIST's {name}: its content has another SHA-256; remove it and try again"
+            f"{path} is not a whole gzip file ({error}) of MNIST's {name}, whose content has the SHA-256 {SHA256[name]}; "
+            "remove it and try again"
+        ) from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != SHA256[name]:
+        raise ValueError(
+            f"{path} does not hold MNIST's {name}: the SHA-256 of its content is {found} and should be {SHA256[name]}; "
+            "remove it and try again"
         )
     header = 4 + 4 * content[3]
     shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, header, 4))

@@ -2,10 +2,12 @@
 
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture
 from pyrodrop.distributions.correlated_normal import CorrelatedNormal
+from pyrodrop.distributions.cut_normal import CutNormal
 from pyrodrop.distributions.log_uniform import LogUniform, TruncatedLogUniform
 from pyrodrop.distributions.low_rank_normal import LowRankNormal
 from pyrodrop.distributions.multiplicative_normal import MultiplicativeNormal
 from pyrodrop.distributions.pooled_normal import PooledNormal
+from pyrodrop.distributions.pruned_normal import PrunedNormal
 from pyrodrop.distributions.pushforward import Pushforward
 from pyrodrop.distributions.relaxed_bernoulli_mixture import RelaxedBernoulliMixture
 from pyrodrop.distributions.weight import WeightDistribution
@@ -13,10 +15,12 @@ from pyrodrop.distributions.weight import WeightDistribution
 __all__ = [
     "BernoulliMixture",
     "CorrelatedNormal",
+    "CutNormal",
     "LogUniform",
     "LowRankNormal",
     "MultiplicativeNormal",
     "PooledNormal",
+    "PrunedNormal",
     "Pushforward",
     "RelaxedBernoulliMixture",
     "TruncatedLogUniform",

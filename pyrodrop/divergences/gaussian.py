@@ -14,17 +14,19 @@ import math
 
 import torch
 from torch import Tensor
-from torch.distributions import Independent, Normal, register_kl
+from torch.distributions import Distribution, Independent, Normal, register_kl
 
 from pyrodrop.distributions import (
     BernoulliMixture,
+    CutNormal,
     LowRankNormal,
     MultiplicativeNormal,
     PooledNormal,
+    PrunedNormal,
     WeightDistribution,
 )
 from pyrodrop.divergences.bernoulli import mixture_entropy
-from pyrodrop.divergences.table import EXACT, pair
+from pyrodrop.divergences.table import EXACT, Convention, pair, refuse
 
 
 @pair(MultiplicativeNormal, Normal, EXACT)
@@ -40,6 +42,16 @@ def _multiplicative_from_pooled(q: MultiplicativeNormal, p: PooledNormal) -> Ten
     if p.group == "weight":
         return q.total_weights(torch.nn.functional.softplus(-q.log_alpha).expand(q.loc.shape)) / 2
     return _from_pooled(q, p)
+
+
+def _uncut_convention(q: CutNormal, p: PooledNormal) -> Convention:
+    """Exact where variances are shared: there the means of the law itself are counted."""
+    most = math.log1p(math.exp(-q.threshold)) / 2
+    detail = "an upper bound, counted as if nothing were cut"
+    return Convention("approximate", detail, most) if p.group == "weight" else EXACT
+
+
+pair(CutNormal, PooledNormal, _uncut_convention)(_multiplicative_from_pooled)
 
 
 @pair(BernoulliMixture, PooledNormal, EXACT)
@@ -59,3 +71,10 @@ def _normal_from_pooled(q: Independent, p: PooledNormal) -> Tensor:
         torch.log1p(loc**2 / variance) if p.group == "weight" else torch.log(p.pool(loc**2 + variance) / variance)
     )
     return log_ratio.flatten(-len(p.event_shape)).sum(-1) / 2
+
+
+refuse(
+    PrunedNormal,
+    Distribution,
+    "weights that were cut off are atoms at 0; the ELBO is that of the fit before it was pruned",
+)

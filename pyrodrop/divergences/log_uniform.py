@@ -17,6 +17,7 @@ from torch.distributions import Distribution, Normal
 
 from pyrodrop.distributions import (
     CorrelatedNormal,
+    CutNormal,
     LogUniform,
     LowRankNormal,
     MultiplicativeNormal,
@@ -53,6 +54,14 @@ def _normal(q: Normal, p: LogUniform) -> Tensor:
 @pair(MultiplicativeNormal, LogUniform, log_uniform_convention)
 def _multiplicative(q: MultiplicativeNormal, p: LogUniform) -> Tensor:
     return q.total_weights(from_log_uniform(q.log_alpha, p).expand(q.loc.shape))
+
+
+def _uncut_convention(q: CutNormal, p: LogUniform) -> Convention:
+    most = float(log_uniform_kl(torch.tensor(q.threshold)))
+    return Convention("up_to_constant", f"{_IMPROPER}; an upper bound, counted as if nothing were cut", most)
+
+
+pair(CutNormal, LogUniform, _uncut_convention)(_multiplicative)
 
 
 @pair(CorrelatedNormal, LogUniform, log_uniform_convention)

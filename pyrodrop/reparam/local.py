@@ -61,7 +61,7 @@ def _independent(q: Independent, at: LinearMap) -> Tensor:
 
 @push_locally.register
 def _multiplicative(q: MultiplicativeNormal, at: LinearMap) -> Tensor:
-    return _gaussian(at, q.loc, q.variance)
+    return _gaussian(at, q.mean, q.variance)
 
 
 @push_locally.register

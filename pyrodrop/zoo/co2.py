@@ -12,11 +12,12 @@ from typing import Any
 
 from pyrodrop import likelihoods, priors
 from pyrodrop.data import Dataset
-from pyrodrop.guides import BernoulliDropout, Guide, MeanField
+from pyrodrop.guides import BernoulliDropout, MeanField
 from pyrodrop.models import MLP, NetworkModel
-from pyrodrop.zoo.entry import Entry
+from pyrodrop.zoo.entry import Check, Entry
 
 WIDTHS = (1, 256, 256, 256, 1)
+CHECK = Check(steps=300, draws=100)
 _SOURCE = "Gal & Ghahramani (2016), figure 2"
 
 
@@ -35,15 +36,8 @@ def _model(data: Dataset, activation: str, input_gain: float, scale: float) -> N
     )
 
 
-def _dropout(data: Dataset, *, activation: str, drop_rate: float, input_gain: float) -> tuple[NetworkModel, Guide]:
-    model = _model(data, activation, input_gain, scale=1.0)
-    return model, BernoulliDropout(model, drop_rate, mask_input=False)
-
-
-def _mean_field(data: Dataset) -> tuple[NetworkModel, Guide]:
-    """Its prior is narrower, 1 / sqrt(width): under the dropout nets' the noise of 130,000 weights drowns the function."""
-    model = _model(data, "relu", 3.0, scale=WIDTHS[1] ** -0.5)
-    return model, MeanField(model, init_scale=0.05)
+_narrow = functools.partial(_model, activation="relu", input_gain=3.0, scale=WIDTHS[1] ** -0.5)
+"""Its prior is narrower, 1 / sqrt(width): under the dropout nets' the noise of 130,000 weights drowns the function."""
 
 
 def _entry(name: str, activation: str, drop_rate: float, input_gain: float) -> Entry:
@@ -51,8 +45,13 @@ def _entry(name: str, activation: str, drop_rate: float, input_gain: float) -> E
         name=f"co2/{name}",
         summary=f"MC dropout, {activation}, drop rate {drop_rate:g}, 3 x 256",
         source=_SOURCE,
-        build=functools.partial(_dropout, activation=activation, drop_rate=drop_rate, input_gain=input_gain),
+        data="mauna-loa",
+        model=functools.partial(_model, activation=activation, input_gain=input_gain, scale=1.0),
+        guide=functools.partial(BernoulliDropout, drop_rate=drop_rate, mask_input=False),
         training=_training,
+        published={},
+        check=CHECK,
+        draws=1000,
     )
 
 
@@ -61,10 +60,15 @@ ENTRIES = (
     _entry("mc-dropout-tanh-0.1", "tanh", 0.1, 100.0),
     _entry("mc-dropout-tanh-0.2", "tanh", 0.2, 100.0),
     Entry(
-        "co2/mean-field",
-        "mean-field Gaussian, relu, 3 x 256",
-        "Graves (2011)",
-        _mean_field,
-        functools.partial(_training, lr=3e-3),
+        name="co2/mean-field",
+        summary="mean-field Gaussian, relu, 3 x 256",
+        source="Graves (2011); not in the figure, for comparison at its size",
+        data="mauna-loa",
+        model=_narrow,
+        guide=functools.partial(MeanField, init_scale=0.05),
+        training=functools.partial(_training, lr=3e-3),
+        published={},
+        check=CHECK,
+        draws=1000,
     ),
 )

@@ -10,16 +10,15 @@ from typing import Any
 
 from pyrodrop import likelihoods, priors
 from pyrodrop.data import Dataset
-from pyrodrop.guides import Guide, VariationalDropout
+from pyrodrop.guides import VariationalDropout
 from pyrodrop.models import MLP, NetworkModel
-from pyrodrop.zoo.entry import Entry
+from pyrodrop.zoo.entry import Check, Entry
 
 BATCH = 1000
 
 
-def _build(data: Dataset, *, width: int) -> tuple[NetworkModel, Guide]:
-    model = MLP([784, width, width, width, 10], prior=priors.LogUniform(), likelihood=likelihoods.Categorical())
-    return model, VariationalDropout(model, "B", "layer", drop_rate=0.3)
+def _build(data: Dataset, *, width: int) -> NetworkModel:
+    return MLP([784, width, width, width, 10], prior=priors.LogUniform(), likelihood=likelihoods.Categorical())
 
 
 def _training(data: Dataset, *, epochs: int) -> dict[str, Any]:
@@ -32,8 +31,12 @@ ENTRIES = tuple(
         name=f"kingma/{name}",
         summary=f"variational dropout B on MNIST, relu, 3 x {width}, {epochs} epochs",
         source="Kingma, Salimans & Welling (2015), table 1",
-        build=functools.partial(_build, width=width),
+        data="mnist",
+        model=functools.partial(_build, width=width),
+        guide=functools.partial(VariationalDropout, kind="B", rates="layer", drop_rate=0.3),
         training=functools.partial(_training, epochs=epochs),
+        published={},
+        check=Check(steps=30, train=10_000, test=1000),
     )
     for name, width, epochs in (("variational-b-small", 200, 100), ("variational-b", 1000, 100))
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from pyrodrop import cli
 from pyrodrop.analysis.experiments import estimators, kingma_table1
 from pyrodrop.data import mnist
+from pyrodrop.data.mnist import SHA256
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
@@ -35,12 +37,15 @@ def test_files_that_are_not_mnist_are_refused(tmp_path: Path, monkeypatch: pytes
     folder = tmp_path / "mnist"
     folder.mkdir()
     file = folder / "train-images-idx3-ubyte.gz"
-    file.write_bytes(gzip.compress(b"\0\0\x08\x03" + b"\0" * 40))
-    with pytest.raises(ValueError, match="another SHA-256; remove it"):
+    content = b"\0\0\x08\x03" + b"\0" * 40
+    file.write_bytes(gzip.compress(content))
+    found, wanted = hashlib.sha256(content).hexdigest(), SHA256["train-images-idx3-ubyte"]
+    with pytest.raises(ValueError, match=f"{file} does not hold.* is {found} and should be {wanted}; remove it"):
         mnist()
-    file.write_bytes(b"half a file")
-    with pytest.raises(ValueError, match="not a whole gzip file"):
-        mnist()
+    for broken in (b"half a file", gzip.compress(content)[:-9]):
+        file.write_bytes(broken)
+        with pytest.raises(ValueError, match=f"{file} is not a whole gzip file.*{wanted}"):
+            mnist()
 
 
 def test_no_network_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ GUIDES: dict[str, Callable[[Any], Any]] = {
     "VariationalDropout(B)": lambda m: guides.VariationalDropout(m, "B", "input"),
     "VariationalDropout(weight)": lambda m: guides.VariationalDropout(m, "B", "weight", max_alpha=math.inf),
     "SparseDropout": guides.SparseDropout,
+    "SparseDropout(cut)": lambda m: guides.SparseDropout(m, cut=3.0),
     "ARDDropout": guides.ARDDropout,
     "ConcreteDropout": guides.ConcreteDropout,
     "MeanField": guides.MeanField,

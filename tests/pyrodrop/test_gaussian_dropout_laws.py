@@ -12,14 +12,17 @@ from torch.distributions import MultivariateNormal, Normal
 from pyrodrop.distributions import (
     BernoulliMixture,
     CorrelatedNormal,
+    CutNormal,
     LogUniform,
     LowRankNormal,
     MultiplicativeNormal,
+    PooledNormal,
     Pushforward,
     RelaxedBernoulliMixture,
     TruncatedLogUniform,
     WeightDistribution,
 )
+from pyrodrop.divergences import convention, divergence
 
 pytestmark = pytest.mark.usefixtures("float64")
 DRAWS = 100_000
@@ -30,6 +33,7 @@ def laws() -> dict[str, WeightDistribution]:
     m, alpha = torch.randn(3, 4), torch.tensor([0.1, 0.5, 1.0, 2.0])
     return {
         "B": MultiplicativeNormal(m, alpha.log()),
+        "cut": CutNormal(m, alpha.log(), -0.2),
         "A": CorrelatedNormal(m, alpha.log()),
         "low rank": LowRankNormal(m, 0.3 * torch.randn(12, 2), 0.1 + torch.rand(12)),
         "DropConnect": BernoulliMixture(m, torch.rand(3, 4) * 0.9, 0.1, per="weight"),
@@ -136,3 +140,34 @@ def test_pushforward_is_g_of_noise() -> None:
     torch.testing.assert_close(draws.std(0), 0.5 * m.abs(), rtol=0.02, atol=0)
     with pytest.raises(ValueError, match=r"must have the weight's shape \(3, 4\); got"):
         Pushforward(m, lambda loc, e: e[..., :2], q.noise).sample()
+
+
+def test_a_cut_weight_keeps_its_noise_and_has_no_gradient_but_the_divergences() -> None:
+    m = torch.tensor([[1.0, 0.1]], requires_grad=True)
+    log_variance = torch.tensor([[-2.0, -1.0]])
+    q = CutNormal(m, log_variance - m.square().log(), 3.0)
+    draws = q.expand((DRAWS,)).rsample()
+    torch.testing.assert_close(draws.std(0), torch.exp(log_variance / 2), rtol=0.02, atol=0)
+    torch.testing.assert_close(draws.mean(0), torch.tensor([[1.0, 0.0]]), atol=0.01, rtol=0)
+    (gradient,) = torch.autograd.grad(q.mean.sum(), m)
+    assert gradient.tolist() == [[1.0, 0.0]]
+    (gradient,) = torch.autograd.grad(q.variance.sum(), m)
+    torch.testing.assert_close(gradient, torch.zeros(1, 2), atol=1e-6, rtol=0)
+
+
+def test_the_divergence_of_a_cut_law_is_bounded_from_above() -> None:
+    """KL of N(0, v) is 0 from the log-uniform prior and from the best Gaussian of its own; what is counted says so."""
+    m, log_alpha = torch.ones(1, 2), torch.tensor([[1.0, 3.0]])
+    cut, whole = CutNormal(m, log_alpha, 3.0), MultiplicativeNormal(m, log_alpha)
+    ard = PooledNormal((1, 2), "weight")
+    for prior in (ard, LogUniform((1, 2)).to_event(2)):
+        assert float(divergence(cut, prior, m)) == pytest.approx(float(divergence(whole, prior, m)))
+        kept = divergence(MultiplicativeNormal(m[:, :1], log_alpha[:, :1]), _like(prior), m[:, :1])
+        over = float(divergence(cut, prior, m) - kept)
+        assert 0 < over <= convention(cut, prior).error * (1 + 1e-6)  # type: ignore[operator]
+    assert str(convention(cut, ard)).startswith("approximate")
+    assert convention(cut, PooledNormal((1, 2), "layer")).kind == "exact"
+
+
+def _like(prior: dist.Distribution) -> dist.Distribution:
+    return PooledNormal((1, 1), "weight") if isinstance(prior, PooledNormal) else LogUniform((1, 1)).to_event(2)

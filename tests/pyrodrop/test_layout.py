@@ -30,6 +30,7 @@ FORBIDDEN = {
     "pyrodrop/functions.py": ("svi", "predictive", "metrics", "data", *CORE),
     "pyrodrop/tiles.py": ("svi", "predictive", "metrics", "data", *CORE),
     "pyrodrop/closed_form.py": ("svi", "predictive", "metrics", "data", *CORE),
+    "pyrodrop/compression": ("svi", "fitted", "predictive", "metrics", *CORE),
     "pyrodrop/svi.py": CORE,
     "pyrodrop/fitted.py": CORE,
     "pyrodrop/predictive.py": CORE,
@@ -122,7 +123,7 @@ def test_list_names_every_job_and_entry(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["rnu"], "no command is called 'rnu'; there are run, list, compare, report; did you mean 'run'?"),
+        (["rnu"], "no command is called 'rnu'; there are run, list, show, check, compare, report; did you mean 'run'?"),
         (["run"], "run needs the name of a job: co2, "),
         (["run", "co3"], "no job is called 'co3'; there are co2, "),
         (["run", "co2", "--out", "/proc/nowhere"], "results need a folder that can be written to; got /proc/nowhere"),

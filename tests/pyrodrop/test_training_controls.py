@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyro.distributions as dist
@@ -58,11 +59,37 @@ def test_weights_of_every_step_are_recorded() -> None:
 def test_schedules() -> None:
     assert [schedules.linear(4)(e) for e in (0, 2, 4, 9)] == [0, 0.5, 1, 1]
     assert [schedules.linear(4, start=0.5)(e) for e in (0, 2)] == [0.5, 0.75]
+    assert [schedules.linear(15, after=5)(e) for e in (0, 5, 12.5, 20, 30)] == [0, 0, 0.5, 1, 1]
     assert [schedules.staircase(0.02)(e) for e in (0, 0.9, 1, 200)] == [0.02, 0.02, 0.04, 1]
     with pytest.raises(ValueError, match="needs epochs > 0"):
         schedules.linear(0)
     with pytest.raises(ValueError, match="increment is"):
         schedules.staircase(0.0)
+
+
+@pytest.mark.parametrize(("batch_size", "steps", "looks"), [(5, 10, 3), (12, 3, 3)])
+def test_every_epoch_is_looked_at_without_changing_the_training(
+    batch_size: int, steps: int, looks: int, tmp_path: Path
+) -> None:
+    model, guide = parts()
+    options: dict[str, Any] = {"batch_size": batch_size, "lr": 0.01}
+    whole = pyrodrop.fit(model, guide, (X, Y), steps=steps, **options)
+    seen: list[tuple[int, int, torch.Tensor]] = []
+
+    def look(fit: pyrodrop.Fit, epochs: int) -> None:
+        torch.randn(3)  # must not be the training's noise
+        seen.append((epochs, len(fit.losses), fit.guide.mean()["layers.0.weight"]))  # type: ignore[attr-defined]
+
+    watched = pyrodrop.fit(model, guide, (X, Y), steps=steps, after_epoch=look, **options)
+    assert torch.equal(whole.history, watched.history)
+    assert [(e, n) for e, n, _ in seen] == [(e, e * -(-12 // batch_size)) for e in range(1, looks + 1)]
+    assert not torch.equal(seen[0][2], seen[1][2])
+    file, seen[:] = tmp_path / "state.safetensors", []
+    pyrodrop.fit(model, guide, (X, Y), steps=2 * -(-12 // batch_size), checkpoint=file, **options)
+    pyrodrop.fit(model, guide, (X, Y), steps=steps, checkpoint=file, after_epoch=look, **options)
+    assert [e for e, _, _ in seen] == list(range(2, looks + 1)), "going on, the epoch that was just done is seen again"
+    with pytest.raises(ValueError, match="replicates are not looked at"):
+        pyrodrop.fit(model, guide, (X, Y), steps=1, replicates=2, after_epoch=look)
 
 
 @pytest.mark.parametrize(

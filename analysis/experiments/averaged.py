@@ -1,0 +1,18 @@
+"""Standard dropout at test time, of a network trained with dropout."""
+
+from __future__ import annotations
+
+from pyrodrop.fitted import Fit
+from pyrodrop.guides import Guide, Point
+from pyrodrop.models import NetworkModel
+from pyrodrop.predictive import Predicts
+
+
+def averaged(run: Predicts) -> Fit:
+    """The trained network with its mean weights: weight averaging, without uncertainty."""
+    assert isinstance(run, Fit)
+    assert isinstance(run.model, NetworkModel)
+    guide = run.guide
+    assert isinstance(guide, Guide)
+    point = Point.average(run.model, guide)
+    return Fit(run.model, point.to(run.device), run.data, run.history, run.settings, run.device)

@@ -1,0 +1,220 @@
+"""Test error by width for seven dropout methods on MNIST (Kingma, Salimans & Welling 2015, figure 1a).
+
+A cell is a method at a width; its networks, five with seeds of their own, are one replicated fit. Errors are those of the
+averaged weights, as in the paper. Cells are kept as they are done: run the same command again to go on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+import torch
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from pyrodrop.analysis.experiments.averaged import averaged
+from pyrodrop.analysis.experiments.parallel import train_each
+from pyrodrop.analysis.experiments.report import console, processor, versions
+from pyrodrop.data import mnist
+from pyrodrop.devices import resolve, seeded
+from pyrodrop.files import whole, writable_folder, write_json
+from pyrodrop.fitted import Fit
+from pyrodrop.metrics import accuracy
+from pyrodrop.names import known
+from pyrodrop.svi import fit
+from pyrodrop.zoo.kingma_fig1a import EPOCHS, METHODS, PUBLISHED_WIDTHS, network, training
+
+PRESETS: Mapping[str, tuple[tuple[int, ...], int]] = {"default": ((100, 250), 4), "paper": (PUBLISHED_WIDTHS, EPOCHS)}
+COLORS = ("#222222", "#7f7f7f", "#b2182b", "#ef8a62", "#2166ac", "#1b7837", "#762a83")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What decides a cell's numbers."""
+
+    method: str
+    width: int
+    epochs: int
+    seeds: int
+    seed: int
+    digits: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-{self.width}"
+
+
+def run(
+    *,
+    widths: list[int] | None = None,
+    methods: list[str] | None = None,
+    preset: Literal["default", "paper"] = "default",
+    epochs: int | None = None,
+    seeds: int = 5,
+    digits: int = 60_000,
+    device: str = "auto",
+    seed: int = 0,
+    out: Path | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train what is missing of the figure, print the errors beside the published ones and draw them.
+
+    Args:
+        widths: of the three hidden layers; the preset's if left out.
+        methods: none, binary, gaussian-a, gaussian-b, variational-a, variational-a2, variational-b; all if left out.
+        preset: default is for two cores: widths 100 and 250, four epochs, too few for the published errors; paper has six
+            widths and 200 epochs, for a GPU.
+        epochs: passes over the digits; the preset's if not given.
+        seeds: networks a cell, trained at once.
+        digits: of the training set, the first so many.
+        device: auto, cpu, cuda, cuda:1 ...
+        seed: the first one, of initial weights, minibatches and noise.
+        out: folder of the cells, results.json and figure.png; runs/kingma-fig1a-PRESET if left out.
+        quiet: show no progress.
+
+    Returns:
+        What is written to results.json.
+    """
+    usual, long = PRESETS[preset]
+    widths, epochs = list(widths or usual), long if epochs is None else epochs
+    chosen = [known(method, METHODS, "dropout method") for method in methods or METHODS]
+    for name, value in {"seeds": seeds, "epochs": epochs, "widths": min(widths)}.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1; got {value}")
+    folder, where = writable_folder(out or Path("runs") / f"kingma-fig1a-{preset}"), resolve(device)
+    cells = [Cell(m, w, epochs, seeds, seed, digits) for w in widths for m in chosen]
+    mnist(progress=not quiet)  # what is wrong with the files is said before anything is trained
+    missing = {cell.name: cell for cell in cells if _load(folder, cell) is None}
+    if missing:
+        order = sorted(missing, key=lambda name: -missing[name].width)
+        train_each(_measure, order, quiet, device=where, cells=missing, folder=folder)
+    found = {cell.name: _load(folder, cell) for cell in cells}
+    content = {
+        "errors": {name: _row(cell) for name, cell in found.items() if cell},
+        "settings": {"preset": preset, **{k: v for k, v in asdict(cells[0]).items() if k not in ("method", "width")}},
+        "versions": versions(),
+        "machine": {"processor": processor(), "device": where.type},
+    }
+    write_json(folder / "results.json", content)
+    _figure(folder / "figure.png", content["errors"])
+    _print(content["errors"], content["settings"])
+    print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
+    return content
+
+
+def _measure(
+    name: str, *, cells: Mapping[str, Cell], folder: Path, device: torch.device, progress: bool | None
+) -> dict[str, Any]:
+    """Train one cell and keep it."""
+    cell, split = cells[name], mnist(progress=False)
+    data = split.train.first(cell.digits)
+    models, posteriors = [], []
+    for number in range(cell.seeds):
+        with seeded(cell.seed + number, torch.device("cpu")):
+            models.append(network(data, method=cell.method, width=cell.width))
+            posteriors.append(METHODS[cell.method].guide(models[-1]))
+    many = fit(
+        models, posteriors, data,
+        replicates=cell.seeds, seed=cell.seed, device=device, progress=progress, **training(data, epochs=cell.epochs),
+    )  # fmt: skip
+    if many.failed:
+        raise FloatingPointError(f"the loss of {name} stopped being finite in replicates {sorted(many.failed)}")
+    errors = [100 * (1 - accuracy(averaged(each).predict(split.test.x, 1), split.test.y)) for each in many]
+    content = {
+        "cell": asdict(cell),
+        "errors": errors,
+        "alphas": _alphas(many[0]),
+        "seconds": many[0].settings["seconds"],
+        "versions": versions(),
+        "machine": {"processor": processor(), "device": device.type},
+    }
+    write_json(folder / f"{name}.json", content)
+    return content
+
+
+def _alphas(trained: Fit) -> dict[str, float]:
+    """The noise of every layer after training: alpha, or the drop rate of binary dropout; nothing for none."""
+    return {name: float(value) for name, value in trained.guide.rates().items()}  # type: ignore[attr-defined]
+
+
+def _load(folder: Path, cell: Cell) -> dict[str, Any] | None:
+    """A cell that is done, None if it is not; a ValueError if the file is of other settings."""
+    path = folder / f"{cell.name}.json"
+    if not path.exists():
+        return None
+    content: dict[str, Any] = json.loads(path.read_text())
+    if content.get("cell") != asdict(cell):
+        raise ValueError(
+            f"{path} has a result of other settings ({content.get('cell')}) than these ({asdict(cell)}); choose another "
+            "folder by --out"
+        )
+    return content
+
+
+def _row(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A cell as one row of the results."""
+    cell, errors = content["cell"], torch.tensor(content["errors"], dtype=torch.float64)
+    at = PUBLISHED_WIDTHS.index(cell["width"]) if cell["width"] in PUBLISHED_WIDTHS else None
+    return {
+        "method": cell["method"],
+        "width": cell["width"],
+        "error_percent": float(errors.mean()),
+        "se": float(errors.std() / len(errors) ** 0.5) if len(errors) > 1 else None,
+        "published": None if at is None else METHODS[cell["method"]].published[at],
+        "seconds": content["seconds"],
+    }
+
+
+def _print(rows: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> None:
+    widths = sorted({row["width"] for row in rows.values()})
+    table = Table(
+        title=f"test error %, {settings['epochs']} epochs of {settings['digits']:,} digits, mean ± s.e. of "
+        f"{settings['seeds']} seeds | published"
+    )
+    table.add_column("method")
+    for width in widths:
+        table.add_column(f"3 x {width}", justify="right")
+    for method in METHODS:
+        own = {row["width"]: row for row in rows.values() if row["method"] == method}
+        if own:
+            table.add_row(method, *(_cell(own.get(width)) for width in widths))
+    console().print(table)
+
+
+def _cell(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "-"
+    error = "" if row["se"] is None else f" ± {row['se']:.2f}"
+    return f"{row['error_percent']:.2f}{error} | {'-' if row['published'] is None else format(row['published'], '.2f')}"
+
+
+def _figure(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Our errors over the published curves."""
+    with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+        axes = figure.subplots()
+        for number, ((method, about), color) in enumerate(zip(METHODS.items(), COLORS, strict=True)):
+            own = sorted((row for row in rows.values() if row["method"] == method), key=lambda row: row["width"])
+            if not own:
+                continue
+            axes.plot(PUBLISHED_WIDTHS, about.published, "--", color=color, linewidth=1, alpha=0.6)
+            axes.errorbar(
+                [row["width"] * 1.015 ** (number - 3) for row in own],  # beside each other
+                [row["error_percent"] for row in own], [row["se"] or 0 for row in own],
+                fmt="o-", color=color, markersize=4, capsize=2, label=about.summary,
+            )  # fmt: skip
+        axes.plot([], [], "--", color="#999999", linewidth=1, label="published")
+        axes.set_xscale("log")
+        widths = sorted({*PUBLISHED_WIDTHS, *(row["width"] for row in rows.values())})
+        axes.set_xticks(widths, [str(width) for width in widths])
+        axes.minorticks_off()
+        axes.set_xlabel("units of each of three hidden layers")
+        axes.set_ylabel("test error, %")
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        with whole(path) as part:
+            figure.savefig(part, dpi=110, format="png")

@@ -1,0 +1,55 @@
+"""Two ways to predict the same labelled test set, and whether their scores differ by more than chance.
+
+    s.e. of a difference = standard deviation over bootstrap draws of the test set's rows, the same rows for both
+
+Efron & Tibshirani (1993), An Introduction to the Bootstrap, chapter 6. What another training would give is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from pyrodrop.data import Dataset
+from pyrodrop.metrics import brier, classification_scores, ece, negative_log_likelihood
+from pyrodrop.metrics.classes import class_probabilities
+from pyrodrop.predictive import Predicts
+
+JUDGED = {"ece": ece, "nll": negative_log_likelihood, "brier": brier}
+_RESAMPLES = 200
+
+
+def compared(
+    predictors: Mapping[str, Predicts], test: Dataset, draws: int, seed: int
+) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+    """Scores by predictor, and for two of them the differences second - first of `JUDGED`, each with its s.e."""
+    scores, probabilities = {}, []
+    for name, predictor in predictors.items():
+        prediction = predictor.predict(test.x, draws, seed=seed)
+        p = class_probabilities(prediction)
+        scores[name] = {"error_percent": 100 * float((p.argmax(-1) != test.y).double().mean())}
+        scores[name] |= {
+            "nll": negative_log_likelihood(prediction, test.y),
+            **classification_scores(prediction, test.y),
+        }
+        del scores[name]["log_density"], scores[name]["accuracy"]
+        probabilities.append(p.clamp_min(torch.finfo(torch.float32).tiny))
+    if len(probabilities) != 2:
+        return scores, {}
+    generator = torch.Generator().manual_seed(seed)
+    first, second = probabilities
+    resampled: dict[str, list[float]] = {name: [] for name in JUDGED}
+    for _ in range(_RESAMPLES):
+        rows = torch.randint(len(test), (len(test),), generator=generator)
+        for name, score in JUDGED.items():
+            resampled[name].append(score(second[rows], test.y[rows]) - score(first[rows], test.y[rows]))
+    names = list(predictors)
+    difference = {
+        name: {
+            "difference": scores[names[1]][name] - scores[names[0]][name],
+            "se": float(torch.tensor(values, dtype=torch.float64).std()),
+        }
+        for name, values in resampled.items()
+    }
+    return scores, difference

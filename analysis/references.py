@@ -1,0 +1,104 @@
+"""What we measured of the zoo's entries: ``reference/NAME.json``.
+
+entry, recipe        the name, and what the entry was made of when it was measured
+result               scores of the full run with its seed, or the reason in words why there is none
+check                what the short run of ``pyrodrop check`` gave, with seed and tolerances
+versions, machine
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from pyrodrop.data import Dataset
+from pyrodrop.zoo import Entry
+from pyrodrop.zoo.entry import guide_class
+from pyrodrop.zoo.sources import SOURCES
+
+FOLDER = Path(__file__).parent / "reference"
+LATE = {"compression"}  # scores that a short run may be too short for
+KEYS = ("entry", "recipe", "result", "check", "versions", "machine")
+
+
+def file(name: str) -> Path:
+    """Where the reference of an entry lies."""
+    return FOLDER / f"{name}.json"
+
+
+def load(name: str) -> dict[str, Any]:
+    """The reference of an entry; a ValueError that names it if there is none or it is broken."""
+    path = file(name)
+    if not path.is_file():
+        raise ValueError(f"{name} has no reference: {path.name} is not in {path.parent}")
+    try:
+        content = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the reference of {name} is not whole: {error}") from None
+    missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
+    if missing:
+        raise ValueError(f"the reference of {name} lacks {', '.join(missing)}")
+    if content["entry"] != name:
+        raise ValueError(f"the reference of {name} is that of {content['entry']}")
+    check = content["check"]
+    if not check.get("scores") or set(check["scores"]) != set(check.get("tolerance", ())):
+        raise ValueError(f"the reference of {name} needs scores of its check with a tolerance for each")
+    return content  # type: ignore[no-any-return]
+
+
+def scores(name: str) -> dict[str, float]:
+    """The scores of the full run; empty where it was not made, or there is no reference."""
+    if not file(name).is_file():
+        return {}
+    result = load(name)["result"]
+    return dict(result["scores"]) if isinstance(result, dict) else {}
+
+
+def problems(entry: Entry, data: Dataset | None = None) -> list[str]:
+    """What is wrong with an entry or its reference, each in a line that names it.
+
+    Args:
+        entry: which.
+        data: its training data, to see as well whether the reference was measured on what the entry now is.
+    """
+    empty = [f.name for f in fields(entry) if f.name != "published" and not getattr(entry, f.name)]
+    found = [f"it has no {name}" for name in empty]
+    if "data" not in empty and entry.data not in SOURCES:
+        found.append(f"no data set is called {entry.data!r}")
+    if "guide" not in empty and guide_class(entry) is None:
+        found.append(f"its guide is no class of pyrodrop.guides: {entry.guide!r}")
+    if "check" not in empty and (entry.check.steps < 1 or entry.check.draws < 1 or entry.check.splits < 1):
+        found.append(f"its check needs at least one step, draw and split: {entry.check}")
+    found += [f"its published {name} is no number: {v!r}" for name, v in entry.published.items() if not _number(v)]
+    try:
+        content = load(entry.name)
+    except ValueError as error:
+        return [f"{entry.name}: {line}" for line in (*found, str(error))]
+    check = content["check"]
+    if "check" not in empty and check.get("run") != asdict(entry.check):
+        found.append(f"its reference is of another check: {check.get('run')}, not {asdict(entry.check)}")
+    unknown = sorted(set(entry.published) - set(check["scores"]) - LATE)
+    if unknown:
+        found.append(f"it has published {', '.join(unknown)}, which no run of it measures")
+    if data is not None and not found and content["recipe"] != entry.recipe(data):
+        found.append("its recipe is not that of its reference: measure it again")
+    return [f"{entry.name}: {line}" for line in found]
+
+
+def misses(name: str, measured: Mapping[str, float]) -> dict[str, str]:
+    """Of a check's scores, those farther from the reference than its tolerance allows, in words."""
+    check = load(name)["check"]
+    found = {}
+    for score, value in check["scores"].items():
+        ours, tolerance = measured.get(score, math.nan), check["tolerance"][score]
+        if not abs(ours - value) <= tolerance:
+            found[score] = f"{ours:.6g} is not within {tolerance:.2g} of {value:.6g}"
+    return found
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,67 @@
+"""The convolutional network of variational dropout's figure 1b, for small images.
+
+    conv1 [32k, c, 5, 5]   conv2 [64k, 32k, 5, 5]       stride 2, padded by 2: each halves height and width
+    dense1 [128k, .]       dense2 [128k, 128k]          out [classes, 128k]
+    f = out g(dense2 g(dense1 g(conv2 g(conv1 x)))),    g = softplus
+
+Kingma, Salimans & Welling (2015), Variational Dropout and the Local Reparameterization Trick, section 5.2; k is their
+scale of the widths. The size of the kernels and the padding are ours.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import nn
+
+from pyrodrop.likelihoods import Likelihood
+from pyrodrop.models.network import NetworkModel, PriorSetting
+
+
+class ConvNet(NetworkModel):
+    """Two strided convolutions and two hidden dense layers.
+
+    Args:
+        shape: channels, height and width of an image; (3, 32, 32) is CIFAR-10's, (1, 28, 28) MNIST's.
+        classes: number of outputs.
+        scale: k, the factor of all widths.
+        prior, likelihood, bias_prior: as in `MLP`; sites are ``conv1.weight``, ``conv2.weight``, ``dense1.weight``,
+            ``dense2.weight`` and ``out.weight``.
+
+    Raises:
+        ValueError: scale times 32 is less than one map, or a shape without three sizes.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int] = (3, 32, 32),
+        classes: int = 10,
+        scale: float = 1.0,
+        *,
+        prior: PriorSetting,
+        likelihood: Likelihood,
+        bias_prior: PriorSetting | None = None,
+    ) -> None:
+        few, many, hidden = (int(scale * width) for width in (32, 64, 128))
+        if few < 1 or len(shape) != 3 or min(shape) < 1:
+            raise ValueError(
+                "a ConvNet has 32 scale maps, at least one, of images with channels, height and width; "
+                f"got scale {scale} and shape {tuple(shape)}"
+            )
+        channels, height, width = shape
+        area = -(-height // 4) * -(-width // 4)
+        layers = OrderedDict[str, nn.Module](
+            conv1=nn.Conv2d(channels, few, 5, stride=2, padding=2),
+            softplus1=nn.Softplus(),
+            conv2=nn.Conv2d(few, many, 5, stride=2, padding=2),
+            softplus2=nn.Softplus(),
+            flatten=nn.Flatten(),
+            dense1=nn.Linear(many * area, hidden),
+            softplus3=nn.Softplus(),
+            dense2=nn.Linear(hidden, hidden),
+            softplus4=nn.Softplus(),
+            out=nn.Linear(hidden, classes),
+        )
+        super().__init__(
+            nn.Sequential(layers), prior=prior, likelihood=likelihood, bias_prior=bias_prior, in_features=tuple(shape)
+        )

@@ -1,0 +1,55 @@
+"""LeNet-5 as Caffe ships it: 20-50-500-10.
+
+    conv1 [20, 1, 5, 5]   conv2 [50, 20, 5, 5]   ip1 [500, 800]   ip2 [10, 500]
+    f = ip2 relu(ip1 pool(conv2 pool(conv1 x)))          x [N, 1, 28, 28], f [N, 10]
+
+Valid convolutions, max pooling of 2 x 2, and one ReLU, behind ip1: Caffe's network has none behind its convolutions, those
+of the compression papers have. Names are Caffe's, so that dropout behind ip1, as in Gal & Ghahramani (2016), section 5.2,
+is ``drop_rate={"ip2.*": 0.5, "*": 0.0}``. LeCun et al. (1998), Gradient-based Learning Applied to Document Recognition.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import nn
+
+from pyrodrop.likelihoods import Likelihood
+from pyrodrop.models.network import NetworkModel, PriorSetting
+
+
+class LeNet5(NetworkModel):
+    """Two convolutions and two dense layers for digits as images.
+
+    Args:
+        rectified: whether the convolutions, too, are followed by a ReLU.
+        prior, likelihood, bias_prior: as in `MLP`; sites are ``conv1.weight``, ``conv2.weight``, ``ip1.weight`` and
+            ``ip2.weight``.
+    """
+
+    def __init__(
+        self,
+        *,
+        prior: PriorSetting,
+        likelihood: Likelihood,
+        bias_prior: PriorSetting | None = None,
+        rectified: bool = False,
+    ) -> None:
+        layers: list[tuple[str, nn.Module]] = []
+        for number, (maps, wider) in enumerate(((1, 20), (20, 50)), 1):
+            layers += [(f"conv{number}", nn.Conv2d(maps, wider, 5))]
+            layers += [(f"conv_relu{number}", nn.ReLU())] if rectified else []
+            layers += [(f"pool{number}", nn.MaxPool2d(2))]
+        layers += [
+            ("flatten", nn.Flatten()),
+            ("ip1", nn.Linear(800, 500)),
+            ("relu", nn.ReLU()),
+            ("ip2", nn.Linear(500, 10)),
+        ]
+        super().__init__(
+            nn.Sequential(OrderedDict(layers)),
+            prior=prior,
+            likelihood=likelihood,
+            bias_prior=bias_prior,
+            in_features=(1, 28, 28),
+        )

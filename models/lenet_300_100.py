@@ -1,0 +1,33 @@
+"""LeNet-300-100: the fully connected network that compression is measured on.
+
+    784 - 300 - 100 - 10,   266,200 weights at ``layers.0.weight``, ``layers.1.weight``, ``layers.2.weight``
+
+LeCun, Bottou, Bengio & Haffner (1998), Gradient-based Learning Applied to Document Recognition; without biases counted as
+weights in Han et al. (2015), Molchanov et al. (2017) and whoever compares with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from pyrodrop.likelihoods import Likelihood
+from pyrodrop.models.mlp import MLP
+from pyrodrop.models.network import PriorSetting
+
+
+class LeNet300100(MLP):
+    """An `MLP` of two hidden layers for digits as rows, x ``[N, 784]``; see there for the arguments."""
+
+    def __init__(
+        self,
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        *,
+        prior: PriorSetting,
+        likelihood: Likelihood,
+        bias_prior: PriorSetting | None = None,
+    ) -> None:
+        super().__init__(
+            [784, 300, 100, 10], activation, prior=prior, likelihood=likelihood, bias_prior=bias_prior
+        )  # fmt: skip

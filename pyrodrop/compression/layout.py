@@ -1,0 +1,97 @@
+"""How the dense layers that are left are laid out: whichever way is fastest here, by measurement.
+
+    dense     W x + b                   every input
+    picked    W' x[used] + b            the inputs that have a weight
+    csr       W x + b, W sparse         compressed sparse rows
+
+Zeros in a dense weight are multiplied like anything else, and processors are so good at it that it takes more than nine in
+ten of them before a sparse product pays. Timings are interleaved, the least of several rounds, so that what else the
+machine does meets all alike.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from pyrodrop.compression.steps import Affine, Picked, Step, network_of
+from pyrodrop.compression.units import used_columns
+from pyrodrop.names import known
+
+Layout = Literal["fastest", "dense", "picked", "csr"]
+LAYOUTS = ("fastest", "dense", "picked", "csr")
+_ROUNDS, _SECONDS = 7, 0.02
+
+
+def laid_out(steps: Sequence[Step], layout: Layout, batch_size: int) -> list[Step]:
+    """The same steps with every dense layer in a layout, the fastest on batches of this size if so asked."""
+    known(layout, LAYOUTS, "layout")
+    if batch_size < 1:
+        raise ValueError(f"batch_size is what layouts are timed with and must be at least 1; got {batch_size}")
+    done: list[Step] = []
+    for step in steps:
+        if isinstance(step, Affine) and step.dense and step.weight.shape[1]:
+            ways = _ways(step)
+            done += ways[_fastest(ways, step, batch_size) if layout == "fastest" else layout]
+        else:
+            done.append(step)
+    return done
+
+
+def _ways(layer: Affine) -> dict[str, list[Step]]:
+    columns = used_columns(layer).nonzero()[:, 0]
+    few = replace(layer, weight=layer.weight[:, columns])
+    picked: list[Step] = [few] if len(columns) == layer.weight.shape[1] else [Picked(columns), few]
+    return {"dense": [layer], "picked": picked, "csr": [replace(layer, csr=True)]}
+
+
+def _fastest(ways: Mapping[str, Sequence[Step]], layer: Affine, batch_size: int) -> str:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        networks: dict[str, Callable[[Tensor], Tensor]] = {name: network_of(steps) for name, steps in ways.items()}
+        x = torch.randn(batch_size, layer.weight.shape[1], generator=torch.Generator().manual_seed(0))
+        x = x.to(layer.weight)
+        seconds = latency(networks, x)
+    return min(seconds, key=seconds.__getitem__)
+
+
+def latency(networks: Mapping[str, Callable[[Tensor], Tensor]], x: Tensor) -> dict[str, float]:
+    """Seconds of one call of each network on x: the median of interleaved rounds, each of enough calls to be timed."""
+    with torch.no_grad():
+        calls = {name: _calls(network, x) for name, network in networks.items()}
+        rounds: dict[str, list[float]] = {name: [] for name in networks}
+        for _ in range(_ROUNDS):
+            for name, network in networks.items():
+                rounds[name].append(_seconds(network, x, calls[name]))
+    return {name: sorted(times)[_ROUNDS // 2] for name, times in rounds.items()}
+
+
+def _calls(network: Callable[[Tensor], Tensor], x: Tensor) -> int:
+    for _ in range(3):
+        network(x)
+    return max(1, int(_SECONDS / _seconds(network, x, 1)))
+
+
+def _seconds(network: Callable[[Tensor], Tensor], x: Tensor, calls: int) -> float:
+    _wait(x)
+    start = time.perf_counter()
+    for _ in range(calls):
+        network(x)
+    _wait(x)
+    return (time.perf_counter() - start) / calls
+
+
+def _wait(x: Tensor) -> None:
+    if x.is_cuda:
+        torch.cuda.synchronize(x.device)
+
+
+def parameter_count(network: nn.Module) -> int:
+    """Weights and biases that a module holds, those that are 0 in a dense weight included."""
+    return sum(p.values().numel() if p.layout is torch.sparse_csr else p.numel() for p in network.parameters())

@@ -1,0 +1,187 @@
+"""What compression brought: two networks side by side, measured.
+
+Parameters are weights and biases that a network holds, zeros in a dense layout included; weights, as the papers count them,
+are those that are not 0, without biases. FLOPs are two for a weight and place that it is multiplied at, of one example.
+Latency is the median of interleaved calls on this machine, in this process, with the threads that PyTorch has.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from pyrodrop.compression.layout import latency, parameter_count
+from pyrodrop.compression.steps import Affine, Step, network_of
+from pyrodrop.compression.storage import read_network, write_network
+from pyrodrop.data import Dataset
+
+_ROWS = 1000  # whose activations are held at a time, and the larger batch that is timed
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One network.
+
+    Attributes:
+        units: of every layer, its outputs.
+        weights: that are not 0.
+        parameters: weights and biases held.
+        bytes_32, bytes_16: size of its file, with values at 32 and at 16 bits.
+        flops: of one example.
+        latency_1, latency_1000: seconds of a batch of 1 and of 1,000.
+        error, error_16: share of wrong classes, or root mean square error in units of y; with values of 16 bits.
+    """
+
+    units: list[int]
+    weights: int
+    parameters: int
+    bytes_32: int
+    bytes_16: int
+    flops: int
+    latency_1: float
+    latency_1000: float
+    error: float
+    error_16: float
+
+
+@dataclass(frozen=True)
+class CompressionReport:
+    """The dense network of all posterior means, and the compressed one.
+
+    Attributes:
+        dense, compressed: what was measured of each.
+        error_name: what their errors are.
+        threshold: bound of ln alpha.
+        kl_weight: that training ended with; below 1 the cut is not the objective's.
+        threads: of PyTorch while latencies were taken.
+    """
+
+    dense: Measured
+    compressed: Measured
+    error_name: str
+    threshold: float
+    kl_weight: float
+    threads: int
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Dense over compressed, of whatever is smaller when it is better."""
+        dense, small = asdict(self.dense), asdict(self.compressed)
+        names = ("weights", "parameters", "bytes_32", "bytes_16", "flops", "latency_1", "latency_1000")
+        return {name: dense[name] / max(small[name], 1e-12) for name in names}
+
+    def record(self) -> dict[str, Any]:
+        """As plain numbers, for JSON."""
+        return {**asdict(self), "ratios": self.ratios}
+
+    def __str__(self) -> str:
+        screen = Console(width=100, file=io.StringIO())
+        screen.print(self)
+        return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    def __rich__(self) -> Table:
+        table = Table(
+            title=f"compression at threshold {self.threshold:g}",
+            caption=f"dense: the posterior mean; latencies with {self.threads} thread{'s' * (self.threads > 1)}",
+        )
+        for column in ("", "dense", "compressed", "ratio"):
+            table.add_column(column, justify="right" if column else "left", no_wrap=True)
+        ratios = self.ratios
+        shown = {
+            "weights": "{:,}",
+            "parameters": "{:,}",
+            "bytes_32": "{:,}",
+            "bytes_16": "{:,}",
+            "flops": "{:,}",
+            "latency_1": "{:.2e} s",
+            "latency_1000": "{:.2e} s",
+            "error": "{:.4g}",
+            "error_16": "{:.4g}",
+        }
+        table.add_row("units", *("-".join(map(str, m.units)) for m in (self.dense, self.compressed)), "")
+        for name, form in shown.items():
+            pair = [form.format(getattr(m, name)) for m in (self.dense, self.compressed)]
+            words = name.replace("error", self.error_name).replace("bytes_", "file, bytes, bits ").replace("_", " ")
+            table.add_row(words, *pair, f"{ratios[name]:.1f}x" if name in ratios else "")
+        return table
+
+
+def measure(
+    dense: Sequence[Step], small: Sequence[Step], data: Dataset, threshold: float, kl_weight: float
+) -> CompressionReport:
+    """Measure two networks on `data`; what they come from is only handed on."""
+    networks: dict[str, nn.Module] = {"dense": network_of(dense), "compressed": network_of(small)}
+    x = data.x.float()
+    rows = x if len(x) >= _ROWS else x.repeat(-(-_ROWS // len(x)), *(1,) * (x.dim() - 1))
+    one, many = (latency(networks, rows[:size].contiguous()) for size in (1, _ROWS))
+    found = {
+        name: _measured(steps, networks[name], data, (one[name], many[name]), compact=name == "compressed")
+        for name, steps in (("dense", dense), ("compressed", small))
+    }
+    name = "RMSE" if data.y.is_floating_point() else "error"
+    threads = torch.get_num_threads()
+    return CompressionReport(found["dense"], found["compressed"], name, threshold, kl_weight, threads)
+
+
+def _measured(
+    steps: Sequence[Step], network: nn.Module, data: Dataset, seconds: tuple[float, float], *, compact: bool
+) -> Measured:
+    layers = [step for step in steps if isinstance(step, Affine)]
+    with tempfile.TemporaryDirectory() as folder:
+        files = [
+            write_network(Path(folder) / f"{bits}.safetensors", steps, bits=bits, compact=compact)  # type: ignore[arg-type]
+            for bits in (32, 16)
+        ]
+        sizes = [file.stat().st_size for file in files]
+        rounded = read_network(files[1])
+    return Measured(
+        units=[len(layer.bias) for layer in layers],
+        weights=sum(int(layer.weight.count_nonzero()) for layer in layers),
+        parameters=parameter_count(network),
+        bytes_32=sizes[0],
+        bytes_16=sizes[1],
+        flops=_flops(network, data.x[:1].float()),
+        latency_1=seconds[0],
+        latency_1000=seconds[1],
+        error=error(network, data),
+        error_16=error(rounded, data),
+    )
+
+
+def error(network: nn.Module, data: Dataset) -> float:
+    """Share of wrong classes where y are labels, and the root mean square error in units of y elsewhere."""
+    total = 0.0
+    with torch.no_grad():
+        for x, y in zip(data.x.split(_ROWS), data.y.split(_ROWS), strict=True):
+            f = network(x.float())
+            if y.is_floating_point():
+                total += float((f.double() - y.reshape(len(y), -1)).square().sum())
+            else:
+                total += int((f.argmax(-1) != y).sum())
+    return (total / data.y.numel()) ** 0.5 if data.y.is_floating_point() else total / len(data)
+
+
+def _flops(network: nn.Module, x: Tensor) -> int:
+    total = 0
+
+    def count(layer: Any, _: Any, output: Tensor) -> None:
+        nonlocal total
+        weight: Tensor = layer.weight
+        held = weight.values().numel() if weight.layout is torch.sparse_csr else weight.numel()
+        total += 2 * held * output[0, 0].numel()
+
+    hooks = [m.register_forward_hook(count) for m in network.modules() if hasattr(m, "weight")]
+    with torch.no_grad():
+        network(x)
+    for hook in hooks:
+        hook.remove()
+    return total

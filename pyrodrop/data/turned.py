@@ -1,0 +1,31 @@
+"""Images turned about their middle.
+
+x'(r) = x(R(-angle) r),   zero outside,   bilinear between pixels
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def turned(images: Tensor, degrees: Tensor) -> Tensor:
+    """Every image turned counterclockwise by every angle, ``[A, N, C, H, H]``.
+
+    Args:
+        images: square ones, ``[N, C, H, H]``.
+        degrees: ``[A]``.
+    """
+    if images.dim() != 4 or images.shape[-1] != images.shape[-2] or degrees.dim() != 1:
+        raise ValueError(
+            f"square images [N, C, H, H] are turned by degrees [A]; got {tuple(images.shape)} and {tuple(degrees.shape)}"
+        )
+    angles, (n, *shape) = torch.deg2rad(degrees.to(images)), images.shape
+    cos, sin, zero = angles.cos(), angles.sin(), torch.zeros_like(angles)
+    # Where each pixel comes from, with x to the right and y down: counterclockwise on the page.
+    back = torch.stack([torch.stack([cos, -sin, zero], -1), torch.stack([sin, cos, zero], -1)], 1)
+    count = len(angles)
+    grid = F.affine_grid(back, [count, n * shape[0], *shape[1:]], align_corners=False)
+    stack = images.reshape(1, n * shape[0], *shape[1:]).expand(count, -1, -1, -1)
+    return F.grid_sample(stack, grid, align_corners=False).reshape(count, n, *shape)

@@ -1,0 +1,46 @@
+"""Data sets by name, as the zoo's entries are trained on them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyrodrop.data import Split, gal2016, line_split, mauna_loa, mnist, uci
+from pyrodrop.data.uci import TABLES
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set.
+
+    Attributes:
+        summary: one line: what it is, and how many.
+        load: its splits; most have one.
+    """
+
+    summary: str
+    load: Callable[[], Sequence[Split]]
+
+
+SOURCES: dict[str, Source] = {
+    "mauna-loa": Source(
+        "monthly CO2 at Mauna Loa, ppm by year: 272 months to train, 249 to test", lambda: [mauna_loa()]
+    ),
+    "gal2016/co2": Source(
+        "the CO2 series of Gal & Ghahramani (2016), standardised: 272 months to train, no truth to test",
+        lambda: [gal2016("co2")],
+    ),
+    "line-1000": Source("y = 2 x + 8 + N(0, 1): 1,000 to train, 2,000 to test", lambda: [line_split(1000)]),
+    "mnist": Source("digits as rows of 784 grey values: 60,000 to train, 10,000 to test", lambda: [mnist()]),
+    "mnist/images": Source(
+        "digits as images of 28 x 28 grey values: 60,000 to train, 10,000 to test", lambda: [mnist(flat=False)]
+    ),
+    **{
+        f"uci/{name}": Source(
+            f"UCI {table.folder}: {table.rows:,} rows of {table.features} inputs, {table.splits} published splits",
+            functools.partial(uci, name),
+        )
+        for name, table in TABLES.items()
+    },
+}

@@ -1,0 +1,114 @@
+"""MC dropout on the UCI regression sets, Gal & Ghahramani (2016), table 1.
+
+One hidden layer of ReLU units, y standardised by the training rows, the noise's precision tau in raw units of y. The network
+starts as Keras starts it: weights uniform by Glorot & Bengio, biases 0. Dropout there divides what it keeps by
+p = 1 - drop_rate, so its weight is p M. What the released code minimises,
+
+    mean (y - f)^2 / s^2 + l^2 p / (2 N tau) |p M|^2          s the scale of y: the loss is standardised, tau is not
+
+is minus the ELBO (times 2 / (N tau s^2)) under the prior M ~ N(0, 2 / (l p s)^2): `released_prior`. The paper's objective
+has the prior N(0, 1 / l^2). Biases have no penalty. GitHub yaringal/DropoutUncertaintyExps.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pyrodrop import likelihoods, priors
+from pyrodrop.data import Dataset
+from pyrodrop.guides import BernoulliDropout
+from pyrodrop.models import NetworkModel
+from pyrodrop.models.mlp import Perceptron
+from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.uci_published import PUBLISHED
+
+LR, BATCH = 1e-3, 32
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one set was trained with.
+
+    Attributes:
+        precision, drop_rate, length_scale: of table 1 of 2016.
+        precisions: searched in 2018.
+        hidden: units.
+        epochs: in tens, 2016; in hundreds, 2018.
+    """
+
+    precision: float
+    drop_rate: float
+    length_scale: float
+    precisions: tuple[float, ...]
+    hidden: int = 50
+    epochs: int = 40
+
+
+SETTINGS = {
+    "boston": Setting(0.159707652696, 0.05, 1e-2, (0.1, 0.15, 0.2)),
+    "concrete": Setting(0.0557319157756, 0.01, 1e-2, (0.025, 0.05, 0.075)),
+    "energy": Setting(0.427114830213, 0.05, 1e-2, (0.25, 0.5, 0.75)),
+    "kin8nm": Setting(192.482910156, 0.05, 1e-2, (150.0, 200.0, 250.0)),
+    "naval": Setting(42173.5152106, 0.05, 1.0, (30000.0, 40000.0, 50000.0)),
+    "power": Setting(0.0871109017617, 0.005, 1e-2, (0.05, 0.1, 0.15)),
+    "protein": Setting(0.0644419184588, 0.005, 1e-2, (0.025, 0.05, 0.075), hidden=100, epochs=20),
+    "wine": Setting(2.95833720839, 0.05, 1e-2, (2.5, 3.0, 3.5)),
+    "yacht": Setting(0.541869562034, 0.01, 0.1, (0.25, 0.5, 0.75)),
+    "year": Setting(0.0128363911266, 0.05, 1e-4, (), hidden=100),
+}
+
+
+def keras_start(widths: list[int], keep: float = 1.0) -> Perceptron:
+    """A network as Keras initialises it, for weights behind a layer that keeps `keep` of its inputs."""
+    network = Perceptron(widths, "relu")
+    with torch.no_grad():
+        for layer in network.layers:
+            torch.nn.init.xavier_uniform_(layer.weight, gain=1 / keep)  # type: ignore[arg-type]
+            torch.nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return network
+
+
+def released_prior(data: Dataset, length_scale: float, keep: float) -> priors.Gaussian:
+    """The prior under which the released code's penalty is the divergence; see the module's text."""
+    assert data.targets is not None
+    return priors.Gaussian(math.sqrt(2) / (length_scale * keep * float(data.targets.scale)))
+
+
+def _model(data: Dataset, *, setting: Setting) -> NetworkModel:
+    keep, width = 1 - setting.drop_rate, data.x.shape[1]
+    return NetworkModel(
+        keras_start([width, setting.hidden, 1], keep),
+        prior=released_prior(data, setting.length_scale, keep),
+        likelihood=likelihoods.Gaussian(setting.precision),
+        bias_prior=None,
+        in_features=width,
+    )
+
+
+def _training(data: Dataset, *, setting: Setting) -> dict[str, Any]:
+    steps = 10 * setting.epochs * -(-len(data) // BATCH)
+    return {"steps": steps, "batch_size": BATCH, "lr": LR, "estimator": "local"}
+
+
+def _entry(name: str) -> Entry:
+    setting, published = SETTINGS[name], PUBLISHED["gal2016"][name]
+    return Entry(
+        name=f"uci/{name}",
+        summary=f"MC dropout on UCI {name}, relu, 1 x {setting.hidden}, drop rate {setting.drop_rate:g}, all splits",
+        source="Gal & Ghahramani (2016), table 1",
+        data=f"uci/{name}",
+        model=functools.partial(_model, setting=setting),
+        guide=functools.partial(BernoulliDropout, drop_rate=setting.drop_rate),
+        training=functools.partial(_training, setting=setting),
+        published={"rmse": published.rmse[0], "log_density": published.log_density[0]},
+        check=Check(steps=300, splits=2),
+        draws=1000,
+    )
+
+
+ENTRIES = tuple(_entry(name) for name in SETTINGS if name != "year")

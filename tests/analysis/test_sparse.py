@@ -1,0 +1,213 @@
+"""Sparse networks: the recipes, the job on a few digits, and Molchanov's test with random labels."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop import cli, guides, likelihoods, models, priors, zoo
+from pyrodrop.analysis.experiments import sparse as job
+from pyrodrop.analysis.experiments.sparse_figure import draw_weights
+from pyrodrop.analysis.experiments.sparse_published import published, published_rows
+from pyrodrop.compression import read_network
+from pyrodrop.data import Dataset, mnist
+from pyrodrop.zoo import sparse
+
+pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
+
+
+def digits(count: int) -> Dataset:
+    return Dataset(torch.rand(count, 784), torch.arange(count) % 10)
+
+
+def test_recipes_are_the_published_settings() -> None:
+    data = digits(600)  # an epoch is six steps
+    first = zoo.entry("sparse/lenet-300-100-molchanov2017").training(data)
+    assert (first["steps"], first["batch_size"], first["lr"], first["estimator"]) == (1200, 100, 1e-3, "local")
+    assert [first["kl_weight"](e) for e in (0, 5, 12.5, 20, 199)] == [0, 0, 0.5, 1, 1]
+    assert [first["schedule"](s) for s in (0, 600, 900, 1200)] == [1, 1, 0.5, 0]
+    conv = zoo.entry("sparse/lenet-5-molchanov2017").training(data)
+    assert [conv["schedule"](s) for s in (0, 300, 1200)] == [1, 0.75, 0]
+    school = zoo.entry("ard/lenet-300-100-deepbayes2019").training(data)
+    assert school["steps"] == 600
+    assert [school["kl_weight"](e) for e in (0, 1, 24.5, 49, 99)] == pytest.approx([0.02, 0.04, 0.5, 1, 1])
+    assert [school["schedule"](6 * e) for e in (49, 50, 60, 70, 80)] == pytest.approx([1, 0.2, 0.04, 0.008, 0.0016])
+
+
+@pytest.mark.parametrize("name", [n for n in zoo.ENTRIES if n.startswith(("sparse/", "ard/"))])
+def test_networks_start_as_published(name: str) -> None:
+    torch.manual_seed(0)
+    model, guide = zoo.entry(name).build(digits(100))
+    spread, reach = (0.01, 8.0) if "molchanov" in name else (0.02, 10.0)
+    weights = torch.cat([w.flatten() for w in model.weight_sites().values()])
+    assert float(weights.std()) == pytest.approx(spread, rel=0.01)
+    assert all(not bool(b.any()) for b in model.free.parameters())
+    assert isinstance(guide, guides.ARDDropout if name.startswith("ard") else guides.SparseDropout)
+    log_alpha = guide.log_alpha(guide.sites[0])
+    want = (-10 - model.weight_sites()[guide.sites[0]].square().log()).clamp(-reach, reach)
+    torch.testing.assert_close(log_alpha.detach(), want, atol=1e-3, rtol=0)
+
+
+def test_sparsity_before_the_divergence_counts_in_full_is_refused() -> None:
+    for recipe, full in (("molchanov2017", 20), ("deepbayes2019", 49)):
+        options: dict[str, Any] = {"net": "lenet-300-100", "recipe": recipe}
+        with pytest.raises(
+            ValueError, match=f"sparsity means nothing before; epochs must be more than {full}, got {full}"
+        ):
+            sparse.training(digits(100), epochs=full, **options)
+        settings = sparse.training(digits(100), epochs=full + 1, **options)
+        assert settings["kl_weight"](full) == pytest.approx(1)
+
+
+def test_published_figures() -> None:
+    """Table 1 of Molchanov et al. (2017) and the Deep|Bayes notebook, and a ratio that agrees with its own sparsities."""
+    assert published("lenet-300-100", "sparse", "molchanov2017") == 68
+    assert published("lenet-5", "sparse", "molchanov2017") == 280
+    assert published("lenet-300-100", "ard", "deepbayes2019") == 35
+    assert published("lenet-5", "ard", "deepbayes2019") is None
+    school = next(row for row in published_rows("lenet-300-100") if "Deep" in row["method"])
+    left = sum(n * (1 - s) for n, s in zip((235_200, 30_000, 1000), school["sparsity"], strict=True))
+    assert 266_200 / left == pytest.approx(school["compression"], rel=0.08)  # shares are rounded to .1 %
+
+
+def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it on 300 digits: interrupted, gone on with, and read back."""
+    split = mnist()
+    test = split.test.first(2000)
+    monkeypatch.setattr(job, "mnist", lambda **_: replace(split, test=test))
+    monkeypatch.setattr("pyrodrop.zoo.sparse.BATCH", 50)
+    monkeypatch.setattr(job, "BATCH", 50)
+    short: Any = sparse.Settings(
+        9, 0.05, 8.0, None, pyrodrop.schedules.linear(1, after=5), {"lenet-300-100": lambda s: 3.0}, "a test"
+    )
+    monkeypatch.setitem(sparse.RECIPES, "deepbayes2019", short)  # type: ignore[index]
+    original = sparse.training
+    monkeypatch.setattr(job, "training", lambda *a, **k: {**original(*a, **k), "engine": "traced"})
+    rows: list[int] = []
+    plain = job.EpochLog.__call__
+
+    def breaks(self: job.EpochLog, fit: pyrodrop.Fit, epochs: int) -> None:
+        plain(self, fit, epochs)
+        rows.append(epochs)
+        if len(rows) == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(job.EpochLog, "__call__", breaks)
+    words = ["run", "sparse", "--recipe", "deepbayes2019", "--digits", "300", "--quiet", "--out", str(tmp_path)]
+    (tmp_path / "epochs.json").write_text('{"epochs": [{"epoch": 1, "left": "by another run without a checkpoint"}]}')
+    assert cli.main(words) == 130
+    assert cli.main(words) == 0
+    assert rows == [*range(1, 8), *range(5, 10)], "went on from the checkpoint after epoch 5"
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [row["epoch"] for row in results["epochs"]] == list(range(1, 10))
+    assert "left" not in results["epochs"][0]
+    for row in results["epochs"]:
+        assert (row["sparsity"] is None) == (row["epoch"] <= 6) == (row["compression"] is None), (
+            "only under full weight"
+        )
+        assert (row["kl_weight"] == 1) == (row["epoch"] > 6)
+    found = results["compressed"]
+    assert found["kl_weight"] == 1
+    assert found["compressed"]["error"] == pytest.approx(results["result"]["error"], abs=1e-3)
+    kept = sum(
+        n * (1 - s) for n, s in zip((235_200, 30_000, 1000), results["result"]["sparsity"].values(), strict=True)
+    )
+    assert results["result"]["compression"] == pytest.approx(266_200 / kept)
+    assert found["compressed"]["weights"] <= round(kept)
+    small = read_network(tmp_path / "compressed.safetensors")
+    wrong = float((small(test.x).argmax(-1) != test.y).float().mean())
+    assert wrong == pytest.approx(found["compressed"]["error"], abs=1e-3)
+    for name in ("progress.png", "weights.png"):
+        assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_random_labels_are_pruned_away(data_folder: Path) -> None:
+    """Molchanov et al. (2017), section 5.4: nothing can be learned, so nothing is kept; plain dropout memorises."""
+    images = mnist().train.first(1000)
+    labels = torch.randint(10, (1000,), generator=torch.Generator().manual_seed(1))
+    data = Dataset(images.x, labels)
+    laws: dict[str, Any] = {"likelihood": likelihoods.Categorical()}
+    options: dict[str, Any] = {"steps": 1000, "lr": 3e-3, "batch_size": 100, "estimator": "local", "engine": "traced"}
+    model = models.MLP([784, 100, 10], prior=priors.LogUniform(), **laws)
+    warm_up = pyrodrop.schedules.linear(10, after=2)
+    sparsely = pyrodrop.fit(model, guides.SparseDropout(model, cut=3.0), data, kl_weight=warm_up, **options)
+    assert sparsely.guide.sparsity()["layers.0.weight"] > 0.9999  # type: ignore[attr-defined]
+    network = sparsely.compress(layout="dense")
+    assert sum(p.numel() for p in network.parameters()) == 10, "the last biases alone"
+    f = network(images.x)
+    assert torch.equal(f, f[:1].expand(1000, 10)), "one prediction for all digits"
+    plain = models.MLP([784, 100, 10], prior=priors.Gaussian(10.0), **laws)
+    memorised = pyrodrop.fit(plain, guides.BernoulliDropout(plain, 0.1, mask_input=False), data, **options)
+    accuracy = (memorised.predict(images.x, 30).mean.argmax(-1) == labels).float().mean()
+    assert float(accuracy) > 0.95
+
+
+def test_published_figures_are_those_of_the_list(data_folder: Path) -> None:
+    """Against the list of published figures, where it lies beside the data."""
+    path = data_folder.parent / "reference" / "published.json"
+    if not path.is_file():
+        pytest.skip("needs the list of published figures beside the data")
+    entries = [e for e in json.loads(path.read_text()) if "LeNet" in e["data_set"]]
+    names = {"Original": "original", "SparseVD": "sparse VD, Molchanov et al."}
+    checked = 0
+    for e in entries:
+        if "Table 1" not in e["table_or_figure"] or "Molchanov" not in e["source"]:
+            continue
+        net = "lenet-5" if "LeNet-5" in e["data_set"] else "lenet-300-100"
+        row = next(r for r in published_rows(net) if r["method"] == names.get(e["method"], e["method"]))
+        ours = {
+            "test error %": None if row["error"] is None else 100 * row["error"],
+            "compression": row["compression"],
+            "sparsity per layer %": row["sparsity"] and [100 * s for s in row["sparsity"]],
+        }[e["metric"]]
+        assert ours == pytest.approx(e["value"]), e
+        checked += 1
+    assert checked == 26
+
+
+@pytest.mark.parametrize("name", ["sparse-lenet-300-100-molchanov2017", "ard-lenet-300-100-deepbayes2019"])
+def test_reference_results_meet_what_is_claimed(name: str) -> None:
+    """Compression as in the papers, the small network as good as the cut one, and at its own weights' count."""
+    reference = json.loads((Path(job.__file__).parents[1] / "reference" / f"{name}.json").read_text())
+    result, small = reference["result"], reference["compressed"]
+    most_error, least = (0.02, 60) if name.startswith("sparse") else (0.018, 30)
+    assert result["error"] <= most_error
+    assert result["compression"] >= least
+    assert small["kl_weight"] == 1
+    assert small["compressed"]["error"] == pytest.approx(result["error"], abs=1e-4)
+    kept = 266_200 / result["compression"]
+    assert small["compressed"]["weights"] <= round(kept)
+    assert small["ratios"]["bytes_32"] >= 20
+    assert small["ratios"]["latency_1000"] >= 4
+    for key in ("seed", "threshold", "recipe", "engine"):
+        assert key in reference["settings"]
+
+
+def test_the_readme_says_what_the_references_hold() -> None:
+    text = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
+    folder = Path(job.__file__).parents[1] / "reference"
+    sparsely, ard = (
+        json.loads((folder / f"{name}.json").read_text())
+        for name in ("sparse-lenet-300-100-molchanov2017", "ard-lenet-300-100-deepbayes2019")
+    )
+    ratios = sparsely["compressed"]["ratios"]
+    assert (
+        f"{100 * sparsely['result']['error']:.2f} % error with 1 of {sparsely['result']['compression']:.0f} weights"
+        in text
+    )
+    assert f"a file {ratios['bytes_32']:.0f} times smaller, and {ratios['latency_1000']:.1f} times as fast" in text
+    assert f"by ARD at {100 * ard['result']['error']:.2f} % with 1 of {ard['result']['compression']:.0f}" in text
+
+
+def test_weights_of_convolutions_are_drawn_also_where_nothing_is_left(tmp_path: Path) -> None:
+    model = models.LeNet5(prior=priors.ARD(), likelihood=likelihoods.Categorical())
+    weights = model.weight_sites()
+    for name, values in (("all", weights), ("none", {n: torch.zeros_like(w) for n, w in weights.items()})):
+        draw_weights(tmp_path / f"{name}.png", values)
+    assert (tmp_path / "all.png").stat().st_size > (tmp_path / "none.png").stat().st_size > 5000

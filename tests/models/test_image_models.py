@@ -1,0 +1,127 @@
+"""The published image networks: their shapes, and that priors, guides, estimators and engines take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+
+pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
+
+LAWS: dict[str, Any] = {"prior": priors.LogUniform("exact"), "likelihood": likelihoods.Categorical()}
+DIGITS, COLOURS = (1, 28, 28), (3, 32, 32)
+# Each model as it is tried, with the shape of an image.
+SMALL: dict[str, tuple[Callable[..., models.NetworkModel], tuple[int, ...]]] = {
+    "lenet-300-100": (models.LeNet300100, (784,)),
+    "lenet-5": (models.LeNet5, DIGITS),
+    "lenet-5-rectified": (lambda **laws: models.LeNet5(rectified=True, **laws), DIGITS),
+    "conv-net": (lambda **laws: models.ConvNet(DIGITS, scale=0.1, **laws), DIGITS),
+    "vgg": (lambda **laws: models.VGG(scale=1 / 16, **laws), COLOURS),
+}
+
+
+def made(name: str, **changes: Any) -> tuple[models.NetworkModel, Tensor, Tensor]:
+    build, shape = SMALL[name]
+    return build(**LAWS | changes), torch.rand(40, *shape), torch.arange(40) % 10
+
+
+def weights(model: models.NetworkModel) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(w.shape) for name, w in model.weight_sites().items()}
+
+
+def test_sizes_are_the_published_ones() -> None:
+    """Molchanov et al. (2017) count 266,200 and 430,500 weights; Kingma et al. (2015) state the maps and units."""
+    count = {n: sum(w.numel() for w in made(n)[0].weight_sites().values()) for n in ("lenet-300-100", "lenet-5")}
+    assert count == {"lenet-300-100": 266_200, "lenet-5": 430_500}
+    assert weights(models.ConvNet(scale=2, **LAWS)) == {
+        "conv1.weight": (64, 3, 5, 5),
+        "conv2.weight": (128, 64, 5, 5),
+        "dense1.weight": (256, 128 * 8 * 8),
+        "dense2.weight": (256, 256),
+        "out.weight": (10, 256),
+    }
+    sizes = [w[0] for w in weights(models.VGG(scale=0.5, **LAWS)).values()]
+    assert sizes == [32, 32, 64, 64, 128, 128, 128, 256, 256, 256, 256, 256, 256, 256, 10]
+
+
+@pytest.mark.parametrize("rectified", [False, True])
+def test_lenet5_is_caffes_network(rectified: bool) -> None:
+    """Written out with functions, from Caffe's lenet_train_test.prototxt."""
+    model = models.LeNet5(rectified=rectified, **LAWS)
+    w, b, x = model.weight_sites(), model.free, torch.rand(3, *DIGITS)
+    conv_act = F.relu if rectified else (lambda h: h)
+    h = F.max_pool2d(conv_act(F.conv2d(x, w["conv1.weight"], b["conv1.bias"])), 2, 2)
+    h = F.max_pool2d(conv_act(F.conv2d(h, w["conv2.weight"], b["conv2.bias"])), 2, 2)
+    h = F.relu(F.linear(h.reshape(3, -1), w["ip1.weight"], b["ip1.bias"]))
+    torch.testing.assert_close(model.outputs(w, x), F.linear(h, w["ip2.weight"], b["ip2.bias"]))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_vectorised_draws_are_draws_one_by_one(name: str) -> None:
+    model, x, _ = made(name)
+    drawn = guides.BernoulliDropout(model, 0.3).draw(3)
+    each = [model.outputs({n: w[i] for n, w in drawn.items()}, x) for i in range(3)]
+    torch.testing.assert_close(model.outputs(drawn, x), torch.stack(each), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["lenet-300-100", "lenet-5", "conv-net"])
+def test_engines_make_pyros_steps_under_the_local_estimator(name: str, engine: Any) -> None:
+    model, x, y = made(name)
+    guide = guides.SparseDropout(model)
+    losses = [
+        pyrodrop.fit(model, guide, (x, y), steps=3, batch_size=20, estimator="local", engine=e).losses
+        for e in ("pyro", engine)
+    ]
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("name", ["lenet-5", "conv-net"])
+def test_replicates(name: str) -> None:
+    model, x, y = made(name, prior=priors.Gaussian())
+    guide = guides.BernoulliDropout(model, 0.1)
+    many = pyrodrop.fit(model, guide, (x, y), steps=3, batch_size=20, replicates=2, estimator="local")
+    again = pyrodrop.restart(model, guide, 1)
+    alone = pyrodrop.fit(*again, (x, y), steps=3, batch_size=20, seed=1, estimator="local")
+    torch.testing.assert_close(many[1].losses, alone.losses, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_any_prior_and_guide(name: str) -> None:
+    """A step of each kind of posterior, and a prediction of ten classes."""
+    model, x, y = made(name, prior=priors.Gaussian())
+    for guide in (
+        guides.MeanField(model),
+        guides.BernoulliDropout(model),
+        guides.GaussianDropout(model, "B", alpha=0.2),
+    ):
+        fit = pyrodrop.fit(model, guide, (x, y), steps=1, batch_size=20, estimator="local")
+        assert fit.predict(x[:4], 3).f.shape == (3, 4, 10)
+
+
+def test_vgg_keeps_the_size_of_activations() -> None:
+    """He's start: after 15 layers the outputs are neither vanished nor exploded."""
+    model = models.VGG(scale=0.25, **LAWS)
+    spread = float(model.outputs(model.weight_sites(), torch.randn(20, *COLOURS)).detach().std(0).mean())
+    assert 0.05 < spread < 20
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: models.ConvNet(scale=0.01, **LAWS), r"32 scale maps, at least one.*got scale 0.01"),
+        (lambda: models.VGG((3, 28, 28), **LAWS), r"32 x 32 places or more; got scale 1.0 and shape \(3, 28, 28\)"),
+        (lambda: models.LeNet5(**LAWS)(torch.rand(2, 784)), r"x must have shape \[N, 1, 28, 28\].*got \(2, 784\)"),
+        (lambda: models.LeNet300100(**LAWS)(torch.rand(2, 1, 28, 28)), r"x must have shape \[N, 784\]"),
+    ],
+)
+def test_what_does_not_fit_is_said(build: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()

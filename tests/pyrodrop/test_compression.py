@@ -1,0 +1,366 @@
+"""Compression: the small network is the cut one, to rounding, and plain PyTorch."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import data, guides, likelihoods, models, priors
+from pyrodrop.compression import compressed_steps, read_network, write_network
+from pyrodrop.compression.steps import Affine
+from pyrodrop.distributions import PrunedNormal
+from pyrodrop.divergences import NoDivergence
+
+CLASSES: dict[str, Any] = {"prior": priors.ARD(), "likelihood": likelihoods.Categorical()}
+PIXELS, DIGITS = (12, 784), (12, 1, 28, 28)
+
+
+class Functional(nn.Module):
+    """A chain written with functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.wide = nn.Conv2d(1, 6, 5, padding=1), nn.Conv2d(6, 8, 3, padding="same")
+        self.last = nn.Linear(8 * 6 * 6, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(torch.tanh(self.conv(x)), 2)
+        x = F.avg_pool2d(F.softplus(self.wide(x), beta=2.0), 2)
+        return self.last(x.flatten(1))
+
+
+NETWORKS: dict[str, tuple[Callable[[], models.NetworkModel], tuple[int, ...]]] = {
+    "lenet-300-100": (lambda: models.LeNet300100(**CLASSES), PIXELS),
+    "tanh": (lambda: models.MLP([784, 30, 20, 10], "tanh", **CLASSES), PIXELS),
+    "softplus": (lambda: models.MLP([784, 30, 20, 10], "softplus", **CLASSES), PIXELS),
+    "lenet-5": (lambda: models.LeNet5(**CLASSES), DIGITS),
+    "lenet-5-rectified": (lambda: models.LeNet5(rectified=True, **CLASSES), DIGITS),
+    "conv-net": (lambda: models.ConvNet((1, 28, 28), scale=0.2, **CLASSES), DIGITS),
+    "vgg": (lambda: models.VGG(scale=1 / 16, **CLASSES), (12, 3, 32, 32)),
+    "functional": (lambda: models.from_module(Functional(), **CLASSES), DIGITS),
+    "biases-with-prior": (lambda: models.MLP([784, 30, 10], bias_prior=priors.ARD(), **CLASSES), PIXELS),
+}
+
+
+def cut(model: models.NetworkModel, share: float = 0.9, dead: float = 0.5, seed: int = 0) -> pyrodrop.Fit:
+    """A fit with biases, and a posterior of which `share` of the weights and `dead` of the units are cut, in and out."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for bias in model.free.parameters():
+            bias.normal_()
+    guide = guides.ARDDropout(model)
+    with torch.no_grad():
+        for name in guide.sites:
+            gone = torch.rand_like(guide.loc[name]) < share
+            for axis in (0, 1)[: guide.loc[name].dim()]:
+                some = torch.rand(guide.loc[name].shape[axis]) < dead / 2
+                gone |= some.reshape(-1, *(1,) * (gone.dim() - 1 - axis))
+            guide.log_variance[name].unconstrained().copy_(  # type: ignore[attr-defined]
+                guide.loc[name].square().log() + torch.where(gone, 5.0, -5.0)
+            )
+    return pyrodrop.Fit(model, guide, None, torch.tensor([[1.0, 1.0, 1.0]]), {})
+
+
+def masked(fit: pyrodrop.Fit, x: Tensor) -> Tensor:
+    """The dense twin: f of the posterior means with those of ln alpha >= 3 set to 0 by hand."""
+    guide: Any = fit.guide
+    model: Any = fit.model
+    weights = {n: guide.loc[n].detach() * (guide.log_alpha(n).detach() < 3) for n in guide.sites}
+    with torch.no_grad():
+        return model.likelihood.location(model.outputs(weights, x), model.targets)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"), [("lenet-300-100", "fastest"), *itertools.product(NETWORKS, ("dense", "picked", "csr"))]
+)
+def test_outputs_are_the_masked_networks(name: str, layout: Any) -> None:
+    build, shape = NETWORKS[name]
+    fit = cut(build())
+    x = torch.randn(shape)
+    small = fit.compress(layout=layout)
+    torch.testing.assert_close(small(x), masked(fit, x), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(fit.compress(structured=False, layout=layout)(x), masked(fit, x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", ["tanh", "lenet-5", "functional"])
+def test_cuts_of_all_degrees(name: str, seed: int) -> None:
+    """From nothing cut to everything, where only the last bias is left."""
+    build, shape = NETWORKS[name]
+    fit = cut(build(), share=seed / 5, dead=seed / 5, seed=seed)
+    x = torch.randn(shape)
+    torch.testing.assert_close(fit.compress(layout="dense")(x), masked(fit, x), atol=1e-5, rtol=1e-5)
+
+
+def test_no_unit_without_weights_is_left() -> None:
+    fit = cut(NETWORKS["lenet-300-100"][0](), share=0.98)
+    layers = [s for s in compressed_steps(fit.model, fit.guide, layout="dense") if isinstance(s, Affine)]
+    for layer, following in itertools.pairwise(layers):
+        assert layer.weight.any(1).all()
+        assert following.weight.any(0).all()
+    assert len(layers[0].bias) < 300
+    assert len(layers[-1].bias) == 10
+
+
+def test_a_constant_unit_goes_into_the_next_bias() -> None:
+    """One unit by hand: b2 + w2 tanh(b1)."""
+    model = models.MLP([2, 3, 1], "tanh", prior=priors.ARD(), likelihood=likelihoods.Gaussian())
+    fit = cut(model, share=0.0, dead=0.0)
+    guide: Any = fit.guide
+    with torch.no_grad():
+        guide.log_variance["layers.0.weight"].unconstrained()[1] = 10.0
+    small = fit.compress(layout="dense")
+    b1, b2 = (model.free[f"layers.{i}.bias"].detach() for i in (0, 1))
+    last: Any = small.get_submodule("layers_1")
+    torch.testing.assert_close(last.bias, b2 + guide.loc["layers.1.weight"][:, 1].detach() * torch.tanh(b1[1]))
+    assert last.weight.shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "pool", [nn.Identity(), nn.AvgPool2d(3, stride=1, padding=1), nn.MaxPool2d(3, stride=1, padding=1)]
+)
+def test_a_constant_map_stays_where_padding_meets_it(pool: nn.Module) -> None:
+    """At the border a padded convolution, or an average over padding, sees zeros in its place."""
+    convolutions = (
+        nn.Conv2d(1, 5, 3),
+        nn.Softplus(),
+        nn.Conv2d(5, 4, 3),
+        nn.Softplus(),
+        pool,
+        nn.Conv2d(4, 3, 3, padding=1),
+    )
+    net = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(3 * 16, 2))
+    fit = cut(models.from_module(net, **CLASSES), share=0.0, dead=0.0)
+    guide: Any = fit.guide
+    with torch.no_grad():
+        guide.log_variance["2.weight"].unconstrained()[:] = 20.0
+    x = torch.randn(5, 1, 8, 8)
+    small = fit.compress(layout="dense")
+    torch.testing.assert_close(small(x), masked(fit, x), atol=1e-5, rtol=1e-5)
+    sizes = [m.out_channels for m in small.modules() if isinstance(m, nn.Conv2d)]
+    assert sizes == [1, 4, 3], "nobody listens to the first; PyTorch has no convolution of nothing"
+
+
+def test_an_average_over_padding_is_not_folded() -> None:
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.Softplus(), nn.AvgPool2d(2, padding=1), nn.Flatten(), nn.Linear(4 * 9, 2)
+    )
+    fit = cut(models.from_module(net, **CLASSES), share=0.0, dead=0.0)
+    guide: Any = fit.guide
+    with torch.no_grad():
+        guide.log_variance["0.weight"].unconstrained()[1:3] = 20.0
+    x = torch.randn(5, 1, 6, 6)
+    torch.testing.assert_close(fit.compress(layout="dense")(x), masked(fit, x), atol=1e-5, rtol=1e-5)
+
+
+def test_standardisation_of_inputs_and_outputs_is_part_of_the_network() -> None:
+    """x around 2000 and y around 300, in their own units, for one noise and for noise of its own."""
+    x, y = 2000 + 5 * torch.randn(40, 3), 300 + 20 * torch.randn(40, 1)
+    for likelihood, width in ((likelihoods.Gaussian(), 1), (likelihoods.HeteroscedasticGaussian(), 2)):
+        model = models.MLP([3, 20, width], prior=priors.ARD(), likelihood=likelihood)
+        model.standardize(data.Dataset(x, y).standardized())
+        fit = cut(model, share=0.6)
+        f = fit.compress(layout="picked")(x)
+        torch.testing.assert_close((f - 300) / 20, (masked(fit, x) - 300) / 20, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("bits", [32, 16])
+@pytest.mark.parametrize("name", ["lenet-300-100", "lenet-5", "conv-net", "functional"])
+def test_files_hold_the_network(name: str, bits: Any, tmp_path: Path) -> None:
+    build, shape = NETWORKS[name]
+    fit = cut(build(), share=0.97)
+    steps = compressed_steps(fit.model, fit.guide, layout="picked")
+    file = write_network(tmp_path / "small.safetensors", steps, bits=bits)
+    x = torch.randn(shape)
+    tolerance = 1e-5 if bits == 32 else 0.02
+    torch.testing.assert_close(read_network(file)(x), masked(fit, x), atol=tolerance, rtol=tolerance)
+    values = sum(int(s.weight.count_nonzero()) + len(s.bias) for s in steps if isinstance(s, Affine))
+    assert file.stat().st_size < values * (bits // 8 + 4) + 8000
+    with pytest.raises(ValueError, match="holds no network"):
+        read_network(fit.save(tmp_path / "fit.safetensors"))
+
+
+def test_the_network_needs_nothing_of_this_package(tmp_path: Path) -> None:
+    """Unpickled and run in a process in which importing pyrodrop is an error."""
+    fit = cut(NETWORKS["lenet-5"][0]())
+    file, x = tmp_path / "net.pt", torch.ones(2, 1, 28, 28)
+    small = fit.compress(layout="picked")
+    torch.save(small, file)
+    code = (
+        "import sys; sys.modules['pyrodrop'] = None; import torch; torch.set_num_threads(1)\n"
+        f"net = torch.load({str(file)!r}, weights_only=False); print(net(torch.ones(2, 1, 28, 28)).sum().item())"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == pytest.approx(float(small(x).sum()), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["lenet-300-100", "lenet-5"])
+@pytest.mark.parametrize("layout", ["dense", "picked"])
+def test_export(name: str, layout: Any) -> None:
+    build, shape = NETWORKS[name]
+    fit = cut(build())
+    x = torch.randn(shape)
+    rows = torch.export.Dim("rows", min=2)
+    program = torch.export.export(fit.compress(layout=layout), (x,), dynamic_shapes=({0: rows},))
+    torch.testing.assert_close(program.module()(x[:5]), masked(fit, x[:5]), atol=1e-5, rtol=1e-5)
+
+
+def test_onnx() -> None:
+    pytest.importorskip("onnx", reason="needs onnx, which is not installed")
+    pytest.importorskip("onnxscript", reason="needs onnxscript, which is not installed")
+    fit = cut(NETWORKS["lenet-300-100"][0]())
+    torch.onnx.export(fit.compress(layout="dense"), (torch.randn(2, 784),), io.BytesIO(), dynamo=True)
+
+
+def test_the_report_counts_by_hand() -> None:
+    """A net of 4-3-2 with one hidden unit cut: 2 (4 + 2) weights are left of 3 (4 + 2), 2 of their biases and 2."""
+    model = models.MLP([4, 3, 2], prior=priors.ARD(), likelihood=likelihoods.Categorical())
+    fit = cut(model, share=0.0, dead=0.0)
+    guide: Any = fit.guide
+    with torch.no_grad():
+        guide.log_variance["layers.0.weight"].unconstrained()[1] = 10.0
+    x = torch.randn(30, 4)
+    labels = masked(fit, x).argmax(-1)
+    report = fit.compression_report((x, labels), layout="dense")
+    assert (report.dense.units, report.compressed.units) == ([3, 2], [2, 2])
+    assert (report.dense.weights, report.compressed.weights) == (18, 12)
+    assert (report.dense.parameters, report.compressed.parameters) == (18 + 5, 12 + 4)
+    assert (report.dense.flops, report.compressed.flops) == (36, 24)
+    assert report.compressed.error == 0
+    assert report.dense.error == float((fit.model.outputs(guide.mean(), x).argmax(-1) != labels).float().mean())  # type: ignore[attr-defined]
+    assert report.ratios["weights"] == 1.5
+    assert report.compressed.bytes_16 < report.compressed.bytes_32
+    assert report.record()["kl_weight"] == 1.0
+
+
+def test_convolutions_count_their_places() -> None:
+    """conv1 has 500 weights at 24 x 24 places, conv2 25,000 at 8 x 8: 2 (500 * 576 + 25000 * 64 + 400000 + 5000)."""
+    fit = cut(NETWORKS["lenet-5"][0](), share=0.0, dead=0.0)
+    report = fit.compression_report((torch.rand(20, 1, 28, 28), torch.arange(20) % 10), layout="dense")
+    assert report.dense.flops == report.compressed.flops == 4_586_000
+    assert report.dense.weights == 430_500
+
+
+def test_the_error_of_a_regression_is_in_units_of_y() -> None:
+    x, y = torch.randn(50, 3), 7 * torch.randn(50, 1)
+    fit = cut(models.MLP([3, 20, 1], prior=priors.ARD(), likelihood=likelihoods.Gaussian()))
+    report = fit.compression_report((x, y), layout="csr")
+    assert report.compressed.error == pytest.approx(float((masked(fit, x) - y).square().mean().sqrt()), rel=1e-5)
+    with pytest.raises(ValueError, match="a loaded fit has no training data"):
+        fit.compression_report()
+
+
+def test_a_pruned_fit_draws_what_is_left() -> None:
+    fit = cut(models.MLP([3, 40, 2], **CLASSES))
+    pruned: Any = fit.pruned()
+    guide: Any = fit.guide
+    keep = guide.keep_mask()
+    drawn = pruned.guide.draw(2000)
+    for name, w in drawn.items():
+        assert not w[:, ~keep[name]].any()
+        torch.testing.assert_close(w.mean(0), guide.mean()[name] * keep[name], atol=0.01, rtol=0)
+        sd = guide.posterior(name).stddev.detach() * keep[name]
+        torch.testing.assert_close(w.std(0), sd, atol=0.003, rtol=0.12)
+    x = torch.randn(5, 3)
+    for joint in (True, False):
+        assert pruned.predict(x, 20, joint=joint).f.shape == (20, 5, 2)
+    torch.testing.assert_close(pruned.compress(layout="dense")(x), fit.compress(layout="dense")(x))
+    with pytest.raises(NoDivergence, match="atoms at 0; the ELBO is that of the fit before"):
+        pruned.elbo(1, (x, torch.zeros(5, dtype=torch.long)))
+
+
+def test_pruned_draws_take_as_much_noise_as_there_are_weights() -> None:
+    keep = torch.tensor([[True, False, False], [False, False, True]])
+    q = PrunedNormal(torch.ones(2, 3), torch.zeros(2, 3), keep)
+    torch.manual_seed(3)
+    noise = torch.randn(4, 2)
+    torch.manual_seed(3)
+    assert torch.equal(q.expand((4,)).sample()[:, keep], 1 + noise)
+
+
+def test_an_ensemble_is_draws_of_the_posterior() -> None:
+    """Networks are functions of x in its own units, the same when asked for again, and their mean is the prediction's."""
+    x = torch.randn(6, 3)
+    fit = cut(models.MLP([3, 20, 2], **CLASSES), share=0.3)
+    networks = fit.ensemble(400, seed=5)
+    assert len(networks) == 400
+    assert torch.equal(networks[7](x), networks[7](x))
+    assert not torch.equal(networks[7](x), networks[8](x))
+    f = torch.stack([net(x) for net in networks])
+    drawn = fit.predict(x, 4000, seed=1).f
+    tolerance = 5 * drawn.std(0) / 400**0.5
+    assert bool(((f.mean(0) - drawn.mean(0)).abs() < tolerance).all())
+    torch.testing.assert_close(f.std(0), drawn.std(0), rtol=0.25, atol=0)
+    small = fit.ensemble(3, threshold=3.0)
+    assert len(small[0:2]) == 2
+    assert sum(p.numel() for p in small[0].parameters()) < sum(p.numel() for p in networks[0].parameters())
+    pruned = fit.pruned().predict(x, 4000).f
+    cut_f = torch.stack([net(x) for net in fit.ensemble(400, threshold=3.0)])
+    assert bool(((cut_f.mean(0) - pruned.mean(0)).abs() < 5 * pruned.std(0) / 400**0.5 + 1e-6).all())
+
+
+def test_an_ensemble_holds_no_network() -> None:
+    fit = cut(models.LeNet300100(**CLASSES))
+    assert len(pickle.dumps(fit.ensemble(1000))) < len(pickle.dumps(fit.guide)) + len(pickle.dumps(fit.model)) + 10_000
+
+
+class Residual(nn.Module):
+    """No chain: what a unit feeds is more than one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(x + torch.relu(self.a(x)))
+
+
+def test_other_networks_keep_their_shape_when_asked() -> None:
+    fit = cut(models.from_module(Residual(), **CLASSES))
+    with pytest.raises(TypeError, match="structured=False keeps the shape of any network.*is not fed by"):
+        fit.compress()
+    x = torch.randn(5, 4)
+    whole = fit.compress(structured=False)
+    assert type(whole) is Residual
+    torch.testing.assert_close(whole(x), masked(fit, x))
+    assert [n for n, _ in whole.named_parameters()] == ["a.weight", "a.bias", "b.weight", "b.bias"]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda fit: fit.compress(threshold=50.0), ValueError, "threshold is a bound on log alpha"),
+        (lambda fit: fit.compress(layout="csc"), ValueError, "no layout is called 'csc'"),
+        (lambda fit: fit.compress(batch_size=0), ValueError, "batch_size is what layouts are timed with"),
+        (lambda fit: fit.ensemble(0), ValueError, "a number of networks, at least 1; got 0"),
+    ],
+)
+def test_what_cannot_be_is_said(call: Callable[[Any], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(cut(models.MLP([3, 4, 2], **CLASSES)))
+
+
+def test_guides_without_alphas_and_layers_that_mix_units_are_refused() -> None:
+    model = models.MLP([3, 4, 2], prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
+    fit = pyrodrop.Fit(model, guides.MeanField(model), None, torch.zeros(1, 3), {})
+    for act in (fit.compress, fit.pruned):
+        with pytest.raises(TypeError, match=r"guides.SparseDropout.*got MeanField"):
+            act()
+    norm = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    with pytest.raises(TypeError, match="1 is a LayerNorm"):
+        cut(models.from_module(norm, **CLASSES)).compress()
+    grouped = nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 2))
+    with pytest.raises(TypeError, match="one group and zero padding; 0 has 2"):
+        cut(models.from_module(grouped, **CLASSES)).compress()
