@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pyrodrop.distributions.weight import Size
 
-_LOWEST = -(2**15)
+_LOWEST, _HIGHEST = -(2**15), 2**15 - 1
 
 
 def coins(keep: Tensor, shape: Size) -> Tensor:
@@ -78,14 +78,15 @@ def _compare(keep: Tensor, shape: Size | Sequence[int], pieces: Tensor) -> Tenso
     """Coins ``[R, *shape]`` from their pieces ``[R, at least the coins and one]``, the next of which is the dither."""
     shape = torch.Size(shape)
     count = shape.numel()
-    dither = (pieces[:, count].double() - _LOWEST).div(2**16).reshape(-1, *(1,) * (keep.dim() - 1))
-    thresholds = (torch.floor(2**16 * keep + dither) + _LOWEST).clamp_max(2**15 - 1).to(torch.int16)
-    missing = len(shape) + 1 - keep.dim()
-    thresholds = thresholds.reshape(len(keep), *(1,) * missing, *keep.shape[1:])
     coins = pieces[:, :count].unflatten(1, shape) if shape else pieces[:, 0]
+    missing = len(shape) + 1 - keep.dim()
+    keep = keep.reshape(len(keep), *(1,) * missing, *keep.shape[1:])
+    dither = pieces[:, count].reshape(-1, *(1,) * len(shape))
     if coins.is_cuda:
-        return (coins < thresholds).view(torch.uint8)
-    return _less(coins.numpy(), thresholds.numpy())
+        thresholds = torch.floor(2**16 * keep + (dither.double() - _LOWEST) / 2**16) + _LOWEST
+        return (coins < thresholds.clamp_max(_HIGHEST).to(torch.int16)).view(torch.uint8)
+    cuts = np.floor(2**16 * keep.numpy() + (dither.numpy() - float(_LOWEST)) / 2**16) + _LOWEST
+    return _less(coins.numpy(), np.minimum(cuts, _HIGHEST).astype(np.int16))
 
 
 def toss_one(keep: float, shape: Size | Sequence[int]) -> Tensor:
@@ -94,12 +95,12 @@ def toss_one(keep: float, shape: Size | Sequence[int]) -> Tensor:
     count = shape.numel()
     pieces = torch.empty(_words(count), dtype=torch.int64).random_(-(2**63), None).numpy().view(np.int16)
     dither = (int(pieces[count]) - _LOWEST) / 2**16
-    threshold = np.int16(min(math.floor(2**16 * keep + dither) + _LOWEST, 2**15 - 1))
+    threshold = np.int16(min(math.floor(2**16 * keep + dither) + _LOWEST, _HIGHEST))
     return _less(pieces[:count].reshape(shape), threshold)
 
 
 def _less(pieces: np.ndarray, threshold: Any) -> Tensor:
-    """By NumPy, since torch's comparison is not vectorised."""
+    """By NumPy: torch's comparison is not vectorised, and its small operations cost more."""
     return torch.from_numpy(np.asarray(np.less(pieces, threshold))).view(torch.uint8)
 
 

@@ -11,8 +11,8 @@ order, and agrees to rounding.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -152,6 +152,7 @@ class Compiled:
     """
 
     name = "compiled"
+    options: ClassVar[dict[str, Any]] = {}  # of TorchInductor
 
     def __init__(self, traced: Replays) -> None:
         self.traced, self.optimizer = traced, traced.optimizer
@@ -183,7 +184,8 @@ class Compiled:
     def step(self, batch: Batch, index: int) -> Tensor:
         controls, shape = self._controls[index], batch.x.shape
         if shape not in self._programs:
-            self._programs[shape] = self._compile(batch, controls)
+            graph = self.traced.graph(batch)
+            self._programs[shape] = graph, self._compile(graph, self._held, batch, controls)
         graph, program = self._programs[shape]
         return program(*self._held, batch.x, batch.y, controls, *graph.constants, *graph.draw())[0]  # type: ignore[no-any-return]
 
@@ -197,17 +199,16 @@ class Compiled:
         """From old and new value of a parameter or state to the one that it takes."""
         return lambda old, new: new
 
-    def _compile(self, batch: Batch, controls: Tensor) -> tuple[Any, Callable[..., Any]]:
-        graph = self.traced.graph(batch)
+    def _compile(self, graph: Any, held: Sequence[Tensor], batch: Batch, controls: Tensor) -> Callable[..., Any]:
         with torch.no_grad():
             noise = graph.shapes()
-            inputs = [*self._held, batch.x, batch.y, controls, *graph.constants, *noise]
+            inputs = [*held, batch.x, batch.y, controls, *graph.constants, *noise]
             whole = make_fx(self._update(graph), tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
-            program = compile_graph(whole, inputs)
+            program = compile_graph(whole, inputs, self.options)
             if not batch.x.is_cuda:
-                return graph, program
-            first, last = len(self._held), len(inputs) - len(noise)
-            return graph, Captured(program, inputs, [first, first + 1, first + 2, *range(last, len(inputs))])
+                return program
+            first, last = len(held), len(inputs) - len(noise)
+            return Captured(program, inputs, [first, first + 1, first + 2, *range(last, len(inputs))])
 
     def _update(self, graph: Any) -> Callable[..., list[Tensor]]:
         """The step as a function of all its inputs that moves parameters and state in place."""
@@ -234,8 +235,10 @@ class Compiled:
         return step
 
 
-def compile_graph(module: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
-    """Compile a pure graph by TorchInductor.
+def compile_graph(
+    module: torch.fx.GraphModule, inputs: list[Tensor], options: dict[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Compile a pure graph by TorchInductor, whose configuration is changed by `options`.
 
     Raises:
         Untraceable: the compiler fails, as where there is no C++ compiler.
@@ -243,7 +246,7 @@ def compile_graph(module: torch.fx.GraphModule, inputs: list[Tensor]) -> Callabl
     module.graph._codegen = torch.fx.graph.CodeGen()
     turn_narrow_products(module)
     try:
-        return torch._inductor.compile(module, [*inputs])  # type: ignore[no-any-return, attr-defined]
+        return torch._inductor.compile(module, [*inputs], options=options)  # type: ignore[no-any-return, attr-defined]
     except Exception as error:  # the compiler's errors have no common type
         raise Untraceable(
             f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}"

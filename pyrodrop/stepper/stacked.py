@@ -7,8 +7,9 @@ would draw alone. One whose loss or gradient stops being finite stays where it w
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from torch import Tensor
 from pyrodrop.stepper.engines import Compiled, Plan
 from pyrodrop.stepper.graph import Batch, Graph, Parameter, trace
 from pyrodrop.stepper.noise import sources
+
+_BLOCK = 64  # replicates a call
 
 
 class StackedGraph:
@@ -41,15 +44,26 @@ class StackedGraph:
             [constant if name is None else own[name] for constant, name in zip(graph.constants, names, strict=True)]
             for own in held
         ]
-        self.constants, axes = [], []
+        self.constants: list[Tensor] = []
+        axes: list[int | None] = []
         for column in zip(*rows, strict=True):
             same = all(torch.equal(column[0], other) for other in column[1:])
             self.constants.append(column[0] if same else torch.stack(column))
             axes.append(None if same else 0)
+        self.axes = axes
         inputs = (*(0,) * parameters, 0, 0, None, *axes, *(0,) * len(graph.noise))
         self.module: Callable[..., Any] = torch.vmap(lambda *given: tuple(graph.module(*given)), in_dims=inputs)
         self.inputs = list(zip(*(graph.noise_of(row) for row in rows), strict=True))
         self.sources = sources(self.inputs, generators)
+
+    def part(self, rows: slice) -> StackedGraph:
+        """The same for some of the replicates."""
+        part = copy.copy(self)
+        part.generators = self.generators[rows]
+        part.constants = [c if axis is None else c[rows] for c, axis in zip(self.constants, self.axes, strict=True)]
+        part.inputs = [noises[rows] for noises in self.inputs]
+        part.sources = sources(part.inputs, part.generators)
+        return part
 
     def shapes(self) -> list[Tensor]:
         """The random inputs without their values."""
@@ -125,11 +139,35 @@ class Stacked:
 
 
 class StackedCompiled(Compiled):
-    """Steps of all replicates by one compiled call."""
+    """Steps of all replicates by one compiled program, called for a block of them at a time on a CPU, whose cache then holds
+    what the calls in a row hand on."""
+
+    # Where rows are short, what was fused into each of their readers is computed again for every few entries; so less is.
+    options: ClassVar[dict[str, Any]] = {"realize_opcount_threshold": 10}
 
     def __init__(self, stacked: Stacked) -> None:
         super().__init__(stacked)
         self._held += [stacked.alive, stacked.lived]
+        count = len(stacked.held)
+        size = count if stacked.alive.is_cuda else _block(count)
+        self._rows = [slice(first, first + size) for first in range(0, count, size)]
+        self._parts = [[held[rows] for held in self._held] for rows in self._rows]
+        self._blocks: dict[torch.Size, list[StackedGraph]] = {}
+
+    def step(self, batch: Batch, index: int) -> Tensor:
+        controls, shape = self._controls[index], batch.x.shape
+        if shape not in self._blocks:
+            graph = self.traced.graph(batch)
+            graphs = self._blocks[shape] = [graph.part(rows) for rows in self._rows]
+            first = Batch(batch.x[self._rows[0]], batch.y[self._rows[0]], batch.kwargs)
+            self._programs[shape] = graph, self._compile(graphs[0], self._parts[0], first, controls)
+        _, program = self._programs[shape]
+        return torch.cat(
+            [
+                program(*held, batch.x[rows], batch.y[rows], controls, *graph.constants, *graph.draw())[0]
+                for rows, held, graph in zip(self._rows, self._parts, self._blocks[shape], strict=True)
+            ]
+        )
 
     def choice(self, terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
         was, lived = extra
@@ -143,6 +181,13 @@ def finite(terms: Tensor, gradients: Sequence[Tensor]) -> Tensor:
     """Which replicates have finite losses and gradients, ``[R]``."""
     sums = torch.stack([terms.sum(1), *(gradient.reshape(len(terms), -1).sum(1) for gradient in gradients)])
     return torch.isfinite(sums).all(0)
+
+
+def _block(count: int) -> int:
+    """Replicates in a call: as many as a core's own cache has room for where networks are small, in equal blocks, for
+    which one program serves; all where that cannot be."""
+    sizes = [size for size in range(_BLOCK, _BLOCK // 4, -1) if count % size == 0]
+    return sizes[0] if count > _BLOCK and sizes else count
 
 
 def _over(alive: Tensor, values: Tensor) -> Tensor:

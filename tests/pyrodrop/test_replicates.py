@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
+from pyrodrop.stepper.stacked import _block
 
 X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
@@ -44,6 +45,22 @@ def test_a_replicate_is_the_fit_alone(engine: str) -> None:
         alone = pyrodrop.fit(*pyrodrop.restart(model, guide, 5 + r), (X, Y), seed=5 + r, engine="pyro", **SETTINGS)
         assert_equal(one, alone)
     assert not torch.allclose(values(many[0]), values(many[1]), atol=1e-2)
+
+
+def test_blocks_of_replicates_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six in two calls of three, with rates of their own in the second call alone; one that fails does so in its place."""
+    monkeypatch.setattr("pyrodrop.stepper.stacked._BLOCK", 4)
+    assert [_block(n) for n in (3, 6, 7, 8)] == [3, 3, 7, 4]
+    parts = [network() for _ in range(6)]
+    posteriors = [guides.BernoulliDropout(m, 0.1 if r < 3 else 0.1 * r) for r, m in enumerate(parts)]
+    sets = [Dataset(X + r, Y * (1e19 if r == 4 else r + 1)) for r in range(6)]
+    settings = {**SETTINGS, "replicates": 6}
+    compiled = pyrodrop.fit(parts, posteriors, sets, engine="compiled", **settings)
+    traced = pyrodrop.fit(parts, posteriors, sets, engine="traced", **settings)
+    assert compiled[0].settings["engine"] == "compiled"
+    assert list(compiled.failed) == list(traced.failed) == [4]
+    for r in (0, 1, 2, 3, 5):
+        assert_equal(compiled[r], traced[r])
 
 
 def test_replicates_differ_in_data_rate_precision_and_prior() -> None:
