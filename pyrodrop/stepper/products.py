@@ -3,7 +3,8 @@
     A B  =  (B^T A^T)^T
 
 Libraries compute many small products row by row of the result; rows of a few numbers leave their vectors empty, as in the
-gradient of a layer with few inputs. Transposes of operands and result are views.
+gradient of a layer with few inputs. Transposes of operands and result are views; so what was seen through a view before may
+need a copy now.
 """
 
 from __future__ import annotations
@@ -27,4 +28,7 @@ def turn_narrow_products(module: fx.GraphModule) -> None:
                 turned = graph.call_function(_A.transpose.int, (product, 1, 2))
             node.replace_all_uses_with(turned)
             graph.erase_node(node)
+    for view in (_A.view.default, _A._unsafe_view.default):
+        for node in graph.find_nodes(op="call_function", target=view):
+            node.target = _A.reshape.default
     module.recompile()

@@ -95,6 +95,17 @@ def test_other_posteriors_too(make: Any) -> None:
         assert_equal(one, alone)
 
 
+def test_rates_by_weight_compiled() -> None:
+    """Their gradients come out of narrow products (`pyrodrop.stepper.products`) and are looked at as rows."""
+    model = models.MLP([3, 40, 1], prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(4.0, learned=True))
+    guide = guides.VariationalDropout(model, "B", "weight")
+    compiled, traced = (
+        pyrodrop.fit(model, guide, (X, Y), replicates=3, engine=engine, **SETTINGS) for engine in ("compiled", "traced")
+    )
+    for r in range(3):
+        assert_equal(compiled[r], traced[r])
+
+
 def test_a_convolutional_classifier() -> None:
     net = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3))
     model = models.from_module(net, priors.Gaussian(), likelihoods.Categorical())
