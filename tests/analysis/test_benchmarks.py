@@ -30,3 +30,17 @@ def test_a_variant_with_another_law_is_not_timed() -> None:
         loop[0].weight.mul_(1.5)  # type: ignore[operator]
     with pytest.raises(SystemExit, match="draws of 3-8-1 is off the loop's law"):
         predict.check_law("draws", fit, loop, torch.randn(20, 3), case)
+
+
+def test_the_readme_says_what_was_measured() -> None:
+    results = Path(predict.__file__).resolve().parent / "results"
+    readme = (results.parents[2] / "README.md").read_text(encoding="utf-8")
+    steps, replicates, passes = (
+        json.loads((results / f"{name}-cpu.json").read_text(encoding="utf-8"))
+        for name in ("steps", "replicates", "predict")
+    )
+    for title, variant in (("Bernoulli dropout", "Bernoulli"), ("variational dropout B, local", "variational B")):
+        row = steps["ratios"][f"ours, {variant}, compiled"]
+        assert f"| {title} | {row['MLP']:.2f} | {row['LeNet']:.2f} | {row['13-50-1']:.2f} |" in readme
+    assert f"train {replicates['times as fast']:.0f} times as fast" in readme
+    assert f"cost {passes['prediction'][1]['ratio']['draws']:.2f} of the eager loop" in readme
