@@ -228,5 +228,5 @@ def test_mnist_comes_through_a_bad_connection(server: Server, tmp_path: Path, mo
     assert len(server.asked) == 8
 
     monkeypatch.setitem(module.SHA256, "t10k-labels-idx1-ubyte", "0" * 64)
-    with pytest.raises(ValueError, match="another SHA-256; remove it"):
+    with pytest.raises(ValueError, match="should be 0{64}; remove it"):
         data.mnist(progress=False)
