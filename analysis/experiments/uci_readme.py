@@ -43,7 +43,7 @@ def reference(protocol: str) -> Cells:
     """Our cells of a protocol, by set and guide, in the order of the sets."""
     files = sorted((REFERENCE / protocol).glob("*.json"))
     contents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    found = {(content["cell"]["data"], content["cell"]["guide"]): content for content in contents}
+    found = {(content["cell"]["data"], _column(content["cell"])): content for content in contents}
     return {key: found[key] for key in sorted(found, key=lambda key: (list(SETTINGS).index(key[0]), key[1]))}
 
 
@@ -98,6 +98,11 @@ def _gain(values: list[float], base: list[float]) -> str:
     gains = [a - b for a, b in zip(values, base, strict=True)]
     mean = statistics.fmean(gains)
     return f"{mean:+.2f} ({mean / (statistics.stdev(gains) / math.sqrt(len(gains))):+.1f})"
+
+
+def _column(cell: Mapping[str, Any]) -> str:
+    """A posterior, and its noise where that is not its own choice."""
+    return cell["guide"] + {"auto": "", "grid": ", τ as Bernoulli"}.get(cell["precision"], f", τ {cell['precision']}")
 
 
 def _guides(cells: Cells) -> list[str]:

@@ -20,7 +20,12 @@ def test_tables_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     """Two splits: gains of .1 and .3 are .2 in the mean, with a standard error of .1."""
     (tmp_path / "gal2016").mkdir()
     for guide, rmse, density in (("bernoulli", [1.0, 1.2], [-1.5, -1.6]), ("sparse", [0.9, 0.9], [-1.4, -1.3])):
-        cell = {"cell": {"data": "yacht", "guide": guide}, "rmse": rmse, "log_density": density, "seconds": 90.0}
+        cell = {
+            "cell": {"data": "yacht", "guide": guide, "precision": "auto" if guide == "bernoulli" else "grid"},
+            "rmse": rmse,
+            "log_density": density,
+            "seconds": 90.0,
+        }
         (tmp_path / "gal2016" / f"{guide}.json").write_text(json.dumps(cell))
     monkeypatch.setattr(uci_readme, "REFERENCE", tmp_path)
     text = uci_readme.text()
@@ -28,6 +33,7 @@ def test_tables_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert (
         f"| yacht | 2 | 1.109 ± 0.085 → 1.10 ± 0.10 ({z:+.1f}) | -1.554 ± 0.027 → -1.550 ± 0.050 (+0.1) | 1.5 |" in text
     )
+    assert "| set | sparse, τ as Bernoulli |" in text
     assert "| yacht | +0.20 (+2.0) |" in text
     page = tmp_path / "README.md"
     page.write_text(f"above\n{uci_readme.BEGIN}old\n{uci_readme.END}below\n")
