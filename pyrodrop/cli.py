@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if words else 2
     try:
         return _command(words)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError, ConnectionError) as error:
         print(f"pyrodrop: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -334,3 +334,12 @@ def test_protocols_are_what_they_say() -> None:
     assert PROTOCOLS["gal2016"] == Protocol(10, 32, False, 10_000, "gal2016")
     assert PROTOCOLS["gal2018"] == Protocol(100, 128, True, 10_000, "gal2018")
     assert PROTOCOLS["gal2018"].points("boston", fixed_precision=False, with_rate=False) == [Point(None, None, 0.01)]
+
+
+def test_without_network_one_line_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def offline(name: str) -> None:
+        raise ConnectionError(f"data.txt of {name} could not be fetched")
+
+    monkeypatch.setattr("pyrodrop.analysis.experiments.uci.uci", offline)
+    assert cli.main(["run", "uci", "--data", "yacht"]) == 2
+    assert capsys.readouterr().err == "pyrodrop: data.txt of yacht could not be fetched\n"
