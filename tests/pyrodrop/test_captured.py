@@ -35,7 +35,7 @@ def recorder(call: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None], 
 
 def test_replays_are_the_calls() -> None:
     weight, rate = torch.tensor([1.0, 2.0]), torch.tensor(0.5)
-    captured = Captured(step, [weight, torch.zeros(2), rate], [1], recorder)
+    captured = Captured(step, [weight, torch.ones(2), rate], [1], recorder)
     assert weight.tolist() == [1.0, 2.0]  # recording made steps, and took them back
     alone = weight.clone()
     for x in (torch.tensor([1.0, 1.0]), torch.tensor([2.0, -1.0])):
