@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+# A file of tests stays in one process, which shares what it trains.
+WORKERS ?= 2
+PARALLEL := -n $(WORKERS) --dist loadfile
 
 .PHONY: help co2 test slow lint types clean
 
@@ -23,7 +26,7 @@ co2: $(STAMP)
 	$(BIN)/pyrodrop run co2 $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -151,3 +152,14 @@ def test_options_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(
         option in shown for option in ("--preset", "--data", "--device", "--seed", "--steps", "--out", "--quiet")
     )
+
+
+@pytest.mark.parametrize("name", [*JOBS, "uci/yacht"])
+def test_help_says_what_each_option_means(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["run", name, "--help"])
+    options = re.split(r"\n  (?=--)", capsys.readouterr().out)[1:]
+    assert len(options) > 4
+    for text in options:
+        flags, _, words = text.partition("  ")
+        assert re.match(r"\s*\w+[^(]*\w", words), f"{flags} has no words of its own"
