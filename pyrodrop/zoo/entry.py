@@ -115,5 +115,5 @@ def _plain(value: Any) -> Any:
         arguments = ", ".join(f"{k}={_plain(v)}" for k, v in value.keywords.items())
         return f"{_plain(value.func)}({arguments})"
     if callable(value) and hasattr(value, "__qualname__"):
-        return value.__qualname__.split(".")[0]  # of a schedule the function that made it
+        return value.__qualname__.split(".")[0].lstrip("_")
     return str(value)

@@ -58,13 +58,24 @@ class Settings:
     source: str
 
 
-def _late(share: float) -> float:
+def late(share: float) -> float:
     """Constant for the first half, then straight to 0."""
     return min(1.0, 2 * (1 - share))
 
 
-def _steps_down(share: float) -> float:
+def straight(share: float) -> float:
+    """Straight to 0."""
+    return 1 - share
+
+
+def stairs(share: float) -> float:
+    """A fifth at each of four milestones."""
     return float(0.2 ** sum(share >= milestone for milestone in (0.5, 0.6, 0.7, 0.8)))
+
+
+def decaying(step: int, *, decay: Callable[[float], float], steps: int) -> float:
+    """Factor of the learning rate at a step, by the share of all steps that is done."""
+    return decay(step / steps)
 
 
 RECIPES: Mapping[Recipe, Settings] = {
@@ -74,7 +85,7 @@ RECIPES: Mapping[Recipe, Settings] = {
         reach=8.0,
         cut=THRESHOLD,
         kl_weight=schedules.linear(15, after=5),
-        decay={"lenet-300-100": _late, "lenet-5": lambda share: 1 - share},
+        decay={"lenet-300-100": late, "lenet-5": straight},
         source="Molchanov, Ashukha & Vetrov (2017), table 1",
     ),
     "deepbayes2019": Settings(
@@ -83,7 +94,7 @@ RECIPES: Mapping[Recipe, Settings] = {
         reach=10.0,
         cut=None,
         kl_weight=schedules.staircase(0.02),
-        decay={"lenet-300-100": _steps_down, "lenet-5": _steps_down},
+        decay={"lenet-300-100": stairs, "lenet-5": stairs},
         source="Deep|Bayes (2019), exercise on sparse variational dropout",
     ),
 }
@@ -124,7 +135,7 @@ def training(data: Dataset, *, net: Net, recipe: Recipe, epochs: int | None = No
         "steps": steps,
         "batch_size": BATCH,
         "lr": 1e-3,
-        "schedule": lambda step: settings.decay[net](step / steps),
+        "schedule": functools.partial(decaying, decay=settings.decay[net], steps=steps),
         "kl_weight": settings.kl_weight,
         "estimator": "local",
         "engine": "compiled",
