@@ -7,14 +7,12 @@ makes again, and the other posteriors beside Bernoulli, split by split. Nothing 
 from __future__ import annotations
 
 import json
-import math
-import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pyrodrop.analysis.experiments.uci_protocol import PROTOCOLS, SETTINGS
-from pyrodrop.analysis.experiments.uci_table import distance, mean_and_error, pair
+from pyrodrop.analysis.experiments.uci_table import BASE, Cells, distance, gains_of, lines, mean_and_error, pair
 from pyrodrop.files import whole
 from pyrodrop.zoo.uci_published import PUBLISHED
 
@@ -23,19 +21,14 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 TABLES = ("gal2016", "gal2018")
 BEGIN, END = "<!-- uci: generated -->\n", "<!-- uci: end -->\n"
 
-Cells = Mapping[tuple[str, str], Mapping[str, Any]]
-
 
 def text() -> str:
     """All tables, in Markdown."""
     parts = []
     for protocol in TABLES:
         cells = reference(protocol)
-        if any(guide == "bernoulli" for _, guide in cells):
-            parts += [
-                _beside_published(protocol, cells),
-                *([_beside_bernoulli(cells)] if len(_guides(cells)) > 1 else []),
-            ]
+        if any(guide == BASE for _, guide in cells):
+            parts += [_beside_published(protocol, cells), *([_beside_bernoulli(cells)] if gains_of(cells) else [])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -57,34 +50,23 @@ def put(readme: Path = README) -> None:
 
 def _beside_published(protocol: str, cells: Cells) -> str:
     published = PROTOCOLS[protocol].published
-    lines = [
-        f"Protocol `{protocol}`, MC dropout; published ({published}) → ours (difference in combined standard errors):",
-        "",
-        "| set | splits | RMSE | log density, nats | minutes |",
-        "|---|---|---|---|---|",
-    ]
+    title = (
+        f"Protocol `{protocol}`, MC dropout; published ({published}) → ours (difference in combined standard errors):"
+    )
+    rows = [["set", "splits", "RMSE", "log density, nats", "minutes"]]
     for (name, guide), cell in cells.items():
-        if guide == "bernoulli":
+        if guide == BASE:
             theirs = PUBLISHED[published][name]
             columns = [_against(cell[metric], getattr(theirs, metric)) for metric in ("rmse", "log_density")]
-            lines.append(f"| {name} | {len(cell['rmse'])} | {' | '.join(columns)} | {cell['seconds'] / 60:.1f} |")
-    return "\n".join(lines)
+            rows.append([name, str(len(cell["rmse"])), *columns, f"{cell['seconds'] / 60:.1f}"])
+    return f"{title}\n\n{lines(rows)}"
 
 
 def _beside_bernoulli(cells: Cells) -> str:
-    guides = [guide for guide in _guides(cells) if guide != "bernoulli"]
-    lines = [
-        "Log density of other posteriors less Bernoulli's, nats a point, split by split (in paired standard errors):",
-        "",
-        f"| set | {' | '.join(guides)} |",
-        f"|---|{'---|' * len(guides)}",
-    ]
-    for name in dict.fromkeys(name for name, _ in cells):
-        if (name, "bernoulli") in cells and any((name, guide) in cells for guide in guides):
-            base = cells[name, "bernoulli"]["log_density"]
-            row = [_gain(cells[name, guide]["log_density"], base) if (name, guide) in cells else "" for guide in guides]
-            lines.append(f"| {name} | {' | '.join(row)} |")
-    return "\n".join(lines)
+    title = (
+        "Log density of other posteriors less Bernoulli's, nats a point, split by split (in paired standard errors):"
+    )
+    return f"{title}\n\n{lines(gains_of(cells))}"
 
 
 def _against(values: list[float], published: tuple[float, float | None]) -> str:
@@ -93,20 +75,9 @@ def _against(values: list[float], published: tuple[float, float | None]) -> str:
     return f"{pair(*published)} → {pair(*ours)}" + ("" if apart is None else f" ({apart:+.1f})")
 
 
-def _gain(values: list[float], base: list[float]) -> str:
-    """Mean difference over splits, and that in its standard error."""
-    gains = [a - b for a, b in zip(values, base, strict=True)]
-    mean = statistics.fmean(gains)
-    return f"{mean:+.2f} ({mean / (statistics.stdev(gains) / math.sqrt(len(gains))):+.1f})"
-
-
 def _column(cell: Mapping[str, Any]) -> str:
     """A posterior, and its noise where that is not its own choice."""
     return cell["guide"] + {"auto": "", "grid": ", τ as Bernoulli"}.get(cell["precision"], f", τ {cell['precision']}")
-
-
-def _guides(cells: Cells) -> list[str]:
-    return list(dict.fromkeys(guide for _, guide in cells))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The UCI table from its cells: ours beside the published numbers, in Markdown and HTML.
 
     d = (ours - published) / sqrt(se_ours^2 + se_published^2)       in combined standard errors
+    g = mean of (posterior - Bernoulli) over splits, and g / se_g   in paired standard errors
 
 A standard error is the standard deviation over splits (dividing by n - 1) over the square root of n.
 """
@@ -16,6 +17,9 @@ from typing import Any
 from pyrodrop.zoo.uci_published import PUBLISHED
 
 METRICS = {"rmse": "RMSE", "log_density": "log density"}
+BASE = "bernoulli"  # what other posteriors are compared with
+
+Cells = Mapping[tuple[str, str], Mapping[str, Any]]  # by set and posterior
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
@@ -31,7 +35,7 @@ def distance(ours: tuple[float, float | None], published: tuple[float, float | N
     return None if error == 0 else (ours[0] - published[0]) / error
 
 
-def rows_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], metric: str, published: str) -> list[list[str]]:
+def rows_of(cells: Cells, metric: str, published: str) -> list[list[str]]:
     """The table of a metric: a header, then a row a set. Cells are by set and guide; one that is missing is a dash."""
     names = list(dict.fromkeys(name for name, _ in cells))
     columns = list(dict.fromkeys(column for _, column in cells))
@@ -52,21 +56,34 @@ def rows_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], metric: str, pub
     return rows
 
 
-def markdown(cells: Mapping[tuple[str, str], Mapping[str, Any]], published: str) -> str:
-    """Both metrics, one table each."""
-    parts = []
-    for metric, title in METRICS.items():
-        header, *rows = rows_of(cells, metric, published)
-        lines = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
-        parts.append(f"### {title}\n\n" + "\n".join(lines))
+def gains_of(cells: Cells) -> list[list[str]]:
+    """Log density of the other posteriors less Bernoulli's, split by split: a header, then a row a set; or nothing."""
+    columns = [column for column in dict.fromkeys(column for _, column in cells) if column != BASE]
+    rows = []
+    for name in dict.fromkeys(name for name, _ in cells):
+        base = cells.get((name, BASE))
+        others = [cells.get((name, column)) for column in columns]
+        if base and any(others):
+            rows.append([name, *(_gain(other, base) if other else "" for other in others)])
+    return [["set", *columns], *rows] if rows else []
+
+
+def markdown(cells: Cells, published: str) -> str:
+    """RMSE, log density, and that beside Bernoulli's, one table each."""
+    parts = [f"### {title}\n\n{lines(rows)}" for title, rows in _tables(cells, published)]
     return "\n\n".join([*parts, _legend(published)]) + "\n"
 
 
-def page(cells: Mapping[tuple[str, str], Mapping[str, Any]], published: str) -> str:
+def lines(rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; the first row is its header."""
+    header, *body = rows
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *body))
+
+
+def page(cells: Cells, published: str) -> str:
     """The same as an HTML page that needs nothing else."""
     parts = []
-    for metric, title in METRICS.items():
-        header, *rows = rows_of(cells, metric, published)
+    for title, (header, *rows) in _tables(cells, published):
         head = "".join(f"<th>{html.escape(text)}</th>" for text in header)
         body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in rows)
         parts.append(f"<h2>{title}</h2><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
@@ -77,6 +94,21 @@ def page(cells: Mapping[tuple[str, str], Mapping[str, Any]], published: str) -> 
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>UCI regression</title><style>{style}</style>'
         f"<body><h1>UCI regression</h1>{''.join(parts)}<p>{html.escape(_legend(published))}</p></body></html>\n"
     )
+
+
+def _tables(cells: Cells, published: str) -> list[tuple[str, list[list[str]]]]:
+    tables = [(title, rows_of(cells, metric, published)) for metric, title in METRICS.items()]
+    gains = gains_of(cells)
+    return [*tables, (f"log density less that of {BASE} (in paired standard errors)", gains)] if gains else tables
+
+
+def _gain(other: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    """Mean difference over splits, and that in its standard error; a dash if the splits are not the same."""
+    ours, theirs = other["log_density"], base["log_density"]
+    if len(ours) != len(theirs):
+        return "-"
+    mean, error = mean_and_error([a - b for a, b in zip(ours, theirs, strict=True)])
+    return f"{mean:+.2f} ({mean / error:+.1f})" if error else f"{mean:+.2f}"
 
 
 def _legend(published: str) -> str:

@@ -23,7 +23,7 @@ from pyrodrop.analysis.experiments.uci_cell import Cell, divided, run_cell, scor
 from pyrodrop.analysis.experiments.uci_columns import COLUMNS
 from pyrodrop.analysis.experiments.uci_plan import Part, Plan
 from pyrodrop.analysis.experiments.uci_protocol import PROTOCOLS, RATES, SETTINGS, Point, Protocol, chosen_sets
-from pyrodrop.analysis.experiments.uci_table import distance, markdown, mean_and_error, page
+from pyrodrop.analysis.experiments.uci_table import distance, gains_of, markdown, mean_and_error, page
 from pyrodrop.data import uci
 from pyrodrop.data.uci import TABLES
 from pyrodrop.elbo import elbo_terms
@@ -328,6 +328,21 @@ def test_a_table_by_hand() -> None:
     assert f"| yacht | 1.109 ± 0.085 | 1.200 ± 0.058 ({z:+.1f}) |" in text
     assert "-1.5 (+2.0)" in text
     assert "1.200 ± 0.058" in page(cells, "gal2016")
+    assert "less that of" not in text
+
+
+def test_gains_by_hand() -> None:
+    """Gains of .1, .2 and .3: .2 in the mean, with a standard error of .1 / sqrt 3. Other splits are not compared."""
+    base = {"rmse": [1.0, 1.0, 1.0], "log_density": [-1.5, -1.6, -1.7]}
+    cells = {
+        ("yacht", "bernoulli"): base,
+        ("yacht", "sparse"): base | {"log_density": [-1.4, -1.4, -1.4]},
+        ("yacht", "ard"): {"rmse": [1.0], "log_density": [-1.4]},
+        ("boston", "bernoulli"): base,
+    }
+    assert gains_of(cells) == [["set", "sparse", "ard"], ["yacht", f"+0.20 (+{2 * math.sqrt(3):.1f})", "-"]]
+    assert "| yacht | +0.20 (+3.5) | - |" in markdown(cells, "gal2016")
+    assert "<td>+0.20 (+3.5)</td>" in page(cells, "gal2016")
 
 
 def test_protocols_are_what_they_say() -> None:
