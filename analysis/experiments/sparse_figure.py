@@ -50,7 +50,7 @@ def draw_progress(path: Path, rows: Sequence[dict[str, Any]], sites: Sequence[st
         right.plot([r["epoch"] for r in some], [r["compression"] for r in some], color=_COLOURS[0])
         if published is not None:
             right.axhline(published, color="#999999", linestyle="--")
-            right.annotate("published", (0, published), xytext=(4, 3), textcoords="offset points", color="#777777")
+            right.annotate("published", (0, published), xytext=(4, -12), textcoords="offset points", color="#777777")
         right.set_title("weights over weights left", loc="left")
         right.set_ylim(bottom=0)
         for axes in (left, middle, right):
