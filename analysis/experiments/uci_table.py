@@ -57,15 +57,26 @@ def rows_of(cells: Cells, metric: str, published: str) -> list[list[str]]:
 
 
 def gains_of(cells: Cells) -> list[list[str]]:
-    """Log density of the other posteriors less Bernoulli's, split by split: a header, then a row a set; or nothing."""
+    """Log density of the other posteriors less Bernoulli's, split by split; or nothing.
+
+    A header, a row a set, and on how many sets each is better by more than two standard errors.
+    """
     columns = [column for column in dict.fromkeys(column for _, column in cells) if column != BASE]
-    rows = []
-    for name in dict.fromkeys(name for name, _ in cells):
-        base = cells.get((name, BASE))
-        others = [cells.get((name, column)) for column in columns]
-        if base and any(others):
-            rows.append([name, *(_gain(other, base) if other else "" for other in others)])
-    return [["set", *columns], *rows] if rows else []
+    sets = [name for name in dict.fromkeys(name for name, _ in cells) if (name, BASE) in cells]
+    found = {
+        (name, column): _gain(cells[name, column]["log_density"], cells[name, BASE]["log_density"])
+        for name in sets
+        for column in columns
+        if (name, column) in cells
+    }
+    if not found:
+        return []
+    rows = [[name, *(_words(found.get((name, column))) for column in columns)] for name in sets]
+    counts = []
+    for column in columns:
+        compared = [gain for (_, other), gain in found.items() if other == column and gain]
+        counts.append(f"{sum(_better(gain) for gain in compared)} of {len(compared)}")
+    return [["set", *columns], *(row for row in rows if any(row[1:])), ["better by two s.e.", *counts]]
 
 
 def markdown(cells: Cells, published: str) -> str:
@@ -102,12 +113,23 @@ def _tables(cells: Cells, published: str) -> list[tuple[str, list[list[str]]]]:
     return [*tables, (f"log density less that of {BASE} (in paired standard errors)", gains)] if gains else tables
 
 
-def _gain(other: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """Mean difference over splits, and that in its standard error; a dash if the splits are not the same."""
-    ours, theirs = other["log_density"], base["log_density"]
-    if len(ours) != len(theirs):
-        return "-"
-    mean, error = mean_and_error([a - b for a, b in zip(ours, theirs, strict=True)])
+Gain = tuple[float, float | None]  # of a posterior over Bernoulli: mean and standard error over splits
+
+
+def _gain(ours: Sequence[float], base: Sequence[float]) -> Gain | None:
+    """None if the splits are not the same."""
+    return mean_and_error([a - b for a, b in zip(ours, base, strict=True)]) if len(ours) == len(base) else None
+
+
+def _better(gain: Gain) -> bool:
+    mean, error = gain
+    return error is not None and mean > 2 * error
+
+
+def _words(gain: Gain | None) -> str:
+    if gain is None:
+        return ""
+    mean, error = gain
     return f"{mean:+.2f} ({mean / error:+.1f})" if error else f"{mean:+.2f}"
 
 

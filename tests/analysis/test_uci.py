@@ -340,9 +340,13 @@ def test_gains_by_hand() -> None:
         ("yacht", "ard"): {"rmse": [1.0], "log_density": [-1.4]},
         ("boston", "bernoulli"): base,
     }
-    assert gains_of(cells) == [["set", "sparse", "ard"], ["yacht", f"+0.20 (+{2 * math.sqrt(3):.1f})", "-"]]
-    assert "| yacht | +0.20 (+3.5) | - |" in markdown(cells, "gal2016")
+    rows = [["yacht", f"+0.20 (+{2 * math.sqrt(3):.1f})", ""], ["better by two s.e.", "1 of 1", "0 of 0"]]
+    assert gains_of(cells) == [["set", "sparse", "ard"], *rows]
+    cells["boston", "sparse"] = base | {"log_density": [-1.4, -1.7, -1.5]}  # .067 ± .088
+    assert gains_of(cells)[2:] == [["boston", "+0.07 (+0.8)", ""], ["better by two s.e.", "1 of 2", "0 of 0"]]
+    assert "| yacht | +0.20 (+3.5) |  |" in markdown(cells, "gal2016")
     assert "<td>+0.20 (+3.5)</td>" in page(cells, "gal2016")
+    assert gains_of({key: cell for key, cell in cells.items() if key[1] == "bernoulli"}) == []
 
 
 def test_protocols_are_what_they_say() -> None:
