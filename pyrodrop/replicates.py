@@ -211,7 +211,9 @@ class Stack:
         ):
             return engine
         try:
-            return StackedCompiled(engine)
+            compiled = StackedCompiled(engine)
+            compiled.prepare(batch)
+            return compiled
         except Untraceable as error:
             _log.warning("training replicates without compiling: %s", error)
             return engine

@@ -181,13 +181,20 @@ class Compiled:
         ]
         self._controls = torch.tensor(rows, dtype=torch.float64).to(self._held[0]).unbind(0)
 
+    def prepare(self, batch: Batch) -> None:
+        """Compile the step for minibatches of this shape.
+
+        Raises:
+            Untraceable: the compiler fails.
+        """
+        if batch.x.shape not in self._programs:
+            self._programs[batch.x.shape] = self._program(batch)
+
     def step(self, batch: Batch, index: int) -> Tensor:
-        controls, shape = self._controls[index], batch.x.shape
-        if shape not in self._programs:
-            graph = self.traced.graph(batch)
-            self._programs[shape] = graph, self._compile(graph, self._held, batch, controls)
-        graph, program = self._programs[shape]
-        return program(*self._held, batch.x, batch.y, controls, *graph.constants, *graph.draw())[0]  # type: ignore[no-any-return]
+        self.prepare(batch)
+        graph, program = self._programs[batch.x.shape]
+        inputs = (batch.x, batch.y, self._controls[index], *graph.constants, *graph.draw())
+        return program(*self._held, *inputs)[0]  # type: ignore[no-any-return]
 
     def finish(self, steps: int) -> None:
         for leaf in self.traced.leaves:
@@ -199,9 +206,15 @@ class Compiled:
         """From old and new value of a parameter or state to the one that it takes."""
         return lambda old, new: new
 
-    def _compile(self, graph: Any, held: Sequence[Tensor], batch: Batch, controls: Tensor) -> Callable[..., Any]:
+    def _program(self, batch: Batch) -> tuple[Any, Callable[..., Any]]:
+        """The graph for minibatches of this shape and the call that makes a step of it."""
+        graph = self.traced.graph(batch)
+        return graph, self._compile(graph, self._held, batch)
+
+    def _compile(self, graph: Any, held: Sequence[Tensor], batch: Batch) -> Callable[..., Any]:
         with torch.no_grad():
             noise = graph.shapes()
+            controls = torch.ones(2 + sum(rule.numbers for rule in self.rules)).to(self._held[0])
             inputs = [*held, batch.x, batch.y, controls, *graph.constants, *noise]
             whole = make_fx(self._update(graph), tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
             program = compile_graph(whole, inputs, self.options)
@@ -245,12 +258,18 @@ def compile_graph(
     """
     module.graph._codegen = torch.fx.graph.CodeGen()
     turn_narrow_products(module)
-    try:
-        return torch._inductor.compile(module, [*inputs], options=options)  # type: ignore[no-any-return, attr-defined]
-    except Exception as error:  # the compiler's errors have no common type
-        raise Untraceable(
-            f"the compiler failed: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
-        ) from error
+    for attempt in ({}, _SMALL_KERNELS):
+        try:
+            return torch._inductor.compile(module, [*inputs], options={**(options or {}), **attempt})  # type: ignore[no-any-return, attr-defined]
+        except Exception as error:  # the compiler's errors have no common type
+            failure = error
+    raise Untraceable(
+        f"the compiler failed: {type(failure).__name__}: {str(failure).strip().splitlines()[0]}"
+    ) from failure
+
+
+# Fusing loops of unlike depths, TorchInductor 2.13 may look for a buffer that one of them does not read: a KeyError.
+_SMALL_KERNELS = {"max_fusion_size": 8}
 
 
 def choose(
@@ -273,7 +292,9 @@ def choose(
         graph = traced.graph(batch)
         engine = traced
         if name == "compiled" or (name == "auto" and worth_compiling(graph, steps)):
-            engine = Compiled(traced)
+            compiled = Compiled(traced)
+            compiled.prepare(batch)
+            engine = compiled
     except Untraceable as error:
         say = _log.info if name == "auto" else _log.warning
         say("training with engine %r instead of %r: %s", engine.name, name, error)

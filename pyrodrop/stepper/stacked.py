@@ -155,19 +155,20 @@ class StackedCompiled(Compiled):
         self._blocks: dict[torch.Size, list[StackedGraph]] = {}
 
     def step(self, batch: Batch, index: int) -> Tensor:
-        controls, shape = self._controls[index], batch.x.shape
-        if shape not in self._blocks:
-            graph = self.traced.graph(batch)
-            graphs = self._blocks[shape] = [graph.part(rows) for rows in self._rows]
-            first = Batch(batch.x[self._rows[0]], batch.y[self._rows[0]], batch.kwargs)
-            self._programs[shape] = graph, self._compile(graphs[0], self._parts[0], first, controls)
-        _, program = self._programs[shape]
+        self.prepare(batch)
+        _, program = self._programs[batch.x.shape]
+        controls = self._controls[index]
         return torch.cat(
             [
                 program(*held, batch.x[rows], batch.y[rows], controls, *graph.constants, *graph.draw())[0]
-                for rows, held, graph in zip(self._rows, self._parts, self._blocks[shape], strict=True)
+                for rows, held, graph in zip(self._rows, self._parts, self._blocks[batch.x.shape], strict=True)
             ]
         )
+
+    def _program(self, batch: Batch) -> tuple[Any, Callable[..., Any]]:
+        graph, rows = self.traced.graph(batch), self._rows[0]
+        blocks = self._blocks[batch.x.shape] = [graph.part(some) for some in self._rows]
+        return graph, self._compile(blocks[0], self._parts[0], Batch(batch.x[rows], batch.y[rows], batch.kwargs))
 
     def choice(self, terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
         was, lived = extra

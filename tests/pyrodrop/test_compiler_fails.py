@@ -1,0 +1,87 @@
+"""Where the compiler fails, training goes on: with smaller kernels if they can be compiled, else by the traced graph."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.guides import Guide
+from pyrodrop.models import NetworkModel
+
+X = torch.linspace(-2, 2, 23)[:, None] * torch.tensor([1.0, -0.5])
+Y = X.sin().sum(1, keepdim=True)
+SETTINGS: Mapping[str, Any] = {"steps": 12, "batch_size": 10, "lr": 1e-2, "progress": False}
+
+
+def parts(seed: int = 0) -> tuple[NetworkModel, Guide]:
+    torch.manual_seed(seed)
+    model = models.MLP([2, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+    return model, guides.BernoulliDropout(model, 0.2)
+
+
+def weights(fit: pyrodrop.Fit) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in fit.guide.parameters()])
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[Mapping[str, Any]], bool]) -> list[Mapping[str, Any]]:
+    """The compiler fails for options of which `fails` says so; the options of all its calls."""
+    calls: list[Mapping[str, Any]] = []
+    works = torch._inductor.compile  # type: ignore[attr-defined]
+
+    def compile_or_fail(module: Any, inputs: Any, options: Mapping[str, Any]) -> Any:
+        calls.append(options)
+        if fails(options):
+            raise KeyError("buf126")
+        return works(module, inputs, options=options)
+
+    monkeypatch.setattr(torch._inductor, "compile", compile_or_fail)
+    return calls
+
+
+@pytest.mark.parametrize("replicates", [None, 2])
+def test_without_a_compiler_the_traced_step_trains(
+    replicates: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    extra = {} if replicates is None else {"replicates": replicates}
+    want = pyrodrop.fit(*parts(), (X, Y), engine="traced", **SETTINGS, **extra)
+    failing(monkeypatch, lambda options: True)
+    with caplog.at_level(logging.WARNING, "pyrodrop"):
+        got = pyrodrop.fit(*parts(), (X, Y), engine="compiled", **SETTINGS, **extra)
+    assert "the compiler failed: KeyError: 'buf126'" in caplog.text
+    for a, b in [(got, want)] if replicates is None else zip(got, want, strict=True):
+        assert a.settings["engine"] == "traced"
+        assert torch.equal(weights(a), weights(b))
+
+
+@pytest.mark.parametrize("replicates", [None, 2])
+def test_smaller_kernels_are_tried(replicates: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {} if replicates is None else {"replicates": replicates}
+    want = pyrodrop.fit(*parts(), (X, Y), engine="traced", **SETTINGS, **extra)
+    calls = failing(monkeypatch, lambda options: "max_fusion_size" not in options)
+    got = pyrodrop.fit(*parts(), (X, Y), engine="compiled", **SETTINGS, **extra)
+    assert ["max_fusion_size" in options for options in calls] == [
+        False,
+        True,
+    ] * 2  # whole minibatches and the last one
+    for a, b in [(got, want)] if replicates is None else zip(got, want, strict=True):
+        assert a.settings["engine"] == "compiled"
+        torch.testing.assert_close(weights(a), weights(b), rtol=1e-5, atol=1e-6)
+
+
+def test_five_networks_of_figure_1a_compile() -> None:
+    """A step that TorchInductor 2.13 cannot compile with all its fusions: variational dropout B, three hidden layers."""
+    x, y = torch.rand(200, 40), torch.randint(10, (200,))
+    networks = [
+        models.MLP([40, 16, 16, 16, 10], prior=priors.LogUniform(), likelihood=likelihoods.Categorical())
+        for _ in range(5)
+    ]
+    posteriors = [guides.VariationalDropout(network, "B", "layer") for network in networks]
+    settings = {"steps": 3, "batch_size": 100, "estimator": "local", "replicates": 5, "progress": False}
+    many = pyrodrop.fit(networks, posteriors, (x, y), engine="compiled", **settings)
+    assert many[0].settings["engine"] == "compiled"
