@@ -230,6 +230,7 @@ def _problems(
         raise ValueError(f"replicates is the number of independent fits and must be at least 1; got {count}")
     if isinstance(guide, AutoGuide):
         raise TypeError("replicates need guides with parameters of their own; an AutoGuide keeps its in Pyro's store")
+    model, guide = (list(value) if isinstance(value, tuple) else value for value in (model, guide))
     for name, value in (("models", model), ("guides", guide), ("data sets", data)):
         if isinstance(value, list) and len(value) != count:
             raise ValueError(f"{count} replicates need as many {name}, or one for all; got a list of {len(value)}")

@@ -67,7 +67,7 @@ def test_replicates_differ_in_data_rate_precision_and_prior() -> None:
     parts = [network(0.5 + r, 4.0 * (r + 1)) for r in range(3)]
     posteriors = [guides.BernoulliDropout(m, 0.1 * (r + 1)) for r, m in enumerate(parts)]
     sets = [Dataset(X + r, Y * (r + 1)).standardized() for r in range(3)]
-    many = pyrodrop.fit(parts, posteriors, sets, replicates=3, engine="traced", **SETTINGS)
+    many = pyrodrop.fit(tuple(parts), posteriors, sets, replicates=3, engine="traced", **SETTINGS)
     for r, one in enumerate(many):
         assert_equal(one, pyrodrop.fit(parts[r], posteriors[r], sets[r], seed=r, engine="pyro", **SETTINGS))
         assert one.guide.rates()["layers.1.weight"] == pytest.approx(0.1 * (r + 1))
