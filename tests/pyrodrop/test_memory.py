@@ -62,9 +62,16 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="says what glibc does")
 def test_freed_memory_is_kept_for_the_next_step() -> None:
-    """Without it a step of 32 MiB waits for thousands of page faults, one every 4 KiB."""
-    faults = [float(_output(FAULTS.replace("KEEP", call))) for call in ("keep_heap()", "")]
-    assert faults[0] < 100 < 2000 < faults[1]
+    """Without it a step of 32 MiB waits for thousands of page faults, one every 4 KiB, in two processes of three.
+
+    In the others the heap happens to end in a piece that is in use, and cannot shrink.
+    """
+    assert all(_faults("keep_heap()") < 100 for _ in range(3))
+    assert any(_faults("") > 2000 for _ in range(12))
+
+
+def _faults(call: str) -> float:
+    return float(_output(FAULTS.replace("KEEP", call)))
 
 
 def _output(program: str) -> str:
