@@ -63,10 +63,8 @@ def _beside_published(protocol: str, cells: Cells) -> str:
 
 
 def _beside_bernoulli(cells: Cells) -> str:
-    title = (
-        "Log density of other posteriors less Bernoulli's, nats a point, split by split (in paired standard errors):"
-    )
-    return f"{title}\n\n{lines(gains_of(cells))}"
+    title = "Log density of other posteriors less Bernoulli's, nats a point, split by split (in paired standard errors)"
+    return f"{title}; they learn τ where nothing else is said:\n\n{lines(gains_of(cells))}"
 
 
 def _against(values: list[float], published: tuple[float, float | None]) -> str:
