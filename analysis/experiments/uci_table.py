@@ -69,7 +69,7 @@ def gains_of(cells: Cells) -> list[list[str]]:
         for column in columns
         if (name, column) in cells
     }
-    if not found:
+    if not any(found.values()):
         return []
     rows = [[name, *(_words(found.get((name, column))) for column in columns)] for name in sets]
     counts = []

@@ -11,6 +11,7 @@ order, and agrees to rounding.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -263,9 +264,8 @@ def compile_graph(
             return torch._inductor.compile(module, [*inputs], options={**(options or {}), **attempt})  # type: ignore[no-any-return, attr-defined]
         except Exception as error:  # the compiler's errors have no common type
             failure = error
-    raise Untraceable(
-        f"the compiler failed: {type(failure).__name__}: {str(failure).strip().splitlines()[0]}"
-    ) from failure
+    words = "".join(traceback.format_exception_only(failure)).strip().splitlines()[0]
+    raise Untraceable(f"the compiler failed: {words}") from failure
 
 
 # Fusing loops of unlike depths, TorchInductor 2.13 may look for a buffer that one of them does not read: a KeyError.

@@ -37,7 +37,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[Mapping[str, Any]]
     def compile_or_fail(module: Any, inputs: Any, options: Mapping[str, Any]) -> Any:
         calls.append(options)
         if fails(options):
-            raise KeyError("buf126")
+            raise KeyError("buf126")  # as TorchInductor has it
         return works(module, inputs, options=options)
 
     monkeypatch.setattr(torch._inductor, "compile", compile_or_fail)
