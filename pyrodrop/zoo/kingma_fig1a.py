@@ -23,6 +23,7 @@ from pyrodrop.guides import Guide
 from pyrodrop.models import MLP, NetworkModel
 from pyrodrop.priors import Prior
 from pyrodrop.zoo.caffe import FLAT
+from pyrodrop.zoo.decay import late
 from pyrodrop.zoo.entry import Check, Entry
 
 BATCH, EPOCHS, WIDTH = 100, 200, 250
@@ -100,7 +101,7 @@ def network(data: Dataset, *, method: str, width: int) -> NetworkModel:
 
 def falling(step: int, *, steps: int) -> float:
     """Constant for the first half, then straight to 0: a factor of the learning rate."""
-    return min(1.0, 2 * (1 - step / steps))
+    return late(step / steps)
 
 
 def training(data: Dataset, *, epochs: int = EPOCHS) -> dict[str, Any]:

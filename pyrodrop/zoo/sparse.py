@@ -27,6 +27,7 @@ from pyrodrop import likelihoods, priors, schedules
 from pyrodrop.data import Dataset
 from pyrodrop.guides import ARDDropout, Guide, SparseDropout
 from pyrodrop.models import LeNet5, LeNet300100, NetworkModel
+from pyrodrop.zoo.decay import decaying, late, stairs, straight
 from pyrodrop.zoo.entry import Check, Entry
 
 BATCH, THRESHOLD = 100, 3.0
@@ -56,26 +57,6 @@ class Settings:
     kl_weight: schedules.Schedule
     decay: Mapping[str, Callable[[float], float]]
     source: str
-
-
-def late(share: float) -> float:
-    """Constant for the first half, then straight to 0."""
-    return min(1.0, 2 * (1 - share))
-
-
-def straight(share: float) -> float:
-    """Straight to 0."""
-    return 1 - share
-
-
-def stairs(share: float) -> float:
-    """A fifth at each of four milestones."""
-    return float(0.2 ** sum(share >= milestone for milestone in (0.5, 0.6, 0.7, 0.8)))
-
-
-def decaying(step: int, *, decay: Callable[[float], float], steps: int) -> float:
-    """Factor of the learning rate at a step, by the share of all steps that is done."""
-    return decay(step / steps)
 
 
 RECIPES: Mapping[Recipe, Settings] = {
