@@ -19,6 +19,8 @@ from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
+from pyrodrop.param_names import let_pyro_find, not_traced
+
 
 class LocalModule(PyroModule):
     """A `PyroModule` whose parameters live in the module, never in Pyro's global store.
@@ -44,9 +46,14 @@ class LocalModule(PyroModule):
         self, name: str, unconstrained: Tensor, constraint: constraints.Constraint, event_dim: int | None
     ) -> Tensor:
         """``pyro.param``, but for where the value is kept."""
-        value = transform_to(constraint)(unconstrained)
-        value.unconstrained = weakref.ref(unconstrained)
         full_name = f"{self._pyro_name}.{name}" if self._pyro_name else name
+        if torch.jit.is_tracing():
+            with not_traced():
+                value = transform_to(constraint)(unconstrained).detach()
+        else:
+            value = transform_to(constraint)(unconstrained)
+            let_pyro_find(full_name, unconstrained, constraint, self)
+        value.unconstrained = weakref.ref(unconstrained)
         keep = effectful(lambda *_, **__: value, type="param")
         return keep(full_name, constraint=constraint, event_dim=event_dim, name=full_name)
 

@@ -2,65 +2,96 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from pyrodrop.data.fingerprint import fingerprint
+from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.scaling import Standardize
 
 
 class Dataset:
-    """Inputs x and observations y of one length, checked.
+    """Inputs x and observations y with one row per example each, checked.
 
     Args:
-        x: inputs, shape ``[N, ...]``; ``[N]`` is taken as ``[N, 1]``.
-        y: observations, shape ``[N]`` or ``[N, D]``.
+        x: inputs, shape ``[N, ...]``; ``[N]`` is taken as ``[N, 1]``. Or a tuple or mapping of tensors ``[N, ...]``, the
+            positional or named arguments of the network, such as ``(ids, mask)``; their shapes are left as they are.
+        y: observations, shape ``[N]`` or ``[N, ...]``.
         inputs, targets: the standardisations a network should use for them; those of other data, usually (a test set
-            carries its training set's). None leaves the values as they are.
+            carries its training set's). None leaves the values as they are. Only an x of one tensor of real numbers can
+            have `inputs`.
 
     Raises:
-        TypeError: x or y is not a tensor or an array of numbers.
-        ValueError: x and y differ in length, are empty, or hold NaN or infinite values.
+        TypeError: x or y is not a tensor or an array of numbers, nor x a tuple or mapping of such.
+        ValueError: the tensors of x and y differ in length, are empty, or hold NaN or infinite values; `inputs` for an x
+            that cannot be standardised.
     """
 
     def __init__(
         self,
-        x: Tensor,
+        x: Inputs,
         y: Tensor,
         *,
         inputs: Standardize | None = None,
         targets: Standardize | None = None,
     ) -> None:
-        self.x = check_inputs(x)
+        self.x: Any = check_inputs(x)
         y = check_finite("y", torch.as_tensor(y))
-        if len(self.x) != len(y):
-            raise ValueError(f"x and y must have one row per observation each; got {len(self.x)} and {len(y)} rows")
+        if num_rows(self.x) != len(y):
+            raise ValueError(
+                f"x and y must have one row per observation each; got {num_rows(self.x)} and {len(y)} rows"
+            )
         self.y = y
+        if inputs is not None:
+            _check_standardizable("x", self.x)
         self.inputs, self.targets = inputs, targets
 
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.y)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits that equal data have in common: see `pyrodrop.data.fingerprint`."""
+        return fingerprint(self.x, self.y)
 
     @classmethod
-    def of(cls, data: Dataset | tuple[Tensor, Tensor]) -> Dataset:
+    def of(cls, data: Dataset | tuple[Inputs, Tensor]) -> Dataset:
         """`data` itself, or a pair (x, y) checked and wrapped."""
         if isinstance(data, Dataset):
             return data
         try:
             x, y = data
         except (TypeError, ValueError):
-            raise TypeError(f"data is a Dataset or a pair (x, y); got {type(data).__name__}") from None
+            raise TypeError(
+                "data is a Dataset or a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), y); "
+                f"got {type(data).__name__}"
+            ) from None
         return cls(x, y)
 
     def first(self, count: int) -> Dataset:
         """The first `count` observations, with the same standardisations."""
         if not 1 <= count <= len(self):
             raise ValueError(f"count is the number of observations to keep, from 1 to {len(self)}; got {count}")
-        return Dataset(self.x[:count], self.y[:count], inputs=self.inputs, targets=self.targets)
+        return self.rows(slice(count))
+
+    def rows(self, chosen: slice | Tensor) -> Dataset:
+        """Some observations, by a slice, their numbers or a mask ``[N]``, with the same standardisations."""
+        x = mapped(lambda part: part[chosen], self.x)
+        return Dataset(x, self.y[chosen], inputs=self.inputs, targets=self.targets)
 
     def standardized(self) -> Dataset:
-        """The same data, with the standardisation of its own columns."""
+        """The same data, with the standardisation of its own columns.
+
+        Raises:
+            ValueError: x is several tensors, or x or y are whole numbers, such as labels and token ids.
+        """
+        _check_standardizable("x", self.x)
+        _check_standardizable("y", self.y)
         return Dataset(self.x, self.y, inputs=Standardize.of(self.x), targets=Standardize.of(self.y))
 
 
@@ -87,10 +118,59 @@ class Split:
     truth: bool = True
 
 
-def check_inputs(x: Tensor) -> Tensor:
-    """Inputs with a column dimension, finite and not empty, or a ValueError."""
-    x = check_finite("x", torch.as_tensor(x))
+def check_inputs(x: Inputs) -> Any:
+    """Inputs finite and not empty, with one first axis; a single tensor has a column dimension.
+
+    Raises:
+        TypeError: neither a tensor or an array of numbers, nor a tuple or mapping of such.
+        ValueError: tensors without rows, of different lengths, or with NaN or infinite values.
+    """
+    if isinstance(x, Mapping):
+        wrong = [name for name in x if not isinstance(name, str)]
+        if wrong:
+            raise TypeError(
+                f"a mapping of inputs has the names of the network's arguments, which are str; got {wrong[0]!r}"
+            )
+        return _one_length({name: check_finite(f"x[{name!r}]", _tensor(value)) for name, value in x.items()})
+    if isinstance(x, tuple) and not all(isinstance(value, int | float) for value in x):
+        return _one_length(tuple(check_finite(f"x[{place}]", _tensor(value)) for place, value in enumerate(x)))
+    x = check_finite("x", _tensor(x))
     return x[:, None] if x.dim() == 1 else x
+
+
+def _tensor(value: Any) -> Tensor:
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            "x is a tensor or an array of numbers, or a tuple or mapping of them with a common first axis, the examples; "
+            f"got a {type(value).__name__}: {error}"
+        ) from None
+
+
+def _one_length(x: Any) -> Any:
+    """x if its tensors have one length."""
+    found = {name: len(part) for name, part in zip(x if isinstance(x, dict) else range(len(x)), parts(x), strict=True)}
+    if not found:
+        raise ValueError(f"x must hold at least one tensor; got an empty {type(x).__name__}")
+    if len(set(found.values())) > 1:
+        rows = ", ".join(f"x[{name!r}] {count}" for name, count in found.items())
+        raise ValueError(f"all tensors of x must have one row per example, a common first axis; got rows {rows}")
+    return x
+
+
+def _check_standardizable(name: str, values: Any) -> None:
+    """A ValueError unless there is one tensor of real numbers."""
+    if not isinstance(values, Tensor):
+        raise ValueError(
+            f"only one tensor of real numbers is standardised; {name} is a {type(values).__name__} of {len(values)}: "
+            "standardise its parts beforehand, and give Dataset the targets alone"
+        )
+    if not values.is_floating_point():
+        raise ValueError(
+            f"only real numbers are standardised; {name} has dtype {values.dtype}: convert measurements by .float(), and "
+            "leave labels and token ids as they are"
+        )
 
 
 def check_finite(name: str, values: Tensor) -> Tensor:

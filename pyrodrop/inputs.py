@@ -1,0 +1,66 @@
+"""Inputs x of a network: one tensor, or a tuple or mapping of tensors with a common first axis, the examples.
+
+x                                  network(x)
+(ids, mask)                        network(ids, mask)
+{"input_ids": ids, "mask": mask}   network(input_ids=ids, mask=mask)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+Inputs: TypeAlias = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
+
+
+def parts(x: Inputs) -> list[Tensor]:
+    """The tensors that x is made of, in their order."""
+    if isinstance(x, Tensor):
+        return [x]
+    return list(x.values()) if isinstance(x, Mapping) else list(x)
+
+
+def mapped(function: Callable[[Tensor], Tensor], x: Any) -> Any:
+    """x with `function` applied to each of its tensors."""
+    if isinstance(x, Tensor):
+        return function(x)
+    if isinstance(x, Mapping):
+        return {name: function(value) for name, value in x.items()}
+    return tuple(function(value) for value in x)
+
+
+def rebuilt(x: Inputs, tensors: list[Tensor]) -> Any:
+    """Other tensors in the form of x."""
+    given = iter(tensors)
+    return mapped(lambda _: next(given), x)
+
+
+def named_parts(x: Inputs, name: str = "x") -> dict[str, Tensor]:
+    """The tensors by name: ``x``; ``x_0``, ``x_1`` of a tuple; ``x_input_ids`` of a mapping."""
+    if isinstance(x, Tensor):
+        return {name: x}
+    keys = x if isinstance(x, Mapping) else range(len(x))
+    return {f"{name}_{key}": part for key, part in zip(keys, parts(x), strict=True)}
+
+
+def same_inputs(one: Inputs, two: Inputs) -> bool:
+    """Whether two inputs have one form and the same values."""
+    ours, theirs = named_parts(one), named_parts(two)
+    return ours.keys() == theirs.keys() and all(
+        value.shape == theirs[name].shape and torch.equal(value, theirs[name]) for name, value in ours.items()
+    )
+
+
+def num_rows(x: Inputs) -> int:
+    """N, the number of examples."""
+    return len(parts(x)[0])
+
+
+def arguments(x: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """Positional and named arguments that a network is called with."""
+    if isinstance(x, Tensor):
+        return (x,), {}
+    return ((), dict(x)) if isinstance(x, Mapping) else (tuple(x), {})

@@ -1,0 +1,213 @@
+"""Where the examples are inside a network, and whether they see each other.
+
+The network is run on two and on three examples. An axis that is 2 long in one run and 3 in the other counts examples; where
+examples and rows within them were merged into one axis, none does. Outputs of the first two examples that change with the
+third mean that examples see each other, as the nodes of a graph do.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from pyrodrop.inputs import Inputs, mapped, num_rows, parts
+from pyrodrop.reparam.lazy import LazyLaw, LazyReparam, LazyWeight
+from pyrodrop.reparam.maps import LinearMap
+
+Call = Callable[[Mapping[str, Tensor], Inputs], Tensor]
+_SOUGHT = 256  # rows among which one that differs from the first is looked for
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What running a network showed.
+
+    Attributes:
+        axes: of every weight, for each of its uses, the axis of a linear map's input that counts examples; None where no
+            single axis does, where the use is no linear map, and where there are several.
+        rows: names of the weights that an example goes through in several rows: tokens, nodes, positions of a convolution.
+        mixes: whether the output of one example depends on others.
+        whole: whether the network takes all rows of its data at once and no part of them.
+        maps: whether `torch.vmap` runs it for many weights at once, with the numbers that each gives alone.
+        output: shape of one example's output; of all rows' where it takes them at once.
+    """
+
+    axes: dict[str, tuple[int | None, ...]]
+    rows: tuple[str, ...]
+    mixes: bool
+    whole: bool
+    maps: bool
+    output: torch.Size
+
+
+def signature(x: Inputs) -> tuple[Any, ...]:
+    """What inputs must have in common to be examined once: form, shapes of an example, dtypes."""
+    names = tuple(x) if isinstance(x, dict) else isinstance(x, tuple)
+    return (names, *((tuple(part.shape[1:]), part.dtype) for part in parts(x)))
+
+
+def examine(
+    network: Call, weights: Mapping[str, Tensor], x: Inputs, still: Callable[[], AbstractContextManager[None]]
+) -> Examined:
+    """Run a network on a few rows of x.
+
+    Args:
+        network: from weights and inputs to outputs, in evaluation mode and without noise.
+        weights: plain values.
+        x: inputs on the weights' device.
+        still: a block that leaves the network as it was.
+
+    Raises:
+        ValueError: the network takes neither a few rows of x nor all of them, or returns something else than one tensor with
+            a row per example.
+    """
+
+    def call(values: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
+        with still():
+            return network(values, inputs)
+
+    def maps(inputs: Inputs) -> bool:
+        """Whether two weights at once give what each gives alone."""
+        other = {name: value * 0.9 for name, value in weights.items()}
+        alone = torch.stack([call(dict(weights), inputs), call(other, inputs)])
+        both = {name: torch.stack([value, other[name]]) for name, value in weights.items()}
+        try:
+            with still(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                together = torch.vmap(lambda one: network(one, inputs))(both)
+        except Exception:  # torch says in many ways that it cannot
+            return False
+        return together.shape == alone.shape and close(together, alone)
+
+    two, three = few_rows(x)
+    try:
+        small, large = _Probe(), _Probe()
+        y2, y3 = call(small.weights(weights), two), call(large.weights(weights), three)
+    except Exception as error:  # whatever a network raises: it may need all rows
+        y = _on_all_rows(call, weights, x, error)
+        return Examined(dict.fromkeys(weights, ()), (), True, True, maps(x), y.shape[1:])
+    check_output(y2, 2)
+    check_output(y3, 3)
+    axes = {name: _axes(small.seen[name], large.seen[name]) for name in weights}
+    mixes = not close(y3[:2], y2)
+    several = tuple(name for name in weights if None not in axes[name] and any(n > 2 for n in small.rows[name]))
+    return Examined(axes, several, mixes, False, maps(two), y2.shape[1:])
+
+
+def _on_all_rows(call: Call, weights: Mapping[str, Tensor], x: Inputs, error: Exception) -> Tensor:
+    try:
+        y = call(dict(weights), x)
+    except Exception:
+        shapes = ", ".join(str(tuple(part.shape)) for part in parts(x))
+        text = (str(error).strip().splitlines() or [""])[0]
+        raise ValueError(
+            f"the network cannot be called on x of shape {shapes} ({type(error).__name__}: {text}); x has the examples "
+            "first, [N, ...], or is a tuple or mapping of such tensors, as the network's forward takes them"
+        ) from error
+    check_output(y, num_rows(x))
+    return y
+
+
+def check_output(y: Any, rows: int) -> None:
+    """Raise a ValueError unless y is a tensor with that many rows."""
+    if not isinstance(y, Tensor):
+        raise ValueError(
+            f"the network of a model returns one tensor, [N, ...]; got a {type(y).__name__}: wrap it in a module whose "
+            "forward returns the tensor that the likelihood is of"
+        )
+    if y.dim() < 2 or len(y) != rows:
+        raise ValueError(
+            "the network of a model returns a row per example, [N, outputs] or [N, ..., outputs]; got shape "
+            f"{tuple(y.shape)} for {rows} examples"
+        )
+
+
+def few_rows(x: Inputs) -> tuple[Any, Any]:
+    """Two rows of x, and the same two with a third."""
+    rows = _three_rows(x)
+    return _taken(x, rows[:2]), _taken(x, rows)
+
+
+def _three_rows(x: Inputs) -> Tensor:
+    """Numbers of three rows, the third unlike the first where there is such a row."""
+    size = num_rows(x)
+    unlike = [
+        (part[:_SOUGHT] != part[:1]).flatten(1).any(1) if part.dim() > 1 else part[:_SOUGHT] != part[0]
+        for part in parts(x)
+    ]
+    found = torch.stack(unlike).any(0).nonzero()[:, 0]
+    last = int(found[-1]) if len(found) else size - 1
+    return torch.tensor([0, min(1, size - 1), last])
+
+
+def _taken(x: Inputs, rows: Tensor) -> Any:
+    return mapped(lambda part: part[rows.to(part.device)], x)
+
+
+def _axes(two: list[torch.Size | None], three: list[torch.Size | None]) -> tuple[int | None, ...]:
+    """By use the axis that was 2 long and then 3. None for all uses of a weight that has several (tied, recurrent): only a
+    weight that is drawn whole is the same in all of them."""
+    if len(two) != 1 or len(three) != 1 or two[0] is None or three[0] is None:
+        return (None,) * max(len(two), len(three))
+    return (_axis(two[0], three[0]),)
+
+
+def _axis(two: torch.Size, three: torch.Size) -> int | None:
+    if len(two) != len(three):
+        return None
+    other = [axis for axis, (a, b) in enumerate(zip(two, three, strict=True)) if a != b]
+    return other[0] if len(other) == 1 and (two[other[0]], three[other[0]]) == (2, 3) else None
+
+
+def close(one: Tensor, two: Tensor) -> bool:
+    """Whether outputs are equal to rounding."""
+    scale = float(two.abs().max()) if two.numel() else 0.0
+    return torch.allclose(one, two, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
+
+
+class _Probe:
+    """Weights that remember the shapes of what they are multiplied with."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, list[torch.Size | None]] = {}
+        self.rows: dict[str, list[int]] = {}
+
+    def weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        self.seen = {name: [] for name in values}
+        self.rows = {name: [] for name in values}
+        strategies = {name: _One(self.seen[name], self.rows[name]) for name in values}
+        return {name: LazyWeight(LazyLaw(_constant(v), strategies[name], name)) for name, v in values.items()}
+
+
+class _One(LazyReparam):
+    """One weight's: it is the same in all of its maps."""
+
+    one_weight = True
+
+    def __init__(self, seen: list[torch.Size | None], rows: list[int]) -> None:
+        self.seen, self.rows = seen, rows
+
+    def push(self, q: Any, at: LinearMap) -> Tensor:
+        y = at.f(at.x, q.base_dist.loc)
+        self.seen.append(at.x.shape)
+        self.rows.append(y.numel() // y.shape[at.outputs])
+        return y
+
+    def bias(self, q: Any, at: LinearMap) -> Tensor:
+        return at.over_outputs(q.base_dist.loc)
+
+    def whole(self, q: Any) -> Tensor:
+        self.seen.append(None)
+        return q.base_dist.loc  # type: ignore[no-any-return]
+
+
+def _constant(value: Tensor) -> Any:
+    return dist.Normal(value, torch.ones_like(value), validate_args=False).to_event(value.dim())

@@ -1,0 +1,125 @@
+"""Training and evaluation mode of modules, and blocks that leave a module as it was."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_OWN = {"training", "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
+_OWN |= {"_flat_weights", "_flat_weight_refs"}  # in which recurrent layers keep their parameters a second time
+
+
+@contextmanager
+def evaluating(*parts: Any) -> Iterator[None]:
+    """Have these modules in evaluation mode; afterwards every submodule is in the mode that it was in.
+
+    Nothing is written where all are in evaluation mode already, so threads may share a trained model. What is no module is
+    left alone.
+    """
+    training = [module for part in parts if isinstance(part, nn.Module) for module in part.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def undisturbed(*parts: Any) -> Iterator[None]:
+    """Afterwards buffers and Python attributes of these modules are what they were. What is no module is left alone."""
+    modules = list(dict.fromkeys(module for part in parts if isinstance(part, nn.Module) for module in part.modules()))
+    buffers = [
+        (module, name, value, value.detach().clone(), value._version)
+        for module in modules
+        for name, value in module._buffers.items()
+        if value is not None
+    ]
+    attributes = {module: attributes_of(module) for module in modules}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for module, name, value, old, version in buffers:
+                module._buffers[name] = value
+                if value._version != version or not torch.equal(
+                    value, old
+                ):  # batch norm moves its own without counting
+                    value.copy_(old)
+        for module, before in attributes.items():
+            for name in changed_attributes(module, before):
+                module.__dict__.pop(name, None)
+                if name in before:
+                    module.__dict__[name] = before[name]
+
+
+@contextmanager
+def repeatable(model: Any) -> Iterator[None]:
+    """Have a call of a network that changes its own attributes leave them as they were; other networks need no such care."""
+    if not getattr(model, "changes_itself", ""):
+        yield
+        return
+    with undisturbed(model):
+        yield
+
+
+def attributes_of(module: nn.Module) -> dict[str, Any]:
+    """Copies of the Python attributes of one module that a forward may change: numbers, words, tensors, collections."""
+    return {name: _copied(value) for name, value in module.__dict__.items() if _is_state(name, value)}
+
+
+def _copied(value: Any) -> Any:
+    """A copy, of tensors without what they were computed of."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)(_copied(item) for item in value)
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    return copy.deepcopy(value)
+
+
+def changed_attributes(module: nn.Module, before: dict[str, Any]) -> list[str]:
+    """Names of the attributes that are not what `attributes_of` found: other values, new ones and missing ones."""
+    now = {name: value for name, value in module.__dict__.items() if name in before or _is_state(name, value)}
+    return [
+        name for name in sorted(now.keys() | before.keys()) if not _same(now.get(name, _NONE), before.get(name, _NONE))
+    ]
+
+
+_NONE = object()
+
+
+def _same(one: Any, two: Any) -> bool:
+    if one is two:
+        return True
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, Tensor):
+        return one.shape == two.shape and one.dtype == two.dtype and torch.equal(one, two)
+    if isinstance(one, list | tuple):
+        return len(one) == len(two) and all(map(_same, one, two))
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(_same(one[key], two[key]) for key in one)
+    return bool(one == two) or one != one  # NaN is what it was
+
+
+def _is_state(name: str, value: Any) -> bool:
+    """Whether an attribute is data of the module's own, of a kind that can be copied and compared."""
+    if name in _OWN or name.startswith("_forward_") or name.startswith("_backward_") or name.endswith("_hooks"):
+        return False
+    return _plain(value)
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(_plain(item) for item in value)
+    if isinstance(value, dict):
+        return all(_plain(item) for pair in value.items() for item in pair)
+    return value is None or isinstance(value, bool | int | float | complex | str | bytes | Tensor)

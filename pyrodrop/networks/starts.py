@@ -1,0 +1,51 @@
+"""New initial values of a network, by its modules' own initialisation."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+
+def new_values(network: nn.Module, names: dict[str, tuple[str, ...]]) -> dict[str, Tensor]:
+    """Fresh values of the parameters, drawn by ``reset_parameters()`` of the modules that own them, from torch's generator.
+
+    Args:
+        network: whose parameters are buffers (`sites.freeze`). It stays as it is.
+        names: of every parameter that is to be drawn anew, the names of its places.
+
+    Raises:
+        ValueError: a module that owns one of them has no ``reset_parameters`` method.
+    """
+    network = copy.deepcopy(network)
+    wanted = {name for all_ in names.values() for name in all_}
+    made: dict[str, nn.Parameter] = {}
+    owners: dict[str, nn.Module] = {}
+    for prefix, module in network.named_modules():
+        for own in list(module._buffers):
+            name = f"{prefix}.{own}" if prefix else own
+            if name in wanted:
+                made[name] = nn.Parameter(module._buffers[own].clone())  # type: ignore[union-attr]
+                del module._buffers[own]
+                module.register_parameter(own, made[name])
+                owners[prefix] = module
+    silent = sorted(
+        {f"{name or 'the network itself'} ({type(m).__name__})" for name, m in owners.items() if not _reset(m)}
+    )
+    if silent:
+        raise ValueError(
+            "a new start draws every parameter by its module's own reset_parameters(), which these do not have: "
+            f"{', '.join(silent)}. Give them one, or build each model anew and pass lists of models and guides"
+        )
+    with torch.no_grad():
+        for module in owners.values():
+            getattr(module, _reset(module))()
+    return {first: made[first].detach() for first in names}  # a tied parameter starts as its first owner has it
+
+
+def _reset(module: nn.Module) -> str:
+    """The name of a module's method of initialisation; empty if it has none."""
+    return next(
+        (name for name in ("reset_parameters", "_reset_parameters") if callable(getattr(module, name, None))), ""
+    )
