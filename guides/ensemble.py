@@ -8,6 +8,7 @@ mixture's, since the divergence is convex in q; it is what `Fit.elbo` reports. L
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,12 @@ class Ensemble(LocalModule):
     Args:
         model: the model whose weights to infer.
         guide: makes a member of the model, such as ``guides.Point`` or ``lambda m: guides.MeanField(m)``.
-        members: how many, at least 1. Each starts from the model's initial weights in an order of its own.
+        members: how many, at least 1. Each starts from new weights, drawn by ``model.reset_parameters()`` from torch's
+            generator; what the model fits as points (biases without a prior) is one for all.
+
+    Raises:
+        TypeError: the model has no ``reset_parameters()``, or `guide` makes no `Guide`.
+        ValueError: a module of its network has parameters and no ``reset_parameters()``.
     """
 
     def __init__(self, model: HasWeights, guide: Callable[[HasWeights], Guide], members: int = 5) -> None:
@@ -34,13 +40,24 @@ class Ensemble(LocalModule):
                 f"members is the number of posteriors of an ensemble and must be at least 1; got {members}"
             )
         for index in range(members):
-            setattr(self, f"member_{index}", guide(_Shuffled(model)))
+            member = guide(_anew(model))
+            if not isinstance(member, Guide):
+                raise TypeError(
+                    "guide makes a member of an ensemble, one of pyrodrop.guides or of one's own that is a Guide (an "
+                    f"ensemble of ensembles is one ensemble of more members); got a {type(member).__name__}"
+                )
+            setattr(self, f"member_{index}", member)
         self.sites = self.members[0].sites
 
     @property
     def members(self) -> list[Guide]:
         """The guides that it is made of."""
         return [module for module in self.children() if isinstance(module, Guide)]
+
+    def restart(self, model: HasWeights) -> None:
+        """Start every member anew, each from new weights of its own."""
+        for member in self.members:
+            member.restart(_anew(model))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """One member's draw, of a member taken at random."""
@@ -70,15 +87,13 @@ class Ensemble(LocalModule):
         return f"Ensemble({len(self.members)} x {self.members[0].describe()})"
 
 
-class _Shuffled:
-    """A model's weights with the initial values of each in random order: another start of the same law."""
-
-    def __init__(self, model: HasWeights) -> None:
-        self.model = model
-
-    def weight_sites(self) -> dict[str, Tensor]:
-        initial = self.model.weight_sites()
-        return {n: w.flatten()[torch.randperm(w.numel())].reshape(w.shape) for n, w in initial.items()}
-
-    def hyper_sites(self) -> dict[str, dict[str, Tensor]]:
-        return self.model.hyper_sites()
+def _anew(model: HasWeights) -> HasWeights:
+    """A copy of the model with new initial weights, from torch's generator."""
+    if not callable(getattr(model, "reset_parameters", None)):
+        raise TypeError(
+            "the members of an ensemble start anew, by a method reset_parameters() that models of pyrodrop.models have; "
+            f"{type(model).__name__} has none"
+        )
+    model = copy.deepcopy(model)
+    model.reset_parameters()  # type: ignore[attr-defined]
+    return model

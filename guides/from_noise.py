@@ -3,7 +3,8 @@
     W = g(M, e),   e ~ noise(M)
 
 Psaros, Dropout as variational inference, section 4: other regularisers are other reparameterisations g. The ELBO's
-divergence is the user's Reg(M), up to a constant that only they know; or Monte Carlo, if they give the density of W.
+divergence is the user's Reg(M), up to a constant that only they know; or Monte Carlo, if they give the density of W. A
+prior with latent scales needs the density: Reg(M) is no function of them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop.distributions import Pushforward
+from pyrodrop.divergences import NoDivergence
 from pyrodrop.guides.guide import Guide, HasWeights
 from pyrodrop.modules import ParameterTree
 
@@ -30,6 +32,12 @@ class FromNoise(Guide):
         density: Callable[[Tensor, Tensor], Tensor] | None,
     ) -> None:
         super().__init__(model)
+        if regularizer is not None and self.hyper_sites:
+            raise NoDivergence(
+                "a regularizer stands in for the divergence from a prior that is known; here the prior's scales are latent "
+                f"(of {', '.join(map(repr, self.hyper_sites))}), of which Reg of a weight's parameters is no function: "
+                "give a density instead, for a Monte Carlo divergence, or a prior without hyperparameters"
+            )
         self.g, self.noise, self.regularizer, self.density = g, noise, regularizer, density
         self.loc = ParameterTree(model.weight_sites())
 
@@ -53,7 +61,8 @@ def from_noise(
         density: from a weight and its parameters to the log density of the weight, for a Monte Carlo divergence.
 
     Raises:
-        ValueError: neither regularizer nor density, or both.
+        ValueError: neither regularizer nor density, or both; when the guide is made, a regularizer under a prior whose
+            scales are latent.
     """
     if (regularizer is None) == (density is None):
         raise ValueError(

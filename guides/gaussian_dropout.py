@@ -19,9 +19,9 @@ from typing import Literal
 import torch
 from pyro.distributions import TorchDistribution
 
-from pyrodrop.distributions import CorrelatedNormal, MultiplicativeNormal
+from pyrodrop.distributions import CorrelatedNormal, InputUnits, MultiplicativeNormal
 from pyrodrop.distributions.bernoulli_mixture import check_drop_rate
-from pyrodrop.guides.guide import Guide, HasWeights
+from pyrodrop.guides.guide import Guide, HasWeights, check_units
 from pyrodrop.modules import ParameterTree
 from pyrodrop.names import known
 from pyrodrop.patterns import by_name
@@ -39,7 +39,7 @@ class GaussianDropout(Guide):
         drop_rate: the other way to say it, in (0, 1): alpha = drop_rate / (1 - drop_rate). Give one of the two.
 
     Raises:
-        ValueError: neither or both given, or out of range.
+        ValueError: neither or both given, or out of range; type A on a matrix that is no layer's weight, which has no units.
     """
 
     def __init__(
@@ -52,6 +52,8 @@ class GaussianDropout(Guide):
     ) -> None:
         super().__init__(model)
         self.kind = known(kind, ("A", "B"), "type of Gaussian dropout")
+        if self.kind == "A":
+            check_units(self.sites, model, "Gaussian dropout of type A", CORRELATED)
         if (alpha is None) == (drop_rate is None):
             raise ValueError(f"Gaussian dropout takes alpha or drop_rate, one of them; got {alpha} and {drop_rate}")
         if drop_rate is not None:
@@ -71,7 +73,7 @@ class GaussianDropout(Guide):
 
     def posterior(self, name: str) -> TorchDistribution:
         log_alpha: torch.Tensor = self.log_alpha  # type: ignore[assignment]
-        return gaussian(self.kind, self.loc[name], log_alpha[self.sites.index(name)])
+        return gaussian(self.kind, self.loc[name], log_alpha[self.sites.index(name)], self.units[name])
 
     def rates(self) -> dict[str, float]:
         """alpha of every weight site."""
@@ -82,10 +84,13 @@ class GaussianDropout(Guide):
         return f"GaussianDropout({self.kind}, alpha={'/'.join(f'{a:.3g}' for a in self.rates().values())})"
 
 
-def gaussian(kind: str, loc: torch.Tensor, log_alpha: torch.Tensor) -> TorchDistribution:
+CORRELATED = "use kind='B', whose noise is by weight, or no prior for it: prior={NAME: None, '*': ...}"
+
+
+def gaussian(kind: str, loc: torch.Tensor, log_alpha: torch.Tensor, units: InputUnits) -> TorchDistribution:
     """The distribution of type A or B."""
     log_alpha = log_alpha.to(loc)
-    return CorrelatedNormal(loc, log_alpha) if kind == "A" else MultiplicativeNormal(loc, log_alpha)
+    return CorrelatedNormal(loc, log_alpha, units=units) if kind == "A" else MultiplicativeNormal(loc, log_alpha)
 
 
 def alpha_of_rate(rate: float, name: str) -> float:

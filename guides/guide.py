@@ -9,7 +9,9 @@ rates to read. Its parameters are its own, so any number of guides live in one p
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
 import pyro
@@ -18,6 +20,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop.distributions import InputUnits
 from pyrodrop.modules import LocalModule, ParameterTree
 
 
@@ -48,6 +51,7 @@ class Guide(LocalModule):
                 f"and models.from_module make; got {type(model).__name__}"
             )
         self.sites = tuple(model.weight_sites())
+        self.units = input_units(model)
         hyper = model.hyper_sites()
         self.hyper_sites = {name: tuple(sites) for name, sites in hyper.items()}
         starts = {site: start for sites in hyper.values() for site, start in sites.items()}
@@ -65,6 +69,22 @@ class Guide(LocalModule):
             self._draw_hyper(name)
             drawn[name] = pyro.sample(name, self.posterior(name))
         return drawn
+
+    def restart(self, model: HasWeights) -> None:
+        """Start anew from the weights that the model has now, and its hyperparameters' starts; rates and variances stay.
+
+        Raises:
+            TypeError: the guide keeps no means under the name `loc`; a guide of one's own then has a `restart` of its own.
+        """
+        if not isinstance(self._modules.get("loc"), ParameterTree):
+            raise TypeError(f"{type(self).__name__} has no means `loc` to start anew; give it a method restart(model)")
+        means: Any = self.loc
+        with torch.no_grad():
+            for name, value in model.weight_sites().items():
+                means[name].copy_(value)
+            for sites in model.hyper_sites().values():
+                for site, start in sites.items():
+                    self.hyper_loc[site].copy_(start.log())
 
     def draw(self, num_samples: int) -> dict[str, Tensor]:
         """That many weights of every site, ``[num_samples, ...]``, without a trace."""
@@ -89,3 +109,40 @@ class Guide(LocalModule):
             loc = self.hyper_loc[site]
             scale = torch.exp(self.hyper_log_scale[site])
             pyro.sample(site, dist.LogNormal(loc, scale).to_event(loc.dim()))
+
+
+def input_units(model: HasWeights) -> dict[str, InputUnits]:
+    """Where the input units of a model's weights are: as the model says (``input_units()``), or else their second axis."""
+    if hasattr(model, "input_units"):
+        known = model.input_units()
+        return {name: known.get(name, InputUnits(None)) for name in model.weight_sites()}
+    return {name: InputUnits(1 if w.dim() > 1 else None) for name, w in model.weight_sites().items()}
+
+
+def first_weights(model: HasWeights) -> tuple[str, ...]:
+    """The weights that see x itself: as the model says (``first_weights()``), or else its first one."""
+    if hasattr(model, "first_weights"):
+        return tuple(model.first_weights())
+    return tuple(name for name, w in model.weight_sites().items() if w.dim() > 1)[:1]
+
+
+def check_units(names: Iterable[str], model: HasWeights, what: str, instead: str) -> None:
+    """Raise a ValueError if of one of the weights `names` it is not known which axis counts input units.
+
+    Args:
+        names: the weights that noise by input unit is meant for.
+        model: whose they are.
+        what: the noise, for the message.
+        instead: what else can be done; in it ``NAME: value`` stands for such an entry of every weight.
+    """
+    units, shapes = input_units(model), {name: tuple(w.shape) for name, w in model.weight_sites().items()}
+    wrong = [name for name in names if len(shapes[name]) > 1 and units[name].axis is None]
+    if wrong:
+        which = " and ".join(f"{name!r} of shape {shapes[name]}" for name in wrong)
+        axes = ", ".join(f"{name!r}: 0" for name in wrong)
+        instead = re.sub("NAME: ([^,]*)", lambda found: ", ".join(f"{name!r}: {found[1]}" for name in wrong), instead)
+        raise ValueError(
+            f"{what} needs to know which axis of a weight counts the input units of its layer; {which} "
+            f"{'belongs' if len(wrong) == 1 else 'belong'} to no layer of a known kind. For a weight, say its axis: "
+            f"models.from_module(..., input_axes={{{axes}}}); for what is none, {instead}"
+        )

@@ -32,7 +32,7 @@ class LowRank(Guide):
             raise ValueError(f"rank is the number of factors of the covariance and must be at least 1; got {rank}")
         if not (math.isfinite(init_scale) and init_scale > 0):
             raise ValueError(f"init_scale is a standard deviation and must be positive and finite; got {init_scale}")
-        self.rank = rank
+        self.rank, self.init_scale = rank, init_scale
         initial = model.weight_sites()
         self.loc = ParameterTree(initial)
         self.log_variance = ParameterTree(
@@ -41,6 +41,14 @@ class LowRank(Guide):
         self.factor = ParameterTree(
             {n: init_scale / rank**0.5 * torch.randn(w.numel(), rank).to(w) for n, w in initial.items()}
         )
+
+    def restart(self, model: HasWeights) -> None:
+        """Start anew from the weights that the model has now, with new factors."""
+        super().restart(model)
+        with torch.no_grad():
+            for name, weight in model.weight_sites().items():
+                factor = torch.randn(weight.numel(), self.rank).to(weight)
+                self.factor[name].copy_(self.init_scale / self.rank**0.5 * factor)
 
     def posterior(self, name: str) -> TorchDistribution:
         return LowRankNormal(self.loc[name], self.factor[name], self.log_variance[name].exp())

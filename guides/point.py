@@ -4,7 +4,12 @@
 
 Trained, it is the maximum a posteriori estimate: dropout at rate 0, with that divergence. Made of a trained dropout
 posterior by `Point.average`, it is what standard dropout uses at test time: the weights scaled by 1 - drop_rate (weight
-averaging; Srivastava et al. 2014, section 4), with no uncertainty. KL to a Gaussian prior: up to a constant.
+averaging; Srivastava et al. 2014, section 4), with no uncertainty.
+
+The divergence is minus the log prior density at M, up to a constant of the number of weights alone. Where the prior's
+scales are latent (ARD with a hyperprior, the horseshoe) their factors are the guide's and minus the ELBO is minus the log
+joint density of weights and scales, but for what the factors add. A horseshoe's or half-Cauchy's joint density has no
+upper bound: it grows as weights and their scales go to 0 together, as in any maximum a posteriori estimate under them.
 """
 
 from __future__ import annotations
@@ -38,4 +43,4 @@ class Point(Guide):
         return point
 
     def posterior(self, name: str) -> TorchDistribution:
-        return BernoulliMixture(self.loc[name], 0.0)
+        return BernoulliMixture(self.loc[name], 0.0, units=self.units[name])

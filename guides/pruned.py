@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop.distributions import InputUnits
 from pyrodrop.distributions.pruned_normal import PrunedNormal
 from pyrodrop.guides.guide import Guide
 
@@ -55,3 +56,6 @@ class _Sites:
 
     def hyper_sites(self) -> dict[str, dict[str, Tensor]]:
         return {}
+
+    def input_units(self) -> dict[str, InputUnits]:
+        return self.guide.units

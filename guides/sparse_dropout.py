@@ -4,7 +4,7 @@
 
 The additive parameterisation: v is learned, not alpha, which keeps the gradient's variance low where alpha is large.
 Molchanov, Ashukha & Vetrov (2017), Variational Dropout Sparsifies Deep Neural Networks, section 4; the clamp is that of
-their released code. KL to the log-uniform prior: exact up to the prior's constant.
+their released code. KL to the log-uniform prior: up to the prior's constant, to 1e-10 per weight.
 """
 
 from __future__ import annotations

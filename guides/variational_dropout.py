@@ -6,7 +6,8 @@
     alpha = max_alpha sigmoid(a)                          one a layer, input unit or weight
 
 Kingma, Salimans & Welling (2015), section 3.3: alpha at most 1, since the objective has poor optima above. Their type A2
-is A with the divergence scaled by 1/3. KL to the log-uniform prior: exact up to the prior's constant; type A counts units.
+is A with the divergence scaled by 1/3. KL to the log-uniform prior: up to the prior's constant, to
+1e-10; type A counts units.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.guides.gaussian_dropout import Kind, alpha_of_rate, gaussian
-from pyrodrop.guides.guide import Guide, HasWeights
+from pyrodrop.guides.gaussian_dropout import CORRELATED, Kind, alpha_of_rate, gaussian
+from pyrodrop.guides.guide import Guide, HasWeights, check_units
 from pyrodrop.modules import ParameterTree
 from pyrodrop.names import known
 
@@ -33,7 +34,8 @@ class VariationalDropout(Guide):
         kind: ``A``, correlated, or ``B``, independent.
         rates: whether an alpha belongs to a ``layer``, an ``input`` unit or a ``weight`` (type B only).
         max_alpha: upper bound of alpha, positive; infinity for none.
-        kl_scale: factor of the divergence; 1/3 with type A is A2.
+        kl_scale: factor of the divergence in training; 1/3 with type A is A2. What is trained is then no bound on the
+            evidence: `Fit.elbo` has the whole divergence, `Fit.objective` the scaled one.
         drop_rate: where training starts, alpha = drop_rate / (1 - drop_rate), below max_alpha.
     """
 
@@ -58,6 +60,10 @@ class VariationalDropout(Guide):
             raise ValueError(f"max_alpha bounds the noise's variance alpha and must be positive; got {max_alpha}")
         if not (math.isfinite(kl_scale) and kl_scale > 0):
             raise ValueError(f"kl_scale is a factor of the divergence and must be positive and finite; got {kl_scale}")
+        if self.kind == "A":
+            check_units(self.sites, model, "variational dropout of type A", CORRELATED)
+        elif rates == "input":
+            check_units(self.sites, model, "a rate per input unit", "use rates='layer' or rates='weight'")
         start = alpha_of_rate(drop_rate, "the start")
         if not 0 < start < max_alpha:
             raise ValueError(
@@ -67,14 +73,14 @@ class VariationalDropout(Guide):
         initial = model.weight_sites()
         raw = math.log(start) if math.isinf(max_alpha) else math.log(start / (max_alpha - start))
         self.loc = ParameterTree(initial)
-        self.raw_alpha = ParameterTree({n: torch.full(self._shape(w), raw).to(w) for n, w in initial.items()})
+        self.raw_alpha = ParameterTree({n: torch.full(self._shape(n, w), raw).to(w) for n, w in initial.items()})
 
-    def _shape(self, weight: Tensor) -> tuple[int, ...]:
+    def _shape(self, name: str, weight: Tensor) -> tuple[int, ...]:
         if self.granularity == "layer":
             return ()
         if self.granularity == "weight" or weight.dim() == 1:
             return tuple(weight.shape)
-        return (weight.shape[1],)
+        return (self.units[name].count(weight.shape),)
 
     def log_alpha(self, name: str) -> Tensor:
         """ln alpha of one weight site: a number, ``[in]`` or the weight's shape."""
@@ -86,8 +92,8 @@ class VariationalDropout(Guide):
     def posterior(self, name: str) -> TorchDistribution:
         loc, log_alpha = self.loc[name], self.log_alpha(name)
         if self.kind == "B" and self.granularity == "input" and loc.dim() > 1:
-            log_alpha = log_alpha.reshape(1, -1, *(1,) * (loc.dim() - 2))
-        return gaussian(self.kind, loc, log_alpha)
+            log_alpha = self.units[name].over(log_alpha, loc.shape)
+        return gaussian(self.kind, loc, log_alpha, self.units[name])
 
     def forward(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         drawn = {}

@@ -10,12 +10,14 @@ from pyrodrop.distributions.pooled_normal import PooledNormal
 from pyrodrop.distributions.pruned_normal import PrunedNormal
 from pyrodrop.distributions.pushforward import Pushforward
 from pyrodrop.distributions.relaxed_bernoulli_mixture import RelaxedBernoulliMixture
+from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import WeightDistribution
 
 __all__ = [
     "BernoulliMixture",
     "CorrelatedNormal",
     "CutNormal",
+    "InputUnits",
     "LogUniform",
     "LowRankNormal",
     "MultiplicativeNormal",

@@ -2,7 +2,7 @@
 
     W = M diag(z) + theta E,   z_k ~ Bernoulli(1 - drop_rate),   E_ij ~ N(0, 1)
 
-    M  loc    [out, in, *kernel], or [in] for a vector, each element then a unit of its own
+    M  loc    [out, in, *kernel], or as `units` says; [in] for a vector, each element then a unit of its own
     z  mask   [in], one per input unit: whole units vanish together
 
 As a density, with column w_k of K = out * prod(kernel) entries and p = 1 - drop_rate,
@@ -20,9 +20,11 @@ from typing import Literal, Self
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 from torch.distributions.utils import lazy_property
 
 from pyrodrop.distributions.coins import coins
+from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import Size, WeightDistribution
 
 
@@ -36,6 +38,7 @@ class BernoulliMixture(WeightDistribution):
         theta: standard deviation of both components, at least 0. Zero is the limit, which has atoms.
         event_dim: how many trailing dimensions of `loc` are one weight; all of them if None.
         per: whether a mask's entry drops an ``input`` unit or a single ``weight`` (DropConnect).
+        units: where the weight's input units are, ``[out, in, ...]`` by default.
 
     A draw keeps its mask, which `log_prob` reads: comparing the draw with zero would misread a unit whose column is 0.
 
@@ -51,13 +54,14 @@ class BernoulliMixture(WeightDistribution):
         *,
         event_dim: int | None = None,
         per: Literal["input", "weight"] = "input",
+        units: InputUnits = InputUnits(),  # noqa: B008
         validate_args: bool | None = None,
     ) -> None:
         self.theta = check_theta(theta)
         self.drop_rate = drop_rate
         if validate_args or (validate_args is None and self._validate_args):
             check_drop_rate(drop_rate)
-        super().__init__(loc, event_dim=event_dim, per=per, validate_args=validate_args)
+        super().__init__(loc, event_dim=event_dim, per=per, units=units, validate_args=validate_args)
 
     @lazy_property
     def keep_rate(self) -> Tensor:
@@ -77,7 +81,13 @@ class BernoulliMixture(WeightDistribution):
 
     def at(self, loc: Tensor) -> Self:
         return type(self)(
-            loc, self.drop_rate, self.theta, event_dim=len(self.event_shape), per=self.per, validate_args=False
+            loc,
+            self.drop_rate,
+            self.theta,
+            event_dim=len(self.event_shape),
+            per=self.per,
+            units=self.units,
+            validate_args=False,
         )
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:
@@ -120,6 +130,11 @@ class BernoulliMixture(WeightDistribution):
 def never_drops(drop_rate: float | Tensor) -> bool:
     """Whether the rate is the number 0, so that no mask needs to be drawn."""
     return not isinstance(drop_rate, Tensor) and drop_rate == 0
+
+
+def is_constant(q: Distribution) -> bool:
+    """Whether q is one weight with certainty, its `loc`: dropout at rate 0 and theta = 0."""
+    return isinstance(q, BernoulliMixture) and never_drops(q.drop_rate) and q.theta == 0
 
 
 def check_drop_rate(drop_rate: float | Tensor, where: str = "") -> None:

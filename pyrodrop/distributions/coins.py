@@ -30,7 +30,8 @@ def coins(keep: Tensor, shape: Size) -> Tensor:
         keep: probabilities that broadcast to `shape`; their dtype and device are the result's.
         shape: of the result.
     """
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # within torch.vmap, which has rules for randomness
+    # torch.vmap has rules for randomness, and torch.jit no list of sizes as an argument
+    if torch._C._functorch.peek_interpreter_stack() is not None or torch.jit.is_tracing():
         return torch.bernoulli(keep.expand(torch.Size(shape)))
     return _coins(keep, list(shape)).to(keep.dtype)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture
+from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import Size
 
 
@@ -23,7 +24,7 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         loc: the means M, shape ``batch_shape + event_shape``.
         logit: log odds of dropping, broadcast to ``batch_shape + noise_shape``; gradients reach it through draws.
         temperature: of the relaxation, positive; 0.1 in the paper.
-        event_dim, per: as of `BernoulliMixture`.
+        event_dim, per, units: as of `BernoulliMixture`.
     """
 
     def __init__(
@@ -34,15 +35,17 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         *,
         event_dim: int | None = None,
         per: Literal["input", "weight"] = "input",
+        units: InputUnits = InputUnits(),  # noqa: B008
         validate_args: bool | None = None,
     ) -> None:
         if not temperature > 0:
             raise ValueError(f"temperature of the relaxed mask must be positive; got {temperature}")
         self.logit, self.temperature = logit, temperature
-        super().__init__(loc, torch.sigmoid(logit), event_dim=event_dim, per=per, validate_args=False)
+        super().__init__(loc, torch.sigmoid(logit), event_dim=event_dim, per=per, units=units, validate_args=False)
 
     def at(self, loc: Tensor) -> Self:
-        return type(self)(loc, self.logit, self.temperature, event_dim=len(self.event_shape), per=self.per)
+        event_dim = len(self.event_shape)
+        return type(self)(loc, self.logit, self.temperature, event_dim=event_dim, per=self.per, units=self.units)
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         mask = self.relaxed_mask(torch.Size(sample_shape) + self.batch_shape + self.noise_shape)
@@ -57,7 +60,8 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         return torch.sigmoid(-(self.logit + torch.logit(noise)) / self.temperature)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The mask's log probability, linear between the two atoms: its mean is minus the entropy of the rate."""
+        """The mask's log probability, linear between the two atoms: its mean is minus the entropy of the rate, but for the
+        difference of a relaxed mask's mean from the rate, of order temperature squared."""
         mask = getattr(value, "mask", None)
         if mask is None:
             raise NotImplementedError("a relaxed mask cannot be read off a weight: log_prob needs the draw itself")

@@ -1,6 +1,6 @@
-"""What all distributions over one weight share: the weight is a single event, and its input units are its second axis.
+"""What all distributions over one weight share: the weight is a single event, and it has input units.
 
-    loc   [out, in, *kernel]; or [in], where every element is a unit of its own
+    loc   [out, in, *kernel], or laid out otherwise as `InputUnits` says; or [in], where every element is a unit of its own
 
 Noise is shared by input unit (`per` = "input": one number for a whole column) or drawn for every weight.
 """
@@ -14,6 +14,8 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyrodrop.distributions.units import InputUnits
+
 Size = torch.Size | list[int] | tuple[int, ...]
 
 
@@ -24,6 +26,10 @@ class WeightDistribution(TorchDistribution):
         loc: shape ``batch_shape + event_shape``.
         event_dim: how many trailing dimensions of `loc` are one weight; all of them if None.
         per: whether noise belongs to an ``input`` unit or to a single ``weight``.
+        units: where the weight's input units are. Without an axis every weight is a unit of its own.
+
+    Raises:
+        ValueError: a loc without dimensions, or units that a weight of its shape does not have.
     """
 
     arg_constraints = {"loc": constraints.real}  # noqa: RUF012
@@ -35,6 +41,7 @@ class WeightDistribution(TorchDistribution):
         *,
         event_dim: int | None = None,
         per: Literal["input", "weight"] = "weight",
+        units: InputUnits = InputUnits(),  # noqa: B008
         validate_args: bool | None = None,
     ) -> None:
         event_dim = loc.dim() if event_dim is None else event_dim
@@ -45,6 +52,8 @@ class WeightDistribution(TorchDistribution):
         split = loc.dim() - event_dim
         self.loc = loc
         self.per = per
+        self.units = units
+        units.check(loc.shape[split:])
         super().__init__(loc.shape[:split], loc.shape[split:], validate_args=validate_args)
 
     @property
@@ -53,13 +62,13 @@ class WeightDistribution(TorchDistribution):
 
     @property
     def columns(self) -> bool:
-        """Whether noise is shared along columns: one number an input unit of a matrix or a convolution."""
-        return self.per == "input" and len(self.event_shape) > 1
+        """Whether noise is shared by input units: one number per unit of a matrix or a convolution."""
+        return self.per == "input" and self.units.apply_to(self.event_shape)
 
     @property
     def noise_shape(self) -> torch.Size:
         """Shape of one draw's noise: ``[in]``, or the weight's."""
-        return self.event_shape[1:2] if self.columns else self.event_shape
+        return torch.Size([self.units.count(self.event_shape)]) if self.columns else self.event_shape
 
     @property
     def fan_out(self) -> int:
@@ -68,16 +77,11 @@ class WeightDistribution(TorchDistribution):
 
     def over_units(self, noise: Tensor) -> Tensor:
         """Noise ``[..., *noise_shape]``, laid out to broadcast against a weight."""
-        if not self.columns:
-            return noise
-        return noise.unsqueeze(-2).reshape(*noise.shape[:-1], 1, -1, *(1,) * (len(self.event_shape) - 2))
+        return self.units.over(noise, self.event_shape) if self.columns else noise
 
     def sum_units(self, per_weight: Tensor) -> Tensor:
         """Sum over what shares a number of noise: ``[..., *event_shape]`` to ``[..., *noise_shape]``."""
-        if not self.columns:
-            return per_weight
-        first = per_weight.dim() - len(self.event_shape)
-        return per_weight.sum([d for d in range(first, per_weight.dim()) if d != first + 1])
+        return self.units.sum(per_weight, self.event_shape) if self.columns else per_weight
 
     def total(self, per_noise: Tensor) -> Tensor:
         """Sum over a whole draw's noise: ``[..., *noise_shape]`` to ``[...]``."""

@@ -3,6 +3,9 @@
     KL(BernoulliMixture || Normal(0, sigma^2)) =
         sum_k  p_k ||m_k||^2 / (2 sigma^2)  +  K/2 [theta^2 / sigma^2 - 1 - ln(theta^2 / sigma^2)]  -  H(p_k)  +  h(p_k, d_k)
 
+    the same at theta = 0, up to K/2 ln(2 pi e theta^2)  =  E_q[-ln p(W)] - H(masks)  =
+        sum_k  p_k ||m_k||^2 / (2 sigma^2)  +  K/2 ln(2 pi sigma^2)  -  H(p_k)
+
     KL(BernoulliMixture || log-uniform) =
         sum_ij p_j KL(theta^2 / m_ij^2)  -  sum_k [H(p_k) - h(p_k, d_k)]                                    theta > 0
 
@@ -15,8 +18,12 @@ information that overlapping components lose. The form of h follows from writing
 a Gaussian of width d, centred at the prior log odds, times exp(-d^2 / 8) 2 cosh(u / 2): what is left to integrate is
 smooth, so the trapezoidal rule converges geometrically.
 
-KL(alpha) is that of a Gaussian from the log-uniform prior, zero at alpha -> infinity (`log_uniform_kl`). At theta = 0 the
-bracket diverges; it is free of parameters and is left out, so that divergence is known up to a constant.
+KL(alpha) is that of a Gaussian from the log-uniform prior, zero at alpha -> infinity (`log_uniform_kl`).
+
+At theta = 0 the differential entropy of the components, -K/2 ln(2 pi e theta^2) for K weights, is infinite and left out,
+from every prior alike. It depends on the number of weights alone: not on M, nor on the rates, nor on the prior, whose
+scale may be learned with the weights (ARD with a hyperprior, the horseshoe). It is what a point mass leaves out too, so
+with rate 0 this is minus the log prior density at M.
 """
 
 from __future__ import annotations
@@ -31,7 +38,7 @@ from pyrodrop.distributions import BernoulliMixture, LogUniform, PooledNormal, R
 from pyrodrop.divergences.log_uniform import from_log_uniform, log_uniform_convention
 from pyrodrop.divergences.table import EXACT, Convention, pair, refuse
 
-ATOMS = Convention("up_to_constant", "theta -> 0: the divergent constant of the atoms is left out")
+ATOMS = Convention("up_to_constant", "theta -> 0: K/2 ln(2 pi e theta^2) of K weights is left out")
 RELAXED = Convention("up_to_constant", f"{ATOMS.detail}; the divergence is the mask's, draws are of its relaxation")
 
 
@@ -49,7 +56,14 @@ def _from_normal(q: BernoulliMixture, p: Normal) -> Tensor:
     if q.theta > 0:
         ratio = q.theta**2 / variance
         per_weight = per_weight + (ratio - 1 - ratio.log()) / 2
+    else:
+        per_weight = per_weight + torch.log(2 * math.pi * _distinct(p.scale) ** 2) / 2
     return q.total_weights(per_weight) - q.total(information(q))
+
+
+def _distinct(values: Tensor) -> Tensor:
+    """One of each entry that an expanded tensor repeats, broadcast to the same: a logarithm of few numbers, not of many."""
+    return values[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in values.stride())]
 
 
 @pair(BernoulliMixture, LogUniform, log_uniform_convention)

@@ -23,13 +23,14 @@ class Convention:
     """What a divergence's number means.
 
     Attributes:
-        kind: ``exact``; ``approximate``, off by at most `error` nats per weight; or ``up_to_constant``, so that it can
-            be compared only with divergences that leave out the same constant.
+        kind: ``exact``; ``approximate``, off by at most `error` nats per weight; ``up_to_constant``, so that it can
+            be compared only with divergences that leave out the same constant; or ``objective``, what training minimised,
+            which is no bound and is compared with nothing.
         detail: the constant or the approximation, in words; empty if exact.
         error: bound on an approximation's error, in nats per weight.
     """
 
-    kind: Literal["exact", "approximate", "up_to_constant"]
+    kind: Literal["exact", "approximate", "up_to_constant", "objective"]
     detail: str = ""
     error: float | None = None
 
@@ -42,8 +43,8 @@ class NoDivergence(ValueError):
 
 
 EXACT = Convention("exact")
-POINT = Convention("up_to_constant", "a point mass: minus the log prior density at the point")
-_ORDER = ("exact", "approximate", "up_to_constant")
+POINT = Convention("up_to_constant", "a point mass: K/2 ln(2 pi e theta^2) of K weights at theta -> 0 is left out")
+_ORDER = ("exact", "approximate", "up_to_constant", "objective")
 
 Tag = Convention | Callable[[Any, Any], Convention]
 Reason = str | Callable[[Any, Any], str | None]

@@ -15,6 +15,7 @@ import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
+from torch.distributions import constraints
 
 from pyrodrop.priors.gaussian import check_positive
 from pyrodrop.priors.prior import Prior, full
@@ -59,6 +60,12 @@ class StudentT(Prior):
         return f"StudentT(df={self.df:g}, scale={self.scale:g})"
 
 
+class _OverAllNumbers(dist.MixtureSameFamily):  # type: ignore[misc]
+    """A mixture whose support automatic guides and HMC know a map to: the real line, as its components'."""
+
+    support = constraints.real
+
+
 class ScaleMixture(Prior):
     """A wide and a narrow Gaussian.
 
@@ -78,7 +85,7 @@ class ScaleMixture(Prior):
         scales = torch.stack([full(shape, self.wide, like), full(shape, self.narrow, like)], -1)
         probs = torch.stack([full(shape, self.mix, like), full(shape, 1 - self.mix, like)], -1)
         components = dist.Normal(torch.zeros_like(scales), scales)
-        return dist.MixtureSameFamily(dist.Categorical(probs), components).to_event(len(shape))
+        return _OverAllNumbers(dist.Categorical(probs), components).to_event(len(shape))
 
     def describe(self) -> str:
         return f"{type(self).__name__}(wide={self.wide:g}, narrow={self.narrow:g}, mix={self.mix:g})"

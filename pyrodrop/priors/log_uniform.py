@@ -31,8 +31,9 @@ class LogUniform(Prior):
     only with others under this prior. It warns of that once. Proper relatives: `ARD`, `Horseshoe`.
 
     Args:
-        kl: form of the divergence from a Gaussian: ``exact``, or the published approximations ``molchanov`` (error
-            .0094 a weight) and ``kingma`` (alpha <= 1 only, error .041).
+        kl: form of the divergence from a Gaussian: ``exact``, evaluated by a minimax rational approximation whose error per
+            weight is below 1e-10 in float64 and 2e-6 in float32 (`pyrodrop.divergences.log_uniform_kl`); or the published
+            approximations ``molchanov`` (error .0094 per weight) and ``kingma`` (alpha <= 1 only, error .041).
     """
 
     _warned = False

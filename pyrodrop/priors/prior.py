@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
+
+from pyrodrop.distributions.units import InputUnits
 
 
 class Prior(ABC):
@@ -17,6 +21,15 @@ class Prior(ABC):
     `expand` alone.
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for method in (cls.for_site, cls.hyper_sites):
+            if len(inspect.signature(method).parameters) < 4:
+                raise TypeError(
+                    f"a prior is told where a weight's input units are, {method.__name__}(self, name, like, units=None); "
+                    f"{cls.__name__}.{method.__name__} takes no units: add the argument"
+                )
+
     @abstractmethod
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         """The prior of a weight of this shape: a distribution with that `event_shape`.
@@ -26,11 +39,11 @@ class Prior(ABC):
             like: a tensor whose dtype and device the distribution takes; torch's defaults if None.
         """
 
-    def for_site(self, name: str, like: Tensor) -> TorchDistribution:
-        """The prior of the weight `name`, shaped as `like`."""
+    def for_site(self, name: str, like: Tensor, units: InputUnits | None = None) -> TorchDistribution:
+        """The prior of the weight `name`, shaped as `like`; `units` says where its input units are, if that is known."""
         return self.expand(*like.shape, like=like)
 
-    def hyper_sites(self, name: str, like: Tensor) -> dict[str, Tensor]:
+    def hyper_sites(self, name: str, like: Tensor, units: InputUnits | None = None) -> dict[str, Tensor]:
         """Names of the positive hyperparameters that `for_site` draws, with where a guide's factor should start."""
         return {}
 

@@ -1,8 +1,10 @@
-"""Flipout: one weight draw a minibatch, made nearly independent between examples by random signs.
+"""Flipout: one weight draw per minibatch, made nearly independent between examples by random signs.
 
-    y_n = f(x_n, m) + r_n f(x_n s_n, w - m),   w ~ q,   r_n, s_n signs, one an output and an input unit
+    y_n = f(x_n, m) + r_n f(x_n s_n, w - m),   w ~ q,   r_n, s_n signs, one per output and input unit
 
-Wen, Vicol, Ba, Tran & Grosse (2018), eq. 4. Needs a perturbation w - m that is independent between weights and symmetric.
+Wen, Vicol, Ba, Tran & Grosse (2018), eq. 4. Needs a perturbation w - m that is independent between weights and symmetric;
+then m + r_n s_n^T (w - m) is a draw of q too. All rows of an example (tokens, nodes, positions) share its signs, so that
+every example's outputs have the distribution that a weight draw gives them, all rows together.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from pyrodrop.reparam.maps import LinearMap
 class FlipoutReparam(LazyReparam):
     """Flip the signs of one draw's deviations by example: mean field, type B and sparse posteriors."""
 
+    def keeps(self, q: Any) -> bool:
+        return True
+
     def push(self, q: Any, at: LinearMap) -> Tensor:
         independent = isinstance(q, MultiplicativeNormal) or (
             isinstance(q, Independent) and isinstance(q.base_dist, Normal)
@@ -30,11 +35,11 @@ class FlipoutReparam(LazyReparam):
                 "flipout needs deviations that are independent between weights and symmetric, as of MeanField, type B or "
                 f"SparseDropout; got {type(q).__name__}: use estimator='local' or 'per_example'"
             )
-        deviation = q.rsample() - q.mean
+        deviation = at.once("deviation", lambda: q.rsample() - q.mean, per_example=False)
         y = at.f(at.x * at.unit_noise(lambda shape: _signs(shape, at.x)), deviation)
-        examples = y.shape[:-1] if at.outputs == -1 else y.shape[:1]
-        outputs = y.shape[at.outputs]
-        return at.f(at.x, q.mean) + at.over_outputs(_signs(torch.Size((*examples, outputs)), y)) * y
+        shape = torch.Size((*at.batch, y.shape[at.outputs]))
+        signs = at.once(f"axis {1 - at.axis}", lambda: _signs(shape, y))
+        return at.f(at.x, q.mean) + at.over_outputs(signs) * y
 
 
 def _signs(shape: torch.Size, like: Tensor) -> Tensor:

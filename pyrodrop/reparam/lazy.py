@@ -1,15 +1,26 @@
-"""A weight that has not been drawn: it knows its law, and how its noise is to be shared over a minibatch.
+"""A weight that has not been drawn: it knows its distribution, and how its noise is to be shared over a minibatch.
 
 `LazyWeight` is a `torch.Tensor` without storage. A linear map of it (`F.linear`, `F.conv2d`, ``x @ W.T`` ...) is handed to
-the strategy, which draws what the map needs; any other operation realises one draw, which is kept. A weight that goes
-through two linear maps is refused, since its two noises would not be one weight's: use `shared`.
+the strategy, which draws what the map needs: noise per example, the same for all rows of an example. Where that cannot be,
+one draw of the weight is realised, kept, and serves the whole minibatch:
+
+    an operation that is no linear map (an embedding, a recurrent cell)
+    no axis of the map's input counts examples, as after merging examples and rows
+    the noise is by input unit, and the map runs along another axis of the weight
+
+Each is the distribution of a weight draw; only the gradient's variance is larger. A weight that goes through several maps
+keeps its noise. Where that noise was the activations' own (Gaussian weights under `local`), or one of several uses would
+have to be realised after another was not, the uses would be of different weights, and that is refused.
 
 `LazyLaw` wraps the site's distribution on both sides. The guide's draws lazy weights; the model's, handed such a weight,
-scores it by minus the divergence of the weight's law from its own, so that every ELBO of Pyro gets that divergence, once.
+scores it by minus the divergence of the weight's distribution from its own, so that every ELBO of Pyro gets that
+divergence, once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +30,7 @@ from torch import Tensor
 from torch.distributions import Distribution, register_kl
 from torch.utils._pytree import tree_map
 
+from pyrodrop.distributions.bernoulli_mixture import is_constant
 from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import divergence
 from pyrodrop.reparam.maps import LinearMap, recognise
@@ -28,7 +40,7 @@ class LazyReparam(Reparam):
     """Base of the strategies: wraps a site's distribution, in guide and model alike.
 
     Attributes:
-        one_weight: whether all maps of a lazy weight see one and the same draw, so that it may go through several.
+        one_weight: whether everything that is done with a lazy weight sees one and the same draw.
     """
 
     one_weight = False
@@ -37,14 +49,21 @@ class LazyReparam(Reparam):
         """f(x, w) for w ~ q with this strategy's noise; without bias."""
         raise TypeError(f"{type(self).__name__} is a strategy without push(q, at)")
 
+    def pushes(self, q: Any, at: LinearMap) -> bool:
+        """Whether this strategy has noise for this map; if not, the weight is realised."""
+        return True
+
+    def keeps(self, q: Any) -> bool:
+        """Whether a second map of the weight can be given the noise of the first."""
+        return False
+
     def whole(self, q: Any) -> Tensor:
         """One draw of the weight itself, for what is no linear map."""
         return q.rsample()  # type: ignore[no-any-return]
 
     def bias(self, q: Distribution, at: LinearMap) -> Tensor:
-        """A bias with law q, one draw an example."""
-        rows = at.x.shape[:-1] if at.outputs == -1 else at.x.shape[:1]
-        return at.over_outputs(q.expand(rows).rsample())
+        """A bias with distribution q, one draw per example."""
+        return at.over_outputs(at.once("bias", lambda: q.expand(at.batch).rsample()))
 
     def apply(self, msg: Any) -> Any:
         if msg["is_observed"] or msg["value"] is not None:  # conditioned: there is no noise to share
@@ -53,7 +72,7 @@ class LazyReparam(Reparam):
 
 
 class LazyWeight(torch.Tensor):
-    """A weight to be drawn when it is used. See the module's text."""
+    """A weight to be drawn when it is used. See the module's text for how, and when that is refused by a ValueError."""
 
     law: LazyLaw
     transposed: bool
@@ -71,15 +90,14 @@ class LazyWeight(torch.Tensor):
 
     def realise(self) -> Tensor:
         """One draw of the weight, the same every time."""
-        if self.law.used_up and not self.drawn:
-            raise RuntimeError(_USED_TWICE.format(name=self.law.name))
         if not self.drawn:
+            self.law.check_unused()
             self.drawn.append(self.law.strategy.whole(self.law.law))
         return self.drawn[0].mT if self.transposed else self.drawn[0]
 
     def unbatched(self) -> LazyWeight:
         """The weight of one particle, whose maps are handed the particles as further examples."""
-        return LazyWeight(self.law.unbatched(), self.transposed)
+        return LazyWeight(self.law.unbatched(), self.transposed) if self.law.batch_shape else self
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         with torch._C.DisableTorchFunctionSubclass():
@@ -99,6 +117,10 @@ class LazyWeight(torch.Tensor):
                 continue
             at = recognise(func, args, kwargs, weight)
             if at is not None:
+                at = (
+                    None if isinstance(at.x, LazyWeight) else weight.law.place(at)
+                )  # a product of two weights has no rows
+            if at is not None:
                 return weight._map(at)
         plain, named = tree_map(lambda a: a.realise() if isinstance(a, LazyWeight) else a, (args, kwargs))
         return func(*plain, **named)
@@ -108,33 +130,76 @@ class LazyWeight(torch.Tensor):
         raise RuntimeError(f"{func} reached a lazy weight past its realisation; it has no numbers yet")
 
     def _map(self, at: LinearMap) -> Tensor:
-        if self.law.used_up:
-            raise RuntimeError(_USED_TWICE.format(name=self.law.name))
-        self.law.uses += 1
-        y = self.law.strategy.push(self.law.law, at)
+        law = self.law
+        y = at.f(at.x, law.law.loc) if is_constant(law.law) else law.strategy.push(law.law, at)
         if isinstance(at.bias, LazyWeight):
-            y = y + at.bias.law.strategy.bias(at.bias.law.law, at)
+            y = y + at.bias._as_bias(at)
         elif at.bias is not None:
             y = y + at.over_outputs(at.bias)
         return at.finish(y)
 
+    def _as_bias(self, at: LinearMap) -> Tensor:
+        """This bias of a map, laid out to be added to its output: one draw per example, or what it was realised as."""
+        law = self.law
+        if self.drawn or is_constant(law.law):
+            return at.over_outputs(self.realise())
+        law.pushed = True
+        return law.strategy.bias(law.law, replace(at, kept=law.kept))
+
 
 class LazyLaw(TorchDistribution):
-    """The law of a lazy weight, or the prior that scores one."""
+    """The distribution of a lazy weight, or the prior that scores one.
+
+    Attributes:
+        examples: for each linear map that the weight goes through, the axis of the map's input that counts examples; None
+            for a map where none does. None instead of a sequence: the first axis, of all maps.
+    """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012
     has_rsample = True
 
     def __init__(self, law: Any, strategy: LazyReparam, name: str, batch_shape: Size | None = None) -> None:
         self.law, self.strategy, self.name = law, strategy, name
-        self.uses = 0
+        self.examples: Sequence[int | None] | None = None
+        self.maps, self.pushed = 0, False  # linear maps so far, and whether one was given noise
+        self.kept: dict[str, Tensor] = {}
         self._divergences: list[tuple[LazyLaw, Tensor]] = []
         super().__init__(law.batch_shape if batch_shape is None else torch.Size(batch_shape), law.event_shape, False)
 
-    @property
-    def used_up(self) -> bool:
-        """Whether a further use would need the noise of an earlier one, which is not kept."""
-        return self.uses > 0 and not self.strategy.one_weight
+    def place(self, at: LinearMap) -> LinearMap | None:
+        """A map of the weight with its axis of examples, or None where the weight is to be realised.
+
+        Raises:
+            ValueError: an earlier map was given noise that this one cannot be given.
+        """
+        number, self.maps = self.maps, self.maps + 1
+        placed: LinearMap | None = at
+        if not self.strategy.one_weight:
+            placed = self._at_examples(at, number)
+        if is_constant(self.law):
+            return placed if isinstance(at.bias, LazyWeight) else at
+        if placed is None or not self.strategy.pushes(self.law, placed):
+            return None
+        if not self.strategy.keeps(self.law):
+            self.check_unused()
+        self.pushed = True
+        return placed
+
+    def check_unused(self) -> None:
+        """Raise a ValueError if a map was given noise that a further use would have to share and cannot."""
+        if self.pushed and not self.strategy.one_weight:
+            raise ValueError(
+                f"weight {self.name!r} is used a second time, and its noise by example cannot be the same in both uses: "
+                "train a tied or recurrent weight with estimator='shared', and predict with joint=True; if it is the prior "
+                "that uses it, wrap model and guide both, as reparam.reparameterize does"
+            )
+
+    def _at_examples(self, at: LinearMap, number: int) -> LinearMap | None:
+        if self.examples is None:
+            return replace(at, kept=self.kept)
+        if None in self.examples or number >= len(self.examples):
+            return None
+        return at.at_examples(self.examples[number], self.kept)  # type: ignore[arg-type]
 
     @property
     def like(self) -> Tensor:
@@ -147,14 +212,17 @@ class LazyLaw(TorchDistribution):
         return self.law.support
 
     def expand(self, batch_shape: Size, _instance: None = None) -> LazyLaw:
-        return LazyLaw(self.law.expand(torch.Size(batch_shape)), self.strategy, self.name)
+        return self._of(self.law.expand(torch.Size(batch_shape)))
 
     def unbatched(self) -> LazyLaw:
         """The law of one of a batch of equal ones."""
-        if not self.batch_shape:
-            return self
-        one = self.law
-        return LazyLaw(_first(one, len(self.batch_shape)), self.strategy, self.name)
+        return self._of(_first(self.law, len(self.batch_shape))) if self.batch_shape else self
+
+    def _of(self, law: Any) -> LazyLaw:
+        """Another distribution of the same site."""
+        lazy = LazyLaw(law, self.strategy, self.name)
+        lazy.examples = self.examples
+        return lazy
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         if torch.Size(sample_shape):
@@ -168,7 +236,7 @@ class LazyLaw(TorchDistribution):
         if value.law is not self:
             return -value.law.divergence(self)
         if not self._divergences:
-            raise RuntimeError(
+            raise ValueError(
                 f"site {self.name!r} is reparameterised in the guide and not in the model, whose prior would score another "
                 "draw than the likelihood's; wrap both, as reparam.reparameterize(model, guide, strategy) does"
             )
@@ -204,11 +272,6 @@ def _swaps(func: Any, axes: tuple[Any, ...]) -> bool:
     return not axes or {axis % 2 for axis in axes} == {0, 1}
 
 
-_USED_TWICE = (
-    "weight {name!r} is used a second time: with noise by example its two uses would be two different weights. Train a tied "
-    "or recurrent weight with estimator='shared'; if it is the prior that uses it, wrap model and guide both, as "
-    "reparam.reparameterize does"
-)
 _TENSOR: Any = torch.Tensor
 _PROPERTIES = (
     "shape",

@@ -1,14 +1,23 @@
 """The local reparameterisation trick: noise on activations, independent between examples.
 
     independent Gaussian weights          y = f(x, m) + sqrt(f(x^2, v)) zeta
-    input units scaled or dropped         y = f(x s, m),           s one number an example and input unit
+    input units scaled or dropped         y = f(x s, m),           s one number per example and input unit
     Bernoulli mixture, theta > 0          y = f(x z, m) + theta sqrt(f(x^2, 1)) zeta
     DropConnect                           y ~ N(f(x, p m), f(x^2, p (1-p) m^2 + theta^2))            approximate: moments
-    factor Gaussian                       y = f(x, m) + sum_r e_r f(x, F_r) + sqrt(f(x^2, v)) zeta,  e one an example
+    factor Gaussian                       y = f(x, m) + sum_r e_r f(x, F_r) + sqrt(f(x^2, v)) zeta,  e one per example
 
-Kingma, Salimans & Welling (2015), eq. 6-7, and section 3 for types A and B; DropConnect by moments as Wan et al. (2013). For
-fully connected layers each example's output has the law of a weight of its own. For convolutions the first line keeps the
-marginals and drops the correlation between positions that one weight's noise would have.
+Kingma, Salimans & Welling (2015), eq. 6-7, and section 3 for types A and B; DropConnect by moments as Wan et al. (2013).
+A fully connected layer on ``[N, in]`` gives every example's outputs the distribution that a weight of its own gives them
+(DropConnect: its mean and variance). Where an example has several rows that share the weight, as tokens, nodes or positions
+of a convolution have, it depends on whose the noise is:
+
+    s and e         one per example, the same for all of its rows: the distribution of a weight draw, all rows together
+    zeta            one per row: every row alone has the right distribution, and the correlation of an example's rows,
+                    Cov(y_t, y_u) = sum_i x_ti x_ui v_i per output, is dropped
+
+With zeta and several rows the objective is therefore that of another posterior, over activations, as is usual for
+convolutions; training under `shared`, `per_example` or `flipout` is on the posterior over weights, and so are the ELBO and
+joint predictions after any of them.
 """
 
 from __future__ import annotations
@@ -34,18 +43,31 @@ from pyrodrop.reparam.maps import LinearMap
 
 
 class LocalReparam(LazyReparam):
-    """Draw activations instead of weights; see the module's text for each law.
+    """Draw activations instead of weights; see the module's text for each posterior.
 
     Use it by `reparameterize`, or in ``poutine.reparam`` around model *and* guide.
     """
+
+    def pushes(self, q: Any, at: LinearMap) -> bool:
+        return at.fits(q) if getattr(q, "columns", False) else not isinstance(q, RelaxedBernoulliMixture)
+
+    def keeps(self, q: Any) -> bool:
+        return getattr(q, "columns", False) and getattr(q, "theta", 0.0) == 0
 
     def push(self, q: Distribution, at: LinearMap) -> Tensor:
         return push_locally(q, at)
 
 
+def draws_by_row(q: Any) -> bool:
+    """Whether the noise of a weight with posterior q is drawn for every row of an example by itself (zeta above)."""
+    if isinstance(q, BernoulliMixture):
+        return q.theta > 0 or not (q.columns or never_drops(q.drop_rate))
+    return not isinstance(q, CorrelatedNormal)
+
+
 @functools.singledispatch
 def push_locally(q: Any, at: LinearMap) -> Tensor:
-    """f(x, w) for one weight w ~ q an example, without drawing weights."""
+    """f(x, w) for one weight w ~ q per example, without drawing weights."""
     raise ValueError(
         f"the local estimator does not know how {type(q).__name__} goes through a linear map; use estimator='per_example' "
         "or 'shared'"
@@ -66,6 +88,8 @@ def _multiplicative(q: MultiplicativeNormal, at: LinearMap) -> Tensor:
 
 @push_locally.register
 def _correlated(q: CorrelatedNormal, at: LinearMap) -> Tensor:
+    if not q.columns:  # every weight has a scale of its own
+        return _gaussian(at, q.mean, q.variance)
     deviation = torch.exp(q.log_alpha / 2)
     scale = at.unit_noise(lambda shape: 1 + deviation * torch.randn(shape, dtype=at.x.dtype, device=at.x.device))
     return at.f(at.x * scale, q.loc)
@@ -92,10 +116,9 @@ def _relaxed(q: RelaxedBernoulliMixture, at: LinearMap) -> Tensor:
 @push_locally.register
 def _low_rank(q: LowRankNormal, at: LinearMap) -> Tensor:
     y = _gaussian(at, q.loc, q.diagonal.reshape(q.event_shape))
-    examples = at.x.shape[:-1] if at.outputs == -1 else at.x.shape[:1]
     for column in q.factor.unbind(-1):
-        factor = torch.randn(examples, dtype=y.dtype, device=y.device)
-        y = y + factor.reshape(*examples, *(1,) * (y.dim() - len(examples))) * at.f(at.x, column.reshape(q.event_shape))
+        factor = torch.randn(at.batch, dtype=y.dtype, device=y.device)
+        y = y + at.over_examples(factor) * at.f(at.x, column.reshape(q.event_shape))
     return y
 
 

@@ -1,13 +1,14 @@
 """Linear maps of a weight as networks write them, brought to one form: y = f(x, w) + bias.
 
 A call of PyTorch is recognised by its function, whatever its calling form. What noise needs to know of a map is which
-entries of x are input units and how many examples there are.
+entries of x are input units, which axis of the weight they are contracted with, and which axis of x counts examples: the
+other axes are rows within an example (tokens, nodes, positions), which share the weight.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,76 +21,128 @@ class LinearMap:
     """One use of a weight.
 
     Attributes:
-        x: the input, examples first.
-        f: linear in both of its arguments; f(x, w) is the output without bias, ``[examples, outputs, ...]``.
+        x: the input.
+        f: linear in both of its arguments; f(x, w) is the output without bias, with as many axes as x.
         units: axis of x that holds the input units.
         outputs: axis of the output that holds the output units.
-        groups: of a convolution; unit k of a group stands at k, k + in, k + 2 in ... along the axis.
+        axis: axis of the weight that x is contracted with: 1 for ``[out, in, ...]``, 0 for ``[in, out, ...]``.
         bias: added to the output, or None.
         finish: brings the output to the form that the caller expects.
+        examples: axis of x, and of the output, that counts examples; None for a single vector x.
+        kept: noise that earlier maps of the same weight have drawn, by name.
     """
 
     x: Tensor
     f: Callable[[Tensor, Tensor], Tensor]
     units: int
     outputs: int
-    groups: int = 1
+    axis: int = 1
     bias: Tensor | None = None
     finish: Callable[[Tensor], Tensor] = lambda y: y
+    examples: int | None = 0
+    kept: dict[str, Tensor] = field(default_factory=dict)
+
+    def at_examples(self, axis: int, kept: dict[str, Tensor]) -> LinearMap | None:
+        """This map with its examples along that axis of x; None if x has other entries there."""
+        possible = axis < self.x.dim() - 1 if self.units == -1 else axis == 0
+        return replace(self, examples=axis, kept=kept) if possible else None
+
+    @property
+    def batch(self) -> torch.Size:
+        """``[N]``, the number of examples, or ``[]`` for a single vector."""
+        return torch.Size([] if self.examples is None else [self.x.shape[self.examples]])
+
+    def once(self, name: str, draw: Callable[[], Tensor], *, per_example: bool = True) -> Tensor:
+        """Noise ``[N, ...]`` by `draw`, or of any shape if it is not per example; what an earlier map of the same weight
+        has drawn, if one has.
+
+        Raises:
+            ValueError: the earlier map had another number of examples.
+        """
+        if name not in self.kept:
+            self.kept[name] = draw()
+        found = self.kept[name]
+        if per_example and found.shape[: len(self.batch)] != self.batch:
+            raise ValueError(
+                f"a weight with noise per example is used for {len(found)} and then for {self.batch[0]} examples, and its "
+                "two uses would be two different weights; use estimator='shared', and joint=True in prediction"
+            )
+        return found
+
+    def fits(self, q: Any) -> bool:
+        """Whether the units that q has noise for are those of x: not if a weight is used along its other axis."""
+        return q.units.axis == self.axis and q.noise_shape[0] == self.x.shape[self.units]
 
     def unit_noise(self, draw: Callable[[torch.Size], Tensor]) -> Tensor:
-        """One number an example and input unit, by `draw` of a shape ``[..., units]``, laid out to multiply x."""
-        if self.units == -1:
-            return draw(self.x.shape)
-        per_group = draw(torch.Size((self.x.shape[0], self.x.shape[1] // self.groups)))
-        return per_group.repeat(1, self.groups).reshape(*per_group.shape[:1], -1, *(1,) * (self.x.dim() - 2))
+        """One number per example and input unit, by `draw` of a shape ``[N, units]``, laid out to multiply x."""
+        shape = torch.Size((*self.batch, self.x.shape[self.units]))
+        return self.over_inputs(self.once(f"axis {self.axis}", lambda: draw(shape)))
+
+    def over_inputs(self, per_input: Tensor) -> Tensor:
+        """Numbers ``[units]`` or ``[N, units]`` laid out to broadcast against x."""
+        return self._laid_out(per_input, self.units)
 
     def over_outputs(self, per_output: Tensor) -> Tensor:
-        """Numbers ``[out]`` or ``[examples, out]`` laid out to broadcast against the output."""
-        if self.outputs == -1:
-            return per_output
-        return per_output.reshape(*per_output.shape, *(1,) * (self.x.dim() - 2))
+        """Numbers ``[out]`` or ``[N, out]`` laid out to broadcast against the output."""
+        return self._laid_out(per_output, self.outputs)
+
+    def over_examples(self, per_example: Tensor) -> Tensor:
+        """Numbers ``[N]`` laid out to broadcast against the output."""
+        return per_example if self.examples is None else self._laid_out(per_example[:, None], -1)
+
+    def _laid_out(self, numbers: Tensor, axis: int) -> Tensor:
+        shape = [1] * self.x.dim()
+        shape[axis] = numbers.shape[-1]
+        if numbers.dim() > 1:
+            shape[self.examples or 0] = numbers.shape[0]
+        return numbers.reshape(shape)
 
 
-def recognise(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], weight: Tensor
-) -> LinearMap | None:
+def recognise(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], weight: Any) -> LinearMap | None:
     """The map that a call of `func` is in `weight`, or None if it is not one that noise can be pushed through."""
     build = _BUILDERS.get(func)
     return None if build is None else build(weight, *args, **kwargs)
 
 
-def _linear(w: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> LinearMap | None:
-    if weight is not w or input is w or weight.dim() != 2:
+def _by_matrix(w: Any, x: Tensor, *, transposed: bool, bias: Tensor | None = None) -> LinearMap:
+    """x W^T, for a `transposed` W as it was drawn, or else x W."""
+    examples = None if x.dim() == 1 else 0
+    if transposed:
+        return LinearMap(x, F.linear, -1, -1, 1, bias, examples=examples)
+    return LinearMap(x, torch.matmul, -1, -1, 0, bias, examples=examples)
+
+
+def _linear(w: Any, input: Tensor, weight: Any, bias: Tensor | None = None) -> LinearMap | None:
+    if weight is not w or input is w or w.dim() != 2:
         return None
-    return LinearMap(input, F.linear, -1, -1, bias=bias)
+    return _by_matrix(w, input, transposed=not w.transposed, bias=bias)
 
 
-def _matmul(w: Tensor, input: Tensor, other: Tensor, **_: Any) -> LinearMap | None:
-    if other is w and getattr(w, "transposed", False) and input is not w:  # x @ W.T
-        return LinearMap(input, F.linear, -1, -1)
-    if (
-        input is w and not getattr(w, "transposed", False) and other is not w and w.dim() == 2 and other.dim() <= 2
-    ):  # W @ x
-        return LinearMap(
-            other.T if other.dim() == 2 else other, F.linear, -1, -1, finish=lambda y: y.T if y.dim() == 2 else y
-        )
-    return None
+def _matmul(w: Any, input: Any, other: Any, **_: Any) -> LinearMap | None:
+    if input is other or w.dim() != 2:
+        return None
+    if other is w:
+        return _by_matrix(w, input, transposed=w.transposed)
+    if other.dim() > 2:
+        return None
+    if other.dim() == 1:
+        return _by_matrix(w, other, transposed=not w.transposed)
+    return replace(_by_matrix(w, other.T, transposed=not w.transposed), finish=lambda y: y.T)  # W X = (X^T W^T)^T
 
 
-def _addmm(
-    w: Tensor, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
-) -> LinearMap | None:
+def _addmm(w: Any, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> LinearMap | None:
+    if input is w or beta != 1 or alpha != 1:
+        return None
     found = _matmul(w, mat1, mat2)
-    if found is None or beta != 1 or alpha != 1 or input is w:
+    if found is None:
         return None
     done = found.finish
-    return LinearMap(found.x, found.f, -1, -1, finish=lambda y: done(y) + input)
+    return replace(found, finish=lambda y: done(y) + input)
 
 
 def _convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., LinearMap | None]:
     def build(
-        w: Tensor,
+        w: Any,
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
@@ -100,15 +153,44 @@ def _convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., Linear
     ) -> LinearMap | None:
         if weight is not w or input is w:
             return None
-        single = input.dim() == dims + 1
-
-        def f(x: Tensor, kernel: Tensor) -> Tensor:
-            return conv(x, kernel, None, stride, padding, dilation, groups)
-
-        x = input.unsqueeze(0) if single else input
-        return LinearMap(x, f, 1, 1, groups, bias, (lambda y: y.squeeze(0)) if single else (lambda y: y))
+        return _by_kernel(
+            lambda x, kernel: conv(x, kernel, None, stride, padding, dilation, groups), 1, w, input, bias, dims
+        )
 
     return build
+
+
+def _transposed_convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., LinearMap | None]:
+    def build(
+        w: Any,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        dilation: Any = 1,
+    ) -> LinearMap | None:
+        if weight is not w or input is w:
+            return None
+
+        def f(x: Tensor, kernel: Tensor) -> Tensor:
+            return conv(x, kernel, None, stride, padding, output_padding, groups, dilation)
+
+        return _by_kernel(f, 0, w, input, bias, dims)
+
+    return build
+
+
+def _by_kernel(
+    f: Callable[[Tensor, Tensor], Tensor], axis: int, w: Tensor, input: Tensor, bias: Tensor | None, dims: int
+) -> LinearMap | None:
+    if w.dim() != dims + 2:
+        return None
+    if input.dim() == dims + 1:  # a single image
+        return LinearMap(input.unsqueeze(0), f, 1, 1, axis, bias, lambda y: y.squeeze(0))
+    return LinearMap(input, f, 1, 1, axis, bias)
 
 
 _BUILDERS: dict[Callable[..., Any], Callable[..., LinearMap | None]] = {
@@ -116,6 +198,9 @@ _BUILDERS: dict[Callable[..., Any], Callable[..., LinearMap | None]] = {
     F.conv1d: _convolution(F.conv1d, 1),
     F.conv2d: _convolution(F.conv2d, 2),
     F.conv3d: _convolution(F.conv3d, 3),
+    F.conv_transpose1d: _transposed_convolution(F.conv_transpose1d, 1),
+    F.conv_transpose2d: _transposed_convolution(F.conv_transpose2d, 2),
+    F.conv_transpose3d: _transposed_convolution(F.conv_transpose3d, 3),
     torch.addmm: _addmm,
     torch.Tensor.addmm: _addmm,
     **dict.fromkeys(

@@ -1,7 +1,9 @@
-"""Local noise for prediction: the law of every point alone, with the masks of dropout cut from random words.
+"""Local noise for prediction: the distribution of every point alone, with the masks of dropout cut from random words.
 
-`LocalReparam` draws from PyTorch's generator entry by entry; here one noise an example, input unit *and draw* is needed,
-and for Bernoulli dropout at theta = 0 that is what prediction would wait for. All other laws are those of `LocalReparam`.
+`LocalReparam` draws from PyTorch's generator entry by entry; here one noise per example, input unit *and draw* is needed,
+and for Bernoulli dropout at theta = 0 that is what prediction would wait for. All other noise is that of `LocalReparam`,
+whose text says where a point's own distribution is that of a weight draw: for noise by input unit always, for other noise in
+networks whose examples are single rows.
 """
 
 from __future__ import annotations
@@ -34,6 +36,12 @@ class MarginalReparam(LocalReparam):
             return super().push(q, at)
         rate = float(q.drop_rate)
         return at.f(at.x * at.unit_noise(lambda shape: _Masks.apply(self.draw, shape, rate)), q.loc)  # type: ignore[no-untyped-call]
+
+    def whole(self, q: Any) -> Tensor:
+        return _Draws.apply(self.draw, q, torch.Size())  # type: ignore[no-any-return, no-untyped-call]
+
+    def bias(self, q: Any, at: LinearMap) -> Tensor:
+        return at.over_outputs(at.once("bias", lambda: _Draws.apply(self.draw, q, at.batch)))  # type: ignore[no-untyped-call]
 
 
 def check_local_form(name: str, q: Any) -> None:
@@ -70,3 +78,20 @@ class _Masks(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, draw: Tensor, shape: torch.Size, rate: float) -> tuple[Tensor, int]:
         return keep_mask((info.batch_size, *shape), rate, device=draw.device), 0
+
+
+class _Draws(torch.autograd.Function):
+    """Weights of any distribution, one for each of the draws that the surrounding vmap runs over: most samplers fill a
+    tensor in place, which vmap has no rule for."""
+
+    @staticmethod
+    def forward(draw: Tensor, q: Any, batch: torch.Size) -> Tensor:
+        return q.expand(batch).sample()  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        return None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, draw: Tensor, q: Any, batch: torch.Size) -> tuple[Tensor, int]:
+        return q.expand((info.batch_size, *batch)).sample(), 0

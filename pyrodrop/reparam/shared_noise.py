@@ -1,14 +1,15 @@
 """One noise a draw, the same for every example: draws of functions without draws of weights.
 
-    W = M diag(s)      f(x_n, W) = f(x_n s, M)      s one number an input unit, the same for all n
+    W = M diag(s)      f(x_n, W) = f(x_n s, M)      s one number per input unit, the same for all n
 
     Bernoulli, theta = 0, by column     s_k in {0, 1}, P(s_k = 1) = 1 - drop_rate
     the same, relaxed (concrete)        s_k in (0, 1)
     type A                              s_k ~ N(1, alpha_k)
 
-The law is that of drawing W: only the multiplication has moved. It goes to whichever is smaller, the examples' inputs or
-the weight; a layer that is narrower than the number of examples is cheaper multiplied, and then T draws of it are one
-matrix product. Posteriors without such an s (Gaussian ones, DropConnect, theta > 0) have their weights drawn.
+The distribution is that of drawing W: only the multiplication has moved. It goes to whichever is smaller, the examples'
+inputs or the weight; a layer that is narrower than the number of examples is cheaper multiplied, and T draws of it are then
+one matrix product. Posteriors without such an s (Gaussian ones, DropConnect, theta > 0) have their weights drawn, and a
+weight that is used otherwise than along its input units (an embedding's, tied to a linear layer) is multiplied by s itself.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyrodrop.distributions import BernoulliMixture, CorrelatedNormal, RelaxedBernoulliMixture
-from pyrodrop.distributions.bernoulli_mixture import never_drops
 from pyrodrop.masks import keep_mask
 from pyrodrop.reparam.lazy import LazyReparam
 from pyrodrop.reparam.maps import LinearMap
@@ -39,11 +39,13 @@ class SharedNoise(LazyReparam):
     def __init__(self, noise: Tensor) -> None:
         self.noise = noise
 
+    def pushes(self, q: Any, at: LinearMap) -> bool:
+        return at.fits(q)
+
     def push(self, q: Any, at: LinearMap) -> Tensor:
         if weight_is_smaller(at, q.loc):
             return product(at.x, self.whole(q))
-        noise = self.noise if at.units == -1 else self.noise[None]
-        scaled = at.x * at.unit_noise(lambda _: noise)
+        scaled = at.x * at.over_inputs(self.noise)
         return product(scaled, q.loc) if at.f is F.linear else at.f(scaled, q.loc)
 
     def whole(self, q: Any) -> Tensor:
@@ -82,11 +84,6 @@ def _correlated(q: CorrelatedNormal, num_draws: int) -> Tensor | None:
         return None
     noise = torch.randn((num_draws, *q.noise_shape), dtype=q.loc.dtype, device=q.loc.device)
     return 1 + torch.exp(q.log_alpha / 2) * noise
-
-
-def is_constant(q: Any) -> bool:
-    """Whether q is one weight with certainty: dropout at rate 0 and theta = 0."""
-    return isinstance(q, BernoulliMixture) and never_drops(q.drop_rate) and q.theta == 0
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
