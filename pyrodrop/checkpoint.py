@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class Checkpoint:
-    """Saves a `Training` to `path` and restores it: parameters, optimiser, random state, place in the epoch, losses."""
+    """Saves a `Training` to `path` and restores it: parameters, optimiser, buffers, random state, place in the
+    epoch, losses."""
 
     def __init__(self, path: Path, training: Training, settings: dict[str, Any]) -> None:
         self.path, self.training = path, training
@@ -24,6 +25,7 @@ class Checkpoint:
     def save(self) -> None:
         training = self.training
         tensors = {f"parameter.{n}": p for n, p in training.parameters.items()}
+        tensors |= {f"buffer.{n}": b for n, b in training.buffers().items()}
         tensors |= {f"optimizer.{key}": value for key, value in self._optimizer_state().items()}
         tensors["history"] = training.history[: training.done]
         tensors["batches.order"] = training.batches.order
@@ -49,9 +51,17 @@ class Checkpoint:
                 f"the checkpoint {self.path} has done {done} steps already; steps must be at least that, "
                 f"got {len(training.history)}"
             )
+        own = {f"parameter.{n}": p for n, p in training.parameters.items()}
+        own |= {f"buffer.{n}": b for n, b in training.buffers().items()}
+        wrong = [n for n, value in own.items() if n not in tensors or tensors[n].shape != value.shape]
+        if wrong:
+            raise ValueError(
+                f"the checkpoint {self.path} is of another model or guide: what this run has as {', '.join(wrong)} is "
+                "missing there or of another shape"
+            )
         with torch.no_grad():
-            for name, parameter in training.parameters.items():
-                parameter.copy_(tensors[f"parameter.{name}"])
+            for name, value in own.items():
+                value.copy_(tensors[name])
         self._load_optimizer(
             {k.removeprefix("optimizer."): v for k, v in tensors.items() if k.startswith("optimizer.")}
         )

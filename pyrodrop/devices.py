@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from pyrodrop.threads import drawing
+
 
 def resolve(device: str | torch.device) -> torch.device:
     """A device that exists: ``auto`` is the GPU where there is one and the CPU elsewhere.
@@ -32,8 +34,12 @@ def resolve(device: str | torch.device) -> torch.device:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Random numbers from `seed`; afterwards the caller's generators are as they were."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    """Random numbers from `seed`, for this thread alone; afterwards the caller's generators are as they were.
+
+    Raises:
+        RuntimeError: another thread trains: see `pyrodrop.threads`.
+    """
+    with drawing(), torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 

@@ -3,7 +3,9 @@
     fit(models, guides, data, replicates=R)  =  [fit(models[r], guides[r], data[r], seed=seed + r) for r in range(R)]
 
 as one step of stacked parameters (`pyrodrop.stepper.stacked`). Replicates may differ in data of equal shapes, initial
-values, noise, minibatches, drop rates, precisions and scales of Gaussian priors; everything else is the same.
+values, noise, minibatches, drop rates, precisions and scales of Gaussian priors; everything else is the same. They start
+from the weights that the model has, and with ``starts="new"`` from new ones each (`pyrodrop.restart`), as deep ensembles do.
+Every replicate moves the buffers of its own network, running statistics among them.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from torch.distributions import Independent
 
 from pyrodrop.devices import seeded
 from pyrodrop.fitted import Fit, describe
+from pyrodrop.inputs import parts
 from pyrodrop.minibatches import StackedMinibatches
+from pyrodrop.networks.modes import undisturbed
 from pyrodrop.predictive import Prediction
 from pyrodrop.problem import Problem
 from pyrodrop.stepper import Batch, Engine, Name, Untraceable, evaluate, worth_compiling
-from pyrodrop.stepper.graph import trace
+from pyrodrop.stepper.graph import near, trace
 from pyrodrop.stepper.stacked import Stacked, StackedCompiled
 from pyrodrop.training import Controls, LearningRate, Optimizer, Training, optimizer_of
 
@@ -125,27 +129,34 @@ class Stack:
         self.problems, self.settings = problems, settings
         self.batches = StackedMinibatches([p.data for p in problems], settings.batch_size, generators, settings.device)
         batch = self.batches.first()
-        self.each = [
-            problem.parameters(Batch(batch.x[r], batch.y[r], batch.kwargs), settings.precision)
-            for r, problem in enumerate(problems)
-        ]
+        self.each = [problem.parameters(batch.at(r), settings.precision) for r, problem in enumerate(problems)]
+        changed = [problem.changes for problem in problems if problem.changes]
+        if changed:
+            raise _refusal(f"{changed[0]}, which a trace would freeze")
+        samples = self.batches.samples(settings.steps)
+        problems[0].try_([sample.at(0) for sample in samples[1:]], settings.precision)
         self.generators = generators
         self.held = [problem.tensors() for problem in problems]
         for r, (own, held) in enumerate(zip(self.each, self.held, strict=True)):
             shapes = [{n: v.shape for n, v in each.items()} for each in (held, self.held[0])]
             shapes[0] |= {n: p.unconstrained.shape for n, p in own.items()}
             shapes[1] |= {n: p.unconstrained.shape for n, p in self.each[0].items()}
+            for of, problem in zip(shapes, (problems[r], problems[0]), strict=True):
+                of |= {f"moving buffer {n}": b.shape for n, b in problem.moving.named().items()}
             other = sorted(n for n in shapes[0].keys() | shapes[1].keys() if shapes[0].get(n) != shapes[1].get(n))
             if other:
                 raise ValueError(f"replicate {r} differs from replicate 0 in what it is made of: {', '.join(other)}")
 
     def fitting(self) -> int:
         """How many replicates the memory holds, at least 1."""
-        batch = self.batches.first()
-        one = Batch(batch.x[0], batch.y[0], batch.kwargs)
-        graph = trace(*self.problems[0].trained, self.each[0], one, self.settings.precision)
+        first = self.problems[0]
+        batch = self.batches.first().at(0)
+        try:
+            graph = trace(*first.trained, self.each[0], batch, self.settings.precision, first.moving)
+        except Untraceable as error:
+            raise _refusal(str(error)) from error
         weights = sum(p.unconstrained.nbytes for p in self.each[0].values())
-        need = 5 * weights + _peak(graph.module.graph) + self.problems[0].data.x.nbytes
+        need = 5 * weights + _peak(graph.module.graph) + sum(x.nbytes for x in parts(first.data.x))
         budget = self.settings.memory or 0.5 * _available(self.settings.device)
         return max(1, int(budget // need))
 
@@ -156,15 +167,16 @@ class Stack:
             name: torch.stack([own[name].unconstrained.detach() for own in self.each]).requires_grad_()
             for name in self.each[0]
         }
-        optimizer = optimizer_of(self.stacked, settings.optimizer, settings.lr)
+        optimizer = optimizer_of(self.stacked, settings.optimizer, settings.lr, stacked=True)
         self.engine = engine = Stacked(
             self.problems[0].trained, self.each[0], list(self.stacked.values()), self.held, self.generators, optimizer,
-            settings.precision,
+            settings.precision, [problem.moving for problem in self.problems],
         )  # fmt: skip
-        self._verify(engine)
+        for batch in self.batches.samples(settings.steps):
+            self._verify(engine, batch)
         return Training(
             self.stacked, self.batches, optimizer, settings.controls, settings.steps,
-            first=engine, choose=lambda batch, steps: self._choose(engine, batch, steps),
+            first=engine, choose=lambda batches, steps: self._choose(engine, batches, steps),
             title=f"{count} x {describe(self.problems[0].guide).split('(')[0]}", replicates=(count,),
         )  # fmt: skip
 
@@ -179,6 +191,8 @@ class Stack:
             for name, values in self.stacked.items():
                 for own, value in zip(self.each, values, strict=True):
                     own[name].unconstrained.copy_(value)
+        for r, problem in enumerate(self.problems):
+            problem.moving.take([buffer[r] for buffer in self.engine.buffers])
         history = training.history.cpu()
         fits = [
             Fit(
@@ -192,6 +206,8 @@ class Stack:
                     "guide": describe(problem.guide),
                     "seed": seeds[r],
                     "num_data": len(problem.data),
+                    "noise_by_row": problem.noise_by_row(),
+                    "data_fingerprint": problem.data.fingerprint,
                     "batch_size": self.batches.size,
                     "engine": training.engine.name,
                     "replicates": count,
@@ -204,43 +220,57 @@ class Stack:
         lived = self.engine.lived.tolist()
         return fits, {r: lived[r] for r in (~self.engine.alive).nonzero().flatten().tolist()}
 
-    def _choose(self, engine: Stacked, batch: Batch, steps: int) -> Engine:
+    def _choose(self, engine: Stacked, batches: Sequence[Batch], steps: int) -> Engine:
         name = self.settings.engine
         if name == "traced" or (
-            name == "auto" and not worth_compiling(engine.graph(batch).graph, steps, len(self.held))
+            name == "auto" and not worth_compiling(engine.graph(batches[0]).graph, steps, len(self.held))
         ):
             return engine
         try:
             compiled = StackedCompiled(engine)
-            compiled.prepare(batch)
+            for batch in batches:
+                compiled.prepare(batch)
             return compiled
         except Untraceable as error:
             _log.warning("training replicates without compiling: %s", error)
             return engine
 
-    def _verify(self, engine: Stacked) -> None:
-        """Every replicate's loss by the stacked graph is the one that its own model and guide give."""
-        batch = self.batches.first()
-        graph = engine.graph(batch)
+    def _verify(self, engine: Stacked, batch: Batch) -> None:
+        """Every replicate's loss and moved buffers by the stacked graph are those that its own model and guide give."""
         states = [generator.get_state() for generator in self.generators]
-        with torch.no_grad():
-            ours = graph.module(
-                *engine.leaves, batch.x, batch.y, torch.ones(2).to(engine.leaves[0]), *graph.constants, *graph.draw()
-            )[0]
+        try:
+            graph = engine.graph(batch)
+            with torch.no_grad():
+                controls = torch.ones(2).to(engine.leaves[0])
+                inputs = (*engine.buffers, *batch.tensors, controls, *graph.constants, *graph.draw())
+                terms, *results = graph.module(*engine.leaves, *inputs)
+        except Exception as error:  # an operation that cannot be mapped over replicates
+            words = str(error) if isinstance(error, Untraceable) else f"it cannot be mapped over replicates: {error}"
+            raise _refusal(words.splitlines()[0]) from error
+        moved = results[len(engine.leaves) :]
         for r, (problem, generator, state) in enumerate(zip(self.problems, self.generators, states, strict=True)):
             generator.set_state(state)
-            one = Batch(batch.x[r], batch.y[r], batch.kwargs)
-            with torch.no_grad(), pyro.validation_enabled(False), seeded(0, batch.x.device):
-                _set_state(state, batch.x.device)
-                terms = evaluate(*problem.trained, one, self.settings.precision)
-            want = torch.stack([terms.nll, terms.kl])
+            with torch.no_grad(), pyro.validation_enabled(False), seeded(0, batch.device):
+                _set_state(state, batch.device)
+                with undisturbed(problem.model, problem.guide):
+                    alone = evaluate(*problem.trained, batch.at(r), self.settings.precision)
+                    buffers = [buffer.detach().clone() for buffer in problem.moving.tensors()]
+            want = torch.stack([alone.nll, alone.kl])
             tolerance = 0.05 if self.settings.precision is not None else 1e-3
-            if not torch.allclose(want, ours[r], rtol=tolerance, atol=1e-4, equal_nan=True):
+            if not torch.allclose(want, terms[r], rtol=tolerance, atol=1e-4, equal_nan=True):
                 raise ValueError(
                     f"replicate {r} differs from replicate 0 in more than replicates can: data, initial values, drop rates, "
                     f"alphas, precisions and scales of Gaussian priors; its loss alone is {want.tolist()}, stacked "
-                    f"{ours[r].tolist()}"
+                    f"{terms[r].tolist()}"
                 )
+            if not all(near(own, got[r], tolerance) for own, got in zip(buffers, moved, strict=True)):
+                raise _refusal("it moves the buffers of its network in another way for many replicates than for one")
+
+
+def _refusal(why: str) -> ValueError:
+    return ValueError(
+        f"replicates are one traced step, for which this model and guide will not do: {why}. Fit one by one"
+    )
 
 
 def _joined(laws: Sequence[Any]) -> Any:
@@ -248,8 +278,14 @@ def _joined(laws: Sequence[Any]) -> Any:
     first = laws[0]
     if isinstance(first, Independent):
         return _joined([law.base_dist for law in laws]).to_event(first.reinterpreted_batch_ndims)
-    own = {n: torch.cat([getattr(law, n) for law in laws]) for n in first.arg_constraints if n in first.__dict__}
-    return type(first)(**own)
+    names = [n for n in first.arg_constraints if n in first.__dict__] or list(first.arg_constraints)
+    try:
+        return type(first)(**{n: torch.cat([getattr(law, n) for law in laws]) for n in names})
+    except (TypeError, AttributeError) as error:
+        raise TypeError(
+            "replicates predict as a mixture of their distributions of y, which is made of the parameters of each; "
+            f"{type(first).__name__} is not made of {', '.join(names) or 'parameters'}: predict with each fit by itself"
+        ) from error
 
 
 def _set_state(state: Tensor, device: torch.device) -> None:

@@ -4,8 +4,8 @@
     traced     the gradient is a graph, replayed operation by operation; the optimiser is torch's
     compiled   gradient and optimiser are one graph, compiled by TorchInductor; on a GPU launched as one CUDA graph
 
-All three draw the same random numbers in the same order. `traced` does Pyro's arithmetic; `compiled` does it in another
-order, and agrees to rounding.
+All three draw the same random numbers in the same order, and move the network's buffers alike. `traced` does Pyro's
+arithmetic; `compiled` does it in another order, and agrees to rounding.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch._decomp import get_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyrodrop.stepper.captured import Captured
-from pyrodrop.stepper.graph import Batch, Graph, Parameter, evaluate, trace
+from pyrodrop.stepper.graph import Batch, Graph, Parameter, evaluate, near, trace
+from pyrodrop.stepper.moving import Moving
 from pyrodrop.stepper.products import turn_narrow_products
 from pyrodrop.stepper.rules import rules_of
 from pyrodrop.stepper.untraceable import Untraceable
 
+Shapes = tuple[torch.Size, ...]
+_A: Any = torch.ops.aten
 Name = Literal["auto", "pyro", "traced", "compiled"]
 NAMES = ("auto", "pyro", "traced", "compiled")
 _log = logging.getLogger("pyrodrop")
@@ -35,7 +39,7 @@ class Plan(NamedTuple):
 
     Attributes:
         first: number of the block's first step, counted from 0.
-        factors: of the likelihood (temperature) and of the weights' divergence.
+        factors: of the log likelihood (its power) and of the weights' divergence.
         rates: learning rate of every parameter group.
     """
 
@@ -78,9 +82,9 @@ class Pyro:
 
     def step(self, batch: Batch, index: int) -> Tensor:
         terms = evaluate(self.model, self.guide, batch, self.precision)
-        temperature, weight = self.plan.factors[index]
+        power, weight = self.plan.factors[index]
         self.optimizer.zero_grad()
-        (temperature * terms.nll + weight * terms.kl_weights + terms.kl_hyper).backward()
+        (power * terms.nll + weight * terms.kl_weights + terms.kl_hyper).backward()
         _set_rates(self.optimizer, self.plan.rates[index])
         self.optimizer.step()
         return torch.stack([terms.nll.detach(), terms.kl.detach()])
@@ -90,7 +94,7 @@ class Pyro:
 
 
 class Traced:
-    """Every step by replaying a graph of the gradient; a graph for each size of minibatch."""
+    """Every step by replaying a graph of the gradient; a graph for each shape of minibatch."""
 
     name = "traced"
 
@@ -101,18 +105,24 @@ class Traced:
         parameters: Mapping[str, Parameter],
         optimizer: torch.optim.Optimizer,
         precision: torch.dtype | None,
+        moving: Moving | None = None,
     ) -> None:
         self.model, self.guide, self.optimizer, self.precision = model, guide, optimizer, precision
-        self.parameters = parameters
+        self.parameters, self.moving = parameters, moving or Moving()
         self.leaves = [p.unconstrained for p in parameters.values()]
-        self._graphs: dict[torch.Size, Graph] = {}
+        self._graphs: dict[Shapes, Graph] = {}
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """What a step moves beside the leaves."""
+        return self.moving.tensors()
 
     def graph(self, batch: Batch) -> Graph:
         """The graph for minibatches of this shape."""
-        shape = batch.x.shape
-        if shape not in self._graphs:
-            self._graphs[shape] = trace(self.model, self.guide, self.parameters, batch, self.precision)
-        return self._graphs[shape]
+        if batch.shapes not in self._graphs:
+            one = trace(self.model, self.guide, self.parameters, batch, self.precision, self.moving)
+            self._graphs[batch.shapes] = one
+        return self._graphs[batch.shapes]
 
     def begin(self, plan: Plan) -> None:
         self.plan = plan
@@ -122,9 +132,11 @@ class Traced:
         graph = self.graph(batch)
         factors = self._factors[index]
         with torch.no_grad():
-            terms, *gradients = graph.module(*self.leaves, batch.x, batch.y, factors, *graph.constants, *graph.draw())
-        for leaf, gradient in zip(self.leaves, gradients, strict=True):
+            inputs = (*self.buffers, *batch.tensors, factors, *graph.constants, *graph.draw())
+            terms, *results = graph.module(*self.leaves, *inputs)
+        for leaf, gradient in zip(self.leaves, results, strict=False):
             leaf.grad = gradient
+        self.moving.take(results[len(self.leaves) :])
         _set_rates(self.optimizer, self.plan.rates[index])
         self.optimizer.step()
         return terms  # type: ignore[no-any-return]
@@ -138,6 +150,10 @@ class Replays(Protocol):
 
     leaves: list[Tensor]
     optimizer: torch.optim.Optimizer
+    precision: torch.dtype | None
+
+    @property
+    def buffers(self) -> list[Tensor]: ...
 
     def graph(self, batch: Batch) -> Any: ...
 
@@ -169,8 +185,9 @@ class Compiled:
             [self.optimizer.state[leaf][name] for name in self.rules[group].state]
             for leaf, group in zip(traced.leaves, self.groups, strict=True)
         ]
-        self._held = [*(leaf.detach() for leaf in traced.leaves), *(s for state in self.state for s in state)]
-        self._programs: dict[torch.Size, tuple[Any, Callable[..., Any]]] = {}
+        leaves, states = [leaf.detach() for leaf in traced.leaves], [s for state in self.state for s in state]
+        self._held = [*leaves, *states, *traced.buffers]
+        self._programs: dict[Shapes, tuple[Any, Callable[..., Any]]] = {}
 
     def begin(self, plan: Plan) -> None:
         rows = [
@@ -188,13 +205,13 @@ class Compiled:
         Raises:
             Untraceable: the compiler fails.
         """
-        if batch.x.shape not in self._programs:
-            self._programs[batch.x.shape] = self._program(batch)
+        if batch.shapes not in self._programs:
+            self._programs[batch.shapes] = self._program(batch)
 
     def step(self, batch: Batch, index: int) -> Tensor:
         self.prepare(batch)
-        graph, program = self._programs[batch.x.shape]
-        inputs = (batch.x, batch.y, self._controls[index], *graph.constants, *graph.draw())
+        graph, program = self._programs[batch.shapes]
+        inputs = (*batch.tensors, self._controls[index], *graph.constants, *graph.draw())
         return program(*self._held, *inputs)[0]  # type: ignore[no-any-return]
 
     def finish(self, steps: int) -> None:
@@ -216,34 +233,62 @@ class Compiled:
         with torch.no_grad():
             noise = graph.shapes()
             controls = torch.ones(2 + sum(rule.numbers for rule in self.rules)).to(self._held[0])
-            inputs = [*held, batch.x, batch.y, controls, *graph.constants, *noise]
-            whole = make_fx(self._update(graph), tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+            inputs = [*held, *batch.tensors, controls, *graph.constants, *noise]
+            update = self._update(graph, len(batch.tensors))
+            whole = make_fx(update, _IN_THE_OPEN, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
             program = compile_graph(whole, inputs, self.options)
-            if not batch.x.is_cuda:
+            self._try(program, graph, held, batch, controls)
+            if not batch.y.is_cuda:
                 return program
             first, last = len(held), len(inputs) - len(noise)
-            return Captured(program, inputs, [first, first + 1, first + 2, *range(last, len(inputs))])
+            return Captured(program, inputs, [*range(first, first + len(batch.tensors) + 1), *range(last, len(inputs))])
 
-    def _update(self, graph: Any) -> Callable[..., list[Tensor]]:
-        """The step as a function of all its inputs that moves parameters and state in place."""
-        count = len(self.traced.leaves)
+    def _try(
+        self, program: Callable[..., Any], graph: Any, held: Sequence[Tensor], batch: Batch, controls: Tensor
+    ) -> None:
+        """Make a step of copies by the program and compare its terms with the graph's."""
+        noise = [torch.full_like(n, _any_number(n)) for n in graph.shapes()]
+        count, buffers = len(self.traced.leaves), len(self.traced.buffers)
+        states = sum(len(state) for state in self.state)
+        given = [*held[:count], *held[count + states : count + states + buffers], *batch.tensors, controls[:2]]
+        want = graph.module(*given, *graph.constants, *noise)[0]
+        try:
+            got = program(*(h.clone() for h in held), *batch.tensors, controls, *graph.constants, *noise)[0]
+        except Exception as error:
+            raise Untraceable(f"what the compiler made of it cannot be run: {_first_line(error)}") from error
+        if not near(want, got, 2e-3 if self.traced.precision is None else 0.05):
+            raise Untraceable("what the compiler made of it gives other numbers than the trace does")
+
+    def _update(self, graph: Any, tensors: int) -> Callable[..., list[Tensor]]:
+        """The step as a function of all its inputs that moves parameters, state and buffers in place.
+
+        Args:
+            graph: of the gradient.
+            tensors: how many x and y are made of.
+        """
+        count, buffers = len(self.traced.leaves), len(self.traced.buffers)
         sizes = [len(state) for state in self.state]
-        extras = len(self._held) - count - sum(sizes)
+        extras = len(self._held) - count - sum(sizes) - buffers
         offsets = [2 + sum(rule.numbers for rule in self.rules[:i]) for i in range(len(self.rules))]
 
         def step(*inputs: Tensor) -> list[Tensor]:
             given = iter(inputs)
             leaves = [next(given) for _ in range(count)]
             states = [[next(given) for _ in range(size)] for size in sizes]
+            moving = [next(given) for _ in range(buffers)]
             extra = [next(given) for _ in range(extras)]
-            x, y, controls, *others = given
-            terms, *gradients = graph.module(*leaves, x, y, controls[:2], *others)
+            batch = [next(given) for _ in range(tensors)]
+            controls, *others = given
+            terms, *results = graph.module(*leaves, *moving, *batch, controls[:2], *others)
+            gradients, moved = results[:count], results[count:]
             choice = self.choice(terms, gradients, extra)
             for leaf, gradient, old, group in zip(leaves, gradients, states, self.groups, strict=True):
                 rule, first = self.rules[group], offsets[group]
-                moved, new = rule.update(leaf, gradient, old, controls[first : first + rule.numbers])
-                for place, value in zip([leaf, *old], [moved, *new], strict=True):
+                after, new = rule.update(leaf, gradient, old, controls[first : first + rule.numbers])
+                for place, value in zip([leaf, *old], [after, *new], strict=True):
                     place.copy_(choice(place, value))
+            for place, value in zip(moving, moved, strict=True):
+                place.copy_(choice(place, value))
             return [terms]
 
         return step
@@ -264,8 +309,7 @@ def compile_graph(
             return torch._inductor.compile(module, [*inputs], options={**(options or {}), **attempt})  # type: ignore[no-any-return, attr-defined]
         except Exception as error:  # the compiler's errors have no common type
             failure = error
-    words = "".join(traceback.format_exception_only(failure)).strip().splitlines()[0]
-    raise Untraceable(f"the compiler failed: {words}") from failure
+    raise Untraceable(f"the compiler failed: {_first_line(failure)}") from failure
 
 
 # Fusing loops of unlike depths, TorchInductor 2.13 may look for a buffer that one of them does not read: a KeyError.
@@ -276,10 +320,21 @@ def choose(
     name: Name,
     pyro_engine: Pyro,
     parameters: Mapping[str, Parameter],
-    batch: Batch,
+    moving: Moving,
+    changes: str,
+    batches: Sequence[Batch],
     steps: int,
 ) -> Engine:
     """The engine of this name for the steps that are left; Pyro's, and one logged line why, where it cannot be had.
+
+    Args:
+        name: of the engine.
+        pyro_engine: what the others are made from.
+        parameters: what the steps move.
+        moving: and which buffers.
+        changes: Python attributes that a call changes, as words; a trace would freeze them.
+        batches: one minibatch of every shape that is to come.
+        steps: how many are left.
 
     `auto` weighs the work: a trace costs as much as some tens of Pyro's steps, a compilation seconds. It decides by the
     size of the graph and never by a clock, so the same call always takes the same engine and gives the same bits.
@@ -288,12 +343,17 @@ def choose(
         return pyro_engine
     engine: Engine = pyro_engine
     try:
-        traced = Traced(pyro_engine.model, pyro_engine.guide, parameters, pyro_engine.optimizer, pyro_engine.precision)
-        graph = traced.graph(batch)
+        if changes:
+            raise Untraceable(f"{changes}, which a trace would freeze")
+        traced = Traced(
+            pyro_engine.model, pyro_engine.guide, parameters, pyro_engine.optimizer, pyro_engine.precision, moving
+        )
+        graphs = [traced.graph(batch) for batch in batches]
         engine = traced
-        if name == "compiled" or (name == "auto" and worth_compiling(graph, steps)):
+        if name == "compiled" or (name == "auto" and worth_compiling(graphs[0], steps)):
             compiled = Compiled(traced)
-            compiled.prepare(batch)
+            for batch in batches:
+                compiled.prepare(batch)
             engine = compiled
     except Untraceable as error:
         say = _log.info if name == "auto" else _log.warning
@@ -301,10 +361,16 @@ def choose(
     return engine
 
 
+# Operations that write to what their signatures do not say: as elementary ones, that say it.
+_IN_THE_OPEN: Any = get_decompositions(
+    [_A.native_batch_norm, _A.native_batch_norm_backward, _A.cudnn_batch_norm, _A.cudnn_batch_norm_backward]
+)
+
 _WORTH_A_TRACE = 300  # steps
 _NODE_SECONDS = 5e-6  # what one operation of a replayed graph costs beside its arithmetic
 _ELEMENT_SECONDS = 1e-9  # and what it costs an element
 _COMPILE_SECONDS = 15.0
+_COMPILED_NODES = 2000  # operations that the compiler needs that time for; it takes longer for more
 
 
 def worth_compiling(graph: Graph, steps: int, replicates: int = 1) -> bool:
@@ -312,7 +378,16 @@ def worth_compiling(graph: Graph, steps: int, replicates: int = 1) -> bool:
     nodes = [node for node in graph.module.graph.nodes if node.op == "call_function"]
     elements = sum(node.meta["val"].numel() for node in nodes if isinstance(node.meta.get("val"), Tensor))
     saved = 0.7 * len(nodes) * _NODE_SECONDS + 0.5 * elements * replicates * _ELEMENT_SECONDS
-    return steps * saved > 2 * _COMPILE_SECONDS
+    return steps * saved > 2 * _COMPILE_SECONDS * max(1.0, len(nodes) / _COMPILED_NODES)
+
+
+def _any_number(noise: Tensor) -> float:
+    """A value that any random input of this type may take."""
+    return 0.5 if noise.is_floating_point() else float(noise.dtype == torch.uint8)
+
+
+def _first_line(error: Exception) -> str:
+    return "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
 
 
 def _set_rates(optimizer: torch.optim.Optimizer, rates: list[float]) -> None:

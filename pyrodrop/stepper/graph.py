@@ -1,17 +1,18 @@
 """The ELBO's terms and their gradient as one graph, traced once.
 
-    (parameters, x, y, controls, constants, noise) -> ([nll, kl], gradients of the loss)
+    (parameters, buffers, x, y, controls, constants, noise) -> ([nll, kl], gradients of the loss, buffers)
 
     loss = controls[0] nll + controls[1] kl(weights) + kl(hyperparameters)
 
 Pyro runs its handlers at every step to find out the same; here they run once, under `make_fx`, with the parameters
 substituted, and what they did to tensors is kept. Every tensor that the trace met on its way (rates, precisions, prior
-scales, standardisations) is an input of the graph, so nothing is baked in, and so is every random number: the graph is a
-pure function.
+scales, standardisations) is an input of the graph, so nothing is baked in, and so is every random number; buffers that a
+call moves (running statistics) go in and come out: the graph is a pure function.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +25,12 @@ from pyro import poutine
 from torch import Tensor, fx
 from torch.distributions import constraints, transform_to
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.elbo import Terms, elbo_terms
+from pyrodrop.inputs import Inputs, mapped, parts, rebuilt
+from pyrodrop.networks.modes import undisturbed
+from pyrodrop.stepper.moving import Moving
 from pyrodrop.stepper.noise import Noise, hoist, sources
 from pyrodrop.stepper.untraceable import Untraceable
 
@@ -40,17 +45,35 @@ class Parameter(NamedTuple):
 class Batch(NamedTuple):
     """Arguments of model and guide: x, y, and num_data where they are a part of the data set."""
 
-    x: Tensor
+    x: Inputs
     y: Tensor
     kwargs: dict[str, int]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that x and y are made of, in the order in which graphs take them."""
+        return [*parts(self.x), self.y]
+
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        """Of `tensors`; what graphs are kept by."""
+        return tuple(tensor.shape for tensor in self.tensors)
+
+    @property
+    def device(self) -> torch.device:
+        return self.y.device
+
+    def at(self, index: int | slice) -> Batch:
+        """Every tensor at an index of its first axis: a replicate's batch, or a part of the rows."""
+        return Batch(mapped(lambda tensor: tensor[index], self.x), self.y[index], self.kwargs)
 
 
 @dataclass
 class Graph:
-    """A traced gradient. Call ``module(*parameters, x, y, controls, *constants, *noise)``.
+    """A traced gradient. Call ``module(*parameters, *buffers, *x, y, controls, *constants, *noise)``.
 
     Attributes:
-        module: the graph; its outputs are ``[nll, kl]`` and the gradient of every parameter.
+        module: the graph; its outputs are ``[nll, kl]``, the gradient of every parameter and the moved buffers.
         constants: the tensors that the trace met, by reference.
         noise_of: from values of the constants to how each random input is drawn, in the order in which Pyro draws them.
     """
@@ -77,7 +100,7 @@ def evaluate(
     model: Callable[..., Any], guide: Callable[..., Any], batch: Batch, precision: torch.dtype | None = None
 ) -> Terms:
     """The ELBO's terms by Pyro; `precision` is the dtype of matrix products, the parameters' own if None."""
-    with torch.autocast(batch.x.device.type, dtype=precision, enabled=precision is not None):
+    with torch.autocast(batch.device.type, dtype=precision, enabled=precision is not None):
         return elbo_terms(model, guide, batch.x, batch.y, **batch.kwargs)
 
 
@@ -87,41 +110,65 @@ def trace(
     parameters: Mapping[str, Parameter],
     batch: Batch,
     precision: torch.dtype | None = None,
+    moving: Moving | None = None,
 ) -> Graph:
-    """Trace the gradient for minibatches shaped as `batch`.
+    """Trace the gradient for minibatches shaped as `batch`. Whatever happens, model and guide stay as they were.
+
+    Args:
+        model, guide: as the estimator sees them.
+        parameters: what gradients are taken of.
+        batch: one minibatch.
+        precision: of matrix products.
+        moving: the buffers that a call moves, and the modules to be left as they were.
 
     Raises:
         Untraceable: model or guide does something that depends on the values of tensors, draws random numbers outside
-            torch, draws noise whose law depends on parameters or data, or the graph's numbers are not Pyro's.
+            torch, draws noise whose distribution depends on parameters or data, moves tensors that are no buffers of a
+            module, or the graph's numbers are not Pyro's.
     """
+    moving = moving or Moving()
+    sizes = [len(parameters), len(moving), len(batch.tensors) - 1]
 
     def gradient(*tensors: Tensor) -> list[Tensor]:
-        *values, x, y, controls = tensors
+        given = iter(tensors)
+        values, buffers, xs = ([next(given) for _ in range(size)] for size in sizes)
+        y, controls = given
+        x = rebuilt(batch.x, xs)
         values = [value.detach().requires_grad_() for value in values]
         constrained = {
             name: transform_to(p.constraint)(value) for (name, p), value in zip(parameters.items(), values, strict=True)
         }
-        with poutine.substitute(data=constrained):
+        with poutine.substitute(data=constrained), moving.replaced([buffer.clone() for buffer in buffers]) as moved:
             terms = evaluate(model, guide, Batch(x, y, batch.kwargs), precision)
+            after = [buffer.detach() for buffer in moved()]
         loss = controls[0] * terms.nll + controls[1] * terms.kl_weights + terms.kl_hyper
         gradients = torch.autograd.grad(loss, values, allow_unused=True, materialize_grads=True)
-        return [torch.stack([terms.nll.detach(), terms.kl.detach()]), *gradients]
+        return [torch.stack([terms.nll.detach(), terms.kl.detach()]), *gradients, *after]
 
     values = [p.unconstrained.detach() for p in parameters.values()]
     controls = torch.ones(2, dtype=values[0].dtype, device=values[0].device)
+    inputs = [*values, *moving.tensors(), *batch.tensors, controls]
     outside = _states_outside_torch()
-    with pyro.validation_enabled(False), torch.random.fork_rng(_devices(batch)):
+    with pyro.validation_enabled(False), torch.random.fork_rng(_devices(batch)), undisturbed(*moving.parts):
         try:
-            module = make_fx(gradient, tracing_mode="fake", _allow_non_fake_inputs=True)(
-                *values, batch.x, batch.y, controls
-            )
+            with sdpa_kernel(SDPBackend.MATH):  # attention by elementary operations, which can be mapped and compiled
+                module = make_fx(gradient, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
         except Exception as error:  # whatever a user's model raises when its tensors have no values
             raise Untraceable(f"it cannot be traced: {_first_line(error)}") from error
     if _states_outside_torch() != outside:
         raise Untraceable("it draws random numbers outside torch, which a trace would freeze")
-    graph = _purify(module, len(values) + 3)
-    _verify(graph, model, guide, parameters, batch, controls, precision)
+    graph = _purify(module, len(inputs))
+    _verify(graph, model, guide, parameters, batch, controls, precision, moving)
     return graph
+
+
+def near(want: Tensor, got: Tensor, tolerance: float, least: float = 0.0) -> bool:
+    """Whether two tensors agree to rounding, of a size of `least` if they are smaller; whole numbers do exactly. What is not
+    finite is not compared."""
+    if want.shape != got.shape or not (want.is_floating_point() and want.numel()):
+        return torch.equal(want, got)
+    scale = want.abs().max().clamp_min(max(least, torch.finfo(want.dtype).tiny))
+    return bool(((want - got).abs().max() <= tolerance * scale) | ~torch.isfinite(scale))
 
 
 def _purify(module: fx.GraphModule, inputs: int) -> Graph:
@@ -140,10 +187,62 @@ def _purify(module: fx.GraphModule, inputs: int) -> Graph:
                 last.meta["val"] = constants[-1]
             node.replace_all_uses_with(held[node.target])
             graph.erase_node(node)
+    _refuse_writes(graph, set(held.values()))
+    if any(node.target is torch.ops.aten.mkldnn_rnn_layer.default for node in graph.nodes):
+        raise Untraceable("nn.LSTM runs by a kernel of the processor whose gradient cannot be replayed")
     noise_of = hoist(graph, last, list(held.values()))
     graph.eliminate_dead_code()
     module.recompile()
     return Graph(module, constants, noise_of)
+
+
+def _refuse_writes(graph: fx.Graph, constants: set[fx.Node]) -> None:
+    """What the trace met must not be written to: the graph would move it, and nobody would know to keep it."""
+    for node in graph.nodes:
+        if any(_base(written) in constants for written in _written(node)):
+            raise Untraceable(
+                f"it changes a tensor in place, by {node.target}, that is no buffer of a module and that a trace would "
+                "lose; register_buffer makes it one"
+            )
+
+
+def _written(node: fx.Node) -> list[fx.Node]:
+    """Arguments that an operation writes to."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    if node.target in _BATCH_NORMS:  # they write to running statistics, which their signatures do not say
+        return [arg for arg in node.args[3:5] if isinstance(arg, fx.Node) and node.args[5]]  # in training mode
+    arguments = node.target._schema.arguments
+    given = [
+        *zip(arguments, node.args, strict=False),
+        *((a, node.kwargs[a.name]) for a in arguments if a.name in node.kwargs),
+    ]
+    return [
+        value
+        for argument, value in given
+        if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, fx.Node)
+    ]
+
+
+def _base(node: fx.Node) -> fx.Node:
+    """The tensor that a view is of."""
+    while node.op == "call_function" and getattr(node.target, "is_view", False):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def loosen_views(module: fx.GraphModule) -> None:
+    """Let views copy where they must: with an axis of replicates, strides are not those that the trace saw."""
+    graph = module.graph
+    written = {_base(node) for each in graph.nodes for node in _written(each)}
+    for view in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
+        for node in graph.find_nodes(op="call_function", target=view):
+            if _base(node) not in written:
+                node.target = torch.ops.aten.reshape.default
+    module.recompile()
+
+
+_BATCH_NORMS = {torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default}
 
 
 def _verify(
@@ -154,31 +253,38 @@ def _verify(
     batch: Batch,
     controls: Tensor,
     precision: torch.dtype | None,
+    moving: Moving,
 ) -> None:
     """Compare with Pyro on other noise than the trace's: what Python did during the trace must not have stayed in it."""
     leaves = [p.unconstrained for p in parameters.values()]
-    devices = _devices(batch)
-    with pyro.validation_enabled(False), torch.random.fork_rng(devices):
+    with pyro.validation_enabled(False), torch.random.fork_rng(_devices(batch)):
         torch.manual_seed(1)
-        terms = evaluate(model, guide, batch, precision)
-        wanted = torch.autograd.grad(terms.loss, leaves, allow_unused=True, materialize_grads=True)
+        with undisturbed(*moving.parts):
+            terms = evaluate(model, guide, batch, precision)
+            wanted = torch.autograd.grad(terms.loss, leaves, allow_unused=True, materialize_grads=True)
+            moved = [buffer.detach().clone() for buffer in moving.tensors()]
         torch.manual_seed(1)
-        ours = graph.module(
-            *(leaf.detach() for leaf in leaves), batch.x, batch.y, controls, *graph.constants, *graph.draw()
-        )
+        inputs = [*(leaf.detach() for leaf in leaves), *moving.tensors(), *batch.tensors, controls]
+        try:
+            ours = graph.module(*inputs, *graph.constants, *graph.draw())
+        except Exception as error:  # as where an operation's gradient needs what a trace has not
+            raise Untraceable(f"its trace cannot be replayed: {_first_line(error)}") from error
     tolerance = 1e-3 if leaves[0].dtype == torch.float32 else 1e-7
     tolerance = max(tolerance, 0.0 if precision is None else 0.05)
-    pairs = [(torch.stack([terms.nll, terms.kl]).detach(), ours[0]), *zip(wanted, ours[1:], strict=True)]
-    for want, got in pairs:
-        scale = want.abs().max().clamp_min(torch.finfo(want.dtype).tiny)
-        if not bool(((want - got).abs().max() <= tolerance * scale) | ~torch.isfinite(scale)):
+    first = torch.stack([terms.nll, terms.kl]).detach()
+    # A gradient may be 0 but for rounding, as that of attention's key bias: rounding is then of the others' size.
+    sizes = [float(gradient.abs().max()) for gradient in wanted if gradient.numel()]
+    least = 1e-3 * max((size for size in sizes if math.isfinite(size)), default=0.0)
+    small = [0.0, *(least for _ in wanted), *(0.0 for _ in moved)]
+    for want, got, size in zip([first, *wanted, *moved], ours, small, strict=True):
+        if not near(want, got, tolerance, size):
             raise Untraceable(
                 "its trace gives other numbers than Pyro does: something changes between calls that is no tensor"
             )
 
 
 def _devices(batch: Batch) -> list[torch.device]:
-    return [batch.x.device] if batch.x.is_cuda else []
+    return [batch.device] if batch.y.is_cuda else []
 
 
 def _states_outside_torch() -> tuple[Any, ...]:

@@ -146,8 +146,16 @@ def hoist(graph: fx.Graph, last: fx.Node, constants: list[fx.Node]) -> Callable[
 
 
 def _is_random(node: fx.Node) -> bool:
-    seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _drops_nothing(node)
     return node.op == "call_function" and (seeded or node.target in _KINDS)
+
+
+def _drops_nothing(node: fx.Node) -> bool:
+    """Whether an operation with dropout inside, as attention has, is told to drop at rate 0."""
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    rates = [(a, number) for number, a in enumerate(arguments) if a.name == "dropout_p"]
+    given = [node.args[n] if n < len(node.args) else node.kwargs.get(a.name, a.default_value) for a, n in rates]
+    return bool(given) and all(rate == 0 for rate in given)
 
 
 def _recipe(node: fx.Node, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node, Tensor]], Noise]:

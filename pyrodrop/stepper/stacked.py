@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pyrodrop.stepper.engines import Compiled, Plan
-from pyrodrop.stepper.graph import Batch, Graph, Parameter, trace
+from pyrodrop.stepper.engines import Compiled, Plan, Shapes
+from pyrodrop.stepper.graph import Batch, Graph, Parameter, loosen_views, trace
+from pyrodrop.stepper.moving import Moving
 from pyrodrop.stepper.noise import sources
 
 _BLOCK = 64  # replicates a call
@@ -28,7 +29,8 @@ class StackedGraph:
         graph: of the first replicate.
         held: by replicate, the tensors that model and guide hold, by name.
         generators: one a replicate.
-        parameters: how many there are.
+        parameters: how many there are, and the buffers that move with them.
+        tensors: how many x and y are made of.
     """
 
     def __init__(
@@ -37,8 +39,10 @@ class StackedGraph:
         held: Sequence[Mapping[str, Tensor]],
         generators: Sequence[torch.Generator],
         parameters: int,
+        tensors: int,
     ) -> None:
         self.graph, self.generators = graph, generators
+        loosen_views(graph.module)
         names = [_name_of(constant, held[0]) for constant in graph.constants]
         rows = [
             [constant if name is None else own[name] for constant, name in zip(graph.constants, names, strict=True)]
@@ -51,7 +55,7 @@ class StackedGraph:
             self.constants.append(column[0] if same else torch.stack(column))
             axes.append(None if same else 0)
         self.axes = axes
-        inputs = (*(0,) * parameters, 0, 0, None, *axes, *(0,) * len(graph.noise))
+        inputs = (*(0,) * (parameters + tensors), None, *axes, *(0,) * len(graph.noise))
         self.module: Callable[..., Any] = torch.vmap(lambda *given: tuple(graph.module(*given)), in_dims=inputs)
         self.inputs = list(zip(*(graph.noise_of(row) for row in rows), strict=True))
         self.sources = sources(self.inputs, generators)
@@ -84,6 +88,7 @@ class Stacked:
         held, generators: see `StackedGraph`.
         optimizer: of `stacked`.
         precision: of matrix products.
+        moving: the buffers that each replicate's steps move.
     """
 
     name = "traced"
@@ -97,20 +102,23 @@ class Stacked:
         generators: Sequence[torch.Generator],
         optimizer: torch.optim.Optimizer,
         precision: torch.dtype | None,
+        moving: Sequence[Moving],
     ) -> None:
         self.trained, self.parameters, self.leaves = trained, parameters, list(stacked)
+        self.moving = moving[0]
+        self.buffers = [torch.stack(own) for own in zip(*(each.tensors() for each in moving), strict=True)]
         self.held, self.generators, self.optimizer, self.precision = held, generators, optimizer, precision
         self.alive = torch.ones(len(held), dtype=torch.bool, device=self.leaves[0].device)
         self.lived = torch.zeros(len(held), dtype=torch.long, device=self.leaves[0].device)  # steps made
-        self._graphs: dict[torch.Size, StackedGraph] = {}
+        self._graphs: dict[Shapes, StackedGraph] = {}
 
     def graph(self, batch: Batch) -> StackedGraph:
         """The graph for minibatches of this shape."""
-        shape = batch.x.shape
-        if shape not in self._graphs:
-            one = trace(*self.trained, self.parameters, Batch(batch.x[0], batch.y[0], batch.kwargs), self.precision)
-            self._graphs[shape] = StackedGraph(one, self.held, self.generators, len(self.leaves))
-        return self._graphs[shape]
+        if batch.shapes not in self._graphs:
+            one = trace(*self.trained, self.parameters, batch.at(0), self.precision, self.moving)
+            moved = len(self.leaves) + len(self.buffers)
+            self._graphs[batch.shapes] = StackedGraph(one, self.held, self.generators, moved, len(batch.tensors))
+        return self._graphs[batch.shapes]
 
     def begin(self, plan: Plan) -> None:
         self.plan = plan
@@ -120,8 +128,9 @@ class Stacked:
         graph = self.graph(batch)
         before = [leaf.detach().clone() for leaf in self.leaves]
         with torch.no_grad():
-            inputs = (batch.x, batch.y, self._factors[index], *graph.constants, *graph.draw())
-            terms, *gradients = graph.module(*self.leaves, *inputs)
+            inputs = (*self.buffers, *batch.tensors, self._factors[index], *graph.constants, *graph.draw())
+            terms, *results = graph.module(*self.leaves, *inputs)
+        gradients, moved = results[: len(self.leaves)], results[len(self.leaves) :]
         self.alive &= finite(terms, gradients)
         self.lived += self.alive
         for leaf, gradient in zip(self.leaves, gradients, strict=True):
@@ -132,6 +141,8 @@ class Stacked:
         with torch.no_grad():
             for leaf, old in zip(self.leaves, before, strict=True):
                 leaf.copy_(torch.where(_over(self.alive, leaf), leaf, old))
+            for buffer, new in zip(self.buffers, moved, strict=True):
+                buffer.copy_(torch.where(_over(self.alive, buffer), new, buffer))
         return terms  # type: ignore[no-any-return]
 
     def finish(self, steps: int) -> None:
@@ -152,23 +163,23 @@ class StackedCompiled(Compiled):
         size = count if stacked.alive.is_cuda else _block(count)
         self._rows = [slice(first, first + size) for first in range(0, count, size)]
         self._parts = [[held[rows] for held in self._held] for rows in self._rows]
-        self._blocks: dict[torch.Size, list[StackedGraph]] = {}
+        self._blocks: dict[Shapes, list[StackedGraph]] = {}
 
     def step(self, batch: Batch, index: int) -> Tensor:
         self.prepare(batch)
-        _, program = self._programs[batch.x.shape]
+        _, program = self._programs[batch.shapes]
         controls = self._controls[index]
         return torch.cat(
             [
-                program(*held, batch.x[rows], batch.y[rows], controls, *graph.constants, *graph.draw())[0]
-                for rows, held, graph in zip(self._rows, self._parts, self._blocks[batch.x.shape], strict=True)
+                program(*held, *batch.at(rows).tensors, controls, *graph.constants, *graph.draw())[0]
+                for rows, held, graph in zip(self._rows, self._parts, self._blocks[batch.shapes], strict=True)
             ]
         )
 
     def _program(self, batch: Batch) -> tuple[Any, Callable[..., Any]]:
         graph, rows = self.traced.graph(batch), self._rows[0]
-        blocks = self._blocks[batch.x.shape] = [graph.part(some) for some in self._rows]
-        return graph, self._compile(blocks[0], self._parts[0], Batch(batch.x[rows], batch.y[rows], batch.kwargs))
+        blocks = self._blocks[batch.shapes] = [graph.part(some) for some in self._rows]
+        return graph, self._compile(blocks[0], self._parts[0], batch.at(rows))
 
     def choice(self, terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
         was, lived = extra
