@@ -1,76 +1,76 @@
 """Reading a network as a chain of steps: layers one after the other, each fed by the one before alone.
 
-Dense layers, convolutions (zero padding, no groups), elementwise activations, pooling and flattening, as modules or as
-calls of their functions. What is cut out of such a chain has one consumer, so what it fed can be corrected for it.
+Dense layers, convolutions (zero padding, no groups), batch normalisation behind them in evaluation mode, elementwise
+activations, pooling and flattening, as modules or as calls of their functions. What is cut out of such a chain has one
+consumer, so what it fed can be corrected for it.
+
+Nothing is assumed of shapes. The network is run on example inputs, and the numbers of a layer's units go through what lies
+between it and the next layer, which says of every input of that layer which unit it comes from. A layer whose inputs are no
+single unit's (a dense layer over the positions of a convolution) makes the network no chain. At the end the chain is run
+on the example inputs too, and refused where its outputs are not the network's.
 """
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from pyrodrop.compression.steps import Affine, Plain, Rescaled, Standardised, Step
+from pyrodrop.compression.layers import POOLS, plain_call, plain_layer
+from pyrodrop.compression.own_units import units_of_x, units_of_y
+from pyrodrop.compression.steps import Affine, Plain, Step, network_of
+from pyrodrop.inputs import Inputs
+from pyrodrop.networks.modes import evaluating
 
-# Layers without weights that are understood, with the options that they are made again by.
-ELEMENTWISE: dict[type[nn.Module], tuple[str, ...]] = {
-    nn.ReLU: (),
-    nn.Tanh: (),
-    nn.Sigmoid: (),
-    nn.Softplus: ("beta", "threshold"),
-    nn.GELU: ("approximate",),
-    nn.SiLU: (),
-    nn.ELU: ("alpha",),
-    nn.LeakyReLU: ("negative_slope",),
-    nn.Identity: (),
-}
-_MAX = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
-_AVG = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
-POOLS: dict[type[nn.Module], tuple[str, ...]] = {
-    nn.MaxPool1d: _MAX,
-    nn.MaxPool2d: _MAX,
-    nn.MaxPool3d: _MAX,
-    nn.AvgPool1d: _AVG,
-    nn.AvgPool2d: _AVG,
-    nn.AvgPool3d: _AVG,
-}
-_KNOWN = {**ELEMENTWISE, **POOLS, nn.Flatten: ("start_dim", "end_dim")}
-_FUNCTIONS: dict[Any, type[nn.Module]] = {
-    torch.relu: nn.ReLU,
-    F.relu: nn.ReLU,
-    "relu": nn.ReLU,
-    torch.tanh: nn.Tanh,
-    F.tanh: nn.Tanh,
-    "tanh": nn.Tanh,
-    torch.sigmoid: nn.Sigmoid,
-    F.sigmoid: nn.Sigmoid,
-    "sigmoid": nn.Sigmoid,
-    F.softplus: nn.Softplus,
-    F.gelu: nn.GELU,
-    F.silu: nn.SiLU,
-    F.elu: nn.ELU,
-    F.leaky_relu: nn.LeakyReLU,
-    F.max_pool1d: nn.MaxPool1d,
-    F.max_pool2d: nn.MaxPool2d,
-    F.max_pool3d: nn.MaxPool3d,
-    F.avg_pool1d: nn.AvgPool1d,
-    F.avg_pool2d: nn.AvgPool2d,
-    F.avg_pool3d: nn.AvgPool3d,
-    torch.flatten: nn.Flatten,
-    "flatten": nn.Flatten,
-}
+_CONVOLUTIONS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_ROWS, _LONGEST = 2, 512  # of examples, and the largest image or sequence that is tried where no example is known
 
 
 class NoChain(TypeError):
     """The network is no chain of layers that are known."""
 
 
-def steps_of(model: Any, weights: Mapping[str, Tensor]) -> list[Step]:
-    """The steps of a model of `pyrodrop.models` with these weights, from x to f in their own units.
+@dataclass(frozen=True)
+class Chain:
+    """A network as steps.
+
+    Attributes:
+        steps: from x to f, both in their own units.
+        x: example inputs, ``[2, ...]``.
+        f: what the network itself makes of them.
+    """
+
+    steps: list[Step]
+    x: Tensor
+    f: Tensor
+
+    def network(self, steps: Sequence[Step]) -> fx.GraphModule:
+        """The module of these steps, which must give what the network gives; a NoChain if it does not."""
+        made = network_of(steps)
+        with torch.no_grad():
+            f = made(self.x.to(self.f.dtype))
+        scale = float(self.f.abs().max()) if self.f.numel() else 1.0
+        if f.shape != self.f.shape or not torch.allclose(f, self.f, rtol=1e-3, atol=1e-4 * scale, equal_nan=True):
+            raise NoChain(
+                f"{_CHAINS}; this one computes something else than its layers one after the other, as by a hook"
+            )
+        return made
+
+
+def chain_of(model: Any, weights: Mapping[str, Tensor], x: Inputs | None = None) -> Chain:
+    """A model of `pyrodrop.models` with these weights as a chain.
+
+    Args:
+        model: a network model, read in evaluation mode.
+        weights: of every site.
+        x: example inputs, of which the first rows are used; looked for if None.
 
     Raises:
         NoChain: the network is no chain of layers that are known, and which step is not.
@@ -80,35 +80,17 @@ def steps_of(model: Any, weights: Mapping[str, Tensor]) -> list[Step]:
         raise TypeError(
             f"only a network can be compressed, in a model of pyrodrop.models; got a {type(model).__name__}"
         )
-    values = {**{name: model.free[name].detach() for name in model.free}, **weights}
+    weights = {name: value.detach() for name, value in weights.items()}
     like = next(iter(weights.values()))
-    chain = _network_steps(model.network, {n: v.detach() for n, v in values.items()})
-    chain = [step for step in chain if not (isinstance(step, Plain) and step.kind is nn.Identity)]
-    loc, scale = model.inputs.loc.to(like), model.inputs.scale.to(like)
-    head: list[Step] = [] if _trivial(loc, scale) else [Standardised(loc, scale)]
-    return [*head, *chain, *_units_of_y(model, chain, like)]
-
-
-def _network_steps(network: nn.Module, values: Mapping[str, Tensor]) -> list[Step]:
-    try:
-        graph = fx.Tracer().trace(network)
-    except Exception as error:  # whatever a network does that needs values
-        raise NoChain(f"{_CHAINS}; this one cannot be read: {error}") from error
-    modules = dict(network.named_modules())
-    steps: list[Step] = []
-    last: fx.Node | None = None
-    for node in graph.nodes:
-        if node.op == "placeholder" and last is None:
-            last = node
-        elif node.op == "output":
-            if node.args[0] is not last:
-                raise NoChain(f"{_CHAINS}; this one returns {node.args[0]}")
-        else:
-            if not node.args or node.args[0] is not last or last.users.keys() != {node}:
-                raise NoChain(f"{_CHAINS}; here {node.name} is not fed by {last} alone")
-            steps.append(_step(node, modules, values))
-            last = node
-    return steps
+    with evaluating(model), torch.no_grad():
+        nodes = _nodes(model.network)
+        seen = _seen(model, weights, nodes, x)
+        steps = _steps(nodes, seen)
+        missing = [name for name, value in weights.items() if not any(value is own for own in seen.used)]
+        if missing:
+            raise NoChain(f"{_CHAINS}; {', '.join(missing)} is no such layer's weight or bias")
+        f = model.likelihood.location(seen.output, model.targets).detach()
+        return Chain([*units_of_x(model, like), *steps, *units_of_y(model, seen.output)], seen.x, f)
 
 
 _CHAINS = (
@@ -117,52 +99,290 @@ _CHAINS = (
 )
 
 
-def _step(node: fx.Node, modules: Mapping[str, nn.Module], values: Mapping[str, Tensor]) -> Step:
-    if node.op == "call_module":
-        name = str(node.target)
-        layer: Any = modules[name]
-        if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
-            return _affine(name, layer, values)
-        if type(layer) in _KNOWN:
-            return Plain(type(layer), {option: getattr(layer, option) for option in _KNOWN[type(layer)]})
-        raise NoChain(f"{_CHAINS}; {name} is a {type(layer).__name__}")
-    kind = _FUNCTIONS.get(node.target)
-    if kind is None:
-        raise NoChain(f"{_CHAINS}; here {node.format_node()}")
-    given: Callable[..., Any] = kind
-    module = given(*node.args[1:], **{k: v for k, v in node.kwargs.items() if k != "training"})
-    return Plain(kind, {option: getattr(module, option) for option in _KNOWN[kind]})
+@dataclass
+class _Nodes:
+    """The operations of a network in their order, each on what the one before gave, and modules by name."""
+
+    graph: fx.Graph
+    chain: list[fx.Node]
+    modules: dict[str, Any]
 
 
-def _affine(name: str, layer: Any, values: Mapping[str, Tensor]) -> Affine:
-    weight = values[f"{name}.weight"]
-    bias = values.get(f"{name}.bias", weight.new_zeros(len(weight)))
-    if isinstance(layer, nn.Linear):
-        return Affine(name, weight, bias)
-    if layer.groups != 1 or layer.padding_mode != "zeros":
-        raise NoChain(
-            f"convolutions are compressed that have one group and zero padding; {name} has {layer.groups} and "
-            f"{layer.padding_mode!r}"
-        )
-    return Affine(name, weight, bias, {n: getattr(layer, n) for n in ("stride", "padding", "dilation")})
+@dataclass
+class _Seen:
+    """What running the network on examples showed.
+
+    Attributes:
+        x, output: of the network, in the model's units and in its own.
+        shapes: of what every operation gave.
+        values: weight and bias of every operation that has them.
+        used: all of those.
+    """
+
+    x: Tensor
+    output: Tensor
+    shapes: dict[fx.Node, torch.Size]
+    values: dict[fx.Node, tuple[Tensor | None, Tensor | None]]
+    used: list[Tensor]
 
 
-def _units_of_y(model: Any, chain: list[Step], like: Tensor) -> list[Step]:
-    """What turns outputs into f: found by trying, so that any likelihood's rescaling is."""
-    width = next(len(step.bias) for step in reversed(chain) if isinstance(step, Affine))
+def _nodes(network: nn.Module) -> _Nodes:
+    try:
+        graph = fx.Tracer().trace(network)
+    except Exception as error:  # whatever a network does that needs values
+        raise NoChain(f"{_CHAINS}; this one cannot be read: {error}") from error
+    chain: list[fx.Node] = []
+    asides: set[fx.Node] = set()  # parameters, and shapes that are asked for
+    for node in graph.nodes:
+        if node.op == "placeholder" and not chain:
+            chain.append(node)
+        elif node.op == "get_attr" or _asks_shape(node, asides):
+            asides.add(node)
+        elif node.op == "output":
+            if node.args[0] is not chain[-1]:
+                raise NoChain(f"{_CHAINS}; this one returns {node.args[0]}")
+        elif node.op == "placeholder":
+            if node.users:
+                raise NoChain(f"{_CHAINS}; this one has several inputs")
+        else:
+            last = chain[-1]
+            fed_by = [source for source in node.all_input_nodes if source not in asides]
+            readers = [user for user in last.users if not _asks_shape(user, asides)]
+            if fed_by != [last] or readers != [node]:
+                raise NoChain(f"{_CHAINS}; here {node.name} is not fed by {last} alone")
+            chain.append(node)
+    return _Nodes(graph, chain, dict(network.named_modules()))
+
+
+def _asks_shape(node: fx.Node, asides: set[fx.Node]) -> bool:
+    """Whether a node only asks for sizes, as in ``x.view(x.size(0), -1)``."""
+    if node.op == "call_method" and node.target in ("size", "dim"):
+        return True
+    if node.op == "call_function" and node.target is getattr:
+        return node.args[1] in ("shape", "ndim")
+    return (
+        node.op == "call_function"
+        and bool(node.all_input_nodes)
+        and all(n in asides and n.op != "get_attr" for n in node.all_input_nodes)
+    )
+
+
+def _seen(model: Any, weights: Mapping[str, Tensor], nodes: _Nodes, x: Inputs | None) -> _Seen:
+    like = next(iter(weights.values()))
+    if x is not None:
+        if not isinstance(x, Tensor):
+            raise NoChain(f"{_CHAINS}; this one has several inputs")
+        few = x[torch.arange(_ROWS, device=x.device) % len(x)].to(like.device)
+        return _run(model, weights, nodes, few)
     generator = torch.Generator().manual_seed(0)
-    output = torch.randn(5, width, generator=generator).to(like)
-    f = model.likelihood.location(output, model.targets).detach()
-    if f.shape == output.shape and torch.equal(f, output):
-        return []
-    loc, scale = model.targets.loc.to(like), model.targets.scale.to(like)
-    columns = f.shape[-1]
-    if columns > width or not torch.allclose(f, operator.add(output[:, :columns] * scale, loc)):
-        raise TypeError(
-            f"the f of a {type(model.likelihood).__name__} is no rescaling of the network's outputs, as compression needs"
-        )
-    return [Rescaled(loc, scale, columns)]
+    for shape in _shapes_of_x(model, nodes):
+        try:
+            return _run(model, weights, nodes, torch.randn(_ROWS, *shape, generator=generator).to(like))
+        except NoChain:
+            raise
+        except Exception:  # another shape may be the network's
+            continue
+    raise NoChain(f"{_CHAINS}; the shape of this one's inputs is not known: give some as x=")
 
 
-def _trivial(loc: Tensor, scale: Tensor) -> bool:
-    return not bool(loc.any()) and bool((scale == 1).all())
+def _shapes_of_x(model: Any, nodes: _Nodes) -> Iterator[tuple[int, ...]]:
+    """Shapes of one example that the first layer could take."""
+    width = getattr(model, "in_features", None)
+    if width is not None:
+        yield width if isinstance(width, tuple) else (width,)
+    first = next(
+        (layer for node in nodes.chain if (layer := _first_sizes(node, model.network, nodes)) is not None), None
+    )
+    if first is None:
+        return
+    channels, dims = first
+    if dims == 0:
+        yield (channels,)
+        yield from ((length, channels) for length in range(1, _LONGEST))
+    else:
+        yield from ((channels, *(size,) * dims) for size in range(1, _LONGEST))
+
+
+def _first_sizes(node: fx.Node, network: nn.Module, nodes: _Nodes) -> tuple[int, int] | None:
+    """Inputs of a layer and the number of axes that its kernel runs along; None for one without weights."""
+    weight, _ = _own_values(node, network, nodes.modules)
+    if weight is None or weight.dim() < 2:
+        return None
+    layer = nodes.modules.get(str(node.target)) if node.op == "call_module" else None
+    return getattr(layer, "in_channels", weight.shape[1]), weight.dim() - 2
+
+
+def _run(model: Any, weights: Mapping[str, Tensor], nodes: _Nodes, x: Tensor) -> _Seen:
+    """Call the model once; while its network has the weights that it is called with, look at all of its layers."""
+    network: nn.Module = model.network
+    shapes: dict[fx.Node, torch.Size] = {}
+    values: dict[fx.Node, tuple[Tensor | None, Tensor | None]] = {}
+    used: list[Tensor] = []
+
+    def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if kwargs or len(args) != 1:
+            raise NoChain(f"{_CHAINS}; this one has several inputs")
+        run = _Shapes(network, nodes.graph)
+        run.run(args[0].clone())
+        shapes.update(run.shapes)
+        for node in nodes.chain:
+            values[node] = _own_values(node, network, nodes.modules)
+            used.extend(value for value in values[node] if value is not None)
+
+    handle = network.register_forward_pre_hook(look, with_kwargs=True)
+    try:
+        output = model.outputs(weights, x.clone()).detach()
+    finally:
+        handle.remove()
+    return _Seen(x, output, shapes, values, used)
+
+
+class _Shapes(fx.Interpreter):
+    """Runs a graph and remembers the shape of everything."""
+
+    def __init__(self, network: nn.Module, graph: fx.Graph) -> None:
+        super().__init__(network, graph=graph)
+        self.shapes: dict[fx.Node, torch.Size] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            self.shapes[n] = result.shape
+        return result
+
+
+def _own_values(node: fx.Node, network: nn.Module, modules: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None]:
+    if node.op == "call_module" and type(modules[str(node.target)]) in (nn.Linear, *_CONVOLUTIONS, *_NORMS):
+        layer = modules[str(node.target)]
+        return layer.weight, layer.bias
+    if node.op == "call_function" and node.target is F.linear:
+        call = {**dict(zip(("input", "weight", "bias"), node.args, strict=False)), **node.kwargs}
+        own = [call.get("weight"), call.get("bias")]
+        if all(part is None or (isinstance(part, fx.Node) and part.op == "get_attr") for part in own):
+            weight, bias = (
+                None if part is None else operator.attrgetter(str(part.target))(network)  # type: ignore[union-attr]
+                for part in own
+            )
+            return weight, bias
+    return None, None
+
+
+def _steps(nodes: _Nodes, seen: _Seen) -> list[Step]:
+    steps: list[Step] = []
+    units: Tensor | None = (
+        None  # of the last layer with weights, the number of the unit that every activation comes from
+    )
+    for before, node in zip(nodes.chain, nodes.chain[1:], strict=False):
+        shape = seen.shapes[before]
+        if node not in seen.shapes:
+            raise NoChain(f"{_CHAINS}; here {node.format_node()}")
+        layer = nodes.modules[str(node.target)] if node.op == "call_module" else None
+        if type(layer) in _NORMS:
+            steps[-1:] = [_normalised(node, layer, steps[-1] if steps else None, shape, seen)]
+            continue
+        if seen.values[node][0] is not None:
+            step = _affine(node, layer, seen, shape, units)
+            units = _numbered(len(step.bias), seen.shapes[node], -1 if step.dense else 1)
+            steps.append(step)
+            continue
+        plain = _plain(node, layer, nodes, shape, seen.shapes[node])
+        if plain.kind is not nn.Identity:
+            units = None if units is None else _through(plain, node, units, seen.shapes[node])
+            steps.append(plain)
+    if not any(isinstance(step, Affine) for step in steps):
+        raise NoChain(f"{_CHAINS}; this one has no layer with weights")
+    return steps
+
+
+def _affine(node: fx.Node, layer: Any, seen: _Seen, shape: torch.Size, units: Tensor | None) -> Affine:
+    weight, bias = seen.values[node]
+    assert weight is not None
+    name = str(node.target) if layer is not None else node.name
+    bias = weight.new_zeros(len(weight)) if bias is None else bias.detach()
+    options = {}
+    if layer is not None and not isinstance(layer, nn.Linear):
+        if layer.groups != 1 or layer.padding_mode != "zeros":
+            raise NoChain(
+                f"convolutions are compressed that have one group and zero padding; {name} has {layer.groups} and "
+                f"{layer.padding_mode!r}"
+            )
+        if len(shape) != weight.dim():
+            raise NoChain(f"{_CHAINS}; {name} takes all examples as one, of shape {tuple(shape)}")
+        options = {n: getattr(layer, n) for n in ("stride", "padding", "dilation")}
+    feeds = None
+    if units is not None:
+        columns = units.movedim(1, -1) if options else units
+        columns = columns.reshape(-1, columns.shape[-1])
+        if not torch.equal(columns, columns[:1].expand_as(columns)):
+            raise NoChain(f"{_CHAINS}; an input of {name} is not always the same unit of the layer before")
+        feeds = columns[0].clone()
+    return Affine(name, weight.detach(), bias, options, feeds=feeds, input_dim=len(shape))
+
+
+def _normalised(node: fx.Node, layer: Any, before: Step | None, shape: torch.Size, seen: _Seen) -> Affine:
+    """A layer and the batch normalisation behind it as one layer."""
+    name = str(node.target)
+    if layer.training or layer.running_mean is None:
+        raise NoChain(f"{_CHAINS}; {name} normalises by the batch at hand")
+    if not isinstance(before, Affine) or (before.dense and len(shape) != 2):
+        raise NoChain(f"{_CHAINS}; {name} is a {type(layer).__name__} that is not right behind a layer's units")
+    scale = torch.rsqrt(layer.running_var.double() + layer.eps)
+    weight, bias = seen.values[node]
+    if weight is not None:
+        scale = scale * weight.detach().double()
+    shift = (before.bias.double() - layer.running_mean.double()) * scale
+    if bias is not None:
+        shift = shift + bias.detach().double()
+    scaled = before.weight.double() * scale.reshape(-1, *(1,) * (before.weight.dim() - 1))
+    return replace(before, weight=scaled.to(before.weight), bias=shift.to(before.bias))
+
+
+def _plain(node: fx.Node, layer: nn.Module | None, nodes: _Nodes, shape: torch.Size, after: torch.Size) -> Plain:
+    if layer is not None:
+        found = plain_layer(layer)
+        if found is None:
+            raise NoChain(f"{_CHAINS}; {node.target} is a {type(layer).__name__}")
+        return _keeping_examples(Plain(*found), node, shape, after)
+    if (node.op == "call_method" and node.target in ("view", "reshape")) or node.target is torch.reshape:
+        if after == shape:
+            return Plain(nn.Identity, {})
+        if after != (shape[0], math.prod(shape[1:])):
+            raise NoChain(f"{_CHAINS}; {node.name} reshapes {tuple(shape)} to {tuple(after)}")
+        return Plain(nn.Flatten, {"start_dim": 1, "end_dim": -1})
+    args, kwargs = node.args, dict(node.kwargs)
+    if args and args[0] is not kwargs.get("input"):
+        args = args[1:]
+    else:
+        kwargs.pop("input", None)
+    numbers = not any(isinstance(part, fx.Node) for part in (*args, *kwargs.values()))
+    found = plain_call(node.target, args, kwargs) if numbers else None
+    if found is None:
+        raise NoChain(f"{_CHAINS}; here {node.format_node()}")
+    return _keeping_examples(Plain(*found), node, shape, after)
+
+
+def _keeping_examples(step: Plain, node: fx.Node, shape: torch.Size, after: torch.Size) -> Plain:
+    if len(after) < 2 or after[0] != shape[0]:
+        raise NoChain(f"{_CHAINS}; {node.name} makes {tuple(after)} of {tuple(shape)}, which has the examples first")
+    return step
+
+
+def _numbered(units: int, shape: torch.Size, axis: int) -> Tensor:
+    """The numbers of the units along an axis of a tensor of this shape."""
+    numbers = torch.arange(units)
+    return numbers.reshape(-1, *(1,) * (len(shape) - 2) if axis == 1 else ()).expand(shape)
+
+
+def _through(step: Plain, node: fx.Node, units: Tensor, shape: torch.Size) -> Tensor:
+    """Units' numbers behind a layer without weights."""
+    if step.kind is nn.Flatten:
+        return step.module()(units)  # type: ignore[no-any-return]
+    if step.kind in POOLS:
+        axes = tuple(range(-int(step.kind.__name__[-2]), 0))
+        one = units
+        for axis in axes:
+            one = one.narrow(axis, 0, 1)
+        if not torch.equal(units, one.expand_as(units)):
+            raise NoChain(f"{_CHAINS}; {node.name} pools over units")
+        return one.expand(shape)
+    return units

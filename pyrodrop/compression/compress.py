@@ -8,15 +8,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pyrodrop.compression.chain import NoChain, steps_of
+from pyrodrop.compression.chain import NoChain, chain_of
 from pyrodrop.compression.kept import kept_weights, uncut_weights
 from pyrodrop.compression.layout import Layout, laid_out
 from pyrodrop.compression.report import CompressionReport, measure
 from pyrodrop.compression.steps import Step, network_of
 from pyrodrop.compression.units import without_dead_units
+from pyrodrop.compression.whole import whole_network
 from pyrodrop.data import Dataset
+from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.threads import drawing
 
 
+@drawing()
 def compress(
     model: Any,
     guide: Callable[..., Any],
@@ -25,26 +29,35 @@ def compress(
     structured: bool = True,
     layout: Layout = "fastest",
     batch_size: int = 1000,
+    x: Inputs | None = None,
 ) -> nn.Module:
     """The network of the weights that stay, as a plain module on the CPU; see `Fit.compress`."""
     weights = {name: w.detach().cpu() for name, w in kept_weights(guide, threshold).items()}
     if structured:
-        return network_of(_small(model, weights, layout, batch_size))
+        return network_of(_small(model, weights, layout, batch_size, x))
     try:
-        steps = steps_of(_on_cpu(model), weights)
+        chain = chain_of(_on_cpu(model), weights, _few(x))
+        return chain.network(laid_out(chain.steps, layout, batch_size))
     except NoChain:
-        return _whole(model, weights)
-    return network_of(laid_out(steps, layout, batch_size))
+        return whole_network(_on_cpu(model), weights, _few(x))
 
 
+@drawing()
 def compressed_steps(
-    model: Any, guide: Callable[..., Any], *, threshold: float = 3.0, layout: Layout = "fastest", batch_size: int = 1000
+    model: Any,
+    guide: Callable[..., Any],
+    *,
+    threshold: float = 3.0,
+    layout: Layout = "fastest",
+    batch_size: int = 1000,
+    x: Inputs | None = None,
 ) -> list[Step]:
     """The steps of the compressed network, for `write_network`."""
     weights = {name: w.detach().cpu() for name, w in kept_weights(guide, threshold).items()}
-    return _small(model, weights, layout, batch_size)
+    return _small(model, weights, layout, batch_size, x)
 
 
+@drawing()
 def compression_report(
     model: Any,
     guide: Any,
@@ -55,13 +68,18 @@ def compression_report(
     kl_weight: float = 1.0,
 ) -> CompressionReport:
     """Measure the network of all posterior means beside the compressed one; see `Fit.compression_report`."""
-    small = compressed_steps(model, guide, threshold=threshold, layout=layout)
-    dense = steps_of(_on_cpu(model), {name: w.detach().cpu() for name, w in uncut_weights(guide).items()})
-    return measure(dense, small, data, threshold, kl_weight)
+    small = compressed_steps(model, guide, threshold=threshold, layout=layout, x=data.x)
+    means = {name: w.detach().cpu() for name, w in uncut_weights(guide).items()}
+    dense = chain_of(_on_cpu(model), means, _few(data.x))
+    dense.network(dense.steps)
+    return measure(dense.steps, small, data, threshold, kl_weight)
 
 
-def _small(model: Any, weights: Mapping[str, Tensor], layout: Layout, batch_size: int) -> list[Step]:
-    return laid_out(without_dead_units(steps_of(_on_cpu(model), weights)), layout, batch_size)
+def _small(model: Any, weights: Mapping[str, Tensor], layout: Layout, batch_size: int, x: Inputs | None) -> list[Step]:
+    chain = chain_of(_on_cpu(model), weights, _few(x))
+    steps = laid_out(without_dead_units(chain.steps), layout, batch_size)
+    chain.network(steps)
+    return steps
 
 
 def _on_cpu(model: Any) -> Any:
@@ -70,22 +88,6 @@ def _on_cpu(model: Any) -> Any:
     return model if all(p.device.type == "cpu" for p in parameters) else copy.deepcopy(model).cpu()
 
 
-def _whole(model: Any, weights: Mapping[str, Tensor]) -> nn.Module:
-    """The user's own network, zeros and all, with its parameters back: any network, of the shape that it had."""
-    model = _on_cpu(model)
-    if not all(
-        part.loc.count_nonzero() == 0 and bool((part.scale == 1).all()) for part in (model.inputs, model.targets)
-    ):
-        raise ValueError(
-            "a network that is no chain of layers is given back alone, which works in standardised units; this model "
-            "standardises its data"
-        )
-    network: nn.Module = copy.deepcopy(model.network)
-    values = {**{name: model.free[name].detach() for name in model.free}, **weights}
-    for module_name, module in network.named_modules():
-        for name in list(module._buffers):
-            full = f"{module_name}.{name}" if module_name else name
-            if full in values:
-                del module._buffers[name]
-                module.register_parameter(name, nn.Parameter(values[full].clone(), requires_grad=False))
-    return network.eval()
+def _few(x: Inputs | None) -> Any:
+    """Example inputs where networks are cut."""
+    return None if x is None else mapped(lambda part: part[:2].cpu(), x)

@@ -177,7 +177,8 @@ def _flops(network: nn.Module, x: Tensor) -> int:
         nonlocal total
         weight: Tensor = layer.weight
         held = weight.values().numel() if weight.layout is torch.sparse_csr else weight.numel()
-        total += 2 * held * output[0, 0].numel()
+        places = output[0, ..., 0] if weight.dim() == 2 else output[0, 0]
+        total += 2 * held * places.numel()
 
     hooks = [m.register_forward_hook(count) for m in network.modules() if hasattr(m, "weight")]
     with torch.no_grad():

@@ -40,12 +40,12 @@ class Standardised:
 
 @dataclass
 class Picked:
-    """Some of the columns of ``[N, D]``."""
+    """Some of the columns of ``[N, ..., D]``."""
 
     columns: Tensor
 
     def add(self, root: nn.Module, graph: fx.Graph, h: fx.Node, name: str) -> fx.Node:
-        return graph.call_function(torch.index_select, (h, 1, _buffer(root, graph, f"{name}_columns", self.columns)))
+        return graph.call_function(torch.index_select, (h, -1, _buffer(root, graph, f"{name}_columns", self.columns)))
 
 
 @dataclass
@@ -57,6 +57,8 @@ class Affine:
         weight, bias: its values.
         options: of a convolution: stride, padding, dilation.
         csr: whether a dense layer's weight is laid out as compressed sparse rows.
+        feeds: for each input, the unit of the layer before that it comes from, ``[in]``; None where no layer is before.
+        input_dim: number of dimensions of the inputs, examples included.
     """
 
     name: str
@@ -64,6 +66,8 @@ class Affine:
     bias: Tensor
     options: Mapping[str, Any] = field(default_factory=dict)
     csr: bool = False
+    feeds: Tensor | None = None
+    input_dim: int = 2
 
     @property
     def dense(self) -> bool:
@@ -99,8 +103,23 @@ class Plain:
     kind: type[nn.Module]
     options: Mapping[str, Any]
 
+    def module(self) -> nn.Module:
+        """PyTorch's layer with these options."""
+        return self.kind(**self.options)
+
     def add(self, root: nn.Module, graph: fx.Graph, h: fx.Node, name: str) -> fx.Node:
-        root.add_module(name, self.kind(**self.options))
+        root.add_module(name, self.module())
+        return graph.call_module(name, (h,))
+
+
+@dataclass
+class Whole:
+    """A network of the user's own, as it is."""
+
+    network: nn.Module
+
+    def add(self, root: nn.Module, graph: fx.Graph, h: fx.Node, name: str) -> fx.Node:
+        root.add_module(name, self.network)
         return graph.call_module(name, (h,))
 
 
@@ -113,7 +132,7 @@ class Rescaled:
     columns: int
 
     def add(self, root: nn.Module, graph: fx.Graph, h: fx.Node, name: str) -> fx.Node:
-        some = graph.call_function(torch.narrow, (h, 1, 0, self.columns))
+        some = graph.call_function(torch.narrow, (h, -1, 0, self.columns))
         scaled = graph.call_function(operator.mul, (some, _buffer(root, graph, f"{name}_scale", self.scale)))
         return graph.call_function(operator.add, (scaled, _buffer(root, graph, f"{name}_loc", self.loc)))
 
@@ -127,6 +146,8 @@ def network_of(steps: Sequence[Step]) -> fx.GraphModule:
         if isinstance(step, Affine):
             name = step.name.replace(".", "_")
             name = f"layer_{name}" if name[0].isdigit() else name
+            counts[name] = counts.get(name, 0) + 1
+            name += f"_use_{counts[name]}" if counts[name] > 1 else ""  # a layer that is called more than once
         else:
             word = (step.kind if isinstance(step, Plain) else type(step)).__name__.lower()
             counts[word] = counts.get(word, 0) + 1

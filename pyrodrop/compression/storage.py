@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
-from pyrodrop.compression.chain import ELEMENTWISE, POOLS
+from pyrodrop.compression.layers import PLAIN
 from pyrodrop.compression.steps import Affine, Picked, Plain, Rescaled, Standardised, Step, network_of
 from pyrodrop.files import read_tensors, write_tensors
 
 Bits = Literal[16, 32]
-_KINDS = {kind.__name__: kind for kind in (*ELEMENTWISE, *POOLS, nn.Flatten)}
+_KINDS = {kind.__name__: kind for kind in PLAIN}
 _NUMBERS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "Standardised": (Standardised, ("loc", "scale")),
     "Rescaled": (Rescaled, ("loc", "scale")),

@@ -13,13 +13,14 @@ other than 0 in front of a padded convolution stays, since at the border it coun
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.compression.chain import POOLS
+from pyrodrop.compression.layers import POOLS
 from pyrodrop.compression.steps import Affine, Picked, Plain, Step
 
 
@@ -32,21 +33,27 @@ def without_dead_units(steps: Sequence[Step]) -> list[Step]:
         pass
     alive = [_used(layers, i) for i in range(len(layers) - 1)]
     for i, keep in enumerate(alive):
-        if not keep.any() and not layers[i + 1].dense:
-            keep[0] = True  # PyTorch has no convolution of nothing: one map of zeros
+        if not keep.any() and not (layers[i + 1].dense and layers[i + 1].input_dim == 2):
+            keep[0] = (
+                True  # PyTorch has no convolution of nothing, and rows within an example are counted by it: one of zeros
+            )
     empty = max((i + 1 for i, keep in enumerate(alive) if not keep.any()), default=0)
     for i, keep in enumerate(alive):
         layers[i] = replace(layers[i], weight=layers[i].weight[keep], bias=layers[i].bias[keep])
         layers[i + 1] = _narrowed(layers[i + 1], keep)
     done: list[Step] = [] if empty else list(steps[: affine[0]])
     if empty:  # no unit of some layer is left: what comes before it does not count
-        done = [
-            Plain(nn.Flatten, {"start_dim": 1, "end_dim": -1}),
-            Picked(torch.empty(0, dtype=torch.long, device=layers[0].weight.device)),
-        ]
+        before = steps[: affine[empty]]
+        flat = all(step.dense for step in before if isinstance(step, Affine)) and not any(_reshapes(s) for s in before)
+        done = [] if flat else [Plain(nn.Flatten, {"start_dim": 1, "end_dim": -1})]
+        done.append(Picked(torch.empty(0, dtype=torch.long, device=layers[0].weight.device)))
     for i in range(empty, len(layers)):
         done += [layers[i], *(between[i] if i < len(between) else steps[affine[-1] + 1 :])]
     return done
+
+
+def _reshapes(step: Step) -> bool:
+    return isinstance(step, Plain) and (step.kind is nn.Flatten or step.kind in POOLS)
 
 
 def used_columns(layer: Affine) -> Tensor:
@@ -67,9 +74,13 @@ def _fold(layers: list[Affine], between: Sequence[Sequence[Step]]) -> bool:
             constant &= values == 0
         if not constant.any():
             continue
-        listening = _by_unit(following, len(layer.bias)).double()
-        following.bias.add_((listening[:, constant].sum(2) @ values[constant].double()).to(following.bias))
-        _by_unit(following, len(layer.bias))[:, constant] = 0
+        columns = constant[_feeds(following)]
+        listening = (
+            following.weight[:, columns].flatten(2).sum(2) if not following.dense else following.weight[:, columns]
+        )
+        added = listening.double() @ values[_feeds(following)[columns]].double()
+        following.bias.add_(added.to(following.bias))
+        following.weight[:, columns] = 0
         moved = True
     return moved
 
@@ -87,18 +98,21 @@ def _silence(layers: list[Affine]) -> bool:
 
 def _used(layers: Sequence[Affine], i: int) -> Tensor:
     """Which units of layer i the next one listens to."""
-    return _by_unit(layers[i + 1], len(layers[i].bias)).any(2).any(0)
+    used = torch.zeros(len(layers[i].bias), dtype=torch.bool, device=layers[i].bias.device)
+    used[_feeds(layers[i + 1])[used_columns(layers[i + 1])]] = True
+    return used
 
 
-def _by_unit(layer: Affine, units: int) -> Tensor:
-    """A view of the weight as ``[out, units before, the rest]``: flattening makes several inputs of a map."""
-    return layer.weight.view(len(layer.weight), units, -1)
+def _feeds(layer: Affine) -> Tensor:
+    """The unit before that each input comes from: flattening makes several inputs of a map."""
+    assert layer.feeds is not None
+    return layer.feeds.to(layer.weight.device)
 
 
 def _narrowed(layer: Affine, keep: Tensor) -> Affine:
-    weight = _by_unit(layer, len(keep))[:, keep]
-    shape = (len(weight), -1) if layer.dense else (len(weight), int(keep.sum()), *layer.weight.shape[2:])
-    return replace(layer, weight=weight.reshape(shape) if weight.numel() else weight.new_zeros(len(weight), 0))
+    feeds = _feeds(layer)
+    columns = keep[feeds]
+    return replace(layer, weight=layer.weight[:, columns], feeds=(keep.cumsum(0) - 1)[feeds[columns]])
 
 
 def _activation(constant: Tensor, steps: Sequence[Step]) -> Tensor | None:
@@ -106,10 +120,17 @@ def _activation(constant: Tensor, steps: Sequence[Step]) -> Tensor | None:
     for step in steps:
         if isinstance(step, Plain) and step.kind is not nn.Flatten:
             if step.kind not in POOLS:
-                constant = step.kind(**step.options)(constant)
-            elif "count_include_pad" in step.options and (step.options["padding"] or step.options["ceil_mode"]):
+                constant = step.module()(constant)
+            elif _averages_padding(step.options):
                 return None
     return constant
+
+
+def _averages_padding(options: Mapping[str, Any]) -> bool:
+    """Whether an average over a constant map is another number, somewhere."""
+    averages = "count_include_pad" in options
+    padded = averages and (torch.as_tensor(options["padding"]).any() or options["ceil_mode"])
+    return bool(padded) or options.get("divisor_override") is not None
 
 
 def _padding(layer: Affine) -> tuple[int, ...]:
