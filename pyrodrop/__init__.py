@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Literal
 
-from torch import Tensor
-
 from pyrodrop import (
     compression,
     data,
@@ -23,7 +21,8 @@ from pyrodrop import (
     schedules,
     zoo,
 )
-from pyrodrop.fitted import Elbo, Fit
+from pyrodrop.fitted import Elbo, Fit, Objective
+from pyrodrop.inputs import Inputs
 from pyrodrop.moments import Moments
 from pyrodrop.predictive import Prediction, Predicts, predict
 from pyrodrop.problem import restart
@@ -44,7 +43,7 @@ except PackageNotFoundError:  # used from a checkout that is not installed
 def to_arviz(
     fit: Predicts,
     train: Data,
-    test: Data | Tensor | None = None,
+    test: Data | Inputs | None = None,
     num_samples: int = 1000,
     weights: bool = False,
     *,
@@ -61,6 +60,7 @@ def compare(
     data: Data | None = None,
     by: Literal["log_density", "loo", "elbo"] = "log_density",
     *,
+    train: Data | None = None,
     num_samples: int = 1000,
     force: bool = False,
     seed: int = 0,
@@ -68,13 +68,14 @@ def compare(
     """Fits side by side; see `pyrodrop.analysis.comparison`, which is imported when this is called."""
     from pyrodrop.analysis import comparison
 
-    return comparison.compare(fits, data, by, num_samples=num_samples, force=force, seed=seed)
+    return comparison.compare(fits, data, by, train=train, num_samples=num_samples, force=force, seed=seed)
 
 
 __all__ = [
     "Elbo",
     "Fit",
     "Moments",
+    "Objective",
     "Prediction",
     "Replicates",
     "compare",

@@ -19,18 +19,21 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
+from pyrodrop.likelihoods import elements
+
 
 @dataclass(frozen=True)
 class Moments:
     """Mean and variance of a prediction at N points, in the units of y.
 
     Attributes:
-        mean: E[y], ``[N, D]``; class probabilities for a classifier.
-        variance: Var[y], observation noise included, ``[N, D]``.
-        spread: standard deviation of the function f alone (of the logits for a classifier), ``[N, D]``.
+        mean: E[y], of the shape of y, ``[N, ...]``; class probabilities ``[N, ..., classes]`` for a classifier.
+        variance: Var[y], observation noise included, of the shape of the mean.
+        spread: standard deviation of the function f alone (of the logits for a classifier), ``[N, ...]``.
         num_samples: S, number of draws of functions; None for a closed form.
-        joint: whether the draws were functions, the same at all points. False: every point had draws of its own. Each
-            point's moments have one law either way; False makes their errors independent between points.
+        joint: whether the draws were functions, the same at all points. False: every point had draws of its own. The
+            distribution of a point alone is the same either way, as far as `Prediction.joint` says; False makes the errors
+            of two points' moments independent.
     """
 
     mean: Tensor
@@ -41,7 +44,7 @@ class Moments:
 
     @property
     def sd(self) -> Tensor:
-        """Standard deviation of y, ``[N, D]``."""
+        """Standard deviation of y, of the shape of the mean."""
         return self.variance.sqrt()
 
 
@@ -59,7 +62,7 @@ class RunningMoments:
         self._functions: Running | None = None
 
     def add(self, first: int, law: Distribution, f: Tensor) -> None:
-        """Take in some draws at the points from `first` on: the law of y ``[t, n]`` and the function ``[t, n, D]``."""
+        """Take in some draws at the points from `first` on: the law of y ``[t, n]`` and the function ``[t, n, ...]``."""
         mean, variance = component_moments(law)
         if self._means is None or self._variances is None or self._functions is None:
             self._means, self._variances, self._functions = (
@@ -89,7 +92,7 @@ class Running:
 
     Args:
         num_points: N.
-        like: a tensor ``[draws, points, D]`` of the kind to come.
+        like: a tensor ``[draws, points, ...]`` of the kind to come.
     """
 
     def __init__(self, num_points: int, like: Tensor) -> None:
@@ -113,14 +116,25 @@ class Running:
 
 
 def centred(draws: Tensor) -> tuple[Tensor, Tensor]:
-    """m and S of ``[t, n, D]``, over its first axis."""
+    """m and S of ``[t, n, ...]``, over its first axis."""
     mean = draws.mean(0)
     return mean.double(), torch.linalg.vector_norm(draws - mean, dim=0).double() ** 2
 
 
 def component_moments(law: Distribution) -> tuple[Tensor, Tensor]:
-    """E[y | f] and Var[y | f] per draw and point; of the classes' indicators for class labels."""
-    if isinstance(law, Categorical):
-        probabilities = law.probs
+    """E[y | f] and Var[y | f] per draw and point; of the classes' indicators for class labels.
+
+    Raises:
+        TypeError: a distribution that has no mean or variance in closed form.
+    """
+    one = elements(law)
+    if isinstance(one, Categorical):
+        probabilities = one.probs
         return probabilities, probabilities * (1 - probabilities)
-    return law.mean, law.variance
+    try:
+        return law.mean, law.variance
+    except NotImplementedError:
+        raise TypeError(
+            f"mean and variance of a prediction are those of its likelihood's distribution; {type(one).__name__} has none "
+            "in closed form: average draws of Prediction.sample_y instead"
+        ) from None

@@ -1,19 +1,20 @@
 """Prediction: draws of functions and the mixture that they make.
 
-    f_t = network(x; W_t),   W_t ~ q,   t = 1 ... S            [S, N, D]
+    f_t = network(x; W_t),   W_t ~ q,   t = 1 ... S            [S, N, ...]
     p(y | x) = mean_t p(y | f_t)
     E[y]     = mean_t E[y | f_t]
     Var[y]   = mean_t Var[y | f_t] + mean_t E[y | f_t]^2 - E[y]^2
 
 For a Gaussian likelihood these are Gal & Ghahramani's (2016) mean and variance, 1/tau + mean f_t^2 - (mean f_t)^2, where
 the mean over t divides by S. One W_t serves all x, so draws are functions and joint over the points. Where only single
-points matter, ``joint=False`` draws a noise for every point, by the laws of `reparam.LocalReparam`.
+points matter, ``joint=False`` draws a noise for every point, by `reparam.LocalReparam`. The network is in evaluation mode.
 
 Where only mean and variance are wanted, ``keep="moments"`` holds no draws: memory is that of the points, whatever S.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -22,14 +23,18 @@ from typing import Any, Literal, Protocol, overload
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import Independent
+from torch.distributions import Categorical
 
 from pyrodrop.closed_form import dropout_moments
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
-from pyrodrop.functions import blocks, local_blocks
+from pyrodrop.functions import Block, blocks, local_blocks
+from pyrodrop.inputs import Inputs, mapped, num_rows, parts
+from pyrodrop.likelihoods import elements, per_row
 from pyrodrop.moments import Moments, RunningMoments, component_moments
 from pyrodrop.names import known
+from pyrodrop.networks.mixing import mixes_examples
+from pyrodrop.networks.modes import evaluating, repeatable
 from pyrodrop.tiles import cost
 
 Keep = Literal["draws", "moments"]
@@ -47,13 +52,17 @@ class Prediction:
     """What a posterior says at N points, in the units of y.
 
     Attributes:
-        f: draws of the function, ``[S, N, D]``, logits for a classifier.
-        law: the law of y at each component of the predictive mixture, batch shape ``[T, N]``. T = S for draws of
-            networks, and 1 where the predictive law is known in closed form.
+        f: draws of the function, ``[S, N, ...]``, logits for a classifier.
+        law: the distribution of y at each component of the predictive mixture, batch shape ``[T, N]``. T = S for draws of
+            networks, and 1 where the predictive distribution is known in closed form.
         seed: of the draws of y.
-        f_sd: standard deviation of f where it is known in closed form, ``[N, D]``.
-        joint: whether f are draws of functions, so that what two points have in common can be read off them. False:
-            every point had noise of its own, and only each point alone has the right law.
+        f_sd: standard deviation of f where it is known in closed form, ``[N, ...]``.
+        joint: whether f are draws of functions, so that what two points have in common can be read off them. False: every
+            point had noise of its own, and only the marginal distribution of each point is right. Several rows of one
+            point, such as tokens, then share their noise where it is that of input units (dropout, type A); where it is
+            the weights' own (Gaussian posteriors, DropConnect) each row had its own, and only each row's marginal
+            distribution is right. Weights of no linear map (embeddings), and those that are used several times, are drawn
+            whole, for several points at once.
     """
 
     f: Tensor
@@ -64,23 +73,27 @@ class Prediction:
 
     @property
     def mean(self) -> Tensor:
-        """E[y], ``[N, D]``; the mean probabilities of the classes for a classifier."""
+        """E[y], of the shape of y, ``[N, ...]``; for a classifier the classes' mean probabilities, ``[N, ..., classes]``.
+
+        Raises:
+            TypeError: the likelihood's distribution has no mean in closed form.
+        """
         return component_moments(self.law)[0].mean(0)
 
     @property
     def variance(self) -> Tensor:
-        """Var[y], observation noise included, ``[N, D]``. The sum of squares is centred first: it cannot cancel."""
+        """Var[y], observation noise included, ``[N, ...]``. The sum of squares is centred first: it cannot cancel."""
         mean, variance = component_moments(self.law)
         return variance.mean(0) + mean.var(0, correction=0)
 
     @property
     def sd(self) -> Tensor:
-        """Standard deviation of y, ``[N, D]``."""
+        """Standard deviation of y, ``[N, ...]``."""
         return self.variance.sqrt()
 
     @property
     def spread(self) -> Tensor:
-        """Standard deviation of the function alone, without observation noise, ``[N, D]``."""
+        """Standard deviation of the function alone, without observation noise, ``[N, ...]``."""
         return self.f.std(0, correction=0) if self.f_sd is None else self.f_sd
 
     @property
@@ -97,14 +110,26 @@ class Prediction:
         return draws.flatten(0, 1)[:num_samples]
 
     def log_density(self, y: Tensor) -> Tensor:
-        """log p(y_n | x_n) under the mixture, ``[N]``, by a shift-stable log of the mean."""
+        """log p(y_n | x_n) under the mixture, ``[N]``, by a shift-stable log of the mean.
+
+        An observation of several parts has one density, that of all its parts together under each draw.
+        """
         y = self._aligned(y)
         return torch.logsumexp(self.law.log_prob(y), 0) - math.log(self.law.batch_shape[0])
 
     def cdf(self, y: Tensor) -> Tensor:
-        """P(Y <= y) under the mixture, per point and column: ``[N, D]``."""
-        law = self.law.base_dist if isinstance(self.law, Independent) else self.law
-        return law.cdf(self._aligned(y)).mean(0)
+        """P(Y <= y) under the mixture, for every number in y by itself: of the shape of y, ``[N, ...]``.
+
+        Raises:
+            TypeError: the likelihood's distribution has no cumulative distribution function, as class labels have none.
+        """
+        one = elements(self.law)
+        try:
+            return one.cdf(self._aligned(y)).mean(0)  # type: ignore[no-any-return]
+        except NotImplementedError:
+            raise TypeError(
+                f"the cumulative distribution function is of real observations; {type(one).__name__} has none"
+            ) from None
 
     def _aligned(self, y: Tensor) -> Tensor:
         """y with the shape of one component's draws; a ValueError rather than a broadcast if it has another."""
@@ -113,19 +138,21 @@ class Prediction:
             y = y[:, None]
         if y.shape != want:
             raise ValueError(f"y must have the shape of the prediction, {tuple(want)}; got {tuple(y.shape)}")
+        if y.is_floating_point() and isinstance(elements(self.law), Categorical):
+            raise ValueError(f"class labels are whole numbers of an integer dtype; got {y.dtype}")
         return y.to(self.f.device)
 
 
 class Predicts(Protocol):
     """Anything that predicts: a fit, a Gaussian process."""
 
-    def predict(self, x: Tensor, num_samples: int = ..., *, seed: int = ...) -> Prediction: ...
+    def predict(self, x: Any, num_samples: int = ..., *, seed: int = ...) -> Prediction: ...
 
 
 @overload
 def predict(
     run: Predicts,
-    x: Tensor,
+    x: Inputs,
     num_samples: int = ...,
     *,
     seed: int = ...,
@@ -134,13 +161,13 @@ def predict(
 ) -> Prediction: ...
 @overload
 def predict(
-    run: Predicts, x: Tensor, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["moments"]
+    run: Predicts, x: Inputs, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["moments"]
 ) -> Moments: ...
 @overload
-def predict(run: Predicts, x: Tensor, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
+def predict(run: Predicts, x: Inputs, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
 def predict(
     run: Predicts,
-    x: Tensor,
+    x: Inputs,
     num_samples: int = 1000,
     *,
     seed: int = 0,
@@ -148,21 +175,24 @@ def predict(
     keep: Keep = "draws",
     method: Method = "draws",
 ) -> Prediction | Moments:
-    """Predict at x from `num_samples` draws of functions.
+    """Predict at x from `num_samples` draws of functions. The network is in evaluation mode, and nothing of it changes.
 
     Args:
         run: a `Fit`, or anything with its `predict`; `joint`, `keep` and `method` are a `Fit`'s alone.
-        x: points, ``[N, ...]`` in the units of the training data.
+        x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. A network
+            whose examples see each other gets all of them at once.
         num_samples: S, number of functions drawn; ``method="analytic"`` draws none.
         seed: of the draws; the caller's random state is left alone. One seed means the same functions at any x.
         joint: draw functions, one weight for all points. False draws a noise for every point, and the result says so:
-            each point alone has the right law (for convolutions `reparam.LocalReparam` says which), any two do not.
+            only the marginal distribution of each point is right (`Prediction.joint` says what holds for several rows of one
+            point, `reparam.LocalReparam` for convolutions); what two points have in common is not.
         keep: ``"draws"`` for a `Prediction`, ``"moments"`` for `Moments`, which hold no draws and take memory of N alone.
         method: ``"analytic"`` for `Moments` in closed form, without draws, where dropout at theta = 0 is all of the
             posterior's noise and meets the last layer only: one hidden layer whose units are dropped.
 
     Raises:
-        ValueError: x with NaN or infinite values, of another width than the model's, or empty; no closed form.
+        ValueError: x with NaN or infinite values, of another width than the model's, or empty; no closed form; joint=False
+            for a network whose examples see each other.
         TypeError: joint=False for a guide that does not know its posteriors.
     """
     usual = {"joint": True, "keep": "draws", "method": "draws"}
@@ -174,7 +204,7 @@ def predict(
 def draw_functions(
     model: Any,
     guide: Callable[..., Any],
-    x: Tensor,
+    x: Inputs,
     num_samples: int,
     *,
     seed: int,
@@ -192,54 +222,103 @@ def draw_functions(
         raise TypeError(
             f"predict draws functions from models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"
         )
-    where = x.device if isinstance(x, Tensor) else torch.device("cpu")
     x = check_inputs(x)
-    with seeded(seed, device), torch.no_grad():
+    where = parts(x)[0].device
+    with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
         if method == "analytic":
             if not joint:
                 raise ValueError("method='analytic' draws nothing, jointly or by point; got joint=False")
             return dropout_moments(model, guide, x, device)
         tiles = _tiles(model, guide, x, num_samples, device, joint)
         if keep == "moments":
-            running = RunningMoments(len(x))
+            running = RunningMoments(num_rows(x))
             for _, first, output in tiles:
-                law, f = (part(output, model.targets) for part in (model.likelihood, model.likelihood.location))
-                running.add(first, law, f)
+                f = model.likelihood.location(output, model.targets)
+                running.add(first, per_row(model.likelihood(output, model.targets), 2), f)
             like = torch.empty(0, dtype=f.dtype, device=where)
             return running.result(like, joint=joint)
         outputs: Tensor | None = None
         for draw, first, output in tiles:
             if outputs is None:
-                outputs = output.new_empty((num_samples, len(x), *output.shape[2:]))
+                outputs = output.new_empty((num_samples, num_rows(x), *output.shape[2:]))
             outputs[draw : draw + len(output), first : first + output.shape[1]] = output
-        law = model.likelihood(outputs, model.targets)
-        f = model.likelihood.location(outputs, model.targets)
-    return Prediction(f=f.to(where), law=_to(law, where), seed=seed, joint=joint)
+        assert outputs is not None
+        likelihood, targets = (_on(part, where) for part in (model.likelihood, model.targets))
+        outputs = outputs.to(where)
+        law, f = per_row(likelihood(outputs, targets), 2), likelihood.location(outputs, targets)
+    return Prediction(f=f, law=law, seed=seed, joint=joint)
 
 
 def _tiles(
-    model: Any, guide: Callable[..., Any], x: Tensor, num_samples: int, device: torch.device, joint: bool
+    model: Any, guide: Callable[..., Any], x: Inputs, num_samples: int, device: torch.device, joint: bool
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """Outputs of all draws at all points, a tile ``[t, n, outputs]`` at a time with its first draw and point."""
+    """Outputs of all draws at all points, a tile ``[t, n, ...]`` at a time with its first draw and point."""
     sites = model.weight_sites()
-    one = x[:1].to(device)
-    most = _TILE_BYTES.get(device.type, _TILE_BYTES["cpu"]) // next(iter(sites.values())).element_size()
+    together = mixes_examples(model, x)
+    if together and not joint:
+        raise ValueError(
+            "joint=False draws a noise for every point, which is a prediction only where points are computed apart; in "
+            "this network the output of one example depends on others, as in a graph: leave joint at True"
+        )
+    one = _rows(x, slice(None) if together else slice(1), device)
     drawn = 0
     for block in blocks(guide, sites, one, num_samples, _BYTES) if joint else local_blocks(guide, sites, num_samples):
-        block = replace(block, mapped=model.batches_weights)
-        draws, points = cost(block, model.outputs, one).tile(block.num_draws, len(x), most)
-        for first in range(0, len(x), points):
-            some = x[first : first + points].to(device)
-            for start in range(0, block.num_draws, draws):
-                yield drawn + start, first, block(model.outputs, some, slice(start, start + draws))
+        for draw, first, output in tiles_of(model, block, x, device, together):
+            yield drawn + draw, first, output
         drawn += block.num_draws
 
 
-def _to(law: TorchDistribution, device: torch.device) -> TorchDistribution:
-    """The same law with its parameters on `device`."""
-    if isinstance(law, Independent):
-        return _to(law.base_dist, device).to_event(law.reinterpreted_batch_ndims)
-    own: dict[str, Any] = {
-        name: value.to(device) for name in law.arg_constraints if isinstance(value := law.__dict__.get(name), Tensor)
-    }
-    return type(law)(**own)
+def tiles_of(
+    model: Any, block: Block, x: Inputs, device: torch.device, together: bool
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Outputs of a block's draws at all points, a tile ``[t, n, ...]`` at a time with its first draw and point.
+
+    Args:
+        model: of `pyrodrop.models`.
+        block: some draws.
+        x: the points.
+        device: where the model is.
+        together: whether points cannot be computed apart.
+
+    Raises:
+        ValueError: the network cannot be called on x, or does not return a row per point.
+    """
+    size = 1 if together else num_rows(x)  # things that can be computed apart
+    one = _rows(x, slice(None) if together else slice(1), device)
+    block = replace(block, mapped=model.batches_weights)
+    most = _TILE_BYTES.get(device.type, _TILE_BYTES["cpu"]) // next(iter(model.weight_sites().values())).element_size()
+    try:
+        with repeatable(model):
+            counted = cost(block, model.outputs, one, together)
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(cannot_run(one, together, error)) from error
+    draws, points = counted.tile(block.num_draws, size, most)
+    for first in range(0, size, points):
+        some = one if together else _rows(x, slice(first, first + points), device)
+        for start in range(0, block.num_draws, draws):
+            with repeatable(model):
+                output = block(model.outputs, some, slice(start, start + draws))
+            if output.dim() < 2 or output.shape[1] != num_rows(some):
+                raise ValueError(
+                    f"the network must return one row per example, [{num_rows(some)}, ...] here; got "
+                    f"{list(output.shape[1:])}: does it squeeze the axis of the examples away where there is one?"
+                )
+            yield start, first, output
+
+
+def cannot_run(x: Inputs, together: bool, error: Exception) -> str:
+    """What to say of a network that does not run at x."""
+    shapes = ", ".join(str(list(part.shape)) for part in parts(x))
+    text = (str(error).strip().splitlines() or [""])[0]
+    why = " It takes all of its examples at once: predict at as many as it was trained on." if together else ""
+    return f"the network cannot be called on x of shape {shapes}: {type(error).__name__}: {text}.{why}"
+
+
+def _rows(x: Inputs, rows: slice, device: torch.device) -> Any:
+    return mapped(lambda part: part[rows].to(device), x)
+
+
+def _on(part: Any, device: torch.device) -> Any:
+    """A module, or where its tensors are elsewhere a copy, on `device`."""
+    held = [*part.parameters(), *part.buffers()]
+    return part if all(value.device == device for value in held) else copy.deepcopy(part).to(device)

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from pyrodrop.functions import Block, Outputs
+from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.reparam.lazy import LazyWeight
 
 
@@ -51,13 +52,20 @@ class Cost:
         return draws, points
 
 
-def cost(block: Block, outputs: Outputs, x: Tensor) -> Cost:
-    """Count what one point takes; x has at least one."""
+def cost(block: Block, outputs: Outputs, x: Inputs, together: bool = False) -> Cost:
+    """Count what one point takes.
+
+    Args:
+        block: some draws.
+        outputs: the network's, for given weights.
+        x: inputs of one point or more, of which the first is taken.
+        together: whether points cannot be computed apart; all of x then counts as one.
+    """
     one = block.weights({name: value[0] for name, value in block.noise.items()})
     drawn = [] if block.local else [value for name, value in one.items() if name not in block.fixed]
     watch = _Watch(drawn, block.local)
     with watch:
-        outputs(one, x[:1])
+        outputs(one, x if together else mapped(lambda part: part[:1], x))
     return watch.cost
 
 

@@ -3,5 +3,6 @@
 from pyrodrop.likelihoods.categorical import Categorical
 from pyrodrop.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 from pyrodrop.likelihoods.likelihood import Likelihood
+from pyrodrop.likelihoods.shapes import aligned, elements, per_row
 
-__all__ = ["Categorical", "Gaussian", "HeteroscedasticGaussian", "Likelihood"]
+__all__ = ["Categorical", "Gaussian", "HeteroscedasticGaussian", "Likelihood", "aligned", "elements", "per_row"]

@@ -1,6 +1,6 @@
 """Categorical likelihood.
 
-y ~ Categorical(softmax(f))        f [N, classes], y [N] in 0 ... classes - 1
+y ~ Categorical(softmax(f))        f [N, classes], y [N] in 0 ... classes - 1; or f [N, T, classes], y [N, T]
 """
 
 from __future__ import annotations
@@ -24,6 +24,23 @@ class Categorical(Likelihood):
         return output
 
     def as_target(self, y: Tensor) -> Tensor:
-        if y.is_floating_point() or y.dim() != 1:
-            raise ValueError(f"class labels are whole numbers of shape [N]; got {y.dtype} of shape {tuple(y.shape)}")
+        if y.is_floating_point():
+            raise ValueError(
+                f"class labels are whole numbers of an integer dtype, of shape [N] for outputs [N, classes]; got {y.dtype} "
+                f"of shape {tuple(y.shape)}"
+            )
         return y.to(torch.long)
+
+    def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
+        y = self.as_target(y)
+        want = (len(y), *output.shape[1:-1])
+        if y.shape != want:
+            raise ValueError(
+                f"class labels are whole numbers, one for each row of logits: of shape {list(want)} for outputs "
+                f"[N, {', '.join(map(str, output.shape[1:]))}]; got shape {list(y.shape)}"
+            )
+        if not 0 <= int(y.min()) <= int(y.max()) < output.shape[-1]:
+            raise ValueError(
+                f"class labels must lie in 0 ... {output.shape[-1] - 1}, the network's outputs; "
+                f"got {int(y.min())} to {int(y.max())}"
+            )

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from pyrodrop.data.dataset import check_finite
+from pyrodrop.likelihoods import elements
 from pyrodrop.predictive import Prediction
 
 _NUMBERS = 2**22  # in double precision, held at a time
@@ -51,6 +52,12 @@ def class_labels(y: Tensor, p: Tensor) -> Tensor:
 def _values(predicted: Predicted) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Numbers ``[T, N, C]``, and what makes them probabilities."""
     law = predicted.law if isinstance(predicted, Prediction) else None
+    if law is not None and law.event_shape and isinstance(elements(law), Categorical):
+        shape = [*law.batch_shape[1:], *law.event_shape]
+        raise TypeError(
+            f"the scores of classification are of one label per example; this prediction has labels of shape {shape}. Score "
+            "its parts as examples: probabilities f.softmax(-1).flatten(1, -2) and labels y.flatten()"
+        )
     if isinstance(law, Categorical):
         return check_finite("logits", law.logits), torch.exp  # which Categorical has normalised
     if not isinstance(predicted, Tensor):

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.data.dataset import check_finite
+from pyrodrop.likelihoods import aligned
 from pyrodrop.predictive import Prediction
 
 _DRAWS = 1000  # of y, where a score needs draws
@@ -53,7 +54,7 @@ def log_predictive_density(f: Tensor, y: Tensor, precision: float | Tensor) -> T
 
 
 def crps(draws: Tensor, y: Tensor) -> float:
-    """Mean continuous ranked probability score of draws ``[S, N, D]``, in the units of y; lower is better."""
+    """Mean continuous ranked probability score of draws ``[S, N, ...]``, in the units of y; lower is better."""
     _check_draws(draws, y)
     scores = scoringrules.crps_ensemble(
         y.double().cpu().numpy(), draws.double().cpu().numpy(), m_axis=0, estimator="qd"
@@ -76,7 +77,7 @@ def energy_score(draws: Tensor, y: Tensor) -> float:
 
 
 def pit(prediction: Prediction, y: Tensor) -> Tensor:
-    """Probability integral transform of every observation, in [0, 1]: ``[N, D]``."""
+    """Probability integral transform of every observation, in [0, 1]: of the shape of y."""
     return prediction.cdf(y)
 
 
@@ -103,8 +104,12 @@ def sharpness(prediction: Prediction) -> float:
 
 
 def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
-    """The scores of one prediction in plain numbers; the energy score where y has several columns."""
-    y = check_finite("y", y[:, None] if y.dim() == 1 else y)
+    """The scores of one prediction in plain numbers; the energy score where one y is several numbers.
+
+    Raises:
+        TypeError: y is no real number: its distribution has no cumulative distribution function, mean or variance.
+    """
+    y = check_finite("y", aligned(y, prediction.law))
     transformed = pit(prediction, y)
     draws = prediction.sample_y(max(_DRAWS, len(prediction.f)))
     scores = {
@@ -116,7 +121,9 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
         "width_95": interval_width(draws, 0.95),
         "sharpness": sharpness(prediction),
     }
-    return scores if y.shape[1] == 1 else scores | {"energy_score": energy_score(draws[:_DRAWS], y)}
+    if y[0].numel() == 1:
+        return scores
+    return scores | {"energy_score": energy_score(draws[:_DRAWS].flatten(2), y.flatten(1))}
 
 
 def _check_draws(draws: Tensor, y: Tensor) -> None:

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
+from pyrodrop.likelihoods import elements
 from pyrodrop.metrics.classes import Predicted, class_probabilities, mean_over_draws
 from pyrodrop.predictive import Prediction
 
 
 class Uncertainty(NamedTuple):
-    """An uncertainty in its two parts, each ``[N]`` or ``[N, D]``; total = aleatoric + epistemic."""
+    """An uncertainty in its two parts, each ``[N]`` or ``[N, ...]``; total = aleatoric + epistemic."""
 
     total: Tensor
     aleatoric: Tensor
@@ -30,15 +31,15 @@ class Uncertainty(NamedTuple):
 
 
 def variance_split(prediction: Prediction) -> Uncertainty:
-    """The variance of y in its two parts, each ``[N, D]``, in the units of y squared.
+    """The variance of y in its two parts, each of the shape of y, in the units of y squared.
 
     Raises:
         ValueError: y has no variance, as class labels have none; `entropy_split` is for those.
     """
-    total = prediction.variance
-    if isinstance(prediction.law, Categorical) or not bool(total.isfinite().all()):
+    total, one = prediction.variance, elements(prediction.law)
+    if isinstance(one, Categorical) or not bool(total.isfinite().all()):
         raise ValueError(
-            f"only a y with a finite variance can have it split; the law here is {type(prediction.law).__name__}. "
+            f"only a y with a finite variance can have it split; the law here is {type(one).__name__}. "
             "For class labels there is entropy_split"
         )
     if prediction.f_sd is None:

@@ -69,7 +69,7 @@ def _training(data: Dataset, *, lr: float, keep: float) -> dict[str, Any]:
         "lr": functools.partial(learning_rate, lr=lr, keep=keep, num_data=len(data)),
         "optimizer": functools.partial(torch.optim.SGD, momentum=0.9),
         "estimator": "local",
-        "schedule": inverse_decay,
+        "lr_schedule": inverse_decay,
     }
 
 

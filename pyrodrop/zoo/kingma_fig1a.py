@@ -108,7 +108,7 @@ def training(data: Dataset, *, epochs: int = EPOCHS) -> dict[str, Any]:
     """Arguments of `pyrodrop.fit`."""
     steps = epochs * -(-len(data) // BATCH)
     schedule = functools.partial(falling, steps=steps)
-    return {"steps": steps, "batch_size": BATCH, "lr": 1e-3, "estimator": "local", "schedule": schedule}
+    return {"steps": steps, "batch_size": BATCH, "lr": 1e-3, "estimator": "local", "lr_schedule": schedule}
 
 
 ENTRIES = tuple(

@@ -54,7 +54,7 @@ def _caffe_training(data: Dataset) -> dict[str, Any]:
         "lr": functools.partial(learning_rate, num_data=len(data)),
         "optimizer": functools.partial(torch.optim.SGD, momentum=0.9),
         "estimator": "local",
-        "schedule": functools.partial(caffe.inverse_decay, gamma=1e-4, power=0.75),
+        "lr_schedule": functools.partial(caffe.inverse_decay, gamma=1e-4, power=0.75),
     }
 
 
