@@ -1,0 +1,111 @@
+"""``python -m pyrodrop.analysis.networks [FOLDER or FILE]``: check networks and print the table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+import pyrodrop
+from pyrodrop.analysis.experiments.report import console
+from pyrodrop.analysis.networks.case import Cell, load
+from pyrodrop.analysis.networks.contract import THIN, Bench, Draws, Result, cells, few_cells, usual_cells
+from pyrodrop.analysis.networks.table import as_json, notes, table
+from pyrodrop.files import whole
+
+_CELLS = {"usual": usual_cells, "all": cells}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check, print, and return 1 if a cell is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m pyrodrop.analysis.networks", description=__doc__)
+    parser.add_argument(
+        "where", nargs="?", type=Path, help="a folder of networks, or one file; tests/networks by default"
+    )
+    parser.add_argument("--only", nargs="*", default=[], help="names of the networks to check")
+    parser.add_argument("--cells", choices=("few", "usual", "all"), default="usual", help="how many cells of each")
+    parser.add_argument("--pick", default="", help="check cells with one of these comma-separated words in their name")
+    parser.add_argument("--draws", choices=("thin", "full"), default="full", help="how many draws a comparison takes")
+    parser.add_argument("--json", type=Path, help="write the results to this file, and go on from it if it exists")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    functorch: Any = torch._C._functorch
+    functorch._set_vmap_fallback_warning_enabled(False)  # that an operation is mapped one by one is no news here
+    cases = load(_folder(options.where))
+    unknown = set(options.only) - set(cases)
+    if unknown:
+        parser.error(f"no network is called {', '.join(sorted(unknown))}; there are {', '.join(cases)}")
+    asked = {name: case for name, case in cases.items() if not options.only or name in options.only}
+    found = _read(options.json)
+    plan: list[tuple[str, Cell]] = []
+    for number, (name, case) in enumerate(asked.items()):
+        if case.missing():
+            print(f"{name}: skipped, {case.missing()}")
+            continue
+        chosen = few_cells(case, number) if options.cells == "few" else _CELLS[options.cells](case)
+        plan += [
+            (name, cell)
+            for cell in chosen
+            if cell not in found.get(name, {}) and (not options.pick or any(w in str(cell) for w in options.pick.split(",")))
+        ]  # fmt: skip
+    bench: Bench | None = None
+    start = time.perf_counter()
+    for name, cell in (bar := tqdm(plan, unit="cell", disable=options.quiet or None)):
+        bar.set_description(f"{name} {cell}")
+        if bench is None or bench.case is not asked[name]:
+            bench = Bench(asked[name], Draws() if options.draws == "full" else THIN)
+            _write(options.json, found)
+        began = time.perf_counter()
+        found.setdefault(name, {})[cell] = result = bench.check(cell)
+        if result.kind == "wrong":
+            bar.write(f"{name} {cell}: {result.note} ({time.perf_counter() - began:.1f} s)")
+    _write(options.json, found)
+    console().print(table(found))
+    for line in notes(found):
+        print(line)
+    kinds = [result.kind for results in found.values() for result in results.values()]
+    summary = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("right", "fallback", "other", "refused", "wrong"))
+    print(f"{len(kinds)} cells of {len(found)} networks: {summary}; {time.perf_counter() - start:.0f} s")
+    return int("wrong" in kinds)
+
+
+def _folder(given: Path | None) -> Path:
+    if given is not None:
+        if not given.exists():
+            raise SystemExit(f"networks are a folder of files or one file; {given} is neither")
+        return given
+    beside = Path(str(pyrodrop.__file__)).resolve().parent.parent / "tests" / "networks"
+    if not beside.is_dir():
+        raise SystemExit("this installation has no tests/networks beside it: give a folder of networks, or one file")
+    return beside
+
+
+def _read(path: Path | None) -> dict[str, dict[Cell, Result]]:
+    if path is None or not path.exists():
+        return {}
+    rows = json.loads(path.read_text())
+    keys, values = Cell._fields, Result._fields
+    return {
+        name: {Cell(*(r[k] for k in keys)): Result(*(r[v] for v in values)) for r in each}
+        for name, each in rows.items()
+    }
+
+
+def _write(path: Path | None, found: dict[str, dict[Cell, Result]]) -> None:
+    if path is not None:
+        with whole(path) as part:
+            part.write_text(json.dumps(as_json(found), indent=1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""What a posterior over a network's weights means, by brute force.
+
+    f_t = functional_call(network, W_t, x),   W_t ~ q               one weight per draw, for all of x
+    nll = -E_q[ln p(y | f)],   its gradient by autograd             every draw on its own
+
+The network is the user's own, untouched; draws are those of `pyrodrop.analysis.networks.posteriors`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pyrodrop.analysis.networks.case import Case, plain_call
+from pyrodrop.analysis.networks.posteriors import Posterior, Units
+from pyrodrop.inputs import Inputs
+from pyrodrop.likelihoods import Categorical
+
+WARM_UP = 8  # calls until a network that counts its calls is to have come to rest
+_NUMBERS = 2**23  # of drawn weights at once
+_CHUNK = 500  # draws that are computed at once
+
+
+def weight_names(network: nn.Module, case: Case) -> list[str]:
+    """The parameters that have a prior: what requires a gradient, has two or more dimensions and is not left out."""
+    return [
+        n for n, p in network.named_parameters() if p.requires_grad and p.dim() > 1 and case.scale_of(n) is not None
+    ]
+
+
+def units_of(network: nn.Module, case: Case) -> dict[str, Units]:
+    """Where the input units of every weight are: by the kind of its module, or as the case says."""
+    found: dict[str, Units] = {}
+    for prefix, module in network.named_modules():
+        for own, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            name = f"{prefix}.{own}" if prefix else own
+            units: Units = None
+            if parameter.dim() < 2:
+                units = None
+            elif isinstance(module, nn.modules.conv._ConvNd) and own == "weight":
+                transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
+                units = (0, 1) if transposed else (1, module.groups)
+            elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                units = (0, 1)
+            elif isinstance(module, nn.Linear | nn.RNNBase | nn.modules.rnn.RNNCellBase | nn.MultiheadAttention):
+                units = (1, 1)
+            found[name] = next((given for pattern, given in case.units.items() if fnmatch(name, pattern)), units)
+    return found
+
+
+def rate_of(case: Case, name: str) -> float:
+    """The drop rate of one weight."""
+    if not isinstance(case.drop_rate, Mapping):
+        return case.drop_rate
+    return next(rate for pattern, rate in case.drop_rate.items() if fnmatch(name, pattern))
+
+
+def nll_of(case: Case, f: Tensor, y: Tensor) -> Tensor:
+    """-ln p(y | f), summed over everything."""
+    likelihood = case.likelihood()
+    if isinstance(likelihood, Categorical):
+        return F.cross_entropy(f, y, reduction="sum")
+    precision: Any = likelihood.precision  # type: ignore[attr-defined]
+    scale = torch.as_tensor(precision, dtype=f.dtype).rsqrt().expand_as(f)
+    return -torch.distributions.Normal(f, scale, validate_args=False).log_prob(y.reshape(f.shape)).sum()
+
+
+class Oracle:
+    """A network with a posterior over its weights.
+
+    Args:
+        case: the kind of network.
+        posterior: the kind of posterior.
+        network: the user's; it is copied. Modes are as given.
+        leaves: parameters of the posterior by tree and weight name, ``loc`` at least.
+        others: parameters without a prior, and buffers, by name.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        posterior: Posterior,
+        network: nn.Module,
+        leaves: Mapping[str, Mapping[str, Tensor]],
+        others: Mapping[str, Tensor],
+    ) -> None:
+        self.case, self.posterior, self.network = case, posterior, copy.deepcopy(network)
+        self.leaves = {tree: {n: v.detach().clone() for n, v in values.items()} for tree, values in leaves.items()}
+        self.others = {n: v.detach().clone() for n, v in others.items()}
+        known = units_of(network, case)
+        self.units = {name: known[name] for name in self.leaves["loc"]}
+        self.rates = {
+            name: rate_of(case, name) if type(posterior).__name__ == "Bernoulli" else 0.0 for name in self.units
+        }
+
+    def noise(self, count: int) -> dict[str, dict[str, Tensor]]:
+        """What `count` draws need, by weight."""
+        return {
+            name: self.posterior.noise(loc, count, self.rates[name], self.units[name])
+            for name, loc in self.leaves["loc"].items()
+        }
+
+    def weights(self, leaves: Mapping[str, Mapping[str, Tensor]], noise: Mapping[str, Any]) -> dict[str, Tensor]:
+        """One draw of every weight."""
+        return {
+            name: self.posterior.weight({t: leaves[t][name] for t in leaves}, noise[name], self.units[name])
+            for name in self.units
+        }
+
+    def kl(self, leaves: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
+        """The divergence from the priors."""
+        parts = []
+        for name in self.units:
+            scale = self.case.scale_of(name)
+            assert scale is not None
+            given = {tree: leaves[tree][name] for tree in leaves}
+            parts.append(self.posterior.kl(given, scale, self.rates[name], self.units[name]))
+        return torch.stack(parts).sum()
+
+    def functions(self, x: Inputs, count: int) -> Tensor:
+        """f of `count` draws in evaluation mode, ``[count, N, ...]``."""
+        network = copy.deepcopy(self.network).eval()
+
+        def one(noise: Any) -> Tensor:
+            return plain_call(network, x, {**_own(self.others, noise), **self.weights(self.leaves, noise)})
+
+        with torch.no_grad():
+            return torch.cat([_over_draws(one, self.noise(n)) for n in self._sizes(count)])
+
+    def terms(self, x: Inputs, y: Tensor, count: int, *, training: bool) -> Tensor:
+        """nll of `count` draws, ``[count]``; in evaluation mode, or in the modes that the network has."""
+        network = copy.deepcopy(self.network).train(False) if not training else copy.deepcopy(self.network)
+
+        def one(noise: Any) -> Tensor:
+            f = plain_call(network, x, {**_own(self.others, noise), **self.weights(self.leaves, noise)})
+            return nll_of(self.case, f, y)
+
+        with torch.no_grad():
+            return torch.cat([_over_draws(one, self.noise(n)) for n in self._sizes(count)])
+
+    def gradients(
+        self, x: Inputs, y: Tensor, count: int, look: Callable[[dict[str, Tensor]], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """nll of `count` draws ``[count]`` and what `look` sees of each one's gradient of nll + kl, ``[count, ...]``."""
+        network = copy.deepcopy(self.network)
+        with torch.no_grad():
+            for _ in range(WARM_UP):
+                plain_call(network, x, {n: v.clone() for n, v in self.others.items()})
+        flat = {f"{tree}.{n}": v for tree, values in self.leaves.items() for n, v in values.items()}
+        free = {n: v for n, v in self.others.items() if n in dict(self.network.named_parameters())}
+        fixed = {n: v for n, v in self.others.items() if n not in free}
+        moved = {**flat, **{f"free.{n}": v for n, v in free.items()}}
+
+        def loss(values: Mapping[str, Tensor], noise: Any) -> tuple[Tensor, Tensor]:
+            leaves = {tree: {n: values[f"{tree}.{n}"] for n in self.units} for tree in self.leaves}
+            others = {n: values[f"free.{n}"] for n in free}
+            f = plain_call(network, x, {**_own(fixed, noise), **others, **self.weights(leaves, noise)})
+            nll = nll_of(self.case, f, y)
+            return nll + self.kl(leaves), nll
+
+        def one(noise: Any) -> Tensor:
+            values, nll = torch.func.grad(loss, has_aux=True)(moved, noise)
+            return torch.cat([nll.detach()[None], look(values)])
+
+        seen = torch.cat([_over_draws(one, self.noise(n)) for n in self._sizes(count)])
+        return seen[:, 0], seen[:, 1:]
+
+    def _sizes(self, count: int) -> list[int]:
+        """How many draws to compute at once, by the memory that their weights take."""
+        weights = sum(loc.numel() for loc in self.leaves["loc"].values())
+        most = max(1, min(_CHUNK, _NUMBERS // weights))
+        return [min(most, count - first) for first in range(0, count, most)]
+
+
+def train_point(
+    case: Case, network: nn.Module, x: Inputs, y: Tensor, steps: int, lr: float
+) -> tuple[dict[str, Tensor], list[float]]:
+    """A plain loop of torch: maximum a posteriori by Adam. The network is trained in place; its tensors and losses."""
+    scales = {n: case.scale_of(n) for n in weight_names(network, case)}
+    parameters = dict(network.named_parameters())
+    moved = [p for p in parameters.values() if p.requires_grad]
+    optimizer = torch.optim.Adam(moved, lr)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        penalty = sum((parameters[n] ** 2).sum() / (2 * scale**2) for n, scale in scales.items() if scale is not None)
+        nll = nll_of(case, plain_call(network, x), y)
+        (nll + penalty).backward()
+        optimizer.step()
+        losses.append(float(nll.detach()))
+    state = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    return {n: v.detach().clone() for n, v in state.items()}, losses
+
+
+def _own(tensors: Mapping[str, Tensor], noise: Any) -> dict[str, Tensor]:
+    """Copies of parameters and buffers that one draw may change, as running statistics in training mode."""
+    zero = 0 * next(iter(next(iter(noise.values())).values())).sum()
+    return {n: v + zero.to(v.dtype) if v.is_floating_point() else v.clone() for n, v in tensors.items()}
+
+
+def _over_draws(one: Callable[[Any], Tensor], noise: Any) -> Tensor:
+    """`one` for each of the draws, together where torch can, else one after the other."""
+    with _plain_attention():
+        try:
+            return torch.vmap(one)(noise)
+        except RuntimeError:
+            return torch.stack([one(each) for each in _unbound(noise)])
+
+
+def _unbound(noise: Mapping[str, Mapping[str, Tensor]]) -> Iterator[Any]:
+    count = len(next(iter(next(iter(noise.values())).values())))
+    for i in range(count):
+        yield {name: {key: value[i] for key, value in each.items()} for name, each in noise.items()}
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Attention by its formula: the fused kernels of evaluation mode cannot be mapped over draws."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)

@@ -1,0 +1,191 @@
+"""The posteriors that are checked, each with its draws and its divergence written out by hand.
+
+    W = weight(parameters, noise)        KL(q || N(0, scale^2)) = kl(parameters)
+
+Nothing here calls a distribution of this package: that is what these are to be compared with.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrodrop import guides
+from pyrodrop.analysis.networks.case import Case
+
+Parameters = Mapping[str, Tensor]  # of one weight: loc and what else its posterior has
+Units = (
+    tuple[int, int] | None
+)  # axis of a weight that its input units are counted along, and the groups of a convolution
+
+
+class Posterior(ABC):
+    """One kind of posterior.
+
+    Attributes:
+        parameters: names of the trees of parameters that our guide has.
+        weight_noise: whether each weight has noise of its own, rather than each input unit.
+    """
+
+    parameters: tuple[str, ...] = ("loc",)
+    weight_noise = True
+
+    @abstractmethod
+    def guide(self, model: Any, case: Case) -> Any:
+        """Our guide of a model."""
+
+    @abstractmethod
+    def noise(self, loc: Tensor, count: int, rate: float, units: Units) -> dict[str, Tensor]:
+        """What `count` draws of a weight need, each ``[count, ...]``."""
+
+    @abstractmethod
+    def weight(self, given: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
+        """One draw."""
+
+    @abstractmethod
+    def kl(self, given: Parameters, scale: float, rate: float, units: Units) -> Tensor:
+        """KL from N(0, scale^2)."""
+
+
+class Point(Posterior):
+    """W = M; the divergence without the constant of theta -> 0."""
+
+    weight_noise = False
+
+    def guide(self, model: Any, case: Case) -> Any:
+        return guides.Point(model)
+
+    def noise(self, loc: Tensor, count: int, rate: float, units: Units) -> dict[str, Tensor]:
+        return {"none": torch.zeros(count, dtype=loc.dtype)}
+
+    def weight(self, given: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
+        return given["loc"] + 0 * noise["none"]
+
+    def kl(self, given: Parameters, scale: float, rate: float, units: Units) -> Tensor:
+        loc = given["loc"]
+        return (loc**2).sum() / (2 * scale**2) + loc.numel() * (math.log(scale) + math.log(2 * math.pi) / 2)
+
+
+class Bernoulli(Point):
+    """W = M diag(z), z a coin for each input unit; a vector has none."""
+
+    def guide(self, model: Any, case: Case) -> Any:
+        return guides.BernoulliDropout(model, case.drop_rate)
+
+    def noise(self, loc: Tensor, count: int, rate: float, units: Units) -> dict[str, Tensor]:
+        if rate == 0 or units is None:
+            return {"mask": torch.ones(count, *(1,) * loc.dim(), dtype=loc.dtype)}
+        number = count_units(loc, units)
+        keep = torch.bernoulli(torch.full((count, number), 1 - rate, dtype=loc.dtype))
+        return {"mask": over_weight(keep, loc, units)}
+
+    def weight(self, given: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
+        return given["loc"] * noise["mask"]
+
+    def kl(self, given: Parameters, scale: float, rate: float, units: Units) -> Tensor:
+        loc = given["loc"]
+        constant = loc.numel() * (math.log(scale) + math.log(2 * math.pi) / 2)
+        if rate == 0 or units is None:
+            return (loc**2).sum() / (2 * scale**2) + constant
+        entropy = -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate))
+        return (1 - rate) * (loc**2).sum() / (2 * scale**2) + constant - count_units(loc, units) * entropy
+
+
+class MeanField(Posterior):
+    """W = M + exp(log_variance / 2) E."""
+
+    parameters: tuple[str, ...] = ("loc", "log_variance")
+
+    def guide(self, model: Any, case: Case) -> Any:
+        return guides.MeanField(model, init_scale=0.2)
+
+    def noise(self, loc: Tensor, count: int, rate: float, units: Units) -> dict[str, Tensor]:
+        return {"e": torch.randn(count, *loc.shape, dtype=loc.dtype)}
+
+    def weight(self, given: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
+        return given["loc"] + torch.exp(given["log_variance"] / 2) * noise["e"]
+
+    def kl(self, given: Parameters, scale: float, rate: float, units: Units) -> Tensor:
+        return _gaussian_kl(given["loc"], given["log_variance"].exp(), given["log_variance"].sum(), scale)
+
+
+class VariationalB(MeanField):
+    """W = M (1 + sqrt(alpha) E), alpha = sigmoid(raw_alpha) of the whole layer."""
+
+    parameters = ("loc", "raw_alpha")
+
+    def guide(self, model: Any, case: Case) -> Any:
+        return guides.VariationalDropout(model, "B", drop_rate=0.3)
+
+    def weight(self, given: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
+        return given["loc"] * (1 + torch.sigmoid(given["raw_alpha"]).sqrt() * noise["e"])
+
+    def kl(self, given: Parameters, scale: float, rate: float, units: Units) -> Tensor:
+        loc = given["loc"]
+        variance = torch.sigmoid(given["raw_alpha"]) * (loc**2).clamp_min(torch.finfo(loc.dtype).tiny)
+        return _gaussian_kl(loc, variance, variance.log().sum(), scale)
+
+
+class LowRank(MeanField):
+    """vec(W) = vec(M) + F e + exp(log_variance / 2) E."""
+
+    parameters = ("loc", "factor", "log_variance")
+
+    def guide(self, model: Any, case: Case) -> Any:
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            return guides.LowRank(model, rank=2, init_scale=0.2)
+
+    def noise(self, loc: Tensor, count: int, rate: float, units: Units) -> dict[str, Tensor]:
+        return {
+            "e": torch.randn(count, loc.numel(), dtype=loc.dtype),
+            "few": torch.randn(count, 2, dtype=loc.dtype),
+        }
+
+    def weight(self, given: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
+        deviation = given["factor"] @ noise["few"] + torch.exp(given["log_variance"] / 2) * noise["e"]
+        return given["loc"] + deviation.reshape(given["loc"].shape)
+
+    def kl(self, given: Parameters, scale: float, rate: float, units: Units) -> Tensor:
+        factor, variance = given["factor"], given["log_variance"].exp()
+        inner = torch.eye(factor.shape[1], dtype=factor.dtype) + (factor / variance[:, None]).T @ factor
+        logdet = given["log_variance"].sum() + torch.logdet(inner)
+        return _gaussian_kl(given["loc"], variance + factor.square().sum(1), logdet, scale)
+
+
+def _gaussian_kl(loc: Tensor, variance: Tensor, logdet: Tensor, scale: float) -> Tensor:
+    """KL(N(loc, S) || N(0, scale^2 I)) from the diagonal of S and the logarithm of its determinant."""
+    trace = (variance.sum() + (loc**2).sum()) / scale**2
+    return 0.5 * (trace - loc.numel() + 2 * loc.numel() * math.log(scale) - logdet)
+
+
+def count_units(loc: Tensor, units: tuple[int, int]) -> int:
+    """How many input units a weight has."""
+    axis, groups = units
+    return loc.shape[axis] * groups
+
+
+def over_weight(per_unit: Tensor, loc: Tensor, units: tuple[int, int]) -> Tensor:
+    """Numbers ``[count, units]`` laid out over a weight: output channels of group g see the input channels of group g."""
+    axis, groups = units
+    if groups == 1:
+        shape = [1] * loc.dim()
+        shape[axis] = -1
+        return per_unit.reshape(len(per_unit), *shape)
+    each = loc.shape[0] // groups  # output channels of a group
+    by_group = per_unit.reshape(len(per_unit), groups, 1, loc.shape[1]).expand(-1, -1, each, -1)
+    return by_group.reshape(len(per_unit), loc.shape[0], loc.shape[1], *(1,) * (loc.dim() - 2))
+
+
+POSTERIORS: dict[str, Posterior] = {
+    "Point": Point(),
+    "Bernoulli": Bernoulli(),
+    "MeanField": MeanField(),
+    "VariationalB": VariationalB(),
+    "LowRank": LowRank(),
+}

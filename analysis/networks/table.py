@@ -1,0 +1,68 @@
+"""The table of networks: what holds, by network, posterior and estimator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.table import Table
+
+from pyrodrop.analysis.networks.case import Cell
+from pyrodrop.analysis.networks.contract import Result
+from pyrodrop.analysis.networks.posteriors import POSTERIORS
+
+MARKS = {"right": "+", "fallback": "p", "other": "~", "refused": "-", "wrong": "X"}
+_RANK = ("right", "fallback", "other", "refused", "wrong")
+COLUMNS = ("predict", "shared", "per_example", "local", "flipout")
+Found = Mapping[str, Mapping[Cell, Result]]  # by network
+
+
+def column_of(cell: Cell) -> str:
+    """The column of a cell: an estimator, or prediction and files."""
+    return cell.estimator if cell.what in ("loss", "steps", "replicates", "plain") else "predict"
+
+
+def table(found: Found) -> Table:
+    """One line a network, one column a posterior, one mark for prediction and each estimator.
+
+    A mark is the worst of its cells. A refusal of some ways of asking, as of ``analytic``, hides nothing of the others.
+    """
+    words = ", ".join(f"{mark} {kind}" for kind, mark in MARKS.items())
+    made = Table(title=f"networks: {words}", caption="marks: " + ", ".join(COLUMNS))
+    made.add_column("network")
+    for guide in POSTERIORS:
+        made.add_column(guide)
+    for name, results in found.items():
+        made.add_row(name, *(" ".join(_mark(results, guide, column) for column in COLUMNS) for guide in POSTERIORS))
+    return made
+
+
+def _mark(results: Mapping[Cell, Result], guide: str, column: str) -> str:
+    kinds = [r.kind for cell, r in results.items() if cell.guide == guide and column_of(cell) == column]
+    if not kinds:
+        return " "
+    asked = [kind for kind in kinds if kind != "refused"] or kinds
+    return MARKS[max(asked, key=_RANK.index)]
+
+
+def notes(found: Found) -> Iterable[str]:
+    """Every reason once, what is wrong first, with the networks that it stands for."""
+    reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for name, results in found.items():
+        for cell, result in results.items():
+            if result.kind != "right":
+                reason = result.note if result.kind == "wrong" else re.split(r"; got |; use |: use ", result.note)[0]
+                reasons.setdefault((result.kind, reason), {}).setdefault(name, []).append(str(cell))
+    for (kind, reason), names in sorted(reasons.items(), key=lambda item: -_RANK.index(item[0][0])):
+        of = [f"{name} ({', '.join(which)})" if kind == "wrong" else name for name, which in names.items()]
+        shown = ", ".join(of[:6]) + (f" and {len(of) - 6} more" if len(of) > 6 else "")
+        yield f"{kind}: {reason}: {shown}"
+
+
+def as_json(found: Found) -> dict[str, Any]:
+    """The results as plain data."""
+    return {
+        name: [{**cell._asdict(), **result._asdict()} for cell, result in results.items()]
+        for name, results in found.items()
+    }

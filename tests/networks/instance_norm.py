@@ -1,0 +1,17 @@
+"""Instance normalisation with weights of its own."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from pyrodrop.analysis.networks import Case
+
+CASE = Case(
+    network=lambda: nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.ReLU(), nn.Flatten(), nn.Linear(36, 2)
+    ),
+    x=lambda: torch.randn(6, 1, 5, 5),
+    last="4.weight",
+    rows=True,
+)

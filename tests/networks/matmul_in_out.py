@@ -1,0 +1,27 @@
+"""A layer written as x @ W with W [in, out]."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from pyrodrop.analysis.networks import Case
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(3, 5) / 2)
+        self.head = nn.Linear(5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(x @ self.w))
+
+
+CASE = Case(
+    network=Layer,
+    x=lambda: torch.randn(6, 3),
+    options={"input_axes": {"w": 0}},
+    units={"w": (0, 1)},
+    last="head.weight",
+)
