@@ -13,9 +13,11 @@
     predictions_constant_data   x, y_observed where the test data have it
     sample_stats                lp, log_q    [chain, draw]                    where both densities exist
 
-All in the units of the data. f has a further dimension ``output`` and y ``target`` where there are several; a classifier's f
-are logits. Draws are independent draws from q, so one fit is one chain, and r_hat or ess of it say nothing; restarts are
-chains, whose r_hat asks whether they found the same posterior.
+All in the units of the data. f has a further dimension ``output`` and y ``target`` where there are several; those of
+images and sequences are numbered, ``f_dim_0`` and on; a classifier's f are logits. The log likelihood is one number per
+example. An x of several tensors gives a variable for each: ``x_0``, ``x_1``, or ``x_NAME``. Draws are independent draws from
+q, so one fit is one chain, and r_hat or ess of it say nothing; restarts are chains, whose r_hat asks whether they found the
+same posterior.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from pyrodrop.data import Dataset
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.fitted import Fit, describe
 from pyrodrop.guides import BernoulliDropout, ConcreteDropout, Ensemble, GaussianDropout
+from pyrodrop.inputs import Inputs, named_parts, same_inputs
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.predictive import Predicts
@@ -45,14 +48,14 @@ _ELBO_DRAWS = 100
 _DROP_RATE = ("drop_rate", "probability of dropping an input")
 _ALPHA = ("alpha", "variance of the weights' multiplicative noise")
 _ABOUT_DRAWS = "independent draws from the approximate posterior; a chain is a restart"
-Data: TypeAlias = Dataset | tuple[Tensor, Tensor]
+Data: TypeAlias = Dataset | tuple[Inputs, Tensor]
 Variables: TypeAlias = dict[Hashable, Any]
 
 
 def to_arviz(
     fit: Predicts,
     train: Data,
-    test: Data | Tensor | None = None,
+    test: Data | Inputs | None = None,
     num_samples: int = 1000,
     weights: bool = False,
     *,
@@ -63,7 +66,7 @@ def to_arviz(
     Args:
         fit: a `Fit`, `Replicates` that are restarts on the same data, or a Gaussian process of `pyrodrop.analysis.gp`.
         train: what it was trained on.
-        test: further points for the group of predictions: x alone, or with y.
+        test: further points for the group of predictions: x alone, in the form of the training data's, or with y.
         num_samples: draws in every chain.
         weights: whether the posterior holds all weights, and latent hyperparameters of their priors.
         seed: of the draws, plus one a chain.
@@ -73,7 +76,7 @@ def to_arviz(
         ValueError: replicates that differ in data or model, which are no chains of one posterior.
     """
     train = Dataset.of(train)
-    test_x, test_y = _points(test)
+    test_x, test_y = _points(test, train)
     if isinstance(fit, Fit | Replicates):
         chains = _chains(fit, train)
         draws = [
@@ -99,11 +102,11 @@ def to_arviz(
         {"y": (("chain", "draw", "obs_id"), _stack([own.log_likelihood for own in train_parts]))}
     )
     groups["observed_data"] = xr.Dataset({"y": _observed(train.y, "obs_id")})
-    groups["constant_data"] = xr.Dataset({"x": _inputs(train.x, "obs_id")} | constants)
+    groups["constant_data"] = xr.Dataset(_inputs(train.x, "obs_id") | constants)
     if test_x is not None:
         test_parts = [further for _, further in parts if further is not None]
         groups["predictions"] = xr.Dataset(_f(test_parts, "pred_id") | _y(test_parts, "pred_id"))
-        constant: Variables = {"x": _inputs(test_x, "pred_id")}
+        constant = _inputs(test_x, "pred_id")
         if test_y is not None:
             constant["y_observed"] = _observed(test_y, "pred_id")
         groups["predictions_constant_data"] = xr.Dataset(constant)
@@ -112,13 +115,23 @@ def to_arviz(
     return tree
 
 
-def _points(test: Data | Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+def _points(test: Any, train: Dataset) -> tuple[Any, Tensor | None]:
+    """x and y of the further points. A tuple is a pair (x, y), unless it is an x of several tensors as in training."""
     if test is None:
         return None, None
-    if isinstance(test, Tensor):
-        return check_inputs(test), None
-    data = Dataset.of(test)
-    return data.x, data.y
+    several = isinstance(test, tuple) and isinstance(train.x, tuple) and _all_tensors(test)
+    data = None if isinstance(test, Tensor | Mapping) or several else Dataset.of(test)
+    x, y = (check_inputs(test), None) if data is None else (data.x, data.y)
+    if named_parts(x).keys() != named_parts(train.x).keys():
+        raise ValueError(
+            "the points of `test` must have the form of the training data's x, "
+            f"{', '.join(named_parts(train.x))}; got {', '.join(named_parts(x))}"
+        )
+    return x, y
+
+
+def _all_tensors(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, Tensor) for value in values)
 
 
 def _chains(fit: Fit | Replicates, train: Dataset) -> list[Fit]:
@@ -141,7 +154,7 @@ def _chains(fit: Fit | Replicates, train: Dataset) -> list[Fit]:
 
 
 def _same(one: Dataset, two: Dataset) -> bool:
-    return one.x.shape == two.x.shape and torch.equal(one.x, two.x) and torch.equal(one.y, two.y)
+    return same_inputs(one.x, two.x) and same_inputs(one.y, two.y)
 
 
 def _statement(fit: Fit) -> str:
@@ -228,31 +241,40 @@ def _one(values: Sequence[Any]) -> Any:
 
 
 def _f(parts: Sequence[Predictive], points: str) -> Variables:
-    return {"f": _last([own.f for own in parts], points, "output")}
+    return {"f": _named("f", [own.f for own in parts], points, "output")}
 
 
 def _y(parts: Sequence[Predictive], points: str) -> Variables:
-    return {"y": _last([own.y for own in parts], points, "target")}
+    return {"y": _named("y", [own.y for own in parts], points, "target")}
 
 
-def _last(values: Sequence[Tensor], points: str, last: str) -> tuple[tuple[str, ...], Any]:
-    """Chains stacked, with a last dimension only where it is longer than 1."""
+def _named(name: str, values: Sequence[Tensor], points: str, last: str) -> tuple[tuple[str, ...], Any]:
+    """Chains stacked, with the dimensions of one example behind."""
     stacked = _stack(values)
     if stacked.ndim == 4 and stacked.shape[-1] == 1:
         stacked = stacked[..., 0]
-    return ("chain", "draw", points, last)[: stacked.ndim], stacked
+    return ("chain", "draw", points, *_of_example(name, stacked.ndim - 3, last)), stacked
 
 
 def _observed(y: Tensor, points: str) -> tuple[tuple[str, ...], Any]:
     values = y[:, 0] if y.dim() == 2 and y.shape[1] == 1 else y
-    return (points, "target")[: values.dim()], values.cpu().numpy()
+    return (points, *_of_example("y", values.dim() - 1, "target")), values.cpu().numpy()
 
 
-def _inputs(x: Tensor, points: str) -> tuple[tuple[str, ...], Any]:
-    """x, its only column as a vector; further axes of images and sequences are numbered."""
-    values = x[:, 0] if x.dim() == 2 and x.shape[1] == 1 else x
-    dims = (points, "feature") if values.dim() == 2 else (points, *(f"x_dim_{d}" for d in range(values.dim() - 1)))
-    return dims, values.cpu().numpy()
+def _inputs(x: Inputs, points: str) -> Variables:
+    """A variable for every tensor of x; the only column of a single one as a vector."""
+    found: Variables = {}
+    for name, part in named_parts(x).items():
+        alone = isinstance(x, Tensor)
+        values = part[:, 0] if alone and part.dim() == 2 and part.shape[1] == 1 else part
+        dims = _of_example(name, values.dim() - 1, "feature" if alone else f"{name}_dim_0")
+        found[name] = (points, *dims), values.cpu().numpy()
+    return found
+
+
+def _of_example(name: str, count: int, only: str) -> tuple[str, ...]:
+    """Names of the dimensions of one example: `only` if there is one, and else numbered."""
+    return (only,) if count == 1 else tuple(f"{name}_dim_{d}" for d in range(count))
 
 
 def _stack(values: Sequence[Tensor | None]) -> Any:

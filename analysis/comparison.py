@@ -5,7 +5,8 @@
     by="elbo"          the bound                                             inside one convention only
 
 An ELBO leaves out a constant where q has atoms or the prior no integral. Two such bounds compare only if they leave out
-the same one: for the same weights under the same prior. Held-out log density needs no such care, and is the default.
+the same one: for as many weights, and under an improper prior only with others under it. Held-out log density needs no
+such care, and is the default. An ELBO is with the whole divergence, whatever a guide's ``kl_scale`` was in training.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from rich.table import Table
 from torch import Tensor
 
 from pyrodrop.analysis.held_out import log_density
-from pyrodrop.analysis.same_constant import why_not_comparable
+from pyrodrop.analysis.same_constant import training_data, why_not_comparable
 from pyrodrop.data import Dataset
 from pyrodrop.fitted import Fit
+from pyrodrop.inputs import Inputs
 from pyrodrop.names import known
 from pyrodrop.predictive import Predicts
 
@@ -86,9 +88,10 @@ class Comparison:
 
 def compare(
     fits: Mapping[str, Predicts],
-    data: Dataset | tuple[Tensor, Tensor] | None = None,
+    data: Dataset | tuple[Inputs, Tensor] | None = None,
     by: Literal["log_density", "loo", "elbo"] = "log_density",
     *,
+    train: Dataset | tuple[Inputs, Tensor] | None = None,
     num_samples: int = 1000,
     force: bool = False,
     seed: int = 0,
@@ -99,6 +102,7 @@ def compare(
         fits: by name: fits, replicates (as ensembles), Gaussian processes.
         data: held-out observations, the same for all; needed for ``by="log_density"``, a column beside the others.
         by: what to sort by.
+        train: the training data of loaded fits, whose ELBOs are of them; known by their fingerprint.
         num_samples: draws from each posterior.
         force: for ``by="loo"``, show estimates that k-hat warns of.
         seed: of the draws.
@@ -122,13 +126,14 @@ def compare(
         notes.append("log density: held out, mean per observation")
     if by == "loo":
         notes += _add_loo(rows, fits, num_samples, force, seed)
-    reason = why_not_comparable(fits)
+    known_train = None if train is None else Dataset.of(train)
+    reason = why_not_comparable(fits, known_train)
     if by == "elbo" and reason:
         raise ValueError(f"{reason}. Use held-out log density: compare(fits, data=...)")
     if reason:
         notes.append(f"no ELBOs: {reason}")
     else:
-        _add_elbo(rows, fits, by == "elbo")
+        _add_elbo(rows, fits, known_train, by == "elbo")
     key = "elpd" if by == "loo" else by
     order = sorted(rows, key=lambda name: -_number(rows[name][key]))
     return Comparison(by, {name: rows[name] for name in order}, notes)
@@ -187,8 +192,14 @@ def _add_loo(
     return notes
 
 
-def _add_elbo(rows: dict[str, dict[str, float | None]], fits: Mapping[str, Predicts], differences: bool) -> None:
-    elbos = {name: fit.elbo(_ELBO_DRAWS) for name, fit in fits.items() if isinstance(fit, Fit)}
+def _add_elbo(
+    rows: dict[str, dict[str, float | None]], fits: Mapping[str, Predicts], train: Dataset | None, differences: bool
+) -> None:
+    elbos = {
+        name: fit.elbo(_ELBO_DRAWS, training_data(fit, fits, train))
+        for name, fit in fits.items()
+        if isinstance(fit, Fit)
+    }
     best = max(elbos.values(), key=lambda elbo: elbo.value) if elbos else None
     for name in rows:
         elbo = elbos.get(name)

@@ -14,15 +14,18 @@ import torch
 from torch import Tensor
 
 from pyrodrop.data import Dataset
+from pyrodrop.inputs import Inputs
+from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.predictive import Predicts
 from pyrodrop.replicates import Replicates
+from pyrodrop.scaling import Standardize
 from pyrodrop.svi import fit
 
 _ROWS = 1000  # predicted at a time
 
 
 def log_density(
-    run: Predicts, data: Dataset | tuple[Tensor, Tensor], num_samples: int = 1000, *, seed: int = 0
+    run: Predicts, data: Dataset | tuple[Inputs, Tensor], num_samples: int = 1000, *, seed: int = 0
 ) -> Tensor:
     """ln p(y_n | x_n) of every observation, in nats and the units of y: ``[N]``, in float64.
 
@@ -37,11 +40,18 @@ def log_density(
     if hasattr(run, "log_density"):
         found: Tensor = run.log_density(data)
         return found.detach().cpu().double()
-    parts = [
-        run.predict(x, num_samples, seed=seed).log_density(y)
-        for x, y in zip(data.x.split(_ROWS), data.y.split(_ROWS), strict=True)
-    ]
+    rows = len(data) if _together(run, data) else _ROWS
+    parts = []
+    for first in range(0, len(data), rows):
+        some = data.rows(slice(first, first + rows))
+        parts.append(run.predict(some.x, num_samples, seed=seed).log_density(some.y))
     return torch.cat(parts).detach().cpu().double()
+
+
+def _together(run: Predicts, data: Dataset) -> bool:
+    """Whether the predictions at some points depend on the others."""
+    one = run[0] if isinstance(run, Replicates) else run
+    return mixes_examples(getattr(one, "model", None), data.x)
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,7 @@ class KFold:
 def kfold(
     model: Any,
     guide: Any,
-    data: Dataset | tuple[Tensor, Tensor],
+    data: Dataset | tuple[Inputs, Tensor],
     k: int = 5,
     *,
     num_samples: int = 1000,
@@ -82,25 +92,34 @@ def kfold(
     that carry a standardisation get that of each training set.
 
     Args:
-        model, guide: as of `pyrodrop.fit`; every fold starts from a restart of them.
+        model, guide: as of `pyrodrop.fit`. Every fold starts from new weights of its own (``starts="new"``), unless
+            `settings` say ``starts="model"``: weights that have seen the data know the rows that are left out.
         data: all of it.
         k: number of folds, from 2 to N.
         num_samples: functions drawn for each fold's prediction.
         seed: of the folds, the fits and the draws.
         settings: of `pyrodrop.fit`: steps, lr, batch_size, estimator ...
+
+    Raises:
+        ValueError: k out of range, or a network whose examples see each other, as the nodes of a graph do.
     """
     data = Dataset.of(data)
+    if mixes_examples(model, data.x):
+        raise ValueError(
+            "folds are rows that are left out, but in this network the output of one example depends on others, as in a "
+            "graph: to hold observations out, leave them out of a likelihood of one's own"
+        )
     if not 2 <= k <= len(data):
         raise ValueError(f"k is the number of folds and must lie in 2 ... {len(data)}, the observations; got {k}")
     folds = _folds(len(data), k, seed)
     sets = [_subset(data, folds != number) for number in range(k)]
-    fits = fit(model, guide, sets, replicates=k, seed=seed, **settings)
+    fits = fit(model, guide, sets, replicates=k, seed=seed, **{"starts": "new", **settings})
     if fits.failed:
         raise FloatingPointError(f"folds {sorted(fits.failed)} stopped with a loss that is not finite")
     pointwise = torch.full((len(data),), math.nan, dtype=torch.float64)
     for number, one in enumerate(fits):
         held = folds == number
-        pointwise[held] = log_density(one, (data.x[held], data.y[held]), num_samples, seed=seed)
+        pointwise[held] = log_density(one, data.rows(held), num_samples, seed=seed)
     known = pointwise[folds >= 0]
     se = float(known.std() * math.sqrt(len(known)))
     return KFold(float(known.sum()), se, pointwise, folds, fits)
@@ -115,11 +134,11 @@ def _folds(count: int, k: int, seed: int) -> Tensor:
 
 
 def _subset(data: Dataset, chosen: Tensor) -> Dataset:
-    part = Dataset(data.x[chosen], data.y[chosen])
-    own = part.standardized() if data.inputs is not None or data.targets is not None else part
+    """Some rows, where the whole has a standardisation with that of these rows."""
+    part = data.rows(chosen)
     return Dataset(
         part.x,
         part.y,
-        inputs=None if data.inputs is None else own.inputs,
-        targets=None if data.targets is None else own.targets,
+        inputs=None if data.inputs is None else Standardize.of(part.x),
+        targets=None if data.targets is None else Standardize.of(part.y),
     )

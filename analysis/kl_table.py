@@ -1,7 +1,8 @@
 """The table of divergences: every posterior against every prior, how far each number can be trusted, and a check of it.
 
 ``python -m pyrodrop.analysis.kl_table``. For pairs with two densities the registered number is compared with Monte Carlo,
-in standard errors, after taking out the constant of an improper prior; refused pairs say why.
+in standard errors, after taking out the constant of an improper prior; at theta = 0 the density of q is its masks'
+probability, which leaves out the same constant. Refused pairs say why.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def cell(q: Any, p: Any) -> str:
         ratio = q.log_prob(draws) - p.log_prob(draws)
     except NotImplementedError:
         return tag
-    if not bool(torch.isfinite(ratio).all()) or (isinstance(q, BernoulliMixture) and q.theta == 0):
+    if not bool(torch.isfinite(ratio).all()) or isinstance(q, RelaxedBernoulliMixture):  # its draws have other weights
         return tag
     if hasattr(getattr(p, "base_dist", p), "kl"):
         ratio = ratio + LOG_UNIFORM_CONSTANT * value.numel()

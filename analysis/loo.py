@@ -24,6 +24,7 @@ from pyrodrop.analysis.draws import draws_of
 from pyrodrop.analysis.khat import LEAST, LIMIT, k_hat
 from pyrodrop.data import Dataset
 from pyrodrop.fitted import Fit
+from pyrodrop.inputs import Inputs
 
 
 class UnreliableLoo(ValueError):
@@ -61,7 +62,7 @@ class Loo:
 
 def loo(
     fit: Fit,
-    data: Dataset | tuple[Tensor, Tensor] | None = None,
+    data: Dataset | tuple[Inputs, Tensor] | None = None,
     num_samples: int = 2000,
     *,
     force: bool = False,

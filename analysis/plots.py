@@ -28,6 +28,7 @@ from torch.nn import functional
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.fitted import Fit
+from pyrodrop.inputs import parts
 from pyrodrop.metrics import Predicted, calibration_curve
 from pyrodrop.models import NetworkModel
 from pyrodrop.predictive import Predicts
@@ -68,10 +69,10 @@ def prediction(
     """
     sets = [Dataset.of(own) for own in (data, held_out) if own is not None]
     for own in sets:
-        if own.x.dim() != 2 or own.x.shape[1] != 1 or own.y[0].numel() != 1:
+        if not isinstance(own.x, Tensor) or own.x.dim() != 2 or own.x.shape[1] != 1 or own.y[0].numel() != 1:
+            shapes = ", ".join(str(tuple(part.shape)) for part in parts(own.x))
             raise ValueError(
-                "a prediction is drawn over one x and one y; got x of shape "
-                f"{tuple(own.x.shape)} and y of shape {tuple(own.y.shape)}"
+                f"a prediction is drawn over one x and one y; got x of shape {shapes} and y of shape {tuple(own.y.shape)}"
             )
     ends = torch.cat([own.x for own in sets])
     low, high = float(ends.min()), float(ends.max())

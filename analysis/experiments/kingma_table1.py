@@ -80,7 +80,7 @@ def run(
         checkpoint = _checkpoint(folder, preset, seed, column)
         fit = zoo.entry(name).fit(
             data, seed=seed, device=where, steps=epochs * per_epoch, progress=progress,
-            checkpoint=checkpoint, checkpoint_every=5 * per_epoch,
+            checkpoint=checkpoint, checkpoint_every=None if checkpoint is None else 5 * per_epoch,
         )  # fmt: skip
         for row in tqdm(PUBLISHED, desc=f"measuring after {epochs}", leave=False, disable=True if quiet else None):
             start = time.perf_counter()

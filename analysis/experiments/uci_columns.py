@@ -5,13 +5,12 @@ The network, its start and the priors behind the two penalties are those of `pyr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from pyrodrop import guides, likelihoods, priors
+from pyrodrop import guides, likelihoods, priors, schedules
 from pyrodrop.analysis.experiments.uci_plan import Noise, Part, Penalty, Plan
 from pyrodrop.analysis.experiments.uci_protocol import Point, Protocol
 from pyrodrop.data import Dataset
@@ -62,10 +61,10 @@ class Column:
         seed = plan.seed + first * self.members
         built = [self.build(part.train, plan, part.point, seed + number) for number, part in enumerate(own)]
         steps = plan.epochs * -(-len(parts[0].train) // plan.batch)
-        schedule = (lambda step: 0.5 * (1 + math.cos(math.pi * step / steps))) if self.decays else None
+        falling = schedules.cosine(steps) if self.decays else None
         many = fit(
             [model for model, _ in built], [guide for _, guide in built], [part.train for part in own],
-            replicates=len(own), steps=steps, batch_size=plan.batch, lr=self.rate_of, schedule=schedule, estimator="local",
+            replicates=len(own), steps=steps, batch_size=plan.batch, lr=self.rate_of, lr_schedule=falling, estimator="local",
             engine=plan.engine, device=plan.device, seed=seed, progress=progress,
         )  # fmt: skip
         found: list[Predicts | None] = []

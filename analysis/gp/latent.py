@@ -82,6 +82,8 @@ def _best_exact(
 def columns(x: Tensor, width: int | None = None) -> Tensor:
     """x as ``[N, Q]`` in float64, or a ValueError; nothing is broadcast."""
     x = check_inputs(x)
+    if not isinstance(x, Tensor):
+        raise ValueError(f"x of a Gaussian process is one tensor [N, Q]; got a {type(x).__name__} of {len(x)} tensors")
     if x.dim() != 2 or (width is not None and x.shape[1] != width):
         want = "Q" if width is None else width
         raise ValueError(f"x of a Gaussian process must have shape [N, {want}]; got {tuple(x.shape)}")

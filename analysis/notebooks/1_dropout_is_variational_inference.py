@@ -93,7 +93,8 @@ def guide_loss(mask):
 
 
 entropy = -units * (keep * math.log(keep) + drop_rate * math.log(drop_rate))
-constant = N / 2 * math.log(2 * math.pi / precision) - entropy
+weights = first.weight.numel() + second.weight.numel()
+constant = N / 2 * math.log(2 * math.pi / precision) + weights / 2 * math.log(2 * math.pi / length_scale**2) - entropy
 
 masks = [dropout(torch.ones(units)) for _ in range(200)]
 ours = torch.stack([guide_loss(mask) for mask in masks])
@@ -101,9 +102,9 @@ theirs = torch.stack([N * precision * dropout_loss(mask) + constant for mask in 
 print(f"largest relative difference of 200 losses: {((ours - theirs) / theirs).abs().max():.1e}")
 
 # %% [markdown]
-# The constant is the Gaussian's normalisation, $\tfrac N2 \ln(2\pi/\tau)$, which the note leaves out, minus the entropy of
-# the masks. Neither has a parameter in it, so the gradients agree too, whichever the mask. ($M_2$ = `second.weight / keep`
-# gives the chain rule's factor.)
+# The constant is the likelihood's normalisation, $\tfrac N2 \ln(2\pi/\tau)$, which the note leaves out, and the prior's,
+# $\tfrac K2 \ln(2\pi/l^2)$ for $K$ weights, minus the entropy of the masks. None has a parameter in it, so the gradients
+# agree too, whichever the mask. ($M_2$ = `second.weight / keep` gives the chain rule's factor.)
 
 # %%
 ours.mean().backward()

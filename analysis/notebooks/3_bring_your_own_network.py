@@ -39,7 +39,8 @@ train, test = (moons[:200], label[:200]), (moons[200:], label[200:])
 # %% [markdown]
 # ## A network of yours
 #
-# Skip connections, normalisation, parameters of its own. Only dropout layers stay out: the noise is the guide's.
+# Skip connections, normalisation, shared weights, parameters of its own. Only active dropout layers stay out: the noise is
+# the guide's.
 
 
 # %%
@@ -80,6 +81,18 @@ model = models.from_module(
 )
 guide = guides.BernoulliDropout(model, drop_rate={"lift.*": 0.0, "blocks.*": 0.1, "*": 0.3})
 guide.rates()
+
+# %% [markdown]
+# A prior of `None` makes a weight a point. So inference of the last layer alone is one line; `network.requires_grad_(False)`
+# before it would keep the rest of the network as it is, as for a body that has been trained.
+
+# %%
+last = models.from_module(
+    network, prior={"head.*": priors.Gaussian(scale=1.0), "*": None}, likelihood=likelihoods.Categorical()
+)
+run = pyrodrop.fit(last, guides.MeanField(last, init_scale=0.05), train, steps=1500, lr=5e-3, estimator="local")
+print("inferred:", ", ".join(last.weight_sites()), "  points:", ", ".join(last.free))
+print(metrics.classification_scores(pyrodrop.predict(run, test[0], 500), test[1]))
 
 # %% [markdown]
 # What cannot work is refused before the first step, and the error says what would.

@@ -82,8 +82,8 @@ plots.prediction(learned, co2.train, co2.test, x_label="year", y_label="ppm")
 # %% [markdown]
 # ## Who foretold it?
 #
-# Held-out log density judges them all alike: the mean, and how sure it was. ELBOs there are two, but they leave out
-# different constants, so the table has none and says why.
+# Held-out log density judges them all alike: the mean, and how sure it was. ELBOs there are two, of
+# as many weights at θ = 0, so they leave out the same constant and compare with each other alone.
 
 # %%
 table = pyrodrop.compare(

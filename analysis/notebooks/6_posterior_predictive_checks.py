@@ -93,8 +93,8 @@ plots.pit(trees["wrong"], held_out=True, coverage=True)
 # %% [markdown]
 # ## Restarts as chains
 #
-# Draws of one fit are independent, so r_hat of one chain says nothing and a tree of one fit has one chain. Restarts are
-# chains: r_hat asks whether they found the same function.
+# Draws of one fit are independent, so r_hat of one chain says nothing and a tree of one fit has one chain. Restarts from new
+# initial weights are chains: r_hat asks whether they found the same function.
 
 # %%
 restarts = pyrodrop.fit(
@@ -105,6 +105,7 @@ restarts = pyrodrop.fit(
     lr=0.01,
     estimator="local",
     replicates=4,
+    starts="new",
 )
 tree = pyrodrop.to_arviz(restarts, train, num_samples=250)
 az.summary(tree, var_names=["f"], coords={"obs_id": [0, 1, 2, 3]}, kind="all")
