@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pyro.distributions as dist
 import pytest
 import torch
 
@@ -58,22 +59,127 @@ def small_dropout(model: Any) -> Any:
     return guides.BernoulliDropout(model, 0.1)
 
 
+def several(make: Any) -> Any:
+    return lambda model: guides.Ensemble(model, make, 2)
+
+
+def regularised(kind: str) -> Any:
+    penalty = {"square": lambda m: m.square().sum(), "absolute": lambda m: m.abs().sum()}[kind]
+    return guides.from_noise(lambda m, e: m + e, normal, regularizer=penalty)
+
+
+def normal(loc: torch.Tensor) -> Any:
+    return dist.Normal(0.0, 0.1).expand(loc.shape).to_event(loc.dim())
+
+
 @pytest.mark.parametrize(
     ("one", "two", "said"),
     [
         ((small_dropout, mlp), (guides.MeanField, mlp), r"'a' is up_to_constant.*at 'layers.0.weight'.*'b' exact"),
-        ((small_dropout, mlp), (small_dropout, lambda: mlp(scale=2.0)), r"Gaussian\(scale=1\).*Gaussian\(scale=2\)"),
-        ((small_dropout, mlp), (small_dropout, lambda: mlp(width=5)), "4 weights under.*5 weights under"),
+        ((small_dropout, mlp), (small_dropout, lambda: mlp(width=5)), "of 8 weights.*of 10 weights"),
         ((guides.SparseDropout, lambda: mlp(prior=priors.LogUniform())), (guides.MeanField, mlp), "improper.*'b' exact"),
         ((lambda m: guides.VariationalDropout(m, "A"), lambda: mlp(prior=priors.LogUniform())),
          (lambda m: guides.VariationalDropout(m, "B"), lambda: mlp(prior=priors.LogUniform())), "units.*weights"),
+        ((several(lambda m: guides.VariationalDropout(m, "A")), lambda: mlp(prior=priors.LogUniform())),
+         (lambda m: guides.VariationalDropout(m, "B"), lambda: mlp(prior=priors.LogUniform())), "5 units.*8 weights"),
+        ((several(lambda m: guides.VariationalDropout(m, "A")), lambda: mlp(prior=priors.LogUniform())),
+         (several(lambda m: guides.VariationalDropout(m, "B")), lambda: mlp(prior=priors.LogUniform())), "units.*weights"),
+        ((regularised("square"), mlp), (regularised("absolute"), mlp), "regulariser stands in.*regulariser stands in"),
+        ((guides.ConcreteDropout, mlp), (small_dropout, mlp), "its relaxation.*of 8 weights"),
     ],
-    ids=["theta=0 and exact", "two prior scales", "two widths", "improper and proper", "type A and B"],
+    ids=[
+        "theta=0 and exact", "two widths", "improper and proper", "type A and B", "type A in an ensemble and B",
+        "ensembles of A and B", "two regularisers", "relaxed and not",
+    ],
 )  # fmt: skip
 def test_elbos_of_two_conventions_are_refused_by_name(small: Any, one: Any, two: Any, said: str) -> None:
     fits = {name: small.fitted(make, model(), steps=2) for name, (make, model) in {"a": one, "b": two}.items()}
     with pytest.raises(ValueError, match=rf"(?s){said}.*Use held-out log density"):
         pyrodrop.compare(fits, by="elbo")
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ((small_dropout, mlp), (small_dropout, lambda: mlp(scale=2.0))),
+        ((small_dropout, mlp), (guides.Point, lambda: mlp(prior=priors.Laplace()))),
+        ((small_dropout, mlp), (several(small_dropout), mlp)),
+        ((lambda m: guides.VariationalDropout(m, "A"), lambda: mlp(prior=priors.LogUniform())),
+         (lambda m: guides.Ensemble(m, lambda n: guides.VariationalDropout(n, "A", kl_scale=1 / 3), 1),
+          lambda: mlp(prior=priors.LogUniform()))),
+        ((SAME := regularised("square"), mlp), (SAME, mlp)),
+    ],
+    ids=["two prior scales", "two priors", "an ensemble of the same", "A and an ensemble of one A2", "one regulariser"],
+)  # fmt: skip
+def test_elbos_that_leave_out_the_same_are_compared(small: Any, one: Any, two: Any) -> None:
+    fits = {name: small.fitted(make, model(), steps=2) for name, (make, model) in {"a": one, "b": two}.items()}
+    rows = pyrodrop.compare(fits, by="elbo").rows
+    assert {name: row["elbo"] for name, row in rows.items()} == {n: fit.elbo(100).value for n, fit in fits.items()}
+
+
+def test_the_constant_of_atoms_is_free_of_the_prior(small: Any) -> None:
+    """ELBOs at theta = 0 differ as those at a small theta do, which are exact."""
+    theta, differences = 1e-4, []
+    for at in (0.0, theta):
+        values = []
+        for scale in (0.5, 2.0):
+            torch.manual_seed(0)
+            model = mlp(scale=scale)
+            guide = guides.BernoulliDropout(model, 0.1, theta=at)
+            values.append(pyrodrop.Fit(model, guide, small.waves(), torch.zeros(0, 3), {}).elbo(50).value)
+        differences.append(values[1] - values[0])
+    assert differences[0] == pytest.approx(differences[1], abs=0.05)
+
+
+def test_fits_of_the_same_y_at_other_x_are_refused(small: Any) -> None:
+    data = small.waves()
+    other = Dataset(data.x + 0.01, data.y)
+    fits = {"one": small.fitted(guides.MeanField, data=data, steps=2)}
+    fits["two"] = small.fitted(guides.MeanField, data=other, steps=2)
+    with pytest.raises(ValueError, match="'one' and 'two' are of different data"):
+        pyrodrop.compare(fits, by="elbo")
+    same = Dataset(data.x.double(), data.y.clone())
+    fits["two"] = pyrodrop.Fit(fits["one"].model, fits["one"].guide, same, torch.zeros(0, 3), {})
+    assert fits["two"].fingerprint == fits["one"].fingerprint
+
+
+def test_a_loaded_fit_knows_its_data_by_their_fingerprint(small: Any, tmp_path: Any) -> None:
+    data, other = small.waves(), small.waves(seed=5)
+    fit = small.fitted(guides.MeanField, data=data, steps=3)
+    model = small.regressor()
+    loaded = pyrodrop.Fit.load(fit.save(tmp_path / "fit.safetensors"), model, guides.MeanField(model), device="cpu")
+    assert loaded.fingerprint == fit.fingerprint == data.fingerprint
+    want = fit.elbo(100).value
+    assert pyrodrop.compare({"loaded": loaded, "fit": fit}, by="elbo").rows["loaded"]["elbo"] == pytest.approx(want)
+    again = pyrodrop.compare({"loaded": loaded}, by="elbo", train=(data.x, data.y))
+    assert again.rows["loaded"]["elbo"] == pytest.approx(want)
+    for train in (None, other):
+        with pytest.raises(ValueError, match=r"(?s)which a loaded fit has not.*compare\(train=...\): 'loaded'"):
+            pyrodrop.compare({"loaded": loaded}, by="elbo", train=train)
+
+
+def test_every_replicate_has_the_fingerprint_of_its_data(small: Any) -> None:
+    sets = [small.waves(seed=s) for s in (0, 1)]
+    many = small.fitted(guides.MeanField, data=sets, replicates=2, steps=2)
+    assert [fit.settings["data_fingerprint"] for fit in many] == [data.fingerprint for data in sets]
+    assert sets[0].fingerprint != sets[1].fingerprint
+
+
+def test_a_fingerprint_is_of_values_names_and_order() -> None:
+    x, y = torch.randn(6, 2), torch.randn(6, 1)
+    own = Dataset(x, y).fingerprint
+    assert Dataset(x.clone(), y[:, 0]).fingerprint == own
+    assert Dataset(x.double(), y.double()).fingerprint == own
+    assert Dataset(x.T.contiguous().T, y).fingerprint == own
+    changed = x.clone()
+    changed[3, 1] += 1e-6
+    others = [
+        Dataset(changed, y), Dataset(x, 2 * y), Dataset(x.flip(0), y.flip(0)), Dataset((x, x), y), Dataset((x,), y),
+        Dataset({"a": x, "b": x}, y), Dataset({"b": x, "c": x}, y), Dataset(x.reshape(6, 1, 2), y), Dataset(x.long(), y),
+    ]  # fmt: skip
+    assert len({own, *(data.fingerprint for data in others)}) == len(others) + 1
+    large = torch.arange(3_000_000.0).reshape(3, -1)
+    assert Dataset(large, y[:3]).fingerprint != Dataset(large.flip(1), y[:3]).fingerprint
 
 
 def test_the_same_constant_left_out_may_be_compared(small: Any) -> None:

@@ -67,7 +67,7 @@ def test_xavier_has_variance_one_over_fan_in_behind_the_mask() -> None:
 
 def test_the_policy_inv_is_caffes() -> None:
     schedule = zoo.entry("rotated-digit/bernoulli").training(Dataset(torch.rand(4, 1, 28, 28), torch.arange(4)))[
-        "schedule"
+        "lr_schedule"
     ]
     assert schedule(0) == 1
     assert LR * schedule(10_000) == pytest.approx(0.00594604, rel=1e-5)  # as Caffe's log of LeNet prints it

@@ -166,7 +166,7 @@ def test_a_network_of_the_table_is_the_same_alone(guide: str, short: None) -> No
         model, posterior = column.build(trains[1], plan, grid[1], seed)
         cosine = (lambda step: 0.5 * (1 + math.cos(math.pi * step / 6))) if column.decays else None
         alone = pyrodrop.fit(
-            model, posterior, trains[1], steps=6, batch_size=128, lr=column.rate_of, schedule=cosine,
+            model, posterior, trains[1], steps=6, batch_size=128, lr=column.rate_of, lr_schedule=cosine,
             estimator="local", engine="pyro", seed=seed, progress=False,
         )  # fmt: skip
         for a, b in zip(one.guide.parameters(), alone.guide.parameters(), strict=True):  # type: ignore[union-attr, attr-defined]

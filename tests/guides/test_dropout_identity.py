@@ -70,7 +70,12 @@ def test_loss_and_gradients_are_those_of_nn_dropout_with_weight_decay(monkeypatc
     (terms.nll + terms.kl).backward()
 
     entropy = -(keep * math.log(keep) + RATE * math.log(RATE)) * (3 + 8)
-    constant = N * 2 / 2 * math.log(2 * math.pi / TAU) - entropy
+    prior = sum(  # ln p of all weights at 0
+        w.numel() * math.log(inverse / math.sqrt(2 * math.pi))
+        for layer in (plain.first, plain.second)
+        for w, inverse in ((layer.weight, l_weight), (layer.bias, l_bias))
+    )
+    constant = N * 2 / 2 * math.log(2 * math.pi / TAU) - entropy - prior
     torch.testing.assert_close(terms.nll + terms.kl - constant, N * TAU * loss, rtol=1e-10, atol=0)
     for ours, theirs in (("0", plain.first), ("2", plain.second)):
         gradient = {n: p.grad for n, p in guide.named_parameters()}

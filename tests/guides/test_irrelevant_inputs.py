@@ -49,7 +49,7 @@ def trained(prior: priors.Prior, guide: type[guides.SparseDropout]) -> tuple[Ten
     steps = 6000
     fit: Any = pyrodrop.fit(
         model, guide(model, log_variance=-7.0), regression(), steps=steps, lr=0.02, engine="traced",
-        estimator="local", schedule=lambda t: min(1.0, 2 * (1 - t / steps)) ** 2,
+        estimator="local", lr_schedule=lambda t: min(1.0, 2 * (1 - t / steps)) ** 2,
     )  # fmt: skip
     return fit.guide.log_alpha("weight").detach()[0], fit.guide.mean()["weight"][0]
 

@@ -74,6 +74,7 @@ def test_smaller_kernels_are_tried(replicates: int | None, monkeypatch: pytest.M
         torch.testing.assert_close(weights(a), weights(b), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_five_networks_of_figure_1a_compile() -> None:
     """A step that TorchInductor 2.13 cannot compile with all its fusions: variational dropout B, three hidden layers."""
     x, y = torch.rand(200, 40), torch.randint(10, (200,))

@@ -1,5 +1,6 @@
 """Divergences, against Monte Carlo, quadrature and the formulas they generalise."""
 
+import itertools
 import math
 
 import pyro.distributions as dist
@@ -21,7 +22,7 @@ from pyrodrop.divergences import (
     lost_entropy,
     worst,
 )
-from pyrodrop.priors import Gaussian
+from pyrodrop.priors import Gaussian, Laplace, Prior, ScaleMixture, StudentT
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -109,13 +110,45 @@ def test_gradient_at_the_limit_is_weight_decay() -> None:
 
 
 def test_the_limit_is_the_mixture_without_its_constant() -> None:
-    """KL(theta) - K/2 [ ... ] summed over units tends to the divergence of the atoms."""
-    m, sigma, theta = torch.randn(4, 6) + 2, 0.5, 1e-3
-    p = Gaussian(scale=sigma).expand(4, 6)
-    bracket = 24 / 2 * (theta**2 / sigma**2 - 1 - math.log(theta**2 / sigma**2))
-    torch.testing.assert_close(
-        kl_divergence(BernoulliMixture(m, 0.2, theta), p) - bracket, kl_divergence(BernoulliMixture(m, 0.2), p)
-    )
+    """KL(theta) + K/2 ln(2 pi e theta^2) tends to the divergence of the atoms, whatever the prior's scale."""
+    m, theta = torch.randn(4, 6) + 2, 1e-5
+    constant = 24 / 2 * math.log(2 * math.pi * math.e * theta**2)
+    for sigma in (0.5, 3.0):
+        p = Gaussian(scale=sigma).expand(4, 6)
+        torch.testing.assert_close(
+            kl_divergence(BernoulliMixture(m, 0.2, theta), p) + constant, kl_divergence(BernoulliMixture(m, 0.2), p)
+        )
+
+
+@pytest.mark.parametrize("per", ["input", "weight"])
+def test_the_divergence_of_atoms_is_a_sum_over_all_masks(per: str) -> None:
+    """sum_z q(z) [ln q(z) - ln p(W_z)], every mask enumerated, for a prior with a scale a weight and a mean."""
+    m, rate = torch.randn(2, 3), 0.3
+    p = dist.Normal(0.3 * torch.randn(2, 3), torch.rand(2, 3) + 0.5).to_event(2)
+    count = 3 if per == "input" else 6
+    masks = torch.tensor(list(itertools.product([0.0, 1.0], repeat=count)))
+    weights = (masks[:, None, :] if per == "input" else masks.reshape(-1, 2, 3)) * m
+    log_q = (masks * math.log(1 - rate) + (1 - masks) * math.log(rate)).sum(1)
+    want = (log_q.exp() * (log_q - p.log_prob(weights))).sum()
+    torch.testing.assert_close(kl_divergence(BernoulliMixture(m, rate, per=per), p), want)  # type: ignore[arg-type]
+
+
+def test_at_rate_zero_the_divergence_is_that_of_a_point() -> None:
+    m, p = torch.randn(2, 3), dist.Normal(torch.zeros(2, 3), torch.rand(2, 3) + 0.5).to_event(2)
+    torch.testing.assert_close(kl_divergence(BernoulliMixture(m, 0.0), p), -p.log_prob(m))
+    torch.testing.assert_close(kl_divergence(dist.Delta(m).to_event(2), p), -p.log_prob(m))
+
+
+@pytest.mark.parametrize("prior", [Laplace(0.7), StudentT(3.0, 0.5), ScaleMixture(1.0, 0.1, 0.3)])
+def test_atoms_by_monte_carlo_leave_out_the_same_constant(prior: Prior) -> None:
+    """Where there is no closed form: the mean over draws of ln q(mask) - ln p(W) is the sum over masks."""
+    m, rate = torch.randn(2, 3), 0.3
+    q, p = BernoulliMixture(m, rate), prior.expand(2, 3)
+    masks = torch.tensor(list(itertools.product([0.0, 1.0], repeat=3)))
+    log_q = (masks * math.log(1 - rate) + (1 - masks) * math.log(rate)).sum(1)
+    want = (log_q.exp() * (log_q - p.log_prob(masks[:, None, :] * m))).sum()
+    draws = torch.stack([divergence(q, p, q.sample()) for _ in range(4000)])
+    assert abs(float(draws.mean() - want)) < 4 * float(draws.std()) / math.sqrt(4000)
 
 
 def test_divergence_of_vectors_convolutions_and_batches() -> None:

@@ -90,8 +90,12 @@ def drawn_weights(block: Block) -> dict[str, Tensor]:
         if name not in block.laws:
             found[name] = noise
             continue
-        loc = block.laws[name].loc
-        found[name] = loc * noise.reshape(block.num_draws, 1, -1, *(1,) * (loc.dim() - 2))
+        q = block.laws[name]
+        if q.units.groups > 1:  # [groups, outputs of a group, inputs of a group, ...]
+            split = q.loc.unflatten(0, (q.units.groups, -1))
+            found[name] = (split * noise.reshape(len(noise), q.units.groups, 1, -1, 1, 1)).flatten(1, 2)
+        else:
+            found[name] = q.loc * noise.reshape(block.num_draws, 1, -1, *(1,) * (q.loc.dim() - 2))
     return found
 
 
@@ -164,6 +168,7 @@ def test_layers_before_the_first_noise_run_once(net: str) -> None:
     """By counting multiplications: the first layer's do not grow with the number of draws."""
     model, guide = make(net, "hidden")
     x = some(net, 2)
+    model.examined(x)  # runs the network, once for every shape of x
 
     def flops(draws: int) -> int:
         (block,) = blocks(guide, model.weight_sites(), x, draws, BYTES)
@@ -186,6 +191,7 @@ def test_a_narrow_layer_takes_no_copy_of_its_input() -> None:
     model = models.MLP([3, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
     guide = guides.BernoulliDropout(model, 0.5, mask_input=False)
     x = torch.randn(1000, 3)
+    model.examined(x)
     with torch.no_grad():
         (block,) = blocks(guide, model.weight_sites(), x, 10, BYTES)
         counted = cost(block, model.outputs, x)

@@ -26,6 +26,7 @@ FORBIDDEN = {
     "pyrodrop/likelihoods": ("svi", "predictive", "metrics", "data", *CORE),
     "pyrodrop/data": ("svi", "predictive", "metrics", *CORE),
     "pyrodrop/reparam": ("svi", "predictive", "metrics", "data", *CORE),
+    "pyrodrop/networks": ("svi", "predictive", "metrics", "data", "stepper", *CORE),
     "pyrodrop/masks.py": ("divergences", "reparam", "svi", "predictive", "metrics", "data", *CORE),
     "pyrodrop/moments.py": ("svi", "predictive", "metrics", "data", *CORE),
     "pyrodrop/functions.py": ("svi", "predictive", "metrics", "data", *CORE),

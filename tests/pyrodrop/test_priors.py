@@ -43,3 +43,11 @@ def test_scales_must_be_positive(options: dict[str, float]) -> None:
 def test_scale_and_length_scale_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="not both"):
         Gaussian(1.0, length_scale=1.0)
+
+
+def test_a_prior_of_ones_own_is_told_of_input_units() -> None:
+    with pytest.raises(TypeError, match="Old.for_site takes no units: add the argument"):
+
+        class Old(Gaussian):
+            def for_site(self, name: str, like: torch.Tensor) -> object:  # type: ignore[override]
+                return super().for_site(name, like)

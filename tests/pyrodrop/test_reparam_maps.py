@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from pyro import poutine
 from torch import Tensor, nn
 
-import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.reparam import FlipoutReparam, LazyWeight, LocalReparam, PerExampleReparam, reparameterize
 from pyrodrop.reparam.lazy import LazyLaw
@@ -85,7 +84,7 @@ def test_other_operations_realise_one_draw_and_keep_it() -> None:
     torch.testing.assert_close(torch.einsum("ni,oi->no", torch.ones(1, 3), flat).sum(), realised)
 
 
-def test_a_weight_used_twice_is_refused() -> None:
+def test_a_weight_used_twice_is_one_draw_in_both_uses() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -96,9 +95,12 @@ def test_a_weight_used_twice_is_refused() -> None:
 
     model = models.from_module(Tied(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian()).double()
     guide = guides.MeanField(model).double()
-    pyrodrop.fit(model, guide, (X, Y), steps=2)
-    with pytest.raises(RuntimeError, match=r"weight 'inner.weight' is used a second time.*estimator='shared'"):
-        pyrodrop.fit(model, guide, (X, Y), steps=2, estimator="local")
+    wrapped = reparameterize(model, guide, LocalReparam())
+    with poutine.block():
+        trace = poutine.trace(wrapped[1]).get_trace(X)
+        f = poutine.replay(wrapped[0], trace=trace)(X)
+    (w,) = trace.nodes["inner.weight"]["value"].drawn
+    torch.testing.assert_close(f, (torch.tanh(X @ w.T) @ w.T)[:, :1])
 
 
 @pytest.mark.parametrize("cell", [nn.GRUCell, nn.LSTMCell, nn.RNNCell])
@@ -131,4 +133,12 @@ def test_a_recurrent_cell_never_resamples_in_silence(cell: Any) -> None:
     net.load_state_dict(values | {n: draws[0].detach() for n, draws in drawn.items()})
     net.out.register_forward_pre_hook(lambda _, args: states.append(args[0]))
     net(x)
-    torch.testing.assert_close(states[0], states[1])
+    torch.testing.assert_close(states[-2], states[-1])
+
+
+@pytest.mark.parametrize("strategy", [LocalReparam(), PerExampleReparam(), FlipoutReparam()])
+def test_a_transposed_weight_in_a_linear_layer_is_the_transposed_weight(strategy: Any) -> None:
+    """``F.linear(x, W.T)`` is x W, of one draw of W."""
+    w, x = torch.randn(3, 3), torch.randn(5, 3)
+    lazy = LazyWeight(LazyLaw(dist.Normal(w, 1e-13).to_event(2), strategy, "w"))
+    torch.testing.assert_close(F.linear(x, lazy.T), x @ w)

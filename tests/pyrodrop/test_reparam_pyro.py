@@ -57,7 +57,7 @@ def test_reparameterised_in_the_guide_alone_is_refused(linear: Linear) -> None:
     half = poutine.reparam(guide, config={"weight": LocalReparam()})
     for objective in (Trace_ELBO(), TraceMeanField_ELBO()):
         with pytest.raises(
-            RuntimeError, match="reparameterised in the guide and not in the model|wrap model and guide both"
+            ValueError, match="reparameterised in the guide and not in the model|wrap model and guide both"
         ):
             objective.loss(model, half, X, Y)
 

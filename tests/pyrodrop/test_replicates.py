@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
+from pyrodrop.settings import data_sets
 from pyrodrop.stepper.stacked import _block
 
 X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
@@ -35,14 +36,14 @@ def assert_equal(one: pyrodrop.Fit, alone: pyrodrop.Fit) -> None:
 
 @pytest.mark.parametrize("engine", ["traced", "compiled"])
 def test_a_replicate_is_the_fit_alone(engine: str) -> None:
-    """Own initial values, noise and minibatches, the last of an epoch smaller."""
+    """Noise and minibatches of their own, the last of an epoch smaller."""
     model = network(learned=True)
     guide = guides.BernoulliDropout(model, 0.2)
     many = pyrodrop.fit(model, guide, (X, Y), replicates=3, seed=5, engine=engine, **SETTINGS)
     assert len(many) == 3
     assert many[0].settings["engine"] == engine
     for r, one in enumerate(many):
-        alone = pyrodrop.fit(*pyrodrop.restart(model, guide, 5 + r), (X, Y), seed=5 + r, engine="pyro", **SETTINGS)
+        alone = pyrodrop.fit(model, guide, (X, Y), seed=5 + r, engine="pyro", **SETTINGS)
         assert_equal(one, alone)
     assert not torch.allclose(values(many[0]), values(many[1]), atol=1e-2)
 
@@ -91,7 +92,7 @@ def test_other_posteriors_too(make: Any) -> None:
     settings = SETTINGS | {"steps": 10, "estimator": "shared"}
     many = pyrodrop.fit(model, guide, (X, Y), replicates=2, engine="traced", **settings)
     for r, one in enumerate(many):
-        alone = pyrodrop.fit(*pyrodrop.restart(model, guide, r), (X, Y), seed=r, engine="pyro", **settings)
+        alone = pyrodrop.fit(model, guide, (X, Y), seed=r, engine="pyro", **settings)
         assert_equal(one, alone)
 
 
@@ -114,7 +115,7 @@ def test_a_convolutional_classifier() -> None:
     settings = SETTINGS | {"steps": 10, "batch_size": 8}
     many = pyrodrop.fit(model, guide, data, replicates=2, engine="traced", **settings)
     for r, one in enumerate(many):
-        assert_equal(one, pyrodrop.fit(*pyrodrop.restart(model, guide, r), data, seed=r, engine="pyro", **settings))
+        assert_equal(one, pyrodrop.fit(model, guide, data, seed=r, engine="pyro", **settings))
 
 
 @pytest.mark.parametrize("engine", ["traced", "compiled"])
@@ -161,7 +162,7 @@ def test_a_small_memory_trains_in_turns_to_the_same_result(caplog: pytest.LogCap
 
 def test_an_ensemble_is_the_equal_mixture_of_its_members() -> None:
     model = network(learned=True)
-    many = pyrodrop.fit(model, guides.Point(model), (X, Y), replicates=3, **SETTINGS | {"steps": 20})
+    many = pyrodrop.fit(model, guides.Point(model), (X, Y), replicates=3, starts="new", **SETTINGS | {"steps": 20})
     mixture = many.predict(X[:6], 3)
     members = torch.stack([one.predict(X[:6], 1).f[0] for one in many])
     torch.testing.assert_close(mixture.f, members)
@@ -216,3 +217,35 @@ def test_recurrent_layers_cannot_be_stacked() -> None:
     model = models.from_module(LastStep(), priors.Gaussian(), likelihoods.Gaussian())
     with pytest.raises(ValueError, match="nn.LSTMCell"):
         pyrodrop.fit(model, guides.MeanField(model), (torch.randn(8, 5, 2), Y[:8]), replicates=2, steps=2)
+
+
+DATA = pyrodrop.data.Dataset(X, Y)
+PAIR = (X, Y)
+
+
+@pytest.mark.parametrize("data", [[DATA, DATA], (DATA, DATA), [PAIR, PAIR], (PAIR, DATA), ([X, Y], PAIR), DATA, PAIR])
+def test_data_are_one_for_all_or_a_sequence_of_as_many(data: Any) -> None:
+    sets = data_sets(data, 2)
+    assert len(sets) == 2
+    assert all(torch.equal(one.x, X) and torch.equal(one.y, Y) for one in sets)
+
+
+def test_a_pair_whose_x_is_a_tuple_is_one_data_set() -> None:
+    sets = data_sets(((X, X), Y), 2)
+    assert sets[0] is sets[1]
+    assert len(sets[0].x) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        ([X, Y], TypeError, "list or tuple of data sets, one for each; got a list of Tensor, Tensor"),
+        ((DATA, DATA, DATA), ValueError, "2 replicates need as many data sets, or one for all; got a tuple of 3"),
+        ((X, Y, Y), TypeError, "got a tuple of Tensor, Tensor, Tensor"),
+        ([], ValueError, "got a list of 0"),
+        ((X, (Y, Y)), TypeError, "got a tuple of Tensor, tuple"),
+    ],
+)
+def test_data_that_could_be_either_are_refused(data: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        data_sets(data, 2)

@@ -60,9 +60,9 @@ def test_a_compiled_step_is_pyros_with_the_same_noise(optimizer: Any) -> None:
     settings: dict[str, Any] = {
         "optimizer": optimizer,
         "lr": (lambda name: 1e-3 if "bias" in name else 5e-4),
-        "schedule": lambda step: 1 / (1 + step),
+        "lr_schedule": lambda step: 1 / (1 + step),
         "kl_weight": pyrodrop.schedules.linear(5),
-        "temperature": 0.5,
+        "likelihood_power": 0.5,
     }
     by_pyro, compiled = (trained(engine, model, guide, **settings) for engine in ("pyro", "compiled"))
     assert compiled.settings["engine"] == "compiled"

@@ -108,7 +108,9 @@ def test_a_plain_pyro_program_trains() -> None:
         pyro.sample("w", dist.Normal(pyro.param("m", torch.zeros(1)), scale).to_event(1))
 
     y = 2 * X
-    fit = pyrodrop.fit(model, guide, (X, y), steps=3000, batch_size=10, lr=0.02, schedule=lambda t: (1 - t / 3000) ** 2)
+    fit = pyrodrop.fit(
+        model, guide, (X, y), steps=3000, batch_size=10, lr=0.02, lr_schedule=lambda t: (1 - t / 3000) ** 2
+    )
     precision = 1 + float(X.square().sum())
     assert float(pyro.param("m").detach()) == pytest.approx(float((X * y).sum()) / precision, abs=0.05)
     assert float(pyro.param("s").detach()) == pytest.approx(precision**-0.5, rel=0.1)
@@ -121,7 +123,12 @@ def test_a_plain_pyro_program_trains() -> None:
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, functools.partial(torch.optim.SGD, momentum=0.9)])
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, optimizer: Any) -> None:
     model, guide = parts()
-    options: dict[str, Any] = {"batch_size": 7, "optimizer": optimizer, "lr": 1e-3, "schedule": lambda t: 1 / (1 + t)}
+    options: dict[str, Any] = {
+        "batch_size": 7,
+        "optimizer": optimizer,
+        "lr": 1e-3,
+        "lr_schedule": lambda t: 1 / (1 + t),
+    }
     whole = pyrodrop.fit(model, guide, (X, Y), steps=23, **options)
     file = tmp_path / "state.safetensors"
     pyrodrop.fit(model, guide, (X, Y), steps=10, checkpoint=file, checkpoint_every=4, **options)
@@ -151,7 +158,7 @@ def test_a_rate_for_every_parameter() -> None:
 
 def test_schedule_scales_the_rate() -> None:
     model, guide = parts()
-    still = pyrodrop.fit(model, guide, (X, Y), steps=4, schedule=lambda t: 1.0 if t == 0 else 0.0)
+    still = pyrodrop.fit(model, guide, (X, Y), steps=4, lr_schedule=lambda t: 1.0 if t == 0 else 0.0)
     once = pyrodrop.fit(model, guide, (X, Y), steps=1)
     assert all(torch.equal(v, state(once)[n]) for n, v in state(still).items())
 
@@ -300,7 +307,7 @@ def test_training_flushes_denormals_and_leaves_the_setting_as_it_was(before: boo
     if not torch.set_flush_denormal(before):
         pytest.skip("this processor cannot flush denormals")
     try:
-        pyrodrop.fit(model, guides.MeanField(model), (x, x[:, :1]), steps=3, schedule=schedule)
+        pyrodrop.fit(model, guides.MeanField(model), (x, x[:, :1]), steps=3, lr_schedule=schedule)
         after = float(tiny / 8)
     finally:
         torch.set_flush_denormal(False)

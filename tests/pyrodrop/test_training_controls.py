@@ -1,7 +1,9 @@
-"""KL weight and temperature: what they multiply and what they leave alone; hyperparameters with their own factor."""
+"""The factors of a step: divergence, power of the likelihood, learning rate; and what `fit` refuses to be asked for."""
 
 from __future__ import annotations
 
+import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,9 @@ def test_one_step_is_the_gradient_of_the_weighted_loss(weight: float, beta: floa
             seen.append([p.grad.clone() for g in self.param_groups for p in g["params"]])  # type: ignore[arg-type]
 
     with pytest.raises(RuntimeError, match="moved none"):
-        pyrodrop.fit(model, guide, (X, Y), steps=1, lr=1.0, optimizer=Spy, kl_weight=weight, temperature=beta, seed=9)
+        pyrodrop.fit(
+            model, guide, (X, Y), steps=1, lr=1.0, optimizer=Spy, kl_weight=weight, likelihood_power=beta, seed=9
+        )
     with torch.random.fork_rng():
         torch.manual_seed(9)
         terms = elbo_terms(model, guide, X, Y)
@@ -93,7 +97,7 @@ def test_every_epoch_is_looked_at_without_changing_the_training(
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("temperature", 0.0), ("temperature", float("nan")), ("kl_weight", -1.0)]
+    ("option", "value"), [("likelihood_power", 0.0), ("likelihood_power", float("nan")), ("kl_weight", -1.0)]
 )
 def test_factors_out_of_range(option: str, value: float) -> None:
     model, guide = parts()
@@ -103,7 +107,9 @@ def test_factors_out_of_range(option: str, value: float) -> None:
 
 def test_a_colder_likelihood_fits_closer() -> None:
     model, guide = parts()
-    nll = [pyrodrop.fit(model, guide, (X, Y), steps=400, lr=0.02, temperature=b).elbo(50).nll for b in (0.02, 50.0)]
+    nll = [
+        pyrodrop.fit(model, guide, (X, Y), steps=400, lr=0.02, likelihood_power=b).elbo(50).nll for b in (0.02, 50.0)
+    ]
     assert nll[1] < nll[0]
 
 
@@ -120,10 +126,10 @@ def test_a_hyperprior_recovers_the_conjugate_posterior() -> None:
     guide = guides.MeanField(model)
     rate = lambda name: 0.1 if "hyper" in name else 0.03  # noqa: E731
     fit = pyrodrop.fit(
-        model, guide, (torch.eye(k), w[:, None]), steps=4000, lr=rate, schedule=lambda t: (1 - t / 4000) ** 2
+        model, guide, (torch.eye(k), w[:, None]), steps=4000, lr=rate, lr_schedule=lambda t: (1 - t / 4000) ** 2
     )
-    loc = float(fit.guide.hyper_loc["weight.prior_variance"].detach())  # type: ignore[attr-defined]
-    sd = float(fit.guide.hyper_log_scale["weight.prior_variance"].detach().exp())  # type: ignore[attr-defined]
+    loc = float(fit.guide.hyper_loc["weight_prior_variance"].detach())  # type: ignore[attr-defined]
+    sd = float(fit.guide.hyper_log_scale["weight_prior_variance"].detach().exp())  # type: ignore[attr-defined]
     exact = torch.distributions.InverseGamma(a + k / 2, b + w.square().sum() / 2).sample((200_000,)).log()
     assert loc == pytest.approx(float(exact.mean()), abs=0.05)
     assert sd == pytest.approx(float(exact.std()), rel=0.15)
@@ -132,5 +138,70 @@ def test_a_hyperprior_recovers_the_conjugate_posterior() -> None:
 def test_a_hyperprior_without_its_factor_is_named() -> None:
     model, _ = parts(priors.ARD("layer", dist.HalfCauchy(1.0)))
     plain, _ = parts()
-    with pytest.raises(ValueError, match=r"no factor for 'layers.0.weight.prior_variance', which the model draws"):
+    with pytest.raises(ValueError, match=r"no factor for 'layers.0.weight_prior_variance', which the model draws"):
         pyrodrop.fit(model, guides.MeanField(plain), (X, Y), steps=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"temperature": 2.0}, "no argument 'temperature'; it is now called likelihood_power"),
+        ({"schedule": lambda step: 1.0}, "no argument 'schedule'; it is now called lr_schedule"),
+        ({"stpes": 3}, "no argument 'stpes'"),
+        ({"lr_schedule": schedules.linear(20)}, r"linear\(epochs=20, start=0.0, after=0.0\).*give it as kl_weight"),
+        ({"lr_schedule": schedules.staircase(0.1)}, "give it as kl_weight"),
+        ({"kl_weight": schedules.cosine(100)}, r"cosine\(steps=100\) is a schedule of the learning rate.*lr_schedule"),
+        ({"lr_schedule": 0.5}, "lr_schedule is a function from the number of steps.*got a float"),
+        ({"kl_weight": "linear"}, "kl_weight is the factor of the divergence.*got a str"),
+    ],
+)
+def test_arguments_of_another_name_or_kind(arguments: dict[str, Any], words: str) -> None:
+    model, guide = parts()
+    with pytest.raises(TypeError, match=words):
+        pyrodrop.fit(model, guide, (X, Y), steps=1, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"memory": 1e6}, "memory is what replicates may take together"),
+        ({"memory": 0, "replicates": 2}, "memory is a number of bytes"),
+        ({"checkpoint_every": 5}, "checkpoint_every is of a checkpoint, which is not asked for"),
+        ({"checkpoint_every": 0, "checkpoint": "state.safetensors"}, "checkpoint_every is a number of steps"),
+    ],
+)
+def test_arguments_that_would_do_nothing(arguments: dict[str, Any], words: str) -> None:
+    model, guide = parts()
+    with pytest.raises(ValueError, match=words):
+        pyrodrop.fit(model, guide, (X, Y), steps=1, **arguments)
+
+
+@pytest.mark.parametrize(
+    "schedule", [schedules.linear(4, start=0.5, after=1), schedules.staircase(0.3), schedules.cosine(8)]
+)
+def test_a_schedule_can_be_sent_to_a_process(schedule: Any) -> None:
+    sent = pickle.loads(pickle.dumps(schedule))
+    assert sent == schedule
+    assert [sent(n) for n in range(9)] == [schedule(n) for n in range(9)]
+    assert eval(str(schedule), vars(schedules)) == schedule
+
+
+def test_a_cosine_falls_to_zero_and_stays_there() -> None:
+    want = [0.5 * (1 + math.cos(math.pi * n / 8)) for n in range(9)] + [0.0]
+    assert [schedules.cosine(8)(n) for n in [*range(9), 20]] == pytest.approx(want)
+    with pytest.raises(ValueError, match="steps is the number of steps"):
+        schedules.cosine(0)
+
+
+def test_the_learning_rate_follows_its_schedule() -> None:
+    """Plain torch, step by step, from the same noise."""
+    model, guide = parts()
+    rates: list[float] = []
+
+    class Spy(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            rates.append(self.param_groups[0]["lr"])
+            super().step(closure)
+
+    pyrodrop.fit(model, guide, (X, Y), steps=4, lr=1e-3, optimizer=Spy, lr_schedule=schedules.cosine(4), engine="pyro")
+    assert rates == pytest.approx([1e-3 * (1 + math.cos(math.pi * n / 4)) / 2 for n in range(4)])

@@ -1,0 +1,426 @@
+"""Networks as users bring them: what is shared, fixed, without a prior, random or stateful, against `functional_call`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+
+X = torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
+Y = torch.randn(30, 4, generator=torch.Generator().manual_seed(2))
+
+
+def model_of(net: nn.Module, **settings: object) -> models.NetworkModel:
+    prior = settings.pop("prior", priors.Gaussian())
+    return models.from_module(net, prior=prior, likelihood=likelihoods.Gaussian(4.0), **settings)  # type: ignore[arg-type]
+
+
+class Tied(nn.Module):
+    """A decoder that is the encoder's weight once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc, self.dec = nn.Linear(4, 4, bias=False), nn.Linear(4, 4)
+        self.dec.weight = self.enc.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dec(torch.tanh(self.enc(x)))
+
+
+@pytest.mark.parametrize("estimator", ["shared", "local", "per_example"])
+def test_a_tied_weight_is_one_site_and_every_use_of_it_is_trained(estimator: str) -> None:
+    net = Tied()
+    model = model_of(net)
+    assert list(model.weight_sites()) == ["enc.weight"]
+    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=30, lr=0.02, estimator=estimator)
+    w, bias = run.guide.mean()["enc.weight"], run.model.free["dec.bias"].detach()
+    want = functional_call(net, {"enc.weight": w, "dec.weight": w, "dec.bias": bias}, (X,))
+    torch.testing.assert_close(run.predict(X, 1).f[0], want)
+    # and its training is that of the tied network by hand
+    weight, free = net.enc.weight.detach().clone().requires_grad_(), net.dec.bias.detach().clone().requires_grad_()
+    adam = torch.optim.Adam([weight, free], lr=0.02)
+    for _ in range(30):
+        f = F.linear(torch.tanh(F.linear(X, weight)), weight, free)
+        loss = 2.0 * (f - Y).square().sum() + 0.5 * weight.square().sum()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    torch.testing.assert_close(w, weight.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_tied_weight_has_one_draw_for_all_of_its_uses() -> None:
+    model = model_of(Tied())
+    run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.4), (X, Y), steps=1, lr=1e-6)
+    f = run.predict(X[:1], 4000).f[:, 0]
+    loc, bias = run.guide.loc["enc.weight"].detach(), run.model.free["dec.bias"].detach()
+    masks = torch.tensor([[float(i >> k & 1) for k in range(4)] for i in range(16)])
+    chance = torch.where(masks > 0, 0.6, 0.4).prod(1)
+    every = torch.stack([F.linear(torch.tanh(F.linear(X[:1], loc * z)), loc * z, bias)[0] for z in masks])
+    mean = (chance[:, None] * every).sum(0)
+    sd = ((chance[:, None] * every.square()).sum(0) - mean**2).sqrt()
+    assert ((f.mean(0) - mean).abs() < 4.5 * sd / 4000**0.5).all()
+    torch.testing.assert_close(f.std(0), sd, rtol=0.08, atol=0)
+
+
+def test_a_module_under_two_names_is_one_place_and_keeps_its_own_values() -> None:
+    layer = nn.Linear(4, 4)
+    net = nn.Sequential(layer, nn.Tanh(), layer)
+    model = model_of(net)
+    assert list(model.weight_sites()) == ["0.weight"]
+    run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.3), (X, Y), steps=5)
+    run.predict(X, 10)
+    run.elbo(3)
+    for own in (model, run.model):
+        held = dict(own.network.named_buffers())
+        assert torch.equal(held["0.weight"], layer.weight.detach())
+        assert torch.equal(held["0.bias"], layer.bias.detach())
+        assert type(held["0.bias"]) is Tensor
+    mean = dict(run.guide.mean().items())
+    point = pyrodrop.fit(run.model, guides.Point.average(run.model, run.guide), (X, Y), steps=1, lr=1e-9)
+    want = functional_call(net, {"0.weight": mean["0.weight"], "0.bias": run.model.free["0.bias"].detach()}, (X,))
+    torch.testing.assert_close(point.predict(X, 1).f[0], want)
+
+
+def test_fixed_parameters_stay_and_have_no_prior() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+    net[0].requires_grad_(False)
+    model = model_of(net)
+    assert list(model.weight_sites()) == ["2.weight"]
+    run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.2), (X, Y), steps=20, lr=0.05)
+    body = dict(run.model.network.named_buffers())
+    assert torch.equal(body["0.weight"], net[0].weight)
+    assert torch.equal(body["0.bias"], net[0].bias)
+    assert not torch.equal(run.model.free["2.bias"].detach(), net[2].bias)
+    assert not [name for name, _ in run.model.named_parameters() if name.startswith("free.0")]
+
+
+def test_weights_without_a_prior_are_trained_as_points() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+    model = model_of(net, prior={"2.*": priors.Gaussian(), "*": None})
+    assert list(model.weight_sites()) == ["2.weight"]
+    assert sorted(model.free) == ["0.bias", "0.weight", "2.bias"]
+    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=25, lr=0.02)
+    hand = {name: value.detach().clone().requires_grad_() for name, value in net.named_parameters()}
+    adam = torch.optim.Adam(list(hand.values()), lr=0.02)
+    for _ in range(25):
+        loss = 2.0 * (functional_call(net, hand, (X,)) - Y).square().sum() + 0.5 * hand["2.weight"].square().sum()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    torch.testing.assert_close(run.model.free["0.weight"].detach(), hand["0.weight"].detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(run.guide.mean()["2.weight"], hand["2.weight"].detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_without_anything_to_infer_is_refused() -> None:
+    net = nn.Sequential(nn.Linear(4, 4))
+    with pytest.raises(ValueError, match="a prior for at least one weight"):
+        model_of(net, prior={"*": None})
+    with pytest.raises(ValueError, match=r"2 of its parameters are fixed \(requires_grad=False\)"):
+        model_of(net.requires_grad_(False))
+    with pytest.raises(ValueError, match="call the network once"):
+        model_of(nn.Sequential(nn.LazyLinear(4)))
+
+
+class Forward(nn.Module):
+    """One layer and something of one's own behind it."""
+
+    def __init__(self, behind: Callable[[Forward, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.behind, self.calls = nn.Linear(4, 4), behind, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.behind(self, self.layer(x))
+
+
+class DropPath(nn.Module):
+    """Stochastic depth as image models have it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        return x * x.new_empty(len(x), 1).bernoulli_(0.9)
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        Forward(lambda own, h: F.dropout(h, 0.3)),
+        Forward(lambda own, h: h + 0.1 * torch.rand(4)),
+        Forward(lambda own, h: h + random.random()),
+        nn.Sequential(nn.Linear(4, 4), DropPath(), nn.Linear(4, 4)),
+        nn.Sequential(nn.Linear(4, 4), nn.RReLU(), nn.Linear(4, 4)),
+    ],
+    ids=["F.dropout", "torch.rand", "random", "drop path", "RReLU"],
+)
+def test_noise_of_the_network_itself_is_refused_before_the_first_step(net: nn.Module) -> None:
+    model = model_of(net)
+    with pytest.raises(ValueError, match="draws random numbers itself, in"):
+        pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
+
+
+def test_noise_names_the_module_that_draws_it() -> None:
+    model = model_of(nn.Sequential(nn.Linear(4, 4), nn.Sequential(DropPath(), nn.Linear(4, 4))))
+    with pytest.raises(ValueError, match=r"in '1\.0' \(DropPath\)"):
+        pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0), nn.Linear(4, 4)),
+        nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), DropPath(), nn.Linear(4, 4)).eval(),
+        Forward(lambda own, h: F.dropout(h, 0.5, training=own.training)).eval(),
+    ],
+    ids=["rate 0", "evaluation mode", "functional, evaluation mode"],
+)
+def test_dropout_that_drops_nothing_is_no_noise(net: nn.Module) -> None:
+    model = model_of(net)
+    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=2)
+    assert run.predict(X, 1, seed=0).f.equal(run.predict(X, 1, seed=1).f)
+
+
+def count(own: Forward, h: Tensor) -> Tensor:
+    own.calls += 1
+    return h * min(1.0, own.calls / 400)  # a warm-up
+
+
+def test_a_forward_with_a_counter_is_trained_by_pyro_and_counts_each_step_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    net = Forward(count)
+    model = model_of(net)
+    with caplog.at_level("INFO", "pyrodrop"):
+        run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=320, lr=0.01)
+    assert run.settings["engine"] == "pyro"
+    assert "calls" in caplog.text
+    assert run.model.network.calls == 320
+    hand, other = [p.detach().clone().requires_grad_() for p in net.parameters()], Forward(count)
+    adam = torch.optim.Adam(hand, lr=0.01)
+    for _ in range(320):
+        f = functional_call(other, {"layer.weight": hand[0], "layer.bias": hand[1]}, (X,))
+        loss = 2.0 * (f - Y).square().sum() + 0.5 * hand[0].square().sum()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    torch.testing.assert_close(run.guide.mean()["layer.weight"], hand[0].detach(), rtol=1e-3, atol=2e-4)  # by rounding
+    assert model.network.calls == 0
+
+
+def test_the_layer_that_sees_x_need_not_be_made_first() -> None:
+    class Reversed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.body = nn.Linear(8, 4), nn.Linear(4, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.tanh(self.body(x)))
+
+    model = model_of(Reversed())
+    assert model.first_weights() == ("body.weight",)
+    assert guides.BernoulliDropout(model, 0.2, mask_input=False).rates() == {"head.weight": pytest.approx(0.2)}
+
+
+def test_all_layers_that_see_x_are_found_and_a_residual_is_not_x() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c, self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.a(x) * self.b(F.layer_norm(x, (4,)))
+            return self.c(x + h)
+
+    assert model_of(Two()).first_weights() == ("a.weight", "b.weight")
+
+
+def test_a_first_layer_that_cannot_be_found_is_asked_for_by_name() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.a(x) if x.sum() > 0 else self.a(-x)
+
+    with pytest.raises(ValueError, match="say it by name"):
+        guides.BernoulliDropout(model_of(Branches()), 0.2, mask_input=False)
+
+
+def test_what_a_network_cannot_take_is_said_in_words() -> None:
+    model = model_of(nn.Sequential(nn.Flatten(), nn.Linear(12, 4)))
+    with pytest.raises(ValueError, match=r"cannot be called on x of shape \(30, 4\)"):
+        pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
+
+
+class Graph(nn.Module):
+    """A graph network: the adjacency of all nodes is its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("adjacency", (torch.rand(30, 30) > 0.8).float() / 6)
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.adjacency @ self.layer(x)
+
+
+def test_examples_are_found_inside_a_network() -> None:
+    class Inside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(3, 5), nn.Linear(5, 5), nn.Linear(5, 2)
+
+        def forward(self, x: Tensor) -> Tensor:  # [N, 7, 3]
+            h = self.b(self.a(x).transpose(0, 1))
+            return self.c(h.transpose(0, 1).reshape(-1, 5)).reshape(len(x), -1)
+
+    net = models.from_module(Inside(), priors.Gaussian(), likelihoods.Gaussian())
+    found = net.examined(torch.randn(9, 7, 3))
+    assert found.axes == {"a.weight": (0,), "b.weight": (1,), "c.weight": (None,)}
+    assert not found.mixes
+    assert model_of(Graph()).mixes_examples(X)
+    mean = model_of(Forward(lambda own, h: h - h.mean(0)))
+    assert mean.mixes_examples(X)
+    assert not mean.examined(X).whole
+    assert not model_of(nn.Linear(4, 4)).mixes_examples(X)
+
+
+def test_new_starts_are_the_modules_own() -> None:
+    net = nn.Sequential(nn.Embedding(7, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 4))
+    model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian())
+    torch.manual_seed(5)
+    model.reset_parameters()
+    torch.manual_seed(5)
+    for layer in (net[0], net[2]):
+        layer.reset_parameters()
+    sites = model.weight_sites()
+    assert torch.equal(sites["0.weight"], net[0].weight)
+    assert torch.equal(sites["2.weight"], net[2].weight)
+    assert torch.equal(model.free["2.bias"].detach(), net[2].bias)
+    own = Graph()
+    own.token = nn.Parameter(torch.zeros(1, 4))
+    with pytest.raises(ValueError, match=r"the network itself \(Graph\)"):
+        model_of(own).reset_parameters()
+
+
+class Raw(nn.Module):
+    """A weight of one's own, used as ``x @ w``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.w
+
+
+def test_a_weight_of_ones_own_says_which_axis_its_inputs_are() -> None:
+    with pytest.raises(ValueError, match="'w'"):
+        guides.BernoulliDropout(model_of(Raw()), 0.3)
+    model = model_of(Raw(), input_axes={"w": 0})
+    run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.3), (X, Y), steps=1, lr=1e-6)
+    x = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
+    f = run.predict(x, 500).f[:, 0]  # the first input alone: its row of w, whole or not at all
+    row = run.guide.loc["w"][0].detach()
+    kept = (f - row).abs().amax(1) < 1e-6
+    assert (kept | (f.abs().amax(1) == 0)).all()
+    assert abs(kept.double().mean() - 0.7) < 4.5 * (0.21 / 500) ** 0.5
+    with pytest.raises(ValueError, match="input_axes: no parameter is called 'v'"):
+        model_of(Raw(), input_axes={"v": 0})
+    with pytest.raises(ValueError, match="0 ... 1 for 'w'; got 2"):
+        model_of(Raw(), input_axes={"w": 2})
+
+
+def test_what_a_first_call_keeps_for_later_ones_is_no_change() -> None:
+    def cached(own: Forward, h: Tensor) -> Tensor:
+        if not hasattr(own, "table"):
+            own.table = torch.linspace(0, 1, 4)
+        return h * own.table
+
+    model = model_of(Forward(cached))
+    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=3)
+    assert run.model.changes_itself == ""
+
+
+def test_modules_whose_parameters_cannot_be_replaced_are_refused() -> None:
+    net = nn.Sequential(nn.Linear(4, 4))
+    with pytest.raises(TypeError, match="_orig_mod"):
+        model_of(torch.compile(net))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="its `module`"):
+        model_of(nn.DataParallel(net))
+    with pytest.raises(TypeError, match="scripted or traced"):
+        model_of(torch.jit.trace(net, X))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"a torch\.nn\.Module; got builtin"):
+        model_of(torch.relu)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="complex numbers"):
+        model_of(nn.Linear(4, 4, dtype=torch.complex64))
+    with pytest.raises(ValueError, match=r"network\.float\(\), with precision='bfloat16'"):
+        model_of(nn.Linear(4, 4, dtype=torch.bfloat16))
+
+
+class InPlace(nn.Module):
+    """Adds the output of one layer to that of another in place, which torch.vmap cannot do if the second alone is drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        h += self.b(torch.tanh(x))
+        return h
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_a_change_in_place_of_what_is_not_drawn_by_what_is(joint: bool) -> None:
+    net = InPlace()
+    model = model_of(net)
+    run = pyrodrop.fit(model, guides.BernoulliDropout(model, {"a.*": 0.0, "*": 0.5}), (X, Y), steps=1, lr=1e-6)
+    f = run.predict(X[:1], 3000, joint=joint).f[:, 0]
+    a, b = run.guide.loc["a.weight"].detach(), run.guide.loc["b.weight"].detach()
+    terms = b * torch.tanh(X[:1])
+    mean = (a @ X[0] + run.model.free["a.bias"] + run.model.free["b.bias"]).detach() + 0.5 * terms.sum(1)
+    sd = (0.25 * terms.square().sum(1)).sqrt()
+    assert ((f.mean(0) - mean).abs() < 4.5 * sd / 3000**0.5).all()
+    torch.testing.assert_close(f.std(0), sd, rtol=0.08, atol=0)
+
+
+def test_noise_per_example_needs_examples_that_are_apart() -> None:
+    for net in (Graph(), Forward(lambda own, h: h - h.mean(0))):
+        model = model_of(net)
+        for estimator in ("local", "per_example", "flipout"):
+            with pytest.raises(ValueError, match="use estimator='shared'"):
+                pyrodrop.fit(model, guides.MeanField(model), (X, Y), steps=1, estimator=estimator)  # type: ignore[arg-type]
+        assert len(pyrodrop.fit(model, guides.MeanField(model), (X, Y), steps=2).losses) == 2
+
+
+def test_noise_per_example_needs_examples_that_are_apart_in_training() -> None:
+    """Under BatchNorm in training mode the noise of one example would be in the others' statistics."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
+    data = (torch.randn(8, 3), torch.randn(8, 1))
+    for estimator in ("local", "per_example", "flipout"):
+        model = model_of(net.train())
+        with pytest.raises(ValueError, match="in training mode .* use estimator='shared'"):
+            pyrodrop.fit(model, guides.MeanField(model), data, steps=1, estimator=estimator)  # type: ignore[arg-type]
+        model = model_of(net.eval())
+        assert pyrodrop.fit(model, guides.MeanField(model), data, steps=1, estimator=estimator).history.isfinite().all()  # type: ignore[arg-type]
+
+
+def test_a_network_of_all_rows_has_no_minibatches() -> None:
+    model = model_of(Graph())
+    with pytest.raises(ValueError, match="batch_size"):
+        pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1, batch_size=7)
+
+
+def test_a_pattern_for_all_weights_says_their_axis_too() -> None:
+    model = model_of(nn.Sequential(Raw(), Raw()), input_axes={"*": 0})
+    assert [units.axis for units in model.input_units().values()] == [0, 0]
+    assert model_of(nn.Sequential(Raw(), nn.Linear(4, 4)), input_axes={"0.w": 0}).input_units()["1.weight"].axis == 1

@@ -1,0 +1,496 @@
+"""Compressed and drawn networks of any shape are the user's own network at those weights, or are refused with the reason.
+
+The oracle is `torch.func.functional_call` of the user's network with the guide's means, those of ln alpha >= 3 at 0.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import pyrodrop
+from pyrodrop import data, guides, likelihoods, models, priors
+from pyrodrop.compression import compressed_steps, read_network, write_network
+from pyrodrop.compression.steps import Affine
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+Lambda = Callable[[Any, Tensor], Tensor]
+
+
+class Own(nn.Module):
+    """A network written as a function of its layers."""
+
+    def __init__(self, forward: Lambda, **layers: nn.Module) -> None:
+        super().__init__()
+        self.own = forward
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.own(self, x)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+        self.b.weight = self.a.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(torch.tanh(self.b(torch.tanh(self.a(x)))))
+
+
+def twice() -> nn.Module:
+    return Own(
+        lambda self, x: self.last(torch.tanh(self.middle(torch.tanh(self.middle(torch.tanh(self.first(x))))))),
+        first=nn.Linear(3, 6),
+        middle=nn.Linear(6, 6),
+        last=nn.Linear(6, 2),
+    )
+
+
+def hooked() -> nn.Module:
+    net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2))
+    net[1].register_forward_hook(_twice_as_much)
+    return net
+
+
+def _twice_as_much(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+    return 2 * output
+
+
+def normalised() -> nn.Module:
+    net = nn.Sequential(
+        nn.Conv2d(1, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.Conv2d(6, 8, 3, padding=1),
+        nn.BatchNorm2d(8, affine=False), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10), nn.BatchNorm1d(10), nn.Tanh(),
+        nn.Linear(10, 3),
+    )  # fmt: skip
+    net(torch.randn(50, 1, 8, 8))  # running statistics of their own
+    return net.eval()
+
+
+def frozen() -> nn.Module:
+    net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+    net[0].requires_grad_(False)
+    return net
+
+
+def sequential(*layers: nn.Module) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(*copy.deepcopy(layers))
+
+
+def own(forward: Lambda, **layers: nn.Module) -> Callable[[], nn.Module]:
+    return lambda: Own(forward, **copy.deepcopy(layers))
+
+
+CONV = {"conv": nn.Conv2d(1, 6, 3), "last": nn.Linear(6 * 9, 2)}
+# Networks, the shape of their x, and whether they are a chain.
+RIGHT: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "divisor of an average": (
+        sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), nn.AvgPool2d(2, divisor_override=3), nn.Flatten(), nn.Linear(6 * 9, 2)),
+        (1, 8, 8),
+    ),
+    "divisor of an average, function": (
+        own(lambda self, x: self.last(F.avg_pool2d(self.conv(x), 2, divisor_override=1).flatten(1)), **CONV),
+        (1, 8, 8),
+    ),
+    "tokens, flattened": (
+        sequential(nn.Linear(3, 5), nn.Tanh(), nn.Flatten(), nn.Linear(5 * 4, 6), nn.ReLU(), nn.Linear(6, 2)),
+        (4, 3),
+    ),
+    "tokens": (sequential(nn.Linear(3, 7), nn.Tanh(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 2)), (4, 3)),
+    "a layer twice": (twice, (3,)),
+    "tied": (Tied, (6,)),
+    "quiet dropout": (sequential(nn.Linear(3, 9), nn.Tanh(), nn.Dropout(0.0), nn.Linear(9, 2)), (3,)),
+    "batch norm": (normalised, (1, 8, 8)),
+    "frozen": (frozen, (3,)),
+    "in place": (sequential(nn.Linear(3, 6), nn.ReLU(inplace=True), nn.Linear(6, 2)), (3,)),
+    "in place, functions": (
+        own(lambda self, x: self.b(F.relu(self.a(x), inplace=True).relu_()), a=nn.Linear(3, 6), b=nn.Linear(6, 2)),
+        (3,),
+    ),
+    "ceil mode, by position": (
+        own(lambda self, x: self.last(F.max_pool2d(torch.tanh(self.conv(x)), 2, 2, 0, 1, True).flatten(1)), **CONV),
+        (1, 7, 7),
+    ),
+    "ceil mode, average": (
+        sequential(nn.Conv2d(1, 6, 3), nn.Softplus(), nn.AvgPool2d(2, ceil_mode=True), nn.Flatten(), nn.Linear(6 * 9, 2)),
+        (1, 7, 7),
+    ),
+    "dilated pooling": (
+        sequential(nn.Conv2d(1, 6, 3), nn.MaxPool2d(2, dilation=3), nn.Flatten(), nn.Linear(6 * 9, 2)), (1, 11, 11)
+    ),
+    "by keywords": (
+        own(
+            lambda self, x: self.last(
+                torch.flatten(F.avg_pool2d(input=F.elu(input=self.conv(x), alpha=0.3), kernel_size=2), start_dim=1)
+            ),
+            **CONV,
+        ),
+        (1, 8, 8),
+    ),
+    "view of the size": (own(lambda self, x: self.last(_pooled(self, x).view(x.size(0), -1)), **CONV), (1, 8, 8)),
+    "view of the shape": (
+        own(lambda self, x: self.last((h := _pooled(self, x)).reshape(h.shape[0], -1)), **CONV),
+        (1, 8, 8),
+    ),
+    "view of a number": (own(lambda self, x: self.last(_pooled(self, x).view(-1, 54)), **CONV), (1, 8, 8)),
+    "flatten of space": (
+        sequential(
+            nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Flatten(2), nn.Conv1d(6, 4, 2), nn.Tanh(), nn.Flatten(), nn.Linear(32, 2)
+        ),
+        (1, 5, 5),
+    ),
+    "flatten in two": (
+        sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Flatten(-2), nn.Tanh(), nn.Flatten(1, 2), nn.Linear(54, 2)),
+        (1, 5, 5),
+    ),
+    "global average": (
+        sequential(
+            nn.Conv2d(1, 6, 3), nn.Softplus(), nn.Conv2d(6, 5, 3), nn.GELU("tanh"), nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(), nn.Linear(5, 2),
+        ),
+        (1, 8, 8),
+    ),
+    "bounded": (
+        sequential(
+            nn.Linear(3, 9), nn.Hardtanh(-0.3, 0.4), nn.Linear(9, 9), nn.CELU(0.4), nn.Linear(9, 9),
+            nn.Threshold(0.1, 0.7), nn.Linear(9, 2),
+        ),
+        (3,),
+    ),
+    "a function of parameters": (
+        own(
+            lambda self, x: F.linear(torch.tanh(F.linear(x, self.a.weight, bias=self.a.bias)), self.b.weight),
+            a=nn.Linear(3, 9),
+            b=nn.Linear(9, 2, bias=False),
+        ),
+        (3,),
+    ),
+    "one layer": (lambda: nn.Linear(3, 2), (3,)),
+    "length": (
+        sequential(nn.Conv1d(2, 4, 3), nn.Tanh(), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(4 * 3, 2)), (2, 8)
+    ),
+    "volume": (sequential(nn.Conv3d(1, 4, 2), nn.Tanh(), nn.AvgPool3d(2), nn.Flatten(), nn.Linear(4, 2)), (1, 3, 3, 3)),
+    "output activated": (sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2), nn.Softplus(2.0)), (3,)),
+}  # fmt: skip
+
+
+def _pooled(self: Any, x: Tensor) -> Tensor:
+    return F.max_pool2d(torch.tanh(self.conv(x)), 2)
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
+    "dense over the length": (
+        sequential(nn.Conv1d(2, 8, 3, padding=1), nn.Tanh(), nn.Linear(8, 6), nn.Tanh(), nn.Flatten(), nn.Linear(48, 2)),
+        (2, 8),
+        "not always the same unit",
+    ),
+    "pooling over units": (sequential(nn.Linear(3, 6), nn.MaxPool1d(2), nn.Linear(3, 2)), (3,), "pools over units"),
+    "pooling of tokens": (
+        sequential(nn.Linear(3, 6), nn.AvgPool1d(2), nn.Linear(3, 2)), (4, 3), "pools over units"
+    ),
+    "a hook": (hooked, (3,), "something else than its layers"),
+    "softmax": (sequential(nn.Linear(3, 6), nn.Softmax(-1), nn.Linear(6, 2)), (3,), "1 is a Softmax"),
+    "slopes": (sequential(nn.Linear(3, 6), nn.PReLU(6), nn.Linear(6, 2)), (3,), "1 is a PReLU"),
+    "indices": (
+        own(lambda self, x: self.last(F.max_pool2d(self.conv(x), 2, return_indices=True)[0].flatten(1)), **CONV),
+        (1, 8, 8),
+        "here",
+    ),
+    "all examples in one": (
+        own(lambda self, x: self.b(torch.flatten(self.a(x), 0, 1)).view(-1, 4, 2), a=nn.Linear(3, 5), b=nn.Linear(5, 2)),
+        (4, 3),
+        "which has the examples first",
+    ),
+    "a transposition": (
+        own(lambda self, x: self.b(self.a(x).transpose(1, 2)).flatten(1), a=nn.Linear(3, 4), b=nn.Linear(4, 2)),
+        (4, 3),
+        "transpose",
+    ),
+    "a skip connection": (
+        own(lambda self, x: self.b(x + torch.tanh(self.a(x))), a=nn.Linear(3, 3), b=nn.Linear(3, 2)),
+        (3,),
+        "is not fed by",
+    ),
+    "in place beside the chain": (
+        own(lambda self, x: (h := self.a(x), h.relu_(), self.b(h))[-1], a=nn.Linear(3, 4), b=nn.Linear(4, 2)),
+        (3,),
+        "is not fed by",
+    ),
+    "norm behind an activation": (
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.BatchNorm1d(4).eval(), nn.Linear(4, 2)),
+        (3,),
+        "not right behind",
+    ),
+    "norm of tokens": (
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4).eval(), nn.Linear(4, 2)), (4, 3), "not right behind"
+    ),
+    "grouped": (
+        sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 2)), (2, 3, 3), "one group and zero padding"
+    ),
+    "reflected": (
+        sequential(nn.Conv2d(1, 4, 3, padding=1, padding_mode="reflect"), nn.Flatten(), nn.Linear(36, 2)),
+        (1, 3, 3),
+        "one group and zero padding",
+    ),
+}  # fmt: skip
+
+
+def cut_fit(net: nn.Module, seed: int = 0, share: float = 0.5, dead: float = 0.5, **settings: Any) -> pyrodrop.Fit:
+    """A fit with biases, of whose weights some are cut, and some units altogether."""
+    torch.manual_seed(seed)
+    model = models.from_module(
+        net, prior=priors.ARD(), likelihood=settings.pop("likelihood", likelihoods.Categorical()), **settings
+    )
+    with torch.no_grad():
+        for bias in model.free.parameters():
+            bias.normal_()
+    guide = guides.ARDDropout(model)
+    with torch.no_grad():
+        for name in guide.sites:
+            gone = torch.rand_like(guide.loc[name]) < share
+            for axis in (0, 1)[: guide.loc[name].dim()]:
+                some = torch.rand(guide.loc[name].shape[axis]) < dead
+                gone |= some.reshape(-1, *(1,) * (gone.dim() - 1 - axis))
+            unconstrained: Any = guide.log_variance[name]
+            unconstrained.unconstrained().copy_(guide.loc[name].square().log() + torch.where(gone, 5.0, -5.0))
+    return pyrodrop.Fit(model, guide, None, torch.tensor([[1.0, 1.0, 1.0]]), {})
+
+
+def oracle(net: nn.Module, fit: Any, x: Tensor) -> Tensor:
+    """The user's own network with the means that are kept."""
+    kept = {n: fit.guide.loc[n].detach() * (fit.guide.log_alpha(n).detach() < 3) for n in fit.guide.sites}
+    free = {n: fit.model.free[n].detach() for n in fit.model.free}
+    with torch.no_grad():
+        return functional_call(copy.deepcopy(net).eval(), {**free, **kept}, (x.clone(),))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("layout", ["dense", "picked", "csr"])
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_chain_of_any_shape(name: str, layout: Any) -> None:
+    build, shape = RIGHT[name]
+    net = build()
+    x = torch.randn(5, *shape)
+    for seed, (share, dead) in enumerate([(0.5, 0.5), (0.0, 0.6), (0.97, 0.2), (1.0, 0.0)]):
+        fit = cut_fit(net, seed, share, dead)
+        expected = oracle(net, fit, x)
+        torch.testing.assert_close(fit.compress(layout=layout, x=x)(x), expected, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            fit.compress(structured=False, layout=layout, x=x)(x), expected, atol=1e-5, rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_loaded_fit_finds_the_shapes_itself(name: str) -> None:
+    build, shape = RIGHT[name]
+    net = build()
+    fit, x = cut_fit(net), torch.randn(5, *shape)
+    torch.testing.assert_close(fit.compress(layout="dense")(x), oracle(net, fit, x), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_no_chain_is_refused_and_keeps_its_shape(name: str) -> None:
+    build, shape, reason = REFUSED[name]
+    net = build()
+    fit, x = cut_fit(net, dead=0.2), torch.randn(5, *shape)
+    with pytest.raises(
+        TypeError, match=f"networks are compressed that are a chain|one group.*{reason}|{reason}"
+    ) as refusal:
+        fit.compress(x=x)
+    assert reason in str(refusal.value)
+    whole = fit.compress(structured=False, x=x)
+    torch.testing.assert_close(whole(x), oracle(net, fit, x), atol=1e-6, rtol=1e-5)
+
+
+def test_units_really_go() -> None:
+    """Tokens that are flattened: every dead unit is gone from all of its columns."""
+    build, shape = RIGHT["tokens, flattened"]
+    fit = cut_fit(build(), share=0.0, dead=0.4)
+    layers = [
+        s
+        for s in compressed_steps(fit.model, fit.guide, layout="dense", x=torch.randn(2, *shape))
+        if isinstance(s, Affine)
+    ]
+    assert 0 < len(layers[0].bias) < 5
+    assert layers[1].weight.shape[1] == 4 * len(layers[0].bias)
+
+
+_ACTIVATIONS: Sequence[Callable[[], nn.Module]] = (
+    nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.ELU, nn.SiLU, nn.Identity, lambda: nn.LeakyReLU(0.3, inplace=True),
+)  # fmt: skip
+
+
+def random_chain(seed: int) -> tuple[nn.Module, tuple[int, ...]]:
+    """Layers that fit together, of all kinds, and the shape of their x."""
+    choose = random.Random(seed)
+    dims = choose.choice([0, 0, 1, 2])
+    rows = choose.choice([(), (3,)]) if dims == 0 else ()
+    width = choose.randint(1, 4)
+    shape = (*rows, width) if dims == 0 else (width, *(choose.randint(5, 8),) * dims)
+    x, layers = torch.zeros(2, *shape), []
+
+    def add(layer: nn.Module) -> None:
+        nonlocal x
+        layers.append(layer.eval())
+        x = layer(x)
+
+    for _ in range(choose.randint(0, 3) if dims else 0):
+        kernel = choose.choice([1, 2, 3])
+        if min(x.shape[2:]) < kernel:
+            break
+        kind: Any = {1: nn.Conv1d, 2: nn.Conv2d}[dims]
+        add(
+            kind(
+                x.shape[1],
+                choose.randint(1, 5),
+                kernel,
+                padding=choose.choice([0, 0, 1, "same"]),
+                bias=choose.random() < 0.8,
+            )
+        )
+        if choose.random() < 0.3:
+            norm: Any = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d}[dims](x.shape[1], affine=choose.random() < 0.5)
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2.0)
+            add(norm)
+        add(choose.choice(_ACTIVATIONS)())
+        if choose.random() < 0.5 and min(x.shape[2:]) >= 2:
+            maximum, average = {1: (nn.MaxPool1d, nn.AvgPool1d), 2: (nn.MaxPool2d, nn.AvgPool2d)}[dims]
+            pad, ceil, stride = choose.choice([0, 1]), choose.random() < 0.5, choose.choice([1, 2])
+            pools = [
+                maximum(2, stride, pad, ceil_mode=ceil),
+                average(2, stride, pad, ceil_mode=ceil, count_include_pad=choose.random() < 0.5),
+            ]
+            add(choose.choice(pools))
+    if dims:
+        add(nn.Flatten())
+    for _ in range(choose.randint(0, 2)):
+        add(nn.Linear(x.shape[-1], choose.randint(1, 6), bias=choose.random() < 0.8))
+        add(choose.choice(_ACTIVATIONS)())
+        if choose.random() < 0.3:
+            add(nn.Flatten())
+    add(nn.Linear(x.shape[-1], 2))
+    return Own(lambda self, x: self.layers(x), layers=nn.Sequential(*layers)), shape
+
+
+@pytest.mark.parametrize("first", range(0, 120, 20))
+def test_random_chains(first: int) -> None:
+    """Nothing is refused, and nothing is wrong."""
+    for seed in range(first, first + 20):
+        torch.manual_seed(seed)
+        net, shape = random_chain(seed)
+        fit = cut_fit(net, seed, share=(seed % 5) / 4, dead=(seed % 3) / 3)
+        x = torch.randn(3, *shape)
+        small = fit.compress(layout=("dense", "picked")[seed % 2], x=x)  # type: ignore[arg-type]
+        torch.testing.assert_close(
+            small(x), oracle(net, fit, x), atol=1e-5, rtol=1e-4, msg=lambda m, net=net: f"{m}\n{net}"
+        )
+
+
+@pytest.mark.parametrize("name", [*RIGHT, *REFUSED])
+def test_an_ensemble_of_any_network(name: str) -> None:
+    """Networks drawn are the user's own at those draws, with the same seed as drawing them by hand."""
+    build, shape = {**RIGHT, **REFUSED}[name][:2]
+    net = build()
+    fit, x = cut_fit(net), torch.randn(5, *shape)
+    networks = fit.ensemble(3, seed=4, x=x)
+    for i in range(3):
+        torch.manual_seed(4 + i)
+        draw = {n: w[0] for n, w in fit.guide.draw(1).items()}  # type: ignore[attr-defined]
+        free = {n: fit.model.free[n].detach() for n in fit.model.free}  # type: ignore[attr-defined]
+        with torch.no_grad():
+            expected = functional_call(copy.deepcopy(net).eval(), {**free, **draw}, (x.clone(),))
+            torch.testing.assert_close(networks[i](x), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_biases_with_a_prior_and_norms_are_cut_and_used() -> None:
+    net = normalised()
+    fit = cut_fit(net, bias_prior=priors.ARD())
+    x = torch.randn(5, 1, 8, 8)
+    assert {"1.weight", "1.bias", "3.bias"} <= set(fit.guide.sites)  # type: ignore[attr-defined]
+    torch.testing.assert_close(fit.compress(x=x)(x), oracle(net, fit, x), atol=1e-5, rtol=1e-4)
+
+
+def test_standardised_networks_that_are_no_chain() -> None:
+    """x around 2000, y around 300 with a noise of its own: the network is given back between the two units."""
+    net = REFUSED["a skip connection"][0]()
+    x, y = 2000 + 5 * torch.randn(40, 3), 300 + 20 * torch.randn(40, 1)
+    fit: Any = cut_fit(net, likelihood=likelihoods.HeteroscedasticGaussian())
+    fit.model.standardize(data.Dataset(x, y).standardized())
+    inside = (x - x.mean(0)) / x.std(0, correction=0)
+    expected = oracle(net, fit, inside)[:, :1] * y.std(0, correction=0) + y.mean(0)
+    for network in (fit.compress(structured=False, x=x), fit.ensemble(1, x=x)[0]):
+        assert network(x).shape == (40, 1)
+    torch.testing.assert_close(
+        (fit.compress(structured=False, x=x)(x) - 300) / 20, (expected - 300) / 20, atol=1e-4, rtol=0
+    )
+    with pytest.raises(ValueError, match="give some as x="):
+        fit.compress(structured=False)
+
+
+@pytest.mark.parametrize(
+    "name", ["divisor of an average", "batch norm", "tokens, flattened", "global average", "a layer twice"]
+)
+def test_files_of_chains(name: str, tmp_path: Any) -> None:
+    build, shape = RIGHT[name]
+    net = build()
+    fit, x = cut_fit(net), torch.randn(5, *shape)
+    file = write_network(tmp_path / "small.safetensors", compressed_steps(fit.model, fit.guide, x=x))
+    torch.testing.assert_close(read_network(file)(x), oracle(net, fit, x), atol=1e-5, rtol=1e-4)
+
+
+def test_operations_of_tokens_are_counted() -> None:
+    """2 (3 5 at 4 places + 20 2)."""
+    net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Flatten(), nn.Linear(20, 2))
+    fit = cut_fit(net, share=0.0, dead=0.0)
+    report = fit.compression_report((torch.randn(30, 4, 3), torch.arange(30) % 2), layout="dense")
+    assert report.dense.flops == 2 * (15 * 4 + 40)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.lstm(x)[0][:, -1])
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(7, 5), nn.Linear(5, 2)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.last((self.words(ids) * mask[..., None]).mean(1))
+
+
+@pytest.mark.parametrize("form", ["recurrent", "tuple", "mapping"])
+def test_networks_of_other_kinds_are_given_back_with_their_weights(form: str) -> None:
+    net = Recurrent() if form == "recurrent" else TwoInputs()
+    x: Any = torch.randn(5, 4, 3)
+    if form != "recurrent":
+        x = torch.randint(7, (5, 4)), torch.rand(5, 4)
+    given: Any = dict(zip(("ids", "mask"), x, strict=True)) if form == "mapping" else x
+    args = x if isinstance(x, tuple) else (x,)
+    fit: Any = cut_fit(net)
+    kept = {n: fit.guide.loc[n].detach() * (fit.guide.log_alpha(n).detach() < 3) for n in fit.guide.sites}
+    free = {n: fit.model.free[n].detach() for n in fit.model.free}
+    with torch.no_grad():
+        expected = functional_call(copy.deepcopy(net), {**free, **kept}, args)
+        torch.testing.assert_close(fit.compress(structured=False, x=given)(*args), expected)
+        torch.manual_seed(2)
+        draw = {n: w[0] for n, w in fit.guide.draw(1).items()}
+        expected = functional_call(copy.deepcopy(net), {**free, **draw}, args)
+        torch.testing.assert_close(fit.ensemble(1, seed=2, x=given)[0](*args), expected)
+    with pytest.raises(TypeError, match="networks are compressed that are a chain"):
+        fit.compress(x=given)

@@ -1,0 +1,82 @@
+"""Inputs of one tensor or of several, as a data set takes them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pyrodrop.data import Dataset
+from pyrodrop.inputs import named_parts, same_inputs
+from pyrodrop.scaling import Standardize
+
+IDS, MASK, Y = torch.arange(12).reshape(6, 2), torch.ones(6, 2), torch.arange(6) % 2
+
+
+def test_a_tuple_and_a_mapping_are_kept_as_they_are() -> None:
+    pair = Dataset((IDS, MASK.numpy()), Y)
+    assert isinstance(pair.x, tuple)
+    assert len(pair) == 6
+    assert torch.equal(pair.x[0], IDS)
+    assert torch.equal(pair.x[1], MASK)
+    named = Dataset.of(({"ids": IDS, "length": torch.full((6,), 2)}, Y))
+    assert list(named.x) == ["ids", "length"]
+    assert named.x["length"].shape == (6,)  # only a single vector becomes a column
+    assert Dataset((1.0, 2.0), torch.zeros(2)).x.shape == (2, 1)  # type: ignore[arg-type]  # numbers are one array
+    assert Dataset(np.ones(3), np.zeros(3)).x.shape == (3, 1)  # type: ignore[arg-type]
+
+
+def test_rows_are_those_of_every_tensor() -> None:
+    targets = Standardize(1.0, 2.0)
+    whole = Dataset({"ids": IDS, "mask": MASK}, Y.double(), targets=targets)
+    for part, rows in (
+        (whole.first(2), [0, 1]),
+        (whole.rows(torch.tensor([4, 1])), [4, 1]),
+        (whole.rows(Y == 1), [1, 3, 5]),
+    ):
+        assert torch.equal(part.x["ids"], IDS[rows])
+        assert torch.equal(part.x["mask"], MASK[rows])
+        assert torch.equal(part.y, Y[rows].double())
+        assert part.targets is targets
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "said"),
+    [
+        ((IDS, MASK[:5]), ValueError, r"one row per example.*x\[0\] 6, x\[1\] 5"),
+        ({"a": IDS, "b": MASK[:5]}, ValueError, r"x\['a'\] 6, x\['b'\] 5"),
+        ((IDS, MASK / 0 * 0), ValueError, r"x\[1\] must be finite; got 12 NaN"),
+        ({"mask": MASK * math.inf}, ValueError, r"x\['mask'\] must be finite"),
+        ((), ValueError, "x must hold at least one"),
+        ({}, ValueError, "at least one tensor; got an empty dict"),
+        ((IDS[:4], MASK[:4]), ValueError, "one row per observation each; got 4 and 6"),
+        ({0: IDS}, TypeError, "names of the network's arguments, which are str; got 0"),
+        ((IDS, "mask"), TypeError, "a tuple or mapping of them with a common first axis"),
+        ((IDS, torch.tensor(1.0)), ValueError, r"x\[1\] must hold at least one observation; got shape \(\)"),
+    ],
+)
+def test_what_is_no_input_is_refused(x: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        Dataset(x, Y)
+
+
+def test_only_one_tensor_of_real_numbers_is_standardised() -> None:
+    for x, said in (((IDS, MASK), "x is a tuple of 2"), (IDS, "x has dtype torch.int64")):
+        with pytest.raises(ValueError, match=said):
+            Dataset(x, Y.float()).standardized()
+        with pytest.raises(ValueError, match=said):
+            Dataset(x, Y, inputs=Standardize(0.0, 2.0))
+    with pytest.raises(ValueError, match="y has dtype torch.int64"):
+        Dataset(MASK, Y).standardized()
+
+
+def test_names_and_sameness() -> None:
+    assert list(named_parts(IDS)) == ["x"]
+    assert list(named_parts((IDS, MASK))) == ["x_0", "x_1"]
+    assert list(named_parts({"ids": IDS})) == ["x_ids"]
+    assert same_inputs((IDS, MASK), (IDS.clone(), MASK.clone()))
+    for other in ((IDS, MASK + 1), (IDS,), {"ids": IDS, "mask": MASK}, IDS, (IDS, MASK[:, :1])):
+        assert not same_inputs((IDS, MASK), other)

@@ -1,0 +1,386 @@
+"""Predictions and ELBOs of networks of any input and output: against one weight after the other in plain PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyro.distributions as dist
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import pyrodrop
+from pyrodrop import data, guides, likelihoods, metrics, models, priors
+from pyrodrop.elbo import elbo_terms
+from pyrodrop.inputs import arguments, mapped
+from pyrodrop.likelihoods import Likelihood
+from pyrodrop.scaling import Standardize
+
+pytestmark = pytest.mark.usefixtures("float64")
+N, PRECISION = 7, 4.0
+
+
+class Counts(Likelihood):
+    """y ~ Poisson(exp f), one count per example: whole numbers that name no class."""
+
+    def forward(self, output: Tensor, targets: Standardize) -> Any:
+        return dist.Poisson(output.squeeze(-1).exp())
+
+    def location(self, output: Tensor, targets: Standardize) -> Tensor:
+        return output.exp()
+
+
+class Tokens(nn.Module):
+    """The same map of every token, [N, T, 3] -> [N, T, outputs]."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x)))
+
+
+class Words(nn.Module):
+    """Mean of the words that a mask keeps, of two tensors [N, T]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        kept = torch.tanh(self.words(ids)) * mask[..., None]
+        return self.last(kept.sum(1) / mask.sum(1, keepdim=True))
+
+
+class Graph(nn.Module):
+    """A graph of N nodes with fixed edges: it takes all of its nodes at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 4), nn.Linear(4, 3)
+        edges = (torch.rand(N, N, generator=torch.Generator().manual_seed(5)) < 0.4).double() + torch.eye(N)
+        self.register_buffer("edges", edges / edges.sum(1, keepdim=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.edges @ self.first(x)))
+
+
+class Image(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(1, 2, 3, padding=1), nn.Tanh(), nn.Conv2d(2, 1, 3, padding=1), nn.Flatten(1, 2))
+
+
+class Normalised(nn.Sequential):
+    """With running statistics that are not those of any batch at hand."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2))
+        self[1].running_mean.copy_(torch.tensor([0.3, -0.2, 0.1, 0.5]))
+        self[1].running_var.copy_(torch.tensor([0.4, 2.0, 1.0, 0.2]))
+
+
+def of_normal(f: Tensor, y: Tensor) -> Tensor:
+    return torch.distributions.Normal(f, PRECISION**-0.5).log_prob(y.reshape(f.shape)).flatten(1).sum(1)
+
+
+def of_labels(f: Tensor, y: Tensor) -> Tensor:
+    return -F.cross_entropy(f.movedim(-1, 1), y, reduction="none").reshape(len(y), -1).sum(1)
+
+
+def of_counts(f: Tensor, y: Tensor) -> Tensor:
+    return torch.distributions.Poisson(f[..., 0].exp()).log_prob(y)
+
+
+@dataclass
+class Case:
+    net: Callable[[], nn.Module]
+    x: Any
+    y: Tensor
+    likelihood: Callable[[], Likelihood]
+    density: Callable[[Tensor, Tensor], Tensor]  # ln p(y_n | f_n), [N], from the network's outputs
+
+
+def gaussian() -> Likelihood:
+    return likelihoods.Gaussian(PRECISION)
+
+
+def cases() -> dict[str, Case]:
+    g = torch.Generator().manual_seed(1)
+    normal = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)  # noqa: E731
+    label = lambda most, *shape: torch.randint(most, shape, generator=g)  # noqa: E731
+    ids, mask = label(9, N, 5), (torch.rand(N, 5, generator=g) < 0.7).double()
+    mask[:, 0] = 1
+    categorical = likelihoods.Categorical
+    return {
+        "images": Case(Image, normal(N, 1, 4, 3), normal(N, 4, 3), gaussian, of_normal),
+        "one_token": Case(lambda: Tokens(2), normal(N, 1, 3), normal(N, 1, 2), gaussian, of_normal),
+        "tokens": Case(lambda: Tokens(2), normal(N, 4, 3), normal(N, 4, 2), gaussian, of_normal),
+        "labels_of_tokens": Case(lambda: Tokens(3), normal(N, 4, 3), label(3, N, 4), categorical, of_labels),
+        "counts": Case(lambda: Tokens(1), normal(N, 3), label(6, N), Counts, of_counts),
+        "a_pair": Case(Words, (ids, mask), label(3, N), categorical, of_labels),
+        "by_name": Case(Words, {"mask": mask, "ids": ids}, label(3, N), categorical, of_labels),
+        "graph": Case(Graph, normal(N, 2), label(3, N), categorical, of_labels),
+        "batch_norm": Case(Normalised, normal(N, 3), normal(N, 2), gaussian, of_normal),
+    }
+
+
+NAMES = list(cases())
+GUIDES: dict[str, Callable[[Any], Any]] = {
+    "bernoulli": lambda m: guides.BernoulliDropout(m, 0.3),
+    "mean_field": lambda m: guides.MeanField(m, 0.3),
+}
+
+
+def made(name: str, guide: str = "bernoulli") -> tuple[nn.Module, pyrodrop.Fit, Case]:
+    """The plain network, a fit of it as it is, and the case. The model is in training mode, as networks are built."""
+    case = cases()[name]
+    torch.manual_seed(2)
+    net = case.net().double()
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=case.likelihood()).double()
+    posterior = GUIDES[guide](model).double()
+    fit = pyrodrop.Fit(model, posterior, data.Dataset(case.x, case.y), torch.zeros(1, 3), {})
+    return net.eval(), fit, case
+
+
+def drawn(net: nn.Module, fit: pyrodrop.Fit, x: Any, count: int) -> Tensor:
+    """The oracle: outputs [count, N, ...] of one weight after the other."""
+    args, kwargs = arguments(x)
+    guide: Any = fit.guide
+    with torch.no_grad():
+        posteriors = {n: guide.posterior(n) for n in fit.model.weight_sites()}  # type: ignore[attr-defined]
+        return torch.stack(
+            [functional_call(net, {n: q.sample() for n, q in posteriors.items()}, args, kwargs) for _ in range(count)]
+        )
+
+
+def agree(ours: Tensor, theirs: Tensor) -> None:
+    """Means, variances and covariances with the first number: within 4.5 standard errors."""
+    ours, theirs = ours.flatten(1), theirs.flatten(1)
+    for moment in (lambda f: f, lambda f: (f - f.mean(0)) ** 2, lambda f: (f - f.mean(0)) * (f - f.mean(0))[:, :1]):
+        a, b = moment(ours), moment(theirs)
+        se = (a.var(0) / len(a) + b.var(0) / len(b)).sqrt()
+        assert float(((a.mean(0) - b.mean(0)) / (se + 1e-9)).abs().max()) < 4.5
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("name", NAMES)
+def test_functions_are_those_of_one_weight_after_the_other(name: str, guide: str) -> None:
+    net, fit, case = made(name, guide)
+    before = copy.deepcopy(fit.model.state_dict())  # type: ignore[attr-defined]
+    modes = [module.training for module in fit.model.modules()]  # type: ignore[attr-defined]
+    prediction = fit.predict(case.x, 1000, seed=3)
+    f = prediction.f.log() if name == "counts" else prediction.f
+    agree(f, drawn(net, fit, case.x, 1000))
+    after = fit.model.state_dict()  # type: ignore[attr-defined]
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert modes == [module.training for module in fit.model.modules()]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_mixture_is_that_of_its_functions(name: str) -> None:
+    """Density, mean, variance and draws of y, from the functions drawn, in torch.distributions."""
+    _, fit, case = made(name)
+    prediction, y = fit.predict(case.x, 200, seed=1), case.y
+    f = prediction.f.log() if name == "counts" else prediction.f
+    density = torch.stack([case.density(one, y) for one in f])
+    torch.testing.assert_close(prediction.log_density(y), density.logsumexp(0) - math.log(200))
+    assert prediction.log_density(y).shape == (N,)
+    if y.is_floating_point():
+        mean, variance = f.mean(0), f.var(0, correction=0) + 1 / PRECISION
+    elif name == "counts":
+        rate = f[..., 0].exp()
+        mean, variance = rate.mean(0), rate.mean(0) + rate.var(0, correction=0)
+    else:
+        mean = f.softmax(-1).mean(0)
+        variance = mean * (1 - mean)
+    torch.testing.assert_close(prediction.mean, mean)
+    torch.testing.assert_close(prediction.variance, variance)
+    torch.testing.assert_close(prediction.spread, prediction.f.std(0, correction=0))
+    assert prediction.y.shape == (200, *y.shape)
+    moments = fit.predict(case.x, 200, seed=1, keep="moments")
+    for ours, theirs in ((moments.mean, mean), (moments.variance, variance), (moments.spread, prediction.spread)):
+        torch.testing.assert_close(ours, theirs)
+    if y.is_floating_point():
+        normal = torch.distributions.Normal(f, PRECISION**-0.5)
+        torch.testing.assert_close(prediction.cdf(y), normal.cdf(y).mean(0))
+        assert prediction.cdf(y).shape == y.shape
+    else:
+        with pytest.raises(TypeError, match="cumulative distribution function is of real observations"):
+            prediction.cdf(y)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_elbo_is_the_likelihood_of_one_weight_after_the_other(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the same in parts of the data as in one, for networks whose examples can be computed apart."""
+    net, fit, case = made(name)
+    nll = -torch.stack([case.density(f, case.y).sum() for f in drawn(net, fit, case.x, 800)])
+    se = float(nll.std()) * math.sqrt(1 / 100 + 1 / 800)
+    assert abs(fit.elbo(100).nll - float(nll.mean())) < 4.5 * se
+    whole = fit.elbo(10)
+    monkeypatch.setattr("pyrodrop.fitted._ROWS", 3)
+    in_parts = fit.elbo(10)
+    assert (in_parts.nll, in_parts.kl) == (pytest.approx(whole.nll, rel=1e-9), whole.kl)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "graph"])
+def test_a_point_is_predicted_alone_as_in_company(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above all behind BatchNorm; and whatever the tiles that x is cut into."""
+    _, fit, case = made(name)
+    whole = fit.predict(case.x, 20, seed=4).f
+    alone = fit.predict(mapped(lambda part: part[2:3], case.x), 20, seed=4).f
+    torch.testing.assert_close(alone[:, 0], whole[:, 2])
+    monkeypatch.setattr("pyrodrop.predictive._TILE_BYTES", {"cpu": 1})
+    torch.testing.assert_close(fit.predict(case.x, 20, seed=4).f, whole)
+
+
+def test_a_graph_is_predicted_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is never cut into rows, whatever the tiles; and refused by point, and with other nodes than its own."""
+    _, fit, case = made("graph")
+    whole = fit.predict(case.x, 20, seed=4).f
+    monkeypatch.setattr("pyrodrop.predictive._TILE_BYTES", {"cpu": 1})
+    torch.testing.assert_close(fit.predict(case.x, 20, seed=4).f, whole)
+    moments = fit.predict(case.x, 20, seed=4, keep="moments")
+    torch.testing.assert_close(moments.mean, whole.softmax(-1).mean(0))
+    with pytest.raises(ValueError, match="output of one example depends on others, as in a graph"):
+        fit.predict(case.x, 20, joint=False)
+    with pytest.raises(ValueError, match="all of its examples at once"):
+        fit.predict(case.x[:3], 20)
+    with pytest.raises(ValueError, match="all of its examples at once"):
+        fit.elbo(2, data=(case.x[:3], case.y[:3]))
+
+
+@pytest.mark.parametrize("name", ["tokens", "labels_of_tokens", "images"])
+def test_by_point_the_rows_of_one_point_share_a_mask(name: str) -> None:
+    """joint=False under dropout: each point has the joint distribution of its rows; two points have nothing in common."""
+    net, fit, case = made(name)
+    got, want = fit.predict(case.x, 1000, joint=False), drawn(net, fit, case.x, 1000)
+    assert not got.joint
+    for point in range(2):
+        agree(got.f[:, point], want[:, point])
+    first, second = (got.f[:, point].flatten(1)[:, 0] for point in range(2))
+    assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 4.5 / math.sqrt(1000)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
+    _, fit, case = made(name)
+    fit.save(tmp_path / "fit.safetensors")
+    _, other, _ = made(name)
+    loaded = pyrodrop.Fit.load(tmp_path / "fit.safetensors", other.model, other.guide, device="cpu")
+    assert torch.equal(loaded.predict(case.x, 9).f, fit.predict(case.x, 9).f)
+    assert loaded.elbo(3, data=(case.x, case.y)).value == pytest.approx(fit.elbo(3).value, rel=1e-9)
+
+
+def test_the_divergence_is_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no draw changes it, and the numbers are those of every draw's own."""
+    calls = []
+    given = pyrodrop.elbo.divergence  # type: ignore[attr-defined]
+    monkeypatch.setattr("pyrodrop.elbo.divergence", lambda q, p, v: calls.append(q) or given(q, p, v))
+    monkeypatch.setattr("pyrodrop.fitted._ROWS", 3)
+    _, fit, case = made("tokens")
+    elbo = fit.elbo(30)
+    assert len(calls) == len(fit.model.weight_sites())  # type: ignore[attr-defined]
+    terms = elbo_terms(fit.model.eval(), fit.guide, case.x, case.y)  # type: ignore[attr-defined]
+    assert elbo.kl == pytest.approx(float(terms.kl.detach()), rel=1e-12)
+
+
+@pytest.mark.parametrize("prior", ["student", "ard"])
+def test_a_divergence_that_a_draw_changes_is_evaluated_for_each(prior: str) -> None:
+    """By Monte Carlo under a prior without a closed form, and under a latent scale: means over draws, 4.5 s.e."""
+    torch.manual_seed(3)
+    chosen = priors.StudentT() if prior == "student" else priors.ARD("weight", hyperprior=dist.InverseGamma(3.0, 2.0))
+    model = models.from_module(Tokens(1), prior=chosen, likelihood=gaussian()).double()
+    guide = guides.MeanField(model, 0.3).double()
+    x, y = torch.randn(5, 3), torch.randn(5, 1)
+    elbo = pyrodrop.Fit(model, guide, data.Dataset(x, y), torch.zeros(1, 3), {}).elbo(300)
+    with torch.no_grad():
+        each = torch.stack([elbo_terms(model.eval(), guide, x, y).kl for _ in range(300)])
+    assert float(each.std()) > 0
+    assert abs(elbo.kl - float(each.mean())) < 4.5 * float(each.std()) * math.sqrt(2 / 300)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: {"ids": x["ids"]},
+        lambda x: (x["mask"], x["ids"]),
+        lambda x: x["ids"],
+        lambda x: {"ids": x["ids"], "mask": x["mask"][:, :2]},
+        lambda x: {"ids": x["ids"].double(), "mask": x["mask"]},
+    ],
+    ids=["one_missing", "other_order", "one_tensor", "other_width", "no_numbers_of_words"],
+)
+def test_inputs_that_the_network_does_not_take_are_named(change: Any) -> None:
+    _, fit, case = made("by_name")
+    for ask in (lambda x: fit.predict(x, 5), lambda x: fit.elbo(2, data=(x, case.y))):
+        with pytest.raises(ValueError, match="the network cannot be called on x of shape"):
+            ask(change(case.x))
+
+
+def test_scores_of_observations_of_any_shape() -> None:
+    _, fit, case = made("images")
+    prediction = fit.predict(case.x, 50)
+    scores = metrics.regression_scores(prediction, case.y)
+    flat = pyrodrop.Prediction(
+        f=prediction.f.flatten(2), law=dist.Normal(prediction.f.flatten(2), PRECISION**-0.5).to_event(1)
+    )
+    want = metrics.regression_scores(flat, case.y.flatten(1))
+    for name in ("log_density", "rmse", "coverage_50", "sharpness"):
+        assert scores[name] == pytest.approx(want[name], rel=1e-9)
+    assert metrics.variance_split(prediction).epistemic.shape == case.y.shape
+    _, fit, case = made("labels_of_tokens")
+    prediction = fit.predict(case.x, 50)
+    with pytest.raises(TypeError, match=r"one label per example.*\[7, 4\].*flatten"):
+        metrics.accuracy(prediction, case.y)
+    parts = metrics.accuracy(prediction.f.softmax(-1).flatten(1, -2), case.y.flatten())
+    assert parts == float((prediction.mean.argmax(-1) == case.y).double().mean())
+    with pytest.raises(ValueError, match="entropy_split"):
+        metrics.variance_split(prediction)
+    with pytest.raises(ValueError, match="class labels are whole numbers"):
+        prediction.log_density(case.y.double())
+
+
+class Counting(nn.Module):
+    """Its output depends on how often it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(3, 2), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.layer(x) * self.calls
+
+
+def test_a_network_that_changes_itself_is_predicted_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call starts from the same attributes, whatever the tiles, and leaves them."""
+    model = models.from_module(Counting(), prior=priors.Gaussian(), likelihood=gaussian()).double()
+    x, y = torch.randn(N, 3), torch.randn(N, 2)
+    model.check(data.Dataset(x, y))
+    fit = pyrodrop.Fit(model, guides.Point(model).double(), data.Dataset(x, y), torch.zeros(1, 3), {})
+    calls = model.network.calls
+    with torch.no_grad():
+        want = (calls + 1) * F.linear(x, model.network.layer.weight, model.free["layer.bias"])
+    for most in (10**9, 1):
+        monkeypatch.setattr("pyrodrop.predictive._TILE_BYTES", {"cpu": most})
+        torch.testing.assert_close(fit.predict(x, 3).f[1], want)
+    assert fit.elbo(2).nll == pytest.approx(-float(of_normal(want, y).sum()))
+    assert model.network.calls == calls
+
+
+def test_a_loaded_fit_is_in_evaluation_mode(tmp_path: Path) -> None:
+    """So that threads that share it never see another thread's mode."""
+    _, fit, _ = made("batch_norm")
+    fit.save(tmp_path / "fit.safetensors")
+    _, other, _ = made("batch_norm")
+    loaded = pyrodrop.Fit.load(tmp_path / "fit.safetensors", other.model, other.guide, device="cpu")
+    for part in (loaded.model, loaded.guide):
+        assert not any(module.training for module in part.modules())  # type: ignore[attr-defined]

@@ -1,0 +1,128 @@
+"""`Fit.elbo` is a bound whatever was trained; `Fit.objective` is what was."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors, schedules
+from pyrodrop.elbo import elbo_terms
+from pyrodrop.priors import ImproperPrior
+
+X = torch.randn(12, 3, generator=torch.Generator().manual_seed(3))
+Y = X @ torch.tensor([[1.0], [-0.5], [0.2]])
+
+
+def line(prior: priors.Prior | None = None) -> models.NetworkModel:
+    torch.manual_seed(0)
+    return models.from_module(
+        nn.Linear(3, 1, bias=False), prior=prior or priors.Gaussian(), likelihood=likelihoods.Gaussian(2.0)
+    )
+
+
+def evidence() -> float:
+    """ln p(y), in closed form."""
+    covariance = X @ X.T + torch.eye(12) / 2.0
+    return float(dist.MultivariateNormal(torch.zeros(12), covariance).log_prob(Y[:, 0]))
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["alone", "in an ensemble"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"kl_weight": 0.1}, {"kl_weight": schedules.linear(1000)}, {"likelihood_power": 3.0}],
+    ids=["as it is", "kl_weight", "scheduled", "likelihood_power"],
+)  # fmt: skip
+def test_an_elbo_never_exceeds_the_evidence(wrapped: bool, settings: dict[str, Any]) -> None:
+    """With a divergence counted at a tenth in training."""
+    model = line()
+    make = lambda m: guides.VariationalDropout(m, "B", "weight", kl_scale=0.1)  # noqa: E731
+    guide = guides.Ensemble(model, make, 2) if wrapped else make(model)
+    fit = pyrodrop.fit(model, guide, (X, Y), steps=100, lr=0.05, **settings)
+    elbo, objective = fit.elbo(400), fit.objective(400)
+    assert elbo.value < evidence() + 4 * elbo.se
+    assert str(elbo.convention) == "exact"
+    power, weight = settings.get("likelihood_power", 1.0), float(fit.history[-1, 2])
+    assert objective.nll == pytest.approx(elbo.nll)
+    assert objective.kl == pytest.approx(0.1 * weight * elbo.kl, rel=1e-4)
+    assert objective.value == pytest.approx(-(power * objective.nll + objective.kl))
+    assert objective.convention.kind == "objective"
+    assert "kl_scale 0.1" in objective.convention.detail
+    assert ("kl_weight" in objective.convention.detail) == ("kl_weight" in settings)
+    assert ("power 3" in objective.convention.detail) == ("likelihood_power" in settings)
+
+
+def test_the_objective_exceeds_the_evidence_where_the_elbo_does_not() -> None:
+    """The number that used to be called an ELBO."""
+    model = line()
+    fit = pyrodrop.fit(
+        model,
+        guides.VariationalDropout(model, "B", "weight", kl_scale=0.1),
+        (X, Y),
+        steps=300,
+        lr=0.03,
+        engine="traced",
+    )
+    assert fit.objective(200).value > evidence() + 1
+    assert fit.elbo(200).value < evidence()
+
+
+def test_the_objective_is_minus_the_loss_of_the_last_step() -> None:
+    """By `elbo_terms`, whose terms are those of Pyro's TraceMeanField_ELBO, and with a latent variance."""
+    model = line(priors.ARD("layer", dist.InverseGamma(2.0, 1.0)))
+    guide = guides.VariationalDropout(model, "B", kl_scale=0.25)
+    settings: dict[str, Any] = {"steps": 4, "kl_weight": 0.5, "likelihood_power": 2.0}
+    fit = pyrodrop.fit(model, guide, (X, Y), engine="pyro", **settings)
+    objective = fit.objective(1, seed=7)
+    drawn = int(torch.randint(2**62, (1,), generator=torch.Generator().manual_seed(7)))
+    torch.manual_seed(drawn)
+    with torch.no_grad():
+        terms = elbo_terms(fit.model, fit.guide, X, Y)
+    assert objective.value == pytest.approx(-float(2 * terms.nll + 0.5 * terms.kl_weights + terms.kl_hyper), rel=1e-5)
+    assert math.isnan(objective.se)
+
+
+@pytest.mark.filterwarnings(f"ignore::{ImproperPrior.__module__}.{ImproperPrior.__qualname__}")
+def test_a2_has_the_divergence_of_a() -> None:
+    found = []
+    for scale in (1.0, 1 / 3):
+        model = line(priors.LogUniform())
+        guide = guides.VariationalDropout(model, "A", kl_scale=scale)
+        fit = pyrodrop.Fit(model, guide, pyrodrop.data.Dataset(X, Y), torch.zeros(0, 3), {})
+        found.append((fit.elbo(3), fit.objective(3)))
+    assert found[0][0] == found[1][0]
+    assert found[1][1].kl == pytest.approx(found[0][1].kl / 3)
+    assert "all factors are 1" in found[0][1].convention.detail
+
+
+def test_a_part_of_the_rows_still_stands_for_all() -> None:
+    """A plate's scale is no scale of the guide's own: latent variables of rows count as often as their rows."""
+    from pyrodrop.elbo import DrawnTerms
+
+    def model(x: torch.Tensor, y: torch.Tensor) -> None:
+        with pyro.plate("rows", 10, subsample_size=5, dim=-1):
+            z = pyro.sample("z", dist.Normal(torch.zeros(5), 1.0))
+            pyro.sample("y", dist.Normal(z, 1.0), obs=y)
+
+    def guide(x: torch.Tensor, y: torch.Tensor) -> None:
+        with pyro.plate("rows", 10, subsample_size=5, dim=-1), pyro.poutine.scale(scale=0.5):
+            pyro.sample("z", dist.Normal(torch.ones(5), 1.0))
+
+    x, y = torch.zeros(5), torch.zeros(5)
+    whole, scaled = (float(DrawnTerms(model, guide, whole=w).terms(x, y).kl) for w in (True, False))
+    assert whole == pytest.approx(10 * 0.5)  # KL(N(1, 1) || N(0, 1)) = 1/2
+    assert scaled == pytest.approx(whole / 2)
+
+
+def test_mistakes() -> None:
+    model = line()
+    fit = pyrodrop.Fit(model, guides.MeanField(model), None, torch.zeros(0, 3), {})
+    with pytest.raises(ValueError, match=r"give them as objective\(data=...\)"):
+        fit.objective()
+    with pytest.raises(ValueError, match="num_samples"):
+        fit.objective(0)

@@ -1,0 +1,88 @@
+"""Which optimisers `fit` takes: those that step by one dense gradient, and for replicates entry by entry."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pyro.optim
+import pyro.optim.clipped_adam
+import pytest
+import torch
+from torch import Tensor
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+
+X = torch.randn(12, 3, generator=torch.Generator().manual_seed(0))
+DATA = X, X.sum(1, keepdim=True)
+
+
+def fit(optimizer: Any, lr: Any = 0.01, replicates: int | None = None) -> Any:
+    model = models.MLP([3, 4, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))
+    settings: dict[str, Any] = {"steps": 3, "lr": lr, "optimizer": optimizer, "device": "cpu"}
+    return pyrodrop.fit(model, guides.MeanField(model), DATA, replicates=replicates, **settings)
+
+
+def lbfgs_of_few_steps(groups: Any) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS(groups, max_iter=3)
+
+
+def with_one_norm(groups: Any) -> torch.optim.Optimizer:
+    """SGD that clips the norm of all gradients together."""
+    made = torch.optim.SGD(groups)
+    made.register_step_pre_hook(_clip)
+    return made
+
+
+def _clip(made: torch.optim.Optimizer, *_: Any) -> None:
+    torch.nn.utils.clip_grad_norm_([p for group in made.param_groups for p in group["params"]], 1.0)
+
+
+@pytest.mark.parametrize("replicates", [None, 2])
+@pytest.mark.parametrize(
+    "optimizer", [torch.optim.LBFGS, functools.partial(torch.optim.LBFGS, max_iter=3), lbfgs_of_few_steps]
+)
+def test_a_line_search_is_refused_before_the_first_step(optimizer: Any, replicates: int | None) -> None:
+    with pytest.raises(ValueError, match="must step by one gradient.*got LBFGS.*use torch.optim.Adam or SGD"):
+        fit(optimizer, replicates=replicates)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "error", "message"),
+    [
+        (torch.optim.SparseAdam, ValueError, "must take dense gradients"),
+        (torch.optim.Muon, ValueError, "could not be made for the 1 groups.*Muon only supports 2D"),
+        (pyro.optim.Adam({"lr": 0.1}), TypeError, "got one of pyro.optim"),
+        (pyro.optim.Adam, TypeError, "got one of pyro.optim"),
+        (pyro.optim.ClippedAdam, TypeError, "got one of pyro.optim"),
+        (lambda groups: groups, TypeError, "it gave a list"),
+    ],
+)
+def test_what_is_no_optimiser_of_a_fit(optimizer: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        fit(optimizer)
+
+
+def test_rates_by_name_are_refused_for_a_line_search_too() -> None:
+    with pytest.raises(ValueError, match="parameter groups"):
+        fit(lbfgs_of_few_steps, lr=lambda _: 0.01)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adafactor, with_one_norm])
+def test_replicates_need_an_optimiser_of_single_entries(optimizer: Any) -> None:
+    assert torch.isfinite(fit(optimizer).losses).all()
+    with pytest.raises(ValueError, match="moves every entry by its own gradient alone"):
+        fit(optimizer, replicates=2)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        torch.optim.AdamW, torch.optim.RMSprop, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adagrad,
+        functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True), pyro.optim.clipped_adam.ClippedAdam,
+    ],
+)  # fmt: skip
+def test_usual_ones_are_taken(optimizer: Any) -> None:
+    losses: list[Tensor] = [fit(optimizer).losses, *(one.losses for one in fit(optimizer, replicates=2))]
+    assert all(torch.isfinite(each).all() for each in losses)

@@ -1,0 +1,256 @@
+"""Guides that are not this package's, through `fit`, `elbo` and `predict`: their objective is Pyro's Trace_ELBO.
+
+Pyro's automatic guides draw at sites of their own and make the model's of them; the density of those draws is a part of the
+divergence.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pyro.optim
+import pytest
+import torch
+from pyro import poutine
+from pyro.contrib.easyguide import EasyGuide
+from pyro.infer import SVI, Trace_ELBO
+from pyro.infer.autoguide import (
+    AutoDelta,
+    AutoDiagonalNormal,
+    AutoGuideList,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+    AutoStructured,
+)
+from pyro.nn import PyroModule
+from torch import Tensor, nn
+from torch.distributions import constraints
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.elbo import elbo_terms
+
+pytestmark = pytest.mark.usefixtures("float64")
+PRECISION = 4.0
+
+
+def line(**settings: Any) -> models.NetworkModel:
+    """Linear regression: a posterior in closed form."""
+    torch.manual_seed(0)
+    net = nn.Linear(2, 1, bias=False)
+    likelihood = likelihoods.Gaussian(PRECISION)
+    return models.from_module(net, prior=settings.pop("prior", priors.Gaussian(1.0)), likelihood=likelihood)
+
+
+def data() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    x = torch.randn(15, 2)
+    return x, x @ torch.tensor([[0.7], [-0.4]]) + 0.5 * torch.randn(15, 1)
+
+
+class Inside(PyroModule):
+    """A guide of one's own with an automatic one inside."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.inner = AutoNormal(model)
+
+    def forward(self, x: Tensor, y: Tensor | None = None, num_data: int | None = None) -> Any:
+        return self.inner(x, y)
+
+
+class Grouped(EasyGuide):
+    """One diagonal Gaussian over all weights together."""
+
+    def guide(self, x: Tensor, y: Tensor | None = None, num_data: int | None = None) -> None:
+        group = self.group(match=".*weight")
+        loc = pyro.param("group_loc", lambda: 0.1 * torch.randn(group.event_shape))
+        scale = pyro.param("group_scale", lambda: torch.full(group.event_shape, 0.1), constraint=constraints.positive)
+        group.sample("all_weights", dist.Normal(loc, scale).to_event(1))
+
+
+def mixed(model: Any) -> Any:
+    both = AutoGuideList(model)
+    both.append(AutoDelta(poutine.block(model, expose=["0.weight"])))
+    both.append(AutoNormal(poutine.block(model, hide=["0.weight"])))
+    return both
+
+
+OTHERS: dict[str, Any] = {
+    "AutoNormal": AutoNormal,
+    "AutoDiagonalNormal": AutoDiagonalNormal,
+    "AutoMultivariateNormal": AutoMultivariateNormal,
+    "AutoLowRank": AutoLowRankMultivariateNormal,
+    "AutoStructured": AutoStructured,
+    "inside one's own": Inside,
+    "EasyGuide": Grouped,
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_terms_sum_to_pyros_loss_and_gradient(name: str) -> None:
+    """On the same draw, the density of what a guide draws besides included."""
+    model = line(prior=priors.StudentT())
+    guide = OTHERS[name](model)
+    x, y = data()
+    guide(x, y)
+    found = []
+    for loss in (
+        lambda: elbo_terms(model, guide, x, y).loss,
+        lambda: Trace_ELBO().differentiable_loss(model, guide, x, y),
+    ):
+        torch.manual_seed(3)
+        with poutine.trace(param_only=True) as seen:
+            value = loss()
+        leaves = sorted((n, s["value"].unconstrained()) for n, s in seen.trace.nodes.items())
+        gradients = torch.autograd.grad(value, [leaf for _, leaf in leaves])
+        found.append((value.detach(), *gradients))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "name", ["AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "inside one's own", "EasyGuide"]
+)
+def test_fit_finds_the_posterior_of_a_linear_regression(name: str) -> None:
+    """Its spread is that of the mean field's optimum, 1 / sqrt(precision's diagonal), or the posterior's own; not 0."""
+    x, y = data()
+    model = line()
+    fit = pyrodrop.fit(
+        model, OTHERS[name](model), (x, y), steps=600, lr=0.04, lr_schedule=lambda n: 1 - n / 600, seed=2
+    )
+    needed = PRECISION * x.T @ x + torch.eye(2)
+    covariance = torch.linalg.inv(needed)
+    spread = covariance.diagonal().sqrt() if "Multi" in name else needed.diagonal().rsqrt()
+    f = fit.predict(torch.eye(2), 2000).f[..., 0]
+    torch.testing.assert_close(f.std(0), spread, rtol=0.15, atol=0)
+    torch.testing.assert_close(f.mean(0), covariance @ (PRECISION * x.T @ y)[:, 0], rtol=0, atol=0.1)
+    bound = fit.elbo(400)
+    assert bound.convention.kind == "exact"
+    evidence = dist.MultivariateNormal(torch.zeros(15), x @ x.T + torch.eye(15) / PRECISION).log_prob(y[:, 0])
+    assert bound.value < float(evidence) + 4 * bound.se
+    assert bound.value > float(evidence) - 1.0
+    with torch.no_grad():
+        theirs = [-Trace_ELBO().loss(fit.model, fit.guide, x, y) for _ in range(400)]
+    assert abs(bound.value - sum(theirs) / 400) < 5 * math.hypot(bound.se, float(torch.tensor(theirs).std()) / 20)
+
+
+def test_a_point_mass_beside_drawn_factors_is_still_one() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 3, bias=False), nn.Tanh(), nn.Linear(3, 1, bias=False))
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    fit = pyrodrop.fit(model, mixed(model), data(), steps=3)
+    assert fit.elbo(3).convention.kind == "up_to_constant"
+    assert pyrodrop.fit(model, AutoDelta(model), data(), steps=3).elbo(3).convention.kind == "up_to_constant"
+
+
+def test_an_empirical_prior_has_no_density_for_such_a_guide() -> None:
+    model = line(prior=priors.ARD())
+    guide = AutoNormal(model, init_loc_fn=pyro.infer.autoguide.init_to_value(values={"weight": torch.ones(1, 2)}))
+    with pytest.raises(ValueError, match="ARD without a hyperprior"):
+        pyrodrop.fit(model, guide, data(), steps=3)
+
+
+def test_mean_field_by_hand_and_by_pyro_are_one_objective() -> None:
+    """guides.MeanField and AutoNormal at the same numbers."""
+    model, (x, y) = line(), data()
+    ours, theirs = guides.MeanField(model, init_scale=0.3), AutoNormal(model, init_scale=0.3)
+    theirs(x, y)
+    with torch.no_grad():
+        theirs.locs.weight_unconstrained.copy_(ours.loc["weight"]) if hasattr(
+            theirs.locs, "weight_unconstrained"
+        ) else (theirs.locs.weight.copy_(ours.loc["weight"]))
+        kl = torch.stack([elbo_terms(model, theirs, x, y).kl for _ in range(2000)])
+        exact = elbo_terms(model, ours, x, y).kl
+    assert abs(float(kl.mean() - exact)) < 4 * float(kl.std()) / 2000**0.5
+
+
+def test_a_guide_that_a_plate_would_draw_wrongly_is_drawn_one_by_one() -> None:
+    """One scale for all weights of a draw, times a vector: in a plate of two draws the two axes would be mixed up."""
+    model = line()
+    loc = torch.tensor([[1.0, 10.0]])
+
+    def guide(x: Tensor, y: Tensor | None = None, num_data: int | None = None) -> None:
+        scale = pyro.sample("scale", dist.Normal(1.0, 0.5), infer={"is_auxiliary": True})
+        pyro.sample("weight", dist.Normal(scale * loc, 1e-9).to_event(2))
+
+    f = pyrodrop.predict(pyrodrop.Fit(model, guide, None, torch.zeros(1, 3), {}), torch.eye(2), 2).f[..., 0]
+    torch.testing.assert_close(f[:, 1], 10 * f[:, 0])
+    assert not torch.isclose(f[0, 0], f[1, 0])
+
+    def half(x: Tensor, y: Tensor | None = None, num_data: int | None = None) -> None:
+        pyro.sample("other", dist.Normal(0.0, 1.0))
+
+    with pytest.raises(ValueError, match="the guide has no site weight, which the model draws; it has .*other"):
+        pyrodrop.predict(pyrodrop.Fit(model, half, None, torch.zeros(1, 3), {}), torch.eye(2), 2)
+
+
+@pytest.mark.parametrize("name", ["AutoNormal", "AutoMultivariateNormal", "inside one's own", "EasyGuide"])
+def test_importance_ratios_of_such_guides_have_their_density(name: str) -> None:
+    """mean_q exp(log_joint - log_q) is the evidence, known for a linear regression."""
+    from pyrodrop.analysis.draws import draws_of
+
+    x, y = data()
+    model = line()
+    fit = pyrodrop.fit(model, OTHERS[name](model), (x, y), steps=300, lr=0.05, lr_schedule=lambda n: 1 - n / 300)
+    draws = draws_of(fit, fit.data, None, 3000, keep=True)
+    assert not draws.no_density
+    assert set(draws.sites) == {"weight"}
+    ratios = draws.log_ratio
+    evidence = dist.MultivariateNormal(torch.zeros(15), x @ x.T + torch.eye(15) / PRECISION).log_prob(y[:, 0])
+    assert float(ratios.logsumexp(0) - math.log(3000)) == pytest.approx(float(evidence), abs=0.1)
+
+
+PROPER: dict[str, Any] = {
+    "horseshoe": priors.Horseshoe,
+    "ard": lambda: priors.ARD(hyperprior=dist.InverseGamma(1.0, 0.1)),
+    "mixture": priors.ScaleMixture,
+    "spike": priors.SpikeAndSlab,
+}
+
+
+@pytest.mark.parametrize("prior", PROPER)
+@pytest.mark.parametrize("auto", [AutoNormal, AutoDelta, AutoDiagonalNormal, AutoStructured])
+def test_automatic_guides_of_every_proper_prior(auto: Any, prior: str) -> None:
+    """In Pyro's SVI and in fit; the terms are Pyro's loss on the same draw, changes of variables included."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+    model = models.from_module(net, prior=PROPER[prior](), likelihood=likelihoods.Gaussian(PRECISION))
+    guide, (x, y) = auto(model), data()
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
+    assert all(math.isfinite(svi.step(x, y)) for _ in range(20))
+    values = []
+    for loss in (
+        lambda: elbo_terms(model, guide, x, y).loss,
+        lambda: Trace_ELBO().differentiable_loss(model, guide, x, y),
+    ):
+        torch.manual_seed(3)
+        values.append(loss().detach())
+    if (
+        auto is not AutoDelta
+    ):  # a point mass leaves out the change of variables, a constant of nothing learned only here
+        torch.testing.assert_close(*values)
+    fit = pyrodrop.fit(model, auto(model), (x, y), steps=20, lr=0.02)
+    assert fit.predict(x, 3).f.isfinite().all()
+
+
+def test_sites_of_hyperparameters_are_no_parts_of_the_weights_name() -> None:
+    """Automatic guides keep a tree of their parameters, in which a weight is a leaf."""
+    for prior in (priors.Horseshoe(), priors.ARD(hyperprior=dist.InverseGamma(1.0, 0.1))):
+        for name, sites in line(prior=prior).hyper_sites().items():
+            assert not any(site.startswith(f"{name}.") for site in sites)
+
+
+@pytest.mark.parametrize("keep", ["draws", "moments"])
+def test_a_compiled_predict_is_predict(keep: Any) -> None:
+    model = line()
+    fit = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.2), data(), steps=2)
+    x = torch.randn(4, 2)
+    compiled: Any = torch.compile(fit.predict, backend="eager")
+    ours, theirs = compiled(x, 5, seed=3, keep=keep), fit.predict(x, 5, seed=3, keep=keep)
+    assert torch.equal(ours.mean, theirs.mean)
+    assert torch.equal(ours.spread, theirs.spread)

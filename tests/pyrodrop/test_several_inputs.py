@@ -1,0 +1,109 @@
+"""x as several tensors, positional or named, trains as in a plain loop: minibatches, engines, replicates."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.data import Dataset
+from pyrodrop.minibatches import Minibatches, StackedMinibatches
+
+ROWS = 20
+A = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1))
+WORDS = torch.randint(0, 5, (ROWS, 4), generator=torch.Generator().manual_seed(2))
+Y = A[:, :1] + WORDS.float().mean(1, keepdim=True)
+FORMS: dict[str, Any] = {"tuple": (A, WORDS), "mapping": {"words": WORDS, "a": A}}
+
+
+class Two(nn.Module):
+    """Numbers and words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.inner, self.outer = nn.Embedding(5, 4), nn.Linear(3, 4), nn.Linear(4, 1)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, a: Tensor, words: Tensor) -> Tensor:
+        return self.outer(self.norm((self.inner(a) + self.words(words).mean(1)).tanh()))
+
+
+def two() -> Two:
+    torch.manual_seed(0)
+    return Two()
+
+
+def trained(x: Any, model: Any, guide: Any, **settings: Any) -> Any:
+    return pyrodrop.fit(model, guide, (x, Y), **{"steps": 8, "lr": 1e-2, "batch_size": 8, "progress": False} | settings)
+
+
+def plain_training(steps: int, seed: int) -> dict[str, Tensor]:
+    net = two()
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        rows = torch.arange(0)
+        for _ in range(steps):
+            if not len(rows):
+                rows = torch.randperm(ROWS)
+            now, rows = rows[:8], rows[8:]
+            nll = 2.0 * (net(A[now], WORDS[now]) - Y[now]).square().sum() * ROWS / len(now)
+            decay = sum(w.square().sum() for w in net.parameters() if w.dim() > 1) / 2
+            optimizer.zero_grad()
+            (nll + decay).backward()
+            optimizer.step()
+    return copy.deepcopy(net.state_dict())
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("engine", ["pyro", "traced", "replicates"])
+def test_several_tensors_train_as_in_a_plain_loop(form: str, engine: Any) -> None:
+    model = models.from_module(two(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+    guide, x = guides.Point(model), FORMS[form]
+    if engine == "replicates":
+        fits = list(trained(x, model, guide, replicates=2, engine="traced"))
+    else:
+        fits = [trained(x, model, guide, engine=engine)]
+    for seed, fit in enumerate(fits):
+        got = {**fit.guide.mean(), **{n: fit.model.free[n] for n in fit.model.free}, **fit.model.moving_buffers()}
+        wanted = plain_training(8, seed)
+        assert got.keys() == wanted.keys()
+        for name, value in wanted.items():
+            torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_all_parts_and_targets_stay_together(form: str) -> None:
+    """Every part carries the number of its row."""
+    numbers = torch.arange(10.0)
+    x: Any = (numbers[:, None], -numbers) if form == "tuple" else {"a": numbers[:, None], "b": -numbers}
+    own, other = (
+        Dataset(x, numbers),
+        Dataset(x if form != "tuple" else (numbers[:, None] + 50, -numbers - 50), numbers + 50),
+    )
+    batches = Minibatches(own, 4, torch.device("cpu"))
+    stacked = StackedMinibatches(
+        [own, other], 4, [torch.Generator().manual_seed(s) for s in (1, 2)], torch.device("cpu")
+    )
+    assert [len(batch.y) for batch in batches.samples(3)] == [4, 2]
+    assert [len(batch.y) for batch in batches.samples(2)] == [4]
+    seen = []
+    for batch in [batches.next() for _ in range(3)] + [stacked.next() for _ in range(3)]:
+        first, second, y = batch.tensors
+        assert torch.equal(first[..., 0] % 50, y % 50)
+        assert torch.equal(-second.reshape(y.shape) % 50, y % 50)
+        seen.append(y)
+    assert torch.cat(seen[:3]).sort()[0].tolist() == numbers.tolist()
+    assert torch.cat(seen[3:], 1)[1].sort()[0].tolist() == (numbers + 50).tolist()
+
+
+def test_replicates_of_other_shapes_or_forms_are_refused() -> None:
+    model = models.from_module(two(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+    sets = [((A, WORDS), Y), ((A, WORDS[:, :3]), Y)]
+    with pytest.raises(ValueError, match=r"data of equal shapes.*x\[1\] \(20, 4\).*replicate 1.*x\[1\] \(20, 3\)"):
+        pyrodrop.fit(model, guides.Point(model), sets, replicates=2, steps=2)  # type: ignore[call-overload]

@@ -1,0 +1,192 @@
+"""Replicates start from the weights that the model has; new starts are asked for and are the modules' own initialisation."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.guides import Guide
+from pyrodrop.modules import LocalModule
+
+WORDS = torch.randint(0, 7, (30, 4), generator=torch.Generator().manual_seed(1))
+Y = WORDS.float().mean(1, keepdim=True) - 3
+
+
+class Orthogonal(nn.Linear):
+    """A layer that starts orthogonal."""
+
+    def reset_parameters(self) -> None:
+        nn.init.orthogonal_(self.weight)
+        nn.init.zeros_(self.bias)
+
+
+class Reader(nn.Module):
+    """The mean of words' vectors, of which word 0 is padding, through an orthogonal layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.turn, self.head = nn.Embedding(7, 6, padding_idx=0), Orthogonal(6, 6), nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.turn(self.words(x).mean(1)).tanh())
+
+
+class Bare(nn.Module):
+    """A weight whose module has no initialisation that could be called again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.slope = nn.Embedding(7, 6), nn.Parameter(torch.ones(6, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.words(x).mean(1) @ self.slope
+
+
+@pytest.fixture
+def model() -> models.NetworkModel:
+    torch.manual_seed(4)
+    return models.from_module(Reader(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+
+
+def fitted(model: Any, guide: Any, **settings: Any) -> Any:
+    return pyrodrop.fit(model, guide, (WORDS, Y), **{"steps": 5, "lr": 1e-2, "progress": False} | settings)
+
+
+def plain_restart(seed: int) -> dict[str, Tensor]:
+    """What a user would do to the network itself."""
+    net = Reader()
+    torch.manual_seed(seed)
+    for module in (net.words, net.turn, net.head):
+        module.reset_parameters()
+    return dict(net.state_dict())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_replicates_of_a_trained_network_go_on_with_it(model: models.NetworkModel, count: int) -> None:
+    """A step of no length to speak of leaves the trained weights, and predictions, where they are."""
+    trained = fitted(model, guides.Point(model), steps=200, lr=2e-2)
+    many = fitted(trained.model, trained.guide, steps=1, lr=1e-9, replicates=count)
+    for one in many:
+        torch.testing.assert_close(one.predict(WORDS, 1).f, trained.predict(WORDS, 1).f, rtol=0, atol=1e-6)
+
+
+def test_a_replicate_is_the_fit_alone_from_the_same_weights(model: models.NetworkModel) -> None:
+    guide = guides.BernoulliDropout(model, 0.2)
+    for r, one in enumerate(fitted(model, guide, replicates=2, seed=3)):
+        alone = fitted(model, guide, seed=3 + r, engine="pyro")
+        torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(one.guide.mean(), alone.guide.mean())
+
+
+def test_new_starts_are_the_modules_own_initialisation(model: models.NetworkModel) -> None:
+    """Of a trained model; what the network's builder arranged is arranged again: padding, orthogonality, zeros."""
+    trained = fitted(model, guides.Point(model), steps=20)
+    before = copy.deepcopy(trained.model.state_dict())
+    again, guide = pyrodrop.restart(trained.model, trained.guide, seed=6)
+    wanted = plain_restart(6)
+    for name, value in {**guide.mean(), **{n: again.free[n] for n in again.free}}.items():
+        assert torch.equal(value, wanted[name]), name
+    turn = guide.mean()["turn.weight"]
+    torch.testing.assert_close(turn @ turn.T, torch.eye(6), atol=1e-5, rtol=0)
+    assert torch.equal(guide.mean()["words.weight"][0], torch.zeros(6))
+    assert all(torch.equal(value, trained.model.state_dict()[name]) for name, value in before.items())
+
+
+def test_new_starts_of_replicates_are_those_of_their_seeds(model: models.NetworkModel) -> None:
+    guide = guides.MeanField(model)
+    many = fitted(model, guide, replicates=3, starts="new", seed=6)
+    for r, one in enumerate(many):
+        alone = fitted(model, guide, starts="new", seed=6 + r)
+        by_hand = fitted(*pyrodrop.restart(model, guide, 6 + r), seed=6 + r)
+        assert torch.equal(alone.history, by_hand.history)
+        torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(one.guide.mean(), alone.guide.mean(), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(many[0].guide.mean()["head.weight"], many[1].guide.mean()["head.weight"], atol=0.05)
+
+
+def test_a_seed_of_new_starts_leaves_the_callers_random_state(model: models.NetworkModel) -> None:
+    torch.manual_seed(0)
+    wanted = torch.rand(3)
+    torch.manual_seed(0)
+    pyrodrop.restart(model, guides.LowRank(model).requires_grad_(True), 5)
+    torch.manual_seed(0)
+    guide = guides.LowRank(model)
+    torch.manual_seed(0)
+    pyrodrop.restart(model, guide, 5)
+    assert torch.equal(torch.rand(3), wanted)
+
+
+def test_random_parts_of_a_guide_are_drawn_anew(model: models.NetworkModel) -> None:
+    guide = guides.LowRank(model, rank=2, init_scale=0.3)
+    factors = torch.cat([pyrodrop.restart(model, guide, seed)[1].factor["turn.weight"].detach() for seed in range(50)])
+    assert not torch.equal(factors[:36], factors[36:72])
+    assert float(factors.std()) == pytest.approx(0.3 / 2**0.5, rel=4.5 / (2 * factors.numel()) ** 0.5)
+
+
+def test_hyperparameters_start_anew_too() -> None:
+    torch.manual_seed(4)
+    model = models.from_module(Reader(), prior=priors.Horseshoe(), likelihood=likelihoods.Gaussian(4.0))
+    guide = guides.MeanField(model)
+    trained = fitted(model, guide, steps=30)
+    started, again = pyrodrop.restart(trained.model, trained.guide, 0)
+    fresh = guides.MeanField(started)
+    for site in guide.hyper_loc:
+        assert torch.equal(again.hyper_loc[site], fresh.hyper_loc[site])
+        assert not torch.equal(trained.guide.hyper_loc[site], fresh.hyper_loc[site])
+
+
+def test_members_of_an_ensemble_start_as_their_modules_say(model: models.NetworkModel) -> None:
+    ensemble = guides.Ensemble(model, lambda m: guides.MeanField(m), 3)
+    _, again = pyrodrop.restart(model, ensemble, 1)
+    starts = [member.mean() for e in (ensemble, again) for member in e.members]
+    for start in starts:
+        torch.testing.assert_close(start["turn.weight"] @ start["turn.weight"].T, torch.eye(6), atol=1e-5, rtol=0)
+        assert torch.equal(start["words.weight"][0], torch.zeros(6))
+    heads = torch.stack([start["head.weight"] for start in starts]).flatten(1)
+    assert len(heads.unique(dim=0)) == len(starts) == 6
+
+
+class Own(LocalModule):
+    """A model that knows its weights and cannot begin anew."""
+
+    def weight_sites(self) -> dict[str, Tensor]:
+        return {"w": torch.zeros(3, 2)}
+
+    def hyper_sites(self) -> dict[str, dict[str, Tensor]]:
+        return {}
+
+
+class OwnGuide(Guide):
+    """A guide that keeps its means under a name of its own."""
+
+    def posterior(self, name: str) -> Any:
+        raise NotImplementedError
+
+
+def test_what_cannot_start_anew_is_named(model: models.NetworkModel) -> None:
+    bare = models.from_module(Bare(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    for call in (
+        lambda: pyrodrop.restart(bare, guides.Point(bare), 0),
+        lambda: fitted(bare, guides.Point(bare), replicates=2, starts="new"),
+        lambda: guides.Ensemble(bare, guides.Point, 2),
+    ):
+        with pytest.raises(ValueError, match=r"reset_parameters\(\).*Bare"):
+            call()
+    with pytest.raises(TypeError, match=r"a new start needs a model .*Own has none"):
+        pyrodrop.restart(Own(), guides.Point(Own()), 0)
+    with pytest.raises(TypeError, match=r"the members of an ensemble start anew.*Own has none"):
+        guides.Ensemble(Own(), guides.Point, 2)
+    with pytest.raises(TypeError, match=r"a new start needs a guide .*function has none"):
+        pyrodrop.restart(model, lambda *_: None, 0)
+    with pytest.raises(TypeError, match=r"one ensemble of more members\); got a Ensemble"):
+        guides.Ensemble(model, lambda m: guides.Ensemble(m, guides.Point), 2)  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match="OwnGuide has no means"):
+        pyrodrop.restart(model, OwnGuide(model), 0)
+    with pytest.raises(ValueError, match="no starts is called 'old'; there are model, new"):
+        fitted(model, guides.Point(model), starts="old")
