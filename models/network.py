@@ -27,7 +27,7 @@ from pyrodrop.likelihoods import Likelihood, aligned, per_row
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.attributes import changes
 from pyrodrop.networks.call import call, of_traced_size
-from pyrodrop.networks.checks import check_width, runs, say_unused, unused_weights
+from pyrodrop.networks.checks import check_weights_kept, check_width, runs, say_unused, unused_weights
 from pyrodrop.networks.examples import Examined, close, examine, few_rows, signature
 from pyrodrop.networks.first import first_weights
 from pyrodrop.networks.many import for_each
@@ -214,19 +214,22 @@ class NetworkModel(LocalModule):
         self.likelihood.check(data.y.to(output.device), output, self.targets)
 
     def examined(self, x: Inputs) -> Examined:
-        """What running the network on a few rows like x showed; x is looked at once for every shape.
+        """What running the network on a few rows of x showed: once for every shape of an example, and again if the rows before
+        were all alike.
 
         Raises:
             ValueError: the network cannot be called on x, draws random numbers, or returns something else than one tensor.
         """
         key = signature(x)
-        if key not in self._examined:
+        known = self._examined.get(key)
+        if known is None or not known.differed:
             check_width(x, self.in_features)
-            weights = {n: w.detach() for n, w in self.weight_sites().items()}
+            weights = {n: w.detach().clone() for n, w in self.weight_sites().items()}
             with self._trying(), evaluating(self):
                 found = examine(self._call, weights, self._rows(x, num_rows(x)), lambda: undisturbed(self.network))
                 few = self._rows(x, num_rows(x) if found.whole else 2)
                 check_noiseless(self.network, lambda: self._still(weights, few))
+                check_weights_kept(lambda given: self._still(given, few), weights)
             self._examined[key] = found
         return self._examined[key]
 
@@ -255,11 +258,9 @@ class NetworkModel(LocalModule):
         weights = {n: pyro.sample(n, prior.for_site(n, initial[n], self._units[n])) for n, prior in self.priors.items()}
         output = self._run(weights, x) if self.training else self.outputs(weights, x)
         particles = len(_batch_shape(weights, initial))
-        if particles and output.shape[particles - 1] == 1:
+        if particles and output.shape[particles - 1] == 1:  # the place of the data plate, which f fills itself
             particles -= 1
-            output = output.squeeze(
-                particles
-            )  # weights of particles keep a place for the data plate, which f fills itself
+            output = output.squeeze(particles)
         of_y = per_row(self.likelihood(output, self.targets), particles + 1)
         f = self.likelihood.location(output, self.targets)
         target = None if y is None else aligned(self.likelihood.as_target(y), of_y)
@@ -283,7 +284,7 @@ class NetworkModel(LocalModule):
         batch = _batch_shape(weights, initial)
         lazy = {n: w.unbatched() if batch else w for n, w in weights.items() if isinstance(w, LazyWeight)}
         if lazy:
-            axes = self.examined(x).axes
+            axes = (self._examined.get(signature(x)) or self.examined(x)).axes
             for name, weight in lazy.items():
                 weight.law.examples = axes[name]
         if not batch:

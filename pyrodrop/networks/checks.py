@@ -44,6 +44,20 @@ def runs(call: Callable[[], object], x: Inputs, what: str) -> None:
         raise ValueError(f"the network cannot {what} on x of shape {shapes}: {type(error).__name__}: {text}") from error
 
 
+def check_weights_kept(call: Callable[[Mapping[str, Tensor]], object], weights: Mapping[str, Tensor]) -> None:
+    """Raise a ValueError if a call of the network changes the weights that it is given, whose density is another then."""
+    given = {name: value.detach().clone() for name, value in weights.items()}
+    before = {name: value._version for name, value in given.items()}
+    call(given)
+    changed = [name for name, value in given.items() if value._version != before[name]]
+    if changed:
+        raise ValueError(
+            "the network of a model leaves its weights as they are when it is called; this one changes "
+            f"{', '.join(changed)} in place, as nn.Embedding(max_norm=...) does: the weight that predicts would not be the "
+            "one that was drawn. Leave max_norm out, or scale a copy of the weight in the forward"
+        )
+
+
 def unused_weights(call: Callable[[Mapping[str, Tensor]], Tensor], weights: Mapping[str, Tensor]) -> list[str]:
     """The weights that a network's output does not depend on."""
     leaves = {name: value.detach().clone().requires_grad_() for name, value in weights.items()}

@@ -38,6 +38,8 @@ class Examined:
         whole: whether the network takes all rows of its data at once and no part of them.
         maps: whether `torch.vmap` runs it for many weights at once, with the numbers that each gives alone.
         output: shape of one example's output; of all rows' where it takes them at once.
+        differed: whether the rows it was run on differed. Rows that are all alike show nothing of what an example does to
+            another.
     """
 
     axes: dict[str, tuple[int | None, ...]]
@@ -46,6 +48,7 @@ class Examined:
     whole: bool
     maps: bool
     output: torch.Size
+    differed: bool
 
 
 def signature(x: Inputs) -> tuple[Any, ...]:
@@ -93,13 +96,13 @@ def examine(
         y2, y3 = call(small.weights(weights), two), call(large.weights(weights), three)
     except Exception as error:  # whatever a network raises: it may need all rows
         y = _on_all_rows(call, weights, x, error)
-        return Examined(dict.fromkeys(weights, ()), (), True, True, maps(x), y.shape[1:])
+        return Examined(dict.fromkeys(weights, ()), (), True, True, maps(x), y.shape[1:], True)
     check_output(y2, 2)
     check_output(y3, 3)
     axes = {name: _axes(small.seen[name], large.seen[name]) for name in weights}
     mixes = not close(y3[:2], y2)
     several = tuple(name for name in weights if None not in axes[name] and any(n > 2 for n in small.rows[name]))
-    return Examined(axes, several, mixes, False, maps(two), y2.shape[1:])
+    return Examined(axes, several, mixes, False, maps(two), y2.shape[1:], differ(x))
 
 
 def _on_all_rows(call: Call, weights: Mapping[str, Tensor], x: Inputs, error: Exception) -> Tensor:
@@ -136,14 +139,23 @@ def few_rows(x: Inputs) -> tuple[Any, Any]:
     return _taken(x, rows[:2]), _taken(x, rows)
 
 
-def _three_rows(x: Inputs) -> Tensor:
-    """Numbers of three rows, the third unlike the first where there is such a row."""
-    size = num_rows(x)
+def differ(x: Inputs) -> bool:
+    """Whether there is a row unlike the first among those that are searched."""
+    return len(_unlike_the_first(x)) > 0
+
+
+def _unlike_the_first(x: Inputs) -> Tensor:
     unlike = [
         (part[:_SOUGHT] != part[:1]).flatten(1).any(1) if part.dim() > 1 else part[:_SOUGHT] != part[0]
         for part in parts(x)
     ]
-    found = torch.stack(unlike).any(0).nonzero()[:, 0]
+    return torch.stack(unlike).any(0).nonzero()[:, 0]
+
+
+def _three_rows(x: Inputs) -> Tensor:
+    """Numbers of three rows, the third unlike the first where there is such a row."""
+    size = num_rows(x)
+    found = _unlike_the_first(x)
     last = int(found[-1]) if len(found) else size - 1
     return torch.tensor([0, min(1, size - 1), last])
 

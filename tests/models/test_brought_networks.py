@@ -293,6 +293,27 @@ def test_examples_are_found_inside_a_network() -> None:
     assert not model_of(nn.Linear(4, 4)).mixes_examples(X)
 
 
+def test_what_rows_that_are_alike_show_is_not_believed_of_others() -> None:
+    largest = model_of(Forward(lambda own, h: h - h.amax(0)))
+    assert not largest.mixes_examples(X[:1])  # one row cannot show it
+    assert largest.mixes_examples(X)
+    assert largest.mixes_examples(X[:1])
+
+
+def test_a_network_that_changes_its_weights_as_it_is_called_is_refused() -> None:
+    words, y = torch.arange(12).reshape(6, 2), torch.zeros(6, 1)
+    net = nn.Sequential(nn.Embedding(12, 4, max_norm=0.5), nn.Flatten(), nn.Linear(8, 1))
+    model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian())
+    before = {name: w.clone() for name, w in model.weight_sites().items()}
+    guide = guides.MeanField(model)
+    with pytest.raises(ValueError, match=r"changes 0\.weight in place, as nn\.Embedding\(max_norm"):
+        pyrodrop.fit(model, guide, (words, y), steps=1)
+    with pytest.raises(ValueError, match="in place"):
+        model.examined(words)
+    for name, w in model.weight_sites().items():
+        assert torch.equal(w, before[name])
+
+
 def test_new_starts_are_the_modules_own() -> None:
     net = nn.Sequential(nn.Embedding(7, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 4))
     model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian())
