@@ -214,8 +214,9 @@ class NetworkModel(LocalModule):
         self.likelihood.check(data.y.to(output.device), output, self.targets)
 
     def examined(self, x: Inputs) -> Examined:
-        """What running the network on a few rows of x showed: once for every shape of an example, and again if the rows before
-        were all alike.
+        """What running the network on a few rows of x showed.
+
+        It is run once for every shape of an example, and again if the rows before were all alike.
 
         Raises:
             ValueError: the network cannot be called on x, draws random numbers, or returns something else than one tensor.
