@@ -1,4 +1,41 @@
-"""Comparison, baselines, plots and experiments. Heavier imports than the core's live here."""
+"""Comparison, baselines, plots and experiments. Heavier imports than the core's live here.
+
+The functions and classes that users call are found here, whichever file they live in: ``from pyrodrop.analysis import loo``.
+Each is imported when it is first asked for. `gp` and `plots` are modules of this package.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if __name__ != "pyrodrop.analysis":
     raise ImportError("import pyrodrop.analysis, not analysis")
+
+if TYPE_CHECKING:
+    from pyrodrop.analysis.arviz.bridge import to_arviz
+    from pyrodrop.analysis.comparison.comparison import Comparison, compare
+    from pyrodrop.analysis.comparison.held_out import KFold, kfold, log_density
+    from pyrodrop.analysis.comparison.khat import k_hat
+    from pyrodrop.analysis.comparison.loo import Loo, UnreliableLoo, loo
+
+__all__ = ["Comparison", "KFold", "Loo", "UnreliableLoo", "compare", "k_hat", "kfold", "log_density", "loo", "to_arviz"]
+
+_FILES = {
+    "comparison.comparison": ("Comparison", "compare"),
+    "comparison.held_out": ("KFold", "kfold", "log_density"),
+    "comparison.khat": ("k_hat",),
+    "comparison.loo": ("Loo", "UnreliableLoo", "loo"),
+    "arviz.bridge": ("to_arviz",),
+}
+_PLACES = {name: file for file, names in _FILES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -27,14 +27,14 @@ from torch.nn import functional
 
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
-from pyrodrop.fitted import Fit
 from pyrodrop.inputs import parts
 from pyrodrop.metrics import Predicted, calibration_curve
 from pyrodrop.models import NetworkModel
-from pyrodrop.predictive import Predicts
+from pyrodrop.prediction.prediction import Predicts
+from pyrodrop.training.fitted import Fit
 
 if TYPE_CHECKING:
-    from pyrodrop.analysis.loo import Loo
+    from pyrodrop.analysis.comparison.loo import Loo
 
 BLUE, RED, GREY = "#2166ac", "#c0392b", "#777777"
 _STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
@@ -148,7 +148,7 @@ def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) ->
         held_out: of the test data, which the tree must have been made with, instead of the training data.
         coverage: of central intervals instead.
     """
-    from pyrodrop.analysis.az import az
+    from pyrodrop.analysis.comparison.az import az
 
     if held_out:
         if "y_observed" not in tree.children.get("predictions_constant_data", {}):
@@ -165,7 +165,7 @@ def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) ->
 
 def k_hat(loo: Loo) -> Figure:
     """ArviZ's plot of every observation's k-hat."""
-    from pyrodrop.analysis.az import az
+    from pyrodrop.analysis.comparison.az import az
 
     if loo.elpd_data is None:
         raise ValueError(f"there is no k-hat to draw: {loo.reason}")

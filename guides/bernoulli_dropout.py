@@ -22,7 +22,7 @@ from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.bernoulli_mixture import check_drop_rate, check_theta
 from pyrodrop.guides.guide import Guide, HasWeights, check_units, first_weights
 from pyrodrop.modules import ParameterTree
-from pyrodrop.patterns import by_name
+from pyrodrop.names import by_name
 
 
 class BernoulliDropout(Guide):

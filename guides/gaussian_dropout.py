@@ -23,8 +23,7 @@ from pyrodrop.distributions import CorrelatedNormal, InputUnits, MultiplicativeN
 from pyrodrop.distributions.bernoulli_mixture import check_drop_rate
 from pyrodrop.guides.guide import Guide, HasWeights, check_units
 from pyrodrop.modules import ParameterTree
-from pyrodrop.names import known
-from pyrodrop.patterns import by_name
+from pyrodrop.names import by_name, known
 
 Kind = Literal["A", "B"]
 

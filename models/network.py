@@ -25,6 +25,7 @@ from pyrodrop.distributions.units import InputUnits
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
 from pyrodrop.modules import LocalModule, ParameterTree
+from pyrodrop.names import by_name
 from pyrodrop.networks.attributes import changes
 from pyrodrop.networks.call import call, of_traced_size
 from pyrodrop.networks.checks import check_weights_kept, check_width, runs, say_unused, unused_weights
@@ -37,7 +38,6 @@ from pyrodrop.networks.parametrised import check_parametrised
 from pyrodrop.networks.sites import Parameters, freeze, parameters_of
 from pyrodrop.networks.starts import new_values
 from pyrodrop.networks.units import input_units
-from pyrodrop.patterns import by_name
 from pyrodrop.priors import Prior
 from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.scaling import Standardize

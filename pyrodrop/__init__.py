@@ -21,18 +21,19 @@ from pyrodrop import (
     schedules,
     zoo,
 )
-from pyrodrop.fitted import Elbo, Fit, Objective
 from pyrodrop.inputs import Inputs
-from pyrodrop.moments import Moments
-from pyrodrop.predictive import Prediction, Predicts, predict
-from pyrodrop.problem import restart
-from pyrodrop.replicates import Replicates
-from pyrodrop.svi import Data, fit
+from pyrodrop.prediction.moments import Moments
+from pyrodrop.prediction.predict import predict
+from pyrodrop.prediction.prediction import Prediction, Predicts
+from pyrodrop.training.fit import Data, fit
+from pyrodrop.training.fitted import Elbo, Fit, Objective
+from pyrodrop.training.problem import restart
+from pyrodrop.training.replicates import Replicates
 
 if TYPE_CHECKING:
     from xarray import DataTree
 
-    from pyrodrop.analysis.comparison import Comparison
+    from pyrodrop.analysis import Comparison
 
 try:
     __version__ = version("pyrodrop")
@@ -49,10 +50,10 @@ def to_arviz(
     *,
     seed: int = 0,
 ) -> DataTree:
-    """A fit as an ArviZ data tree; see `pyrodrop.analysis.arviz_bridge`, which is imported when this is called."""
-    from pyrodrop.analysis import arviz_bridge
+    """A fit as an ArviZ data tree; see `pyrodrop.analysis.to_arviz`, which is imported when this is called."""
+    from pyrodrop import analysis
 
-    return arviz_bridge.to_arviz(fit, train, test, num_samples, weights, seed=seed)
+    return analysis.to_arviz(fit, train, test, num_samples, weights, seed=seed)
 
 
 def compare(
@@ -65,10 +66,10 @@ def compare(
     force: bool = False,
     seed: int = 0,
 ) -> Comparison:
-    """Fits side by side; see `pyrodrop.analysis.comparison`, which is imported when this is called."""
-    from pyrodrop.analysis import comparison
+    """Fits side by side; see `pyrodrop.analysis.compare`, which is imported when this is called."""
+    from pyrodrop import analysis
 
-    return comparison.compare(fits, data, by, train=train, num_samples=num_samples, force=force, seed=seed)
+    return analysis.compare(fits, data, by, train=train, num_samples=num_samples, force=force, seed=seed)
 
 
 __all__ = [

@@ -58,7 +58,7 @@ def _run(words: list[str]) -> int:
     function: Callable[..., Any]
     fixed: dict[str, Any] = {}
     if "/" in name:
-        from pyrodrop.analysis.entry_runs import run_entry
+        from pyrodrop.analysis.zoo.train import run_entry
 
         chosen = entry(name)
         function, fixed, summary = run_entry, {"entry": chosen}, chosen.summary
@@ -85,7 +85,7 @@ def _list(words: list[str]) -> int:
 
 
 def _show(words: list[str]) -> int:
-    from pyrodrop.analysis.entry_card import show
+    from pyrodrop.analysis.zoo.card import show
     from pyrodrop.zoo import entry
 
     if len(words) != 1:
@@ -95,7 +95,7 @@ def _show(words: list[str]) -> int:
 
 
 def _check(words: list[str]) -> int:
-    from pyrodrop.analysis.entry_check import check
+    from pyrodrop.analysis.zoo.check import check
     from pyrodrop.zoo import entry
 
     names = [word for word in words if word != "--quiet"]
@@ -107,16 +107,16 @@ def _check(words: list[str]) -> int:
 
 
 def _compare(folders: list[str]) -> int:
-    from pyrodrop.analysis.experiments.report import console
-    from pyrodrop.analysis.runs import compare_runs, read_run
+    from pyrodrop.analysis.reports.console import console
+    from pyrodrop.analysis.reports.runs import compare_runs, read_run
 
     console().print(compare_runs([read_run(folder) for folder in folders]))
     return 0
 
 
 def _report(words: list[str]) -> int:
-    from pyrodrop.analysis.page import write_page
-    from pyrodrop.analysis.runs import read_run
+    from pyrodrop.analysis.reports.page import write_page
+    from pyrodrop.analysis.reports.runs import read_run
 
     parser = jsonargparse.ArgumentParser(
         prog="pyrodrop report", description="One page with a run's tables and pictures."

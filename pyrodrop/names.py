@@ -1,9 +1,14 @@
-"""Names that users type."""
+"""Names that users type, and settings by parameter name: ``{"layers.0.*": 0.0, "*": 0.1}``, where the first pattern that
+fits decides."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def known(name: str, names: Collection[str], what: str) -> str:
@@ -13,3 +18,24 @@ def known(name: str, names: Collection[str], what: str) -> str:
     near = difflib.get_close_matches(name, names, 1, 0.0)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"no {what} is called {name!r}; there are {', '.join(names)}{hint}")
+
+
+def by_name(setting: T | Mapping[str, T], names: Iterable[str], what: str) -> dict[str, T]:
+    """The setting of each of `names`: one value for all, or a mapping from shell patterns to values.
+
+    Raises:
+        ValueError: a name that no pattern fits, or a pattern that fits no name.
+    """
+    names = list(names)
+    if not isinstance(setting, Mapping):
+        return dict.fromkeys(names, setting)
+    unused = [p for p in setting if not any(fnmatchcase(n, p) for n in names)]
+    if unused:
+        raise ValueError(f"{what}: no parameter is called {unused[0]!r}; there are {', '.join(names)}")
+    chosen: dict[str, T] = {}
+    for name in names:
+        fits = [p for p in setting if fnmatchcase(name, p)]
+        if not fits:
+            raise ValueError(f"{what}: no pattern fits {name!r}; got {', '.join(map(repr, setting))}")
+        chosen[name] = setting[fits[0]]
+    return chosen

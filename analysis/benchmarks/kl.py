@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.analysis.benchmarks.timing import interleaved, machine
-from pyrodrop.analysis.log_uniform_fit import kl as reference
+from pyrodrop.analysis.divergences.log_uniform_fit import kl as reference
 from pyrodrop.divergences import FORMS
 
 ELEMENTS, ROUNDS = 1_000_000, 60

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.timing import Parameters
-from pyrodrop.minibatches import Minibatches
-from pyrodrop.problem import Problem
-from pyrodrop.stepper import Name
-from pyrodrop.svi import training_of
-from pyrodrop.training import Controls, Training
+from pyrodrop.engines import Name
+from pyrodrop.training.fit import training_of
+from pyrodrop.training.loop import Controls, Training
+from pyrodrop.training.minibatches import Minibatches
+from pyrodrop.training.problem import Problem
 
 ROWS, BATCH, RATE = 2048, 128, 0.5
 

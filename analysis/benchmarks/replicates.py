@@ -19,10 +19,10 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.networks import BATCH
 from pyrodrop.analysis.benchmarks.timing import interleaved, machine, moves_all, report, write
 from pyrodrop.data import Dataset
-from pyrodrop.problem import Problem
-from pyrodrop.replicates import Settings, Stack
-from pyrodrop.svi import adam
-from pyrodrop.training import Controls, Training
+from pyrodrop.training.fit import adam
+from pyrodrop.training.loop import Controls, Training
+from pyrodrop.training.problem import Problem
+from pyrodrop.training.replicates import Settings, Stack
 
 ROWS, RATE, STEPS = 512, 0.05, 10
 

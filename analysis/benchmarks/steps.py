@@ -17,7 +17,7 @@ import torch
 from pyrodrop.analysis.benchmarks.networks import Network, networks, ours, plain
 from pyrodrop.analysis.benchmarks.peers import Peer, installed, releases
 from pyrodrop.analysis.benchmarks.timing import interleaved, machine, moves_all, report, write
-from pyrodrop.stepper import Name
+from pyrodrop.engines import Name
 
 OURS: dict[str, tuple[str, Name]] = {
     "ours, Bernoulli, compiled": ("Bernoulli", "compiled"),

@@ -13,7 +13,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from pyrodrop.analysis.experiments.report import console, versions
+from pyrodrop.analysis.reports.console import console, versions
 from pyrodrop.files import write_json
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pyrodrop.fitted import Fit
 from pyrodrop.guides import Guide, Point
 from pyrodrop.models import NetworkModel
-from pyrodrop.predictive import Predicts
+from pyrodrop.prediction.prediction import Predicts
+from pyrodrop.training.fitted import Fit
 
 
 def averaged(run: Predicts) -> Fit:

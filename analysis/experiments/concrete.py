@@ -17,7 +17,7 @@ from rich.table import Table
 
 from pyrodrop import zoo
 from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.experiments.report import console, versions
+from pyrodrop.analysis.reports.console import console, versions
 from pyrodrop.data import line
 from pyrodrop.devices import resolve
 from pyrodrop.files import writable_folder, write_json

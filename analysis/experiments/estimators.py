@@ -17,7 +17,7 @@ from rich.table import Table
 from tqdm import tqdm
 
 from pyrodrop import zoo
-from pyrodrop.analysis.experiments.report import console, versions
+from pyrodrop.analysis.reports.console import console, versions
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import resolve
 from pyrodrop.files import whole, writable_folder, write_json

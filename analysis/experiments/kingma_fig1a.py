@@ -19,14 +19,14 @@ from rich.table import Table
 
 from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.experiments.report import console, processor, versions
+from pyrodrop.analysis.reports.console import console, processor, versions
 from pyrodrop.data import mnist
 from pyrodrop.devices import resolve, seeded
 from pyrodrop.files import whole, writable_folder, write_json
-from pyrodrop.fitted import Fit
 from pyrodrop.metrics import accuracy
 from pyrodrop.names import known
-from pyrodrop.svi import fit
+from pyrodrop.training.fit import fit
+from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo.kingma_fig1a import EPOCHS, METHODS, PUBLISHED_WIDTHS, network, training
 
 PRESETS: Mapping[str, tuple[tuple[int, ...], int]] = {"default": ((100, 250), 4), "paper": (PUBLISHED_WIDTHS, EPOCHS)}

@@ -22,14 +22,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop import zoo
-from pyrodrop.analysis.experiments.report import console, versions
+from pyrodrop.analysis.reports.console import console, versions
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import resolve, seeded
 from pyrodrop.files import whole, writable_folder, write_json
-from pyrodrop.fitted import Fit
 from pyrodrop.guides import Guide, Point
 from pyrodrop.models import NetworkModel
 from pyrodrop.reparam import STRATEGIES, PerExampleReparam, reparameterize
+from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo.kingma import BATCH
 
 # Top layer after 10 and 100 epochs, bottom layer after 10 and 100.

@@ -14,7 +14,7 @@ import torch
 from pyrodrop.data import Dataset
 from pyrodrop.metrics import brier, classification_scores, ece, negative_log_likelihood
 from pyrodrop.metrics.classes import class_probabilities
-from pyrodrop.predictive import Predicts
+from pyrodrop.prediction.prediction import Predicts
 
 JUDGED = {"ece": ece, "nll": negative_log_likelihood, "brier": brier}
 _RESAMPLES = 200

@@ -25,7 +25,7 @@ from pyrodrop.analysis.gp.starts import KernelSetting, starts_of
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods import Categorical
-from pyrodrop.predictive import Prediction
+from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
 
 

@@ -23,7 +23,7 @@ from pyrodrop.analysis.gp.starts import Start
 from pyrodrop.guides import BernoulliDropout, DropConnect, Guide
 from pyrodrop.likelihoods import Categorical, Gaussian
 from pyrodrop.models import MLP, NetworkModel
-from pyrodrop.patterns import by_name
+from pyrodrop.names import by_name
 
 TANH_GAIN = math.sqrt(math.pi) / 2  # gives erf(a u) the slope of tanh at 0; they are at most .0354 apart
 

@@ -20,7 +20,7 @@ from pyrodrop.analysis.gp.latent import Problem, best_fit, chosen_inference, col
 from pyrodrop.analysis.gp.starts import KernelSetting, Start, starts_of
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
-from pyrodrop.predictive import Prediction
+from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
 
 

@@ -15,10 +15,10 @@ import torch
 from tqdm import tqdm
 
 import pyrodrop
-from pyrodrop.analysis.experiments.report import console
 from pyrodrop.analysis.networks.case import Cell, load
 from pyrodrop.analysis.networks.contract import THIN, Bench, Draws, Result, cells, few_cells, usual_cells
 from pyrodrop.analysis.networks.table import as_json, notes, table
+from pyrodrop.analysis.reports.console import console
 from pyrodrop.files import whole
 
 _CELLS = {"usual": usual_cells, "all": cells}

@@ -103,7 +103,7 @@ print(table)
 # How far out is each still right? Running mean of the log density by year.
 
 # %%
-from pyrodrop.analysis.held_out import log_density
+from pyrodrop.analysis import log_density
 
 figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
 runs = {"dropout, ReLU": relu, "dropout, TanH": tanh, "GP, squared exponential": smooth, "GP, trend + season": strong}

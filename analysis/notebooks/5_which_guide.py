@@ -31,8 +31,7 @@ from torch import nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis import plots
-from pyrodrop.analysis.loo import UnreliableLoo, loo
+from pyrodrop.analysis import UnreliableLoo, loo, plots
 
 torch.manual_seed(0)
 x = torch.cat([torch.rand(150, 1) - 2, torch.rand(150, 1) + 0.5])[torch.randperm(300)]

@@ -25,7 +25,7 @@ import torch
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis import plots
-from pyrodrop.analysis.az import az
+from pyrodrop.analysis.comparison.az import az
 
 torch.manual_seed(0)
 x = torch.cat([torch.rand(200, 1) - 2, torch.rand(200, 1) + 0.5])[torch.randperm(400)]

@@ -13,7 +13,7 @@ from torch.distributions import Categorical
 
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.likelihoods import elements
-from pyrodrop.predictive import Prediction
+from pyrodrop.prediction.prediction import Prediction
 
 _NUMBERS = 2**22  # in double precision, held at a time
 _TOLERANCE = 1e-3  # of a sum of probabilities in single precision

@@ -17,7 +17,7 @@ from pyrodrop.metrics.calibration import adaptive_ece, ece
 from pyrodrop.metrics.classes import Predicted, class_labels, class_probabilities
 from pyrodrop.metrics.ranking import aurc
 from pyrodrop.metrics.uncertainty import mutual_information, predictive_entropy
-from pyrodrop.predictive import Prediction
+from pyrodrop.prediction.prediction import Prediction
 
 
 def accuracy(predicted: Predicted, y: Tensor) -> float:

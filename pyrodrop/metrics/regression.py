@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.likelihoods import aligned
-from pyrodrop.predictive import Prediction
+from pyrodrop.prediction.prediction import Prediction
 
 _DRAWS = 1000  # of y, where a score needs draws
 _PAIRS = 1_000_000  # of draws held at a time

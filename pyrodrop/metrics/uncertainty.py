@@ -19,7 +19,7 @@ from torch.distributions import Categorical
 
 from pyrodrop.likelihoods import elements
 from pyrodrop.metrics.classes import Predicted, class_probabilities, mean_over_draws
-from pyrodrop.predictive import Prediction
+from pyrodrop.prediction.prediction import Prediction
 
 
 class Uncertainty(NamedTuple):

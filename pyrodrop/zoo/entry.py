@@ -12,11 +12,11 @@ import torch
 from pyrodrop import guides
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import seeded
-from pyrodrop.fitted import Fit
 from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
-from pyrodrop.replicates import Replicates
-from pyrodrop.svi import fit
+from pyrodrop.training.fit import fit
+from pyrodrop.training.fitted import Fit
+from pyrodrop.training.replicates import Replicates
 
 
 @dataclass(frozen=True)

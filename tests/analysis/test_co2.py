@@ -14,7 +14,7 @@ import xarray as xr
 
 import pyrodrop
 from pyrodrop import cli, guides
-from pyrodrop.analysis.experiments import co2
+from pyrodrop.analysis.experiments.co2 import experiment as co2
 from pyrodrop.data import Dataset, mauna_loa
 from pyrodrop.zoo import co2_paper
 

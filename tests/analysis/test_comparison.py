@@ -11,8 +11,8 @@ import torch
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.comparison.held_out import kfold, log_density
 from pyrodrop.analysis.gp import GaussianProcess
-from pyrodrop.analysis.held_out import kfold, log_density
 from pyrodrop.data import Dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
@@ -235,7 +235,7 @@ def test_log_density_in_chunks_is_the_predictions(small: Any, monkeypatch: pytes
     fit, test = small.fitted(small.dropout), small.waves(30, seed=1)
     want = fit.predict(test.x, 50, seed=2).log_density(test.y).double()
     torch.testing.assert_close(log_density(fit, test, 50, seed=2), want)
-    monkeypatch.setattr("pyrodrop.analysis.held_out._ROWS", 7)
+    monkeypatch.setattr("pyrodrop.analysis.comparison.held_out._ROWS", 7)
     torch.testing.assert_close(log_density(fit, test, 50, seed=2), want, rtol=1e-4, atol=1e-4)
 
 

@@ -10,9 +10,9 @@ import torch
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.az import az
-from pyrodrop.analysis.khat import k_hat
-from pyrodrop.analysis.loo import UnreliableLoo, loo
+from pyrodrop.analysis.comparison.az import az
+from pyrodrop.analysis.comparison.khat import k_hat
+from pyrodrop.analysis.comparison.loo import UnreliableLoo, loo
 
 
 def plain(fit: Any) -> float:

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 import pyrodrop
 from pyrodrop import guides, likelihoods, metrics, models, priors
 from pyrodrop.analysis import plots
+from pyrodrop.analysis.comparison.loo import loo
 from pyrodrop.analysis.gp import GaussianProcess
-from pyrodrop.analysis.loo import loo
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors, zoo
-from pyrodrop.analysis.entry_check import _cut
-from pyrodrop.analysis.experiments import rotated_digit
 from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.paired_scores import compared
-from pyrodrop.analysis.experiments.rotated_digit_report import Turned
+from pyrodrop.analysis.experiments.rotated_digit import experiment as rotated_digit
+from pyrodrop.analysis.experiments.rotated_digit.report import Turned
+from pyrodrop.analysis.zoo.check import _cut
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.zoo import caffe
 from pyrodrop.zoo.rotated_digit import DECAY, DROPPED, KEEP, LR, RATES, learning_rate

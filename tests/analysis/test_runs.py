@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from pyrodrop import cli, guides, metrics
-from pyrodrop.analysis.experiments.report import write_draws
-from pyrodrop.analysis.runs import compare_runs, read_run
+from pyrodrop.analysis.reports.console import write_draws
+from pyrodrop.analysis.reports.runs import compare_runs, read_run
 from pyrodrop.data import Split
 
 

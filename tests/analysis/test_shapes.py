@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
-from pyrodrop.analysis.held_out import kfold, log_density
-from pyrodrop.analysis.loo import loo
+from pyrodrop.analysis.comparison.held_out import kfold, log_density
+from pyrodrop.analysis.comparison.loo import loo
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.scaling import Standardize
 
@@ -124,7 +124,7 @@ def test_held_out_densities_are_those_of_the_prediction(name: str, monkeypatch: 
     """In parts of the data as in one; a graph is never cut."""
     fit, train = made(name)
     whole = log_density(fit, train, 30)
-    monkeypatch.setattr("pyrodrop.analysis.held_out._ROWS", 4)
+    monkeypatch.setattr("pyrodrop.analysis.comparison.held_out._ROWS", 4)
     torch.testing.assert_close(log_density(fit, train, 30), whole)
     torch.testing.assert_close(fit.predict(train.x, 30).log_density(train.y).double(), whole)
     table = pyrodrop.compare({"one": fit, "other": made(name, guides.Point)[0]}, train, num_samples=30)

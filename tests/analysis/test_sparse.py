@@ -12,9 +12,9 @@ import torch
 
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors, zoo
-from pyrodrop.analysis.experiments import sparse as job
-from pyrodrop.analysis.experiments.sparse_figure import draw_weights
-from pyrodrop.analysis.experiments.sparse_published import published, published_rows
+from pyrodrop.analysis.experiments.sparse import experiment as job
+from pyrodrop.analysis.experiments.sparse.figure import draw_weights
+from pyrodrop.analysis.experiments.sparse.published import published, published_rows
 from pyrodrop.compression import read_network
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.zoo import sparse

@@ -9,7 +9,8 @@ import mpmath as mp
 import pytest
 
 from pyrodrop import cli
-from pyrodrop.analysis import kl_table, log_uniform_fit
+from pyrodrop.analysis.divergences import log_uniform_fit
+from pyrodrop.analysis.divergences import table as kl_table
 from pyrodrop.analysis.experiments import concrete
 from pyrodrop.divergences import log_uniform_kl as module
 

@@ -18,18 +18,18 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import cli
-from pyrodrop.analysis.experiments import uci_cell
-from pyrodrop.analysis.experiments.uci_cell import Cell, divided, run_cell, score
-from pyrodrop.analysis.experiments.uci_columns import COLUMNS
-from pyrodrop.analysis.experiments.uci_plan import Part, Plan
-from pyrodrop.analysis.experiments.uci_protocol import PROTOCOLS, RATES, SETTINGS, Point, Protocol, chosen_sets
-from pyrodrop.analysis.experiments.uci_table import distance, gains_of, markdown, mean_and_error, page
+from pyrodrop.analysis.experiments.uci import cell as uci_cell
+from pyrodrop.analysis.experiments.uci.cell import Cell, divided, run_cell, score
+from pyrodrop.analysis.experiments.uci.columns import COLUMNS
+from pyrodrop.analysis.experiments.uci.plan import Part, Plan
+from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, RATES, SETTINGS, Point, Protocol, chosen_sets
+from pyrodrop.analysis.experiments.uci.table import distance, gains_of, markdown, mean_and_error, page
 from pyrodrop.data import uci
 from pyrodrop.data.uci import TABLES
 from pyrodrop.elbo import elbo_terms
-from pyrodrop.functions import blocks
-from pyrodrop.predictive import Prediction
-from pyrodrop.replicates import Replicates
+from pyrodrop.prediction.blocks import blocks
+from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.training.replicates import Replicates
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 CPU = torch.device("cpu")
@@ -210,14 +210,14 @@ def test_gaussian_processes_are_columns(guide: str, tmp_path: Path, data_folder:
 
 def test_a_killed_run_ends_with_the_same_numbers(short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed in the second of two validation fits, then in the test; nor does it matter that they are two."""
-    monkeypatch.setattr("pyrodrop.analysis.experiments.uci_columns._LOSSES", 24)
-    monkeypatch.setattr("pyrodrop.analysis.experiments.uci_protocol.RATES", (0.01, 0.1))
+    monkeypatch.setattr("pyrodrop.analysis.experiments.uci.columns._LOSSES", 24)
+    monkeypatch.setattr("pyrodrop.analysis.experiments.uci.protocol.RATES", (0.01, 0.1))
     assert COLUMNS["bernoulli"].at_once(221, SEARCH.plan(CPU)) == 6, "two epochs of two minibatches"
     for folder in "abc":
         (tmp_path / folder).mkdir()
     whole = run_cell(SEARCH, tmp_path / "a", CPU, False)
     with monkeypatch.context() as at_once:
-        at_once.setattr("pyrodrop.analysis.experiments.uci_columns._LOSSES", 1000)
+        at_once.setattr("pyrodrop.analysis.experiments.uci.columns._LOSSES", 1000)
         in_one = run_cell(SEARCH, tmp_path / "c", CPU, False)
     np.testing.assert_allclose(in_one["validation"], whole["validation"], rtol=1e-4)
     calls = 0
@@ -359,6 +359,6 @@ def test_without_network_one_line_says_so(monkeypatch: pytest.MonkeyPatch, capsy
     def offline(name: str) -> None:
         raise ConnectionError(f"data.txt of {name} could not be fetched")
 
-    monkeypatch.setattr("pyrodrop.analysis.experiments.uci.uci", offline)
+    monkeypatch.setattr("pyrodrop.analysis.experiments.uci.experiment.uci", offline)
     assert cli.main(["run", "uci", "--data", "yacht"]) == 2
     assert capsys.readouterr().err == "pyrodrop: data.txt of yacht could not be fetched\n"

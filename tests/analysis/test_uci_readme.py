@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyrodrop.analysis.experiments import uci_readme
+from pyrodrop.analysis.experiments.uci import readme as uci_readme
 
 
 def test_the_readme_has_the_tables_of_the_references() -> None:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from pyrodrop import Fit, cli, guides, zoo
-from pyrodrop.analysis import references
-from pyrodrop.analysis.entry_check import _cut
-from pyrodrop.analysis.entry_runs import load_splits, measure
+from pyrodrop.analysis.zoo import references
+from pyrodrop.analysis.zoo.check import _cut
+from pyrodrop.analysis.zoo.train import load_splits, measure
 from pyrodrop.data import Dataset, Split
 from pyrodrop.zoo.entry import Check, Entry
 from pyrodrop.zoo.sources import SOURCES

@@ -17,31 +17,33 @@ from pyrodrop.analysis.experiments import JOBS, job
 from pyrodrop.names import known
 
 ROOT = Path(__file__).parents[2]
-# What a part must not import, at any depth. Read downwards: distributions know nothing, analysis may know everything.
-CORE = ("zoo", "cli", "models", "guides", "analysis")
-FORBIDDEN = {
-    "pyrodrop/distributions": ("divergences", "priors", "likelihoods", "svi", "predictive", "metrics", "data", *CORE),
-    "pyrodrop/priors": ("svi", "predictive", "metrics", "data", *CORE),
-    "pyrodrop/divergences": ("reparam", "svi", "predictive", "metrics", "data", *CORE),
-    "pyrodrop/likelihoods": ("svi", "predictive", "metrics", "data", *CORE),
-    "pyrodrop/data": ("svi", "predictive", "metrics", *CORE),
-    "pyrodrop/reparam": ("svi", "predictive", "metrics", "data", *CORE),
-    "pyrodrop/networks": ("svi", "predictive", "metrics", "data", "stepper", *CORE),
-    "pyrodrop/masks.py": ("divergences", "reparam", "svi", "predictive", "metrics", "data", *CORE),
-    "pyrodrop/moments.py": ("svi", "predictive", "metrics", "data", *CORE),
-    "pyrodrop/functions.py": ("svi", "predictive", "metrics", "data", *CORE),
-    "pyrodrop/tiles.py": ("svi", "predictive", "metrics", "data", *CORE),
-    "pyrodrop/closed_form.py": ("svi", "predictive", "metrics", "data", *CORE),
-    "pyrodrop/compression": ("svi", "fitted", "predictive", "metrics", *CORE),
-    "pyrodrop/svi.py": CORE,
-    "pyrodrop/fitted.py": CORE,
-    "pyrodrop/predictive.py": CORE,
-    "pyrodrop/metrics": CORE,
-    "models": ("guides", "zoo", "cli", "analysis"),
-    "guides": ("models", "zoo", "cli", "analysis"),
-    "pyrodrop/zoo": ("cli", "analysis"),
-    "analysis": ("cli",),
-}
+# Every file is in one layer, and imports from its own folder and from layers above it in this list.
+# CONTRIBUTING shows the same list.
+LAYERS = (
+    (
+        "pyrodrop/distributions",
+        "pyrodrop/files.py",
+        "pyrodrop/inputs.py",
+        "pyrodrop/names.py",
+        "pyrodrop/param_names.py",
+    )
+    + ("pyrodrop/scaling.py", "pyrodrop/schedules.py", "pyrodrop/threads.py"),
+    ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/masks.py", "pyrodrop/modules.py", "pyrodrop/priors"),
+    ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam"),
+    ("pyrodrop/networks",),
+    ("pyrodrop/compression", "pyrodrop/elbo.py", "pyrodrop/prediction", "guides", "models"),
+    ("pyrodrop/engines", "pyrodrop/metrics"),
+    ("pyrodrop/training",),
+    ("pyrodrop/zoo",),
+    ("pyrodrop/__init__.py",),
+    ("analysis/__init__.py", "analysis/comparison", "analysis/gp", "analysis/reports"),
+    ("analysis/arviz", "analysis/divergences", "analysis/networks", "analysis/plots.py", "analysis/zoo"),
+    ("analysis/benchmarks", "analysis/experiments"),
+    ("pyrodrop/cli.py",),
+    ("pyrodrop/__main__.py",),
+)
+LAYER = {room: number for number, layer in enumerate(LAYERS) for room in layer}
+FACADES = ("pyrodrop/__init__.py", "analysis/__init__.py")  # reach for what stands above them when it is asked for
 
 
 def imported(file: Path) -> set[str]:
@@ -54,16 +56,79 @@ def imported(file: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("part", FORBIDDEN)
-def test_imports_run_one_way(part: str) -> None:
-    place = ROOT / part
-    files = [place] if place.is_file() else sorted(place.rglob("*.py"))
-    assert files
-    for file in files:
-        for name in imported(file):
-            for forbidden in FORBIDDEN[part]:
-                wrong = name == f"pyrodrop.{forbidden}" or name.startswith(f"pyrodrop.{forbidden}.")
-                assert not wrong, f"{file.relative_to(ROOT)} imports {name}"
+def files() -> list[Path]:
+    """Every file of the project's code but its notebooks, which nothing imports."""
+    found = [f for top in ("pyrodrop", "models", "guides", "analysis") for f in (ROOT / top).rglob("*.py")]
+    own = [f.relative_to(ROOT) for f in found if not f.relative_to(ROOT).as_posix().startswith(_LINKS)]
+    return sorted(f for f in own if f.parts[:2] != ("analysis", "notebooks"))
+
+
+_LINKS = ("pyrodrop/models/", "pyrodrop/guides/", "pyrodrop/analysis/")
+
+
+def room_of(file: Path) -> str:
+    """The entry of `LAYERS` that a file is in; an AssertionError if there is none or more than one."""
+    rooms = [room for room in LAYER if file.as_posix() == room or file.as_posix().startswith(f"{room}/")]
+    assert len(rooms) == 1, f"{file} must be in one layer of LAYERS; it is in {rooms or 'none'}"
+    return rooms[0]
+
+
+def target(name: str) -> Path | None:
+    """The file that a dotted name is of, if it is one of the project's."""
+    parts = name.split(".")
+    if parts[0] != "pyrodrop":
+        return None
+    while parts:
+        place = Path(*(parts[1:] if parts[1:2] and parts[1] in ("models", "guides", "analysis") else parts))
+        for file in (place.with_suffix(".py"), place / "__init__.py"):
+            if (ROOT / file).is_file():
+                return file
+        parts.pop()
+    return None
+
+
+def upward(file: Path, names: set[str]) -> list[str]:
+    """The imports of a file that do not run down."""
+    own = room_of(file)
+    wrong = []
+    for name in sorted(names):
+        other = target(name)
+        if other is None or file.as_posix() in FACADES:
+            continue
+        room = room_of(other)
+        package = room == "pyrodrop/__init__.py"  # whose parts are names of their own
+        if room != own and not (package and name == "pyrodrop") and LAYER[room] >= LAYER[own]:
+            wrong.append(name)
+    return wrong
+
+
+def test_every_file_is_in_one_layer_and_imports_run_down_only() -> None:
+    wrong = {str(file): bad for file in files() if (bad := upward(file, imported(ROOT / file)))}
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("pyrodrop/distributions/coins.py", "pyrodrop.training.fit"),
+        ("pyrodrop/engines/graph.py", "pyrodrop.training.loop.Training"),
+        ("guides/guide.py", "pyrodrop.models.network"),
+        ("models/network.py", "pyrodrop.guides"),
+        ("pyrodrop/training/loop.py", "pyrodrop.analysis.comparison.loo"),
+        ("analysis/gp/latent.py", "pyrodrop.analysis.zoo.check"),
+        ("analysis/zoo/check.py", "pyrodrop.cli"),
+    ],
+)
+def test_an_import_that_runs_up_is_found(file: str, name: str) -> None:
+    assert upward(Path(file), {name}) == [name]
+    with pytest.raises(AssertionError, match="must be in one layer of LAYERS; it is in none"):
+        room_of(Path("pyrodrop/new_file.py"))
+
+
+def test_contributing_shows_the_same_layers() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    shown = [re.sub(r"^    \d+ +", "", line).split() for line in text.splitlines() if re.match(r"    \d+ +\S", line)]
+    assert shown == [list(layer) for layer in LAYERS]
 
 
 def test_importing_the_package_is_light() -> None:

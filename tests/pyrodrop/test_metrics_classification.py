@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop import metrics
-from pyrodrop.predictive import Prediction
+from pyrodrop.prediction.prediction import Prediction
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from pyrodrop import metrics
-from pyrodrop.predictive import Prediction
+from pyrodrop.prediction.prediction import Prediction
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pyrodrop import metrics
-from pyrodrop.predictive import Prediction
+from pyrodrop.prediction.prediction import Prediction
 
 pytestmark = pytest.mark.usefixtures("float64")
 

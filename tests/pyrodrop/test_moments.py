@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.moments import Running, RunningMoments, centred
+from pyrodrop.prediction.moments import Running, RunningMoments, centred
 from pyrodrop.scaling import Standardize
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -129,7 +129,7 @@ def test_chunks_merge_to_the_moments_of_all() -> None:
 @pytest.mark.parametrize("likelihood", ["gaussian", "heteroscedastic", "categorical"])
 def test_moments_are_those_of_the_prediction(likelihood: str, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One seed, with and without keeping the draws."""
-    monkeypatch.setattr("pyrodrop.predictive._TILE_BYTES", {"cpu": tile})
+    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": tile})
     laws = {
         "gaussian": likelihoods.Gaussian(TAU),
         "heteroscedastic": likelihoods.HeteroscedasticGaussian(),

@@ -225,7 +225,7 @@ def test_the_elbo_is_the_likelihood_of_one_weight_after_the_other(name: str, mon
     se = float(nll.std()) * math.sqrt(1 / 100 + 1 / 800)
     assert abs(fit.elbo(100).nll - float(nll.mean())) < 4.5 * se
     whole = fit.elbo(10)
-    monkeypatch.setattr("pyrodrop.fitted._ROWS", 3)
+    monkeypatch.setattr("pyrodrop.training.fitted._ROWS", 3)
     in_parts = fit.elbo(10)
     assert (in_parts.nll, in_parts.kl) == (pytest.approx(whole.nll, rel=1e-9), whole.kl)
 
@@ -237,7 +237,7 @@ def test_a_point_is_predicted_alone_as_in_company(name: str, monkeypatch: pytest
     whole = fit.predict(case.x, 20, seed=4).f
     alone = fit.predict(mapped(lambda part: part[2:3], case.x), 20, seed=4).f
     torch.testing.assert_close(alone[:, 0], whole[:, 2])
-    monkeypatch.setattr("pyrodrop.predictive._TILE_BYTES", {"cpu": 1})
+    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 1})
     torch.testing.assert_close(fit.predict(case.x, 20, seed=4).f, whole)
 
 
@@ -245,7 +245,7 @@ def test_a_graph_is_predicted_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> Non
     """It is never cut into rows, whatever the tiles; and refused by point, and with other nodes than its own."""
     _, fit, case = made("graph")
     whole = fit.predict(case.x, 20, seed=4).f
-    monkeypatch.setattr("pyrodrop.predictive._TILE_BYTES", {"cpu": 1})
+    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 1})
     torch.testing.assert_close(fit.predict(case.x, 20, seed=4).f, whole)
     moments = fit.predict(case.x, 20, seed=4, keep="moments")
     torch.testing.assert_close(moments.mean, whole.softmax(-1).mean(0))
@@ -284,7 +284,7 @@ def test_the_divergence_is_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> No
     calls = []
     given = pyrodrop.elbo.divergence  # type: ignore[attr-defined]
     monkeypatch.setattr("pyrodrop.elbo.divergence", lambda q, p, v: calls.append(q) or given(q, p, v))
-    monkeypatch.setattr("pyrodrop.fitted._ROWS", 3)
+    monkeypatch.setattr("pyrodrop.training.fitted._ROWS", 3)
     _, fit, case = made("tokens")
     elbo = fit.elbo(30)
     assert len(calls) == len(fit.model.weight_sites())  # type: ignore[attr-defined]
@@ -370,7 +370,7 @@ def test_a_network_that_changes_itself_is_predicted_as_it_is(monkeypatch: pytest
     with torch.no_grad():
         want = (calls + 1) * F.linear(x, model.network.layer.weight, model.free["layer.bias"])
     for most in (10**9, 1):
-        monkeypatch.setattr("pyrodrop.predictive._TILE_BYTES", {"cpu": most})
+        monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": most})
         torch.testing.assert_close(fit.predict(x, 3).f[1], want)
     assert fit.elbo(2).nll == pytest.approx(-float(of_normal(want, y).sum()))
     assert model.network.calls == calls

@@ -192,7 +192,7 @@ def test_a_guide_that_a_plate_would_draw_wrongly_is_drawn_one_by_one() -> None:
 @pytest.mark.parametrize("name", ["AutoNormal", "AutoMultivariateNormal", "inside one's own", "EasyGuide"])
 def test_importance_ratios_of_such_guides_have_their_density(name: str) -> None:
     """mean_q exp(log_joint - log_q) is the evidence, known for a linear regression."""
-    from pyrodrop.analysis.draws import draws_of
+    from pyrodrop.analysis.comparison.draws import draws_of
 
     x, y = data()
     model = line()

@@ -25,7 +25,7 @@ from pyrodrop.distributions import (
     MultiplicativeNormal,
     RelaxedBernoulliMixture,
 )
-from pyrodrop.functions import Block
+from pyrodrop.prediction.blocks import Block
 from pyrodrop.reparam import STRATEGIES, FlipoutReparam, LazyWeight, LocalReparam, PerExampleReparam, SharedNoise
 from pyrodrop.reparam.lazy import LazyLaw
 

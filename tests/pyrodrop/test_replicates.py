@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
-from pyrodrop.settings import data_sets
-from pyrodrop.stepper.stacked import _block
+from pyrodrop.engines.stacked import _block
+from pyrodrop.training.settings import data_sets
 
 X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
@@ -50,7 +50,7 @@ def test_a_replicate_is_the_fit_alone(engine: str) -> None:
 
 def test_blocks_of_replicates_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six in two calls of three, with rates of their own in the second call alone; one that fails does so in its place."""
-    monkeypatch.setattr("pyrodrop.stepper.stacked._BLOCK", 4)
+    monkeypatch.setattr("pyrodrop.engines.stacked._BLOCK", 4)
     assert [_block(n) for n in (3, 6, 7, 8)] == [3, 3, 7, 4]
     parts = [network() for _ in range(6)]
     posteriors = [guides.BernoulliDropout(m, 0.1 if r < 3 else 0.1 * r) for r, m in enumerate(parts)]
@@ -97,7 +97,7 @@ def test_other_posteriors_too(make: Any) -> None:
 
 
 def test_rates_by_weight_compiled() -> None:
-    """Their gradients come out of narrow products (`pyrodrop.stepper.products`) and are looked at as rows."""
+    """Their gradients come out of narrow products (`pyrodrop.engines.narrow_products`) and are looked at as rows."""
     model = models.MLP([3, 40, 1], prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(4.0, learned=True))
     guide = guides.VariationalDropout(model, "B", "weight")
     compiled, traced = (

@@ -1,0 +1,1 @@
+"""Fits and Gaussian processes as ArviZ data trees."""

@@ -1,0 +1,293 @@
+"""A fit as an ArviZ data tree.
+
+    posterior                   f            [chain, draw, obs_id]            the function at the training points
+                                noise_sd     [chain, draw]                    where training found it; as are
+                                drop_rate | alpha   [chain, draw, layer]      rates: points, one number for all draws
+                                weights by name, if asked for
+    posterior_predictive        y            [chain, draw, obs_id]
+    log_likelihood              y            [chain, draw, obs_id]            ln p(y_n | f_n)
+    observed_data               y            [obs_id]
+    constant_data               x            [obs_id] or [obs_id, feature]
+                                noise_sd, drop_rate | alpha                   where they were given
+    predictions                 f, y         [chain, draw, pred_id]
+    predictions_constant_data   x, y_observed where the test data have it
+    sample_stats                lp, log_q    [chain, draw]                    where both densities exist
+
+All in the units of the data. f has a further dimension ``output`` and y ``target`` where there are several; those of
+images and sequences are numbered, ``f_dim_0`` and on; a classifier's f are logits. The log likelihood is one number per
+example. An x of several tensors gives a variable for each: ``x_0``, ``x_1``, or ``x_NAME``. Draws are independent draws from
+q, so one fit is one chain, and r_hat or ess of it say nothing; restarts are chains, whose r_hat asks whether they found the
+same posterior.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from pyrodrop.analysis.comparison.draws import Draws, Predictive, draws_of
+from pyrodrop.analysis.comparison.khat import LEAST, k_hat
+from pyrodrop.data import Dataset
+from pyrodrop.data.dataset import check_inputs
+from pyrodrop.guides import BernoulliDropout, ConcreteDropout, Ensemble, GaussianDropout
+from pyrodrop.inputs import Inputs, named_parts, same_inputs
+from pyrodrop.likelihoods import Gaussian
+from pyrodrop.models import NetworkModel
+from pyrodrop.prediction.prediction import Predicts
+from pyrodrop.training.fitted import Fit, describe
+from pyrodrop.training.replicates import Replicates
+
+_ELBO_DRAWS = 100
+_DROP_RATE = ("drop_rate", "probability of dropping an input")
+_ALPHA = ("alpha", "variance of the weights' multiplicative noise")
+_ABOUT_DRAWS = "independent draws from the approximate posterior; a chain is a restart"
+Data: TypeAlias = Dataset | tuple[Inputs, Tensor]
+Variables: TypeAlias = dict[Hashable, Any]
+
+
+def to_arviz(
+    fit: Predicts,
+    train: Data,
+    test: Data | Inputs | None = None,
+    num_samples: int = 1000,
+    weights: bool = False,
+    *,
+    seed: int = 0,
+) -> xr.DataTree:
+    """The tree described above.
+
+    Args:
+        fit: a `Fit`, `Replicates` that are restarts on the same data, or a Gaussian process of `pyrodrop.analysis.gp`.
+        train: what it was trained on.
+        test: further points for the group of predictions: x alone, in the form of the training data's, or with y.
+        num_samples: draws in every chain.
+        weights: whether the posterior holds all weights, and latent hyperparameters of their priors.
+        seed: of the draws, plus one a chain.
+
+    Raises:
+        TypeError: something else than those, or a model that is not of `pyrodrop.models`.
+        ValueError: replicates that differ in data or model, which are no chains of one posterior.
+    """
+    train = Dataset.of(train)
+    test_x, test_y = _points(test, train)
+    if isinstance(fit, Fit | Replicates):
+        chains = _chains(fit, train)
+        draws = [
+            draws_of(chain, train, test_x, num_samples, keep=weights, seed=seed + number)
+            for number, chain in enumerate(chains)
+        ]
+        groups = _groups([_posterior(chain, own) for chain, own in zip(chains, draws, strict=True)])
+        attrs = _attrs(chains, draws, train)
+        parts = [(own.train, own.test) for own in draws]
+        constants = {name: value for name, (value, learned) in _points_of(chains[0]).items() if not learned}
+        if all(own.log_ratio is not None for own in draws):
+            stats = {"lp": _stack([o.log_joint for o in draws]), "log_q": _stack([o.log_q for o in draws])}
+            groups["sample_stats"] = xr.Dataset({n: (("chain", "draw"), v) for n, v in stats.items()})
+    else:
+        from pyrodrop.analysis.arviz.gp_draws import gp_draws  # GPyTorch is slow to import
+
+        own_part, posterior, attrs = gp_draws(fit, train, test_x, num_samples, weights=weights, seed=seed)
+        groups, parts, constants = _groups([posterior]), [own_part], {}
+    train_parts = [own for own, _ in parts]
+    groups["posterior"] = groups["posterior"].assign(_f(train_parts, "obs_id"))
+    groups["posterior_predictive"] = xr.Dataset(_y(train_parts, "obs_id"))
+    groups["log_likelihood"] = xr.Dataset(
+        {"y": (("chain", "draw", "obs_id"), _stack([own.log_likelihood for own in train_parts]))}
+    )
+    groups["observed_data"] = xr.Dataset({"y": _observed(train.y, "obs_id")})
+    groups["constant_data"] = xr.Dataset(_inputs(train.x, "obs_id") | constants)
+    if test_x is not None:
+        test_parts = [further for _, further in parts if further is not None]
+        groups["predictions"] = xr.Dataset(_f(test_parts, "pred_id") | _y(test_parts, "pred_id"))
+        constant = _inputs(test_x, "pred_id")
+        if test_y is not None:
+            constant["y_observed"] = _observed(test_y, "pred_id")
+        groups["predictions_constant_data"] = xr.Dataset(constant)
+    tree = xr.DataTree.from_dict({name: _numbered(group) for name, group in groups.items()})
+    tree.attrs.update(attrs | {"seed": seed, "library": "pyrodrop", "version": _version(), "draws": _ABOUT_DRAWS})
+    return tree
+
+
+def _points(test: Any, train: Dataset) -> tuple[Any, Tensor | None]:
+    """x and y of the further points. A tuple is a pair (x, y), unless it is an x of several tensors as in training."""
+    if test is None:
+        return None, None
+    several = isinstance(test, tuple) and isinstance(train.x, tuple) and _all_tensors(test)
+    data = None if isinstance(test, Tensor | Mapping) or several else Dataset.of(test)
+    x, y = (check_inputs(test), None) if data is None else (data.x, data.y)
+    if named_parts(x).keys() != named_parts(train.x).keys():
+        raise ValueError(
+            "the points of `test` must have the form of the training data's x, "
+            f"{', '.join(named_parts(train.x))}; got {', '.join(named_parts(x))}"
+        )
+    return x, y
+
+
+def _all_tensors(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, Tensor) for value in values)
+
+
+def _chains(fit: Fit | Replicates, train: Dataset) -> list[Fit]:
+    """The fits that are the chains of one posterior."""
+    if isinstance(fit, Fit):
+        return [fit]
+    chains = [one for number, one in enumerate(fit) if number not in fit.failed]
+    for number, one in enumerate(chains):
+        if one.data is not None and not _same(one.data, train):
+            raise ValueError(
+                f"chains are restarts on the same data; replicate {number} was trained on other data than `train`. Make a "
+                "tree of each replicate by itself"
+            )
+        if _statement(one) != _statement(chains[0]):
+            raise ValueError(
+                "chains are restarts of one model and guide; replicates 0 and "
+                f"{number} are {_statement(chains[0])} and {_statement(one)}"
+            )
+    return chains
+
+
+def _same(one: Dataset, two: Dataset) -> bool:
+    return same_inputs(one.x, two.x) and same_inputs(one.y, two.y)
+
+
+def _statement(fit: Fit) -> str:
+    """What a fit is a fit of, without what it learned."""
+    likelihood: Any = fit.model.likelihood  # type: ignore[attr-defined]
+    learned = getattr(likelihood, "learned", False)
+    return "; ".join(
+        [describe(fit.guide), _priors(fit), type(likelihood).__name__ if learned else likelihood.describe()]
+    )
+
+
+def _priors(fit: Fit) -> str:
+    model = fit.model
+    assert isinstance(model, NetworkModel)
+    found = {name: prior.describe() for name, prior in model.priors.items()}
+    if len(set(found.values())) == 1:
+        return next(iter(found.values()))
+    return ", ".join(f"{name}: {prior}" for name, prior in found.items())
+
+
+def _posterior(fit: Fit, draws: Draws) -> Variables:
+    """What one chain learned, with dims but for the chain: points as often as there are draws, and the weights."""
+    count = len(draws.train.f)
+    found: Variables = {
+        name: value.expand_dims(draw=count) for name, (value, learned) in _points_of(fit).items() if learned
+    }
+    for site, drawn in draws.sites.items():
+        found[site] = ("draw", *(f"{site}_dim_{d}" for d in range(drawn.dim() - 1))), drawn.numpy()
+    return found
+
+
+def _points_of(fit: Fit) -> dict[str, tuple[xr.DataArray, bool]]:
+    """Noise and rates, and whether training found them."""
+    model, guide = fit.model, fit.guide
+    assert isinstance(model, NetworkModel)
+    found: dict[str, tuple[xr.DataArray, bool]] = {}
+    if isinstance(model.likelihood, Gaussian):
+        precision: Tensor = model.likelihood.precision  # type: ignore[assignment]
+        about = {"long_name": "standard deviation of y"}
+        found["noise_sd"] = xr.DataArray(float(precision.detach()) ** -0.5, attrs=about), model.likelihood.learned
+    rates: Mapping[str, Any] = guide.rates() if hasattr(guide, "rates") else {}
+    if rates:
+        kind = guide.members[0] if isinstance(guide, Ensemble) else guide
+        name, text = _DROP_RATE if isinstance(kind, BernoulliDropout | ConcreteDropout) else _ALPHA
+        values = [torch.as_tensor(rate).double() for rate in rates.values()]
+        if any(value.numel() > 1 for value in values):
+            text += ", mean over the layer's"
+        means = xr.DataArray(
+            [float(value.mean()) for value in values],
+            dims="layer",
+            coords={"layer": list(rates)},
+            attrs={"long_name": text},
+        )
+        found[name] = means, not isinstance(kind, BernoulliDropout | GaussianDropout)
+    return found
+
+
+def _groups(chains: Sequence[Variables]) -> dict[str, xr.Dataset]:
+    return {"posterior": xr.concat([xr.Dataset(own) for own in chains], dim="chain")}
+
+
+def _attrs(chains: Sequence[Fit], draws: Sequence[Draws], train: Dataset) -> dict[str, Any]:
+    """What the fits say of themselves; lists where there are several chains."""
+    elbos = [chain.elbo(_ELBO_DRAWS, data=train) for chain in chains]
+    first = chains[0]
+    attrs: dict[str, Any] = {"guide": describe(first.guide), "prior": _priors(first), "model": describe(first.model)}
+    attrs |= {name: first.settings[name] for name in ("estimator", "steps") if name in first.settings}
+    if all("seed" in chain.settings for chain in chains):
+        attrs["training_seed"] = _one([chain.settings["seed"] for chain in chains])
+    attrs["elbo"] = _one([elbo.value for elbo in elbos])
+    attrs["elbo_se"] = _one([elbo.se for elbo in elbos])
+    attrs["elbo_convention"] = str(elbos[0].convention)
+    count = len(draws[0].train.f)
+    missing = draws[0].no_density or (f"{count} draws, fewer than {LEAST}" if count < LEAST else "")
+    ratios = [None if missing else own.log_ratio for own in draws]
+    attrs["khat"] = _one([math.nan if ratio is None else k_hat(ratio) for ratio in ratios])
+    if missing:
+        attrs["khat_missing"] = missing
+    return attrs
+
+
+def _one(values: Sequence[Any]) -> Any:
+    return values[0] if len(values) == 1 else np.array(values)
+
+
+def _f(parts: Sequence[Predictive], points: str) -> Variables:
+    return {"f": _named("f", [own.f for own in parts], points, "output")}
+
+
+def _y(parts: Sequence[Predictive], points: str) -> Variables:
+    return {"y": _named("y", [own.y for own in parts], points, "target")}
+
+
+def _named(name: str, values: Sequence[Tensor], points: str, last: str) -> tuple[tuple[str, ...], Any]:
+    """Chains stacked, with the dimensions of one example behind."""
+    stacked = _stack(values)
+    if stacked.ndim == 4 and stacked.shape[-1] == 1:
+        stacked = stacked[..., 0]
+    return ("chain", "draw", points, *_of_example(name, stacked.ndim - 3, last)), stacked
+
+
+def _observed(y: Tensor, points: str) -> tuple[tuple[str, ...], Any]:
+    values = y[:, 0] if y.dim() == 2 and y.shape[1] == 1 else y
+    return (points, *_of_example("y", values.dim() - 1, "target")), values.cpu().numpy()
+
+
+def _inputs(x: Inputs, points: str) -> Variables:
+    """A variable for every tensor of x; the only column of a single one as a vector."""
+    found: Variables = {}
+    for name, part in named_parts(x).items():
+        alone = isinstance(x, Tensor)
+        values = part[:, 0] if alone and part.dim() == 2 and part.shape[1] == 1 else part
+        dims = _of_example(name, values.dim() - 1, "feature" if alone else f"{name}_dim_0")
+        found[name] = (points, *dims), values.cpu().numpy()
+    return found
+
+
+def _of_example(name: str, count: int, only: str) -> tuple[str, ...]:
+    """Names of the dimensions of one example: `only` if there is one, and else numbered."""
+    return (only,) if count == 1 else tuple(f"{name}_dim_{d}" for d in range(count))
+
+
+def _stack(values: Sequence[Tensor | None]) -> Any:
+    return np.stack([value.detach().cpu().numpy() for value in values if value is not None])
+
+
+def _numbered(group: xr.Dataset) -> xr.Dataset:
+    """A coordinate for every dimension that has none."""
+    return group.assign_coords({dim: np.arange(size) for dim, size in group.sizes.items() if dim not in group.coords})
+
+
+def _version() -> str:
+    try:
+        return version("pyrodrop")
+    except PackageNotFoundError:  # used from a checkout that is not installed
+        return "0+unknown"

@@ -1,0 +1,61 @@
+"""Draws of a Gaussian process, for its data tree. Exact inference needs no density of an approximation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrodrop.analysis.comparison.draws import Predictive
+from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
+from pyrodrop.data import Dataset
+from pyrodrop.devices import seeded
+from pyrodrop.likelihoods import Categorical
+
+_JOINT = 2000  # points whose covariance is decomposed
+
+
+def gp_draws(
+    process: Any, train: Dataset, test_x: Tensor | None, num_samples: int, *, weights: bool, seed: int
+) -> tuple[tuple[Predictive, Predictive | None], dict[Any, Any], dict[str, Any]]:
+    """Draws at both sets of points, the rest of the posterior, and what the process says of itself.
+
+    y is drawn about each draw of f. Draws are joint over all points where there are at most 2000.
+    """
+    if not isinstance(process, GaussianProcess | GaussianProcessClassifier):
+        raise TypeError(
+            "a data tree is made of a Fit, of Replicates that are restarts, or of a Gaussian process of "
+            f"pyrodrop.analysis.gp; got a {type(process).__name__}"
+        )
+    if weights:
+        raise ValueError("a Gaussian process has no weights; leave weights=False")
+    x = train.x if test_x is None else torch.cat([train.x, test_x.to(train.x)])
+    f = process.predict(x, num_samples, seed=seed, joint=len(x) <= _JOINT).f.detach()
+    posterior: dict[Any, Any] = {}
+    if isinstance(process, GaussianProcess):
+        law: Any = torch.distributions.Normal(f[..., 0], process.noise_sd)
+        observed = train.y.double().reshape(len(train))
+        posterior["noise_sd"] = "draw", np.full(num_samples, process.noise_sd), {"long_name": "standard deviation of y"}
+    else:
+        law = torch.distributions.Categorical(logits=f)
+        observed = Categorical().as_target(train.y)
+    with seeded(seed, f.device):
+        y = law.sample()
+    count = len(train)
+    given = type(law)(**{n: v[:, :count] for n, v in _parameters(law).items()}).log_prob(observed)
+    own = Predictive(f=f[:, :count], y=y[:, :count], log_likelihood=given)
+    further = None if test_x is None else Predictive(f=f[:, count:], y=y[:, count:])
+    attrs = {
+        "guide": "Gaussian process",
+        "prior": type(process.kernel).__name__,
+        "log_evidence": process.log_evidence,
+        "log_evidence_kind": process.evidence_kind,
+        "hyperparameters": ", ".join(f"{n} = {v}" for n, v in process.hyperparameters.items()),
+    }
+    return (own, further), posterior, attrs
+
+
+def _parameters(law: Any) -> dict[str, Tensor]:
+    return {"loc": law.loc, "scale": law.scale} if hasattr(law, "loc") else {"logits": law.logits}

@@ -1,0 +1,222 @@
+"""Fits side by side.
+
+    by="log_density"   held-out ln p(y_n | x_n), mean over observations      for any posteriors and processes
+    by="loo"           its leave-one-out estimate from the training data     for those whose k-hat allows it
+    by="elbo"          the bound                                             inside one convention only
+
+An ELBO leaves out a constant where q has atoms or the prior no integral. Two such bounds compare only if they leave out
+the same one: for as many weights, and under an improper prior only with others under it. Held-out log density needs no
+such care, and is the default. An ELBO is with the whole divergence, whatever a guide's ``kl_scale`` was in training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from pyrodrop.analysis.comparison.elbo_constants import training_data, why_not_comparable
+from pyrodrop.analysis.comparison.held_out import log_density
+from pyrodrop.data import Dataset
+from pyrodrop.inputs import Inputs
+from pyrodrop.names import known
+from pyrodrop.prediction.prediction import Predicts
+from pyrodrop.training.fitted import Fit
+
+_ELBO_DRAWS = 100
+_FORMS = {"weight": ".2f", "k_hat": ".2f", "p": ".1f"}
+_HEADERS = {
+    "log_density": "log density",
+    "log_density_se": "s.e.",
+    "elbo": "ELBO (nats)",
+    "elbo_se": "s.e.",
+    "elpd": "LOO (nats)",
+    "elpd_se": "s.e.",
+    "difference": "to the best",
+    "difference_se": "s.e.",
+    "k_hat": "k-hat",
+    "p": "parameters",
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table of fits, the best first.
+
+    Attributes:
+        by: what it is sorted by.
+        rows: by name, numbers by column; None where there is none.
+        notes: what the table leaves out, and why.
+    """
+
+    by: str
+    rows: dict[str, dict[str, float | None]]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def best(self) -> str:
+        """The name of the first row."""
+        return next(iter(self.rows))
+
+    def to_dict(self) -> dict[str, dict[str, float | None]]:
+        """The rows as a copy."""
+        return {name: dict(row) for name, row in self.rows.items()}
+
+    def __rich__(self) -> Table:
+        table = Table(
+            title=f"by {_HEADERS.get(self.by, self.by)}", caption="\n".join(self.notes), caption_justify="left"
+        )
+        table.add_column("", no_wrap=True)
+        columns = list(self.rows[self.best])
+        for column in columns:
+            table.add_column(_HEADERS.get(column, column), justify="right")
+        for name, row in self.rows.items():
+            table.add_row(name, *(_cell(row[column], _FORMS.get(column, ".4g")) for column in columns))
+        return table
+
+    def __str__(self) -> str:
+        screen = Console(width=120, force_terminal=False, force_jupyter=False)  # the same text in a notebook
+        with screen.capture() as shown:
+            screen.print(self)
+        return shown.get()
+
+
+def compare(
+    fits: Mapping[str, Predicts],
+    data: Dataset | tuple[Inputs, Tensor] | None = None,
+    by: Literal["log_density", "loo", "elbo"] = "log_density",
+    *,
+    train: Dataset | tuple[Inputs, Tensor] | None = None,
+    num_samples: int = 1000,
+    force: bool = False,
+    seed: int = 0,
+) -> Comparison:
+    """Compare fits with each other.
+
+    Args:
+        fits: by name: fits, replicates (as ensembles), Gaussian processes.
+        data: held-out observations, the same for all; needed for ``by="log_density"``, a column beside the others.
+        by: what to sort by.
+        train: the training data of loaded fits, whose ELBOs are of them; known by their fingerprint.
+        num_samples: draws from each posterior.
+        force: for ``by="loo"``, show estimates that k-hat warns of.
+        seed: of the draws.
+
+    Standard errors are over observations, taken as independent; that of a difference is of paired differences. An ELBO's
+    is over draws.
+
+    Raises:
+        ValueError: no fits or no data; for ``by="elbo"`` what has no ELBO, fits to different data, or ELBOs of two
+            conventions, with the names of fits and sites.
+    """
+    known(by, ("log_density", "loo", "elbo"), "way to compare")
+    if not fits:
+        raise ValueError("compare needs fits by name; got none")
+    if by == "log_density" and data is None:
+        raise ValueError("comparing by held-out log density needs data that no fit has seen: compare(fits, data=...)")
+    rows: dict[str, dict[str, float | None]] = {name: {} for name in fits}
+    notes: list[str] = []
+    if data is not None:
+        _add_log_density(rows, fits, Dataset.of(data), num_samples, seed, by == "log_density")
+        notes.append("log density: held out, mean per observation")
+    if by == "loo":
+        notes += _add_loo(rows, fits, num_samples, force, seed)
+    known_train = None if train is None else Dataset.of(train)
+    reason = why_not_comparable(fits, known_train)
+    if by == "elbo" and reason:
+        raise ValueError(f"{reason}. Use held-out log density: compare(fits, data=...)")
+    if reason:
+        notes.append(f"no ELBOs: {reason}")
+    else:
+        _add_elbo(rows, fits, known_train, by == "elbo")
+    key = "elpd" if by == "loo" else by
+    order = sorted(rows, key=lambda name: -_number(rows[name][key]))
+    return Comparison(by, {name: rows[name] for name in order}, notes)
+
+
+def _add_log_density(
+    rows: dict[str, dict[str, float | None]],
+    fits: Mapping[str, Predicts],
+    data: Dataset,
+    num_samples: int,
+    seed: int,
+    differences: bool,
+) -> None:
+    values = {name: log_density(fit, data, num_samples, seed=seed) for name, fit in fits.items()}
+    best = values[max(values, key=lambda name: float(values[name].mean()))]
+    for name, value in values.items():
+        rows[name] |= {"log_density": float(value.mean()), "log_density_se": _se(value)}
+        if differences:
+            rows[name] |= {"difference": float((value - best).mean()), "difference_se": _se(value - best)}
+
+
+def _add_loo(
+    rows: dict[str, dict[str, float | None]], fits: Mapping[str, Predicts], num_samples: int, force: bool, seed: int
+) -> list[str]:
+    """ArviZ's comparison of those that have one; why the others have none."""
+    from pyrodrop.analysis.comparison.az import az
+    from pyrodrop.analysis.comparison.loo import UnreliableLoo, loo
+
+    found, notes = {}, []
+    for name, fit in fits.items():
+        empty = dict.fromkeys(("elpd", "elpd_se", "difference", "difference_se", "p", "k_hat", "weight"))
+        rows[name] |= empty
+        if not isinstance(fit, Fit):
+            notes.append(f"no LOO of {name}: a {type(fit).__name__} has no density of weights to correct draws by")
+            continue
+        try:
+            result = loo(fit, num_samples=num_samples, force=force, seed=seed)
+        except UnreliableLoo as error:
+            notes.append(f"no LOO of {name}: {error}")
+            continue
+        if result.reason:
+            notes.append(f"no LOO of {name}: {result.reason}")
+            continue
+        found[name] = result
+        rows[name] |= {"elpd": result.elpd, "elpd_se": result.se, "p": result.p, "k_hat": result.k_hat}
+    if len(found) == 1:
+        rows[next(iter(found))] |= {"difference": 0.0, "difference_se": 0.0, "weight": 1.0}
+    elif found:
+        table = az.compare({name: result.elpd_data for name, result in found.items()})
+        best = max(found, key=lambda name: found[name].elpd)
+        for name in found:
+            difference = found[name].pointwise[0] - found[best].pointwise[0]
+            total = float(difference.sum())
+            rows[name] |= {"difference": total, "difference_se": _se(difference) * len(difference)}
+            rows[name]["weight"] = float(table.loc[name, "weight"])
+    return notes
+
+
+def _add_elbo(
+    rows: dict[str, dict[str, float | None]], fits: Mapping[str, Predicts], train: Dataset | None, differences: bool
+) -> None:
+    elbos = {
+        name: fit.elbo(_ELBO_DRAWS, training_data(fit, fits, train))
+        for name, fit in fits.items()
+        if isinstance(fit, Fit)
+    }
+    best = max(elbos.values(), key=lambda elbo: elbo.value) if elbos else None
+    for name in rows:
+        elbo = elbos.get(name)
+        rows[name] |= {"elbo": None if elbo is None else elbo.value, "elbo_se": None if elbo is None else elbo.se}
+        if differences and elbo is not None and best is not None:
+            se = 0.0 if elbo is best else math.hypot(elbo.se, best.se)
+            rows[name] |= {"difference": elbo.value - best.value, "difference_se": se}
+
+
+def _se(values: Tensor) -> float:
+    """Standard error of a mean."""
+    return float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan
+
+
+def _number(value: float | None) -> float:
+    return -math.inf if value is None or math.isnan(value) else value
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "-" if value is None or math.isnan(value) else format(value, form)

@@ -1,0 +1,247 @@
+"""Draws from a posterior with all that is known of each: its function, the likelihood of the data, and two densities.
+
+    W_s ~ q                                                      s = 1 ... S
+    f_s = network(x; W_s)                                        [S, N, ...], in the units of y
+    log_joint_s = ln p(W_s) + sum_n ln p(y_n | x_n, W_s)         both in nats, where the densities exist
+    log_q_s     = ln q(W_s)
+
+The importance ratio of the exact posterior to q is exp(log_joint - log_q) up to a constant. It does not exist where q has
+atoms or lives on a line (theta = 0, points, type A), nor where the prior has no integral or no density of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions import TorchDistribution
+from pyro.infer.autoguide import AutoGuide
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from pyrodrop.data import Dataset
+from pyrodrop.devices import seeded
+from pyrodrop.elbo import site_conventions
+from pyrodrop.guides import Ensemble
+from pyrodrop.guides.guide import Guide
+from pyrodrop.inputs import Inputs, mapped, num_rows
+from pyrodrop.likelihoods import aligned, per_row
+from pyrodrop.models import NetworkModel
+from pyrodrop.networks.mixing import mixes_examples
+from pyrodrop.networks.modes import evaluating
+from pyrodrop.prediction.blocks import Block
+from pyrodrop.prediction.predict import tiles_of
+from pyrodrop.training.fitted import Fit
+
+_BYTES = 256 * 2**20  # of weights held at a time
+
+
+@dataclass(frozen=True)
+class Predictive:
+    """Draws at N points, on the CPU: f ``[S, N, ...]``, y ``[S, N, ...]``, ln p(y_n | f_s) ``[S, N]`` where y_n is known."""
+
+    f: Tensor
+    y: Tensor
+    log_likelihood: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Draws:
+    """S draws from one fit.
+
+    Attributes:
+        train, test: what they say at the training points and at others.
+        sites: weights and latent hyperparameters, ``[S, ...]`` each, if they were asked for.
+        log_joint, log_q: ``[S]``, in float64; None where one of them does not exist, for
+        no_density: the reason; empty where they do.
+    """
+
+    train: Predictive
+    test: Predictive | None
+    sites: dict[str, Tensor]
+    log_joint: Tensor | None
+    log_q: Tensor | None
+    no_density: str
+
+    @property
+    def log_ratio(self) -> Tensor | None:
+        """log_joint - log_q: ``[S]``."""
+        return None if self.log_joint is None or self.log_q is None else self.log_joint - self.log_q
+
+
+def draws_of(
+    fit: Fit,
+    train: Dataset,
+    test_x: Inputs | None = None,
+    num_samples: int = 1000,
+    *,
+    keep: bool = False,
+    seed: int = 0,
+) -> Draws:
+    """Draw weights and push them through the network, in chunks that fit into memory.
+
+    Args:
+        fit: of a model of `pyrodrop.models` with any guide.
+        train: the data of the log likelihood and of log_joint: what the fit was trained on.
+        test_x: further points.
+        num_samples: S.
+        keep: whether to return the weights.
+        seed: of the draws; the caller's random state is left alone.
+    """
+    if num_samples < 1:
+        raise ValueError(f"num_samples is the number of draws and must be at least 1; got {num_samples}")
+    model, guide = fit.model, fit.guide
+    if not isinstance(model, NetworkModel):
+        raise TypeError(f"draws are made of models of pyrodrop.models; got a {type(model).__name__}")
+    reason = no_density(fit, train)
+    if reason and not keep:  # then no weight is needed as such
+        return Draws(
+            train=_predicted(fit, train.x, train.y, num_samples, seed),
+            test=None if test_x is None else _predicted(fit, test_x, None, num_samples, seed),
+            sites={},
+            log_joint=None,
+            log_q=None,
+            no_density=reason,
+        )
+    x, y = _to(train.x, fit.device), model.likelihood.as_target(train.y.to(fit.device))
+    weights = list(model.weight_sites().values())
+    per_draw = sum(w.numel() for w in weights) * weights[0].element_size()
+    chunk = max(1, min(num_samples, _BYTES // per_draw))
+    parts: dict[str, list[Tensor]] = {}
+    with seeded(seed, fit.device), torch.no_grad(), evaluating(model, guide):
+        for first in range(0, num_samples, chunk):
+            sites, log_q = _draw(model, guide, x, min(chunk, num_samples - first), density=not reason)
+            own = _predictive(fit, sites, x, y)
+            found = {f"train.{n}": v for n, v in vars(own).items() if v is not None}
+            if test_x is not None:
+                found |= {f"test.{n}": v for n, v in vars(_predictive(fit, sites, test_x)).items() if v is not None}
+            if log_q is not None:
+                assert own.log_likelihood is not None
+                found |= {"log_q": log_q, "log_joint": _log_prior(model, sites) + own.log_likelihood.double().sum(1)}
+            if keep:
+                found |= {f"sites.{n}": v for n, v in sites.items()}
+            for name, value in found.items():
+                parts.setdefault(name, []).append(value.cpu())
+    whole = {name: torch.cat(values) for name, values in parts.items()}
+    return Draws(
+        train=Predictive(**_under(whole, "train.")),
+        test=None if test_x is None else Predictive(**_under(whole, "test.")),
+        sites=_under(whole, "sites."),
+        log_joint=whole.get("log_joint"),
+        log_q=whole.get("log_q"),
+        no_density=reason,
+    )
+
+
+def no_density(fit: Fit, data: Dataset) -> str:
+    """Why log p - log q does not exist for the weights of a fit; empty where it does."""
+    model, guide = fit.model, fit.guide
+    assert isinstance(model, NetworkModel)
+    few = data if mixes_examples(model, data.x) else data.first(1)
+    x, y = _to(few.x, fit.device), few.y.to(fit.device)
+    with seeded(0, fit.device), evaluating(model, guide):
+        for site, meaning in site_conventions(model, guide, x, y).items():
+            if meaning.kind == "up_to_constant":
+                return f"log p - log q does not exist at {site!r}: {meaning.detail}"
+        if isinstance(guide, Ensemble) and any(member.hyper_sites for member in guide.members):
+            return "log q does not exist for an ensemble whose members have latent hyperparameters"
+        try:
+            with torch.no_grad():
+                sites, _ = _draw(model, guide, x, 1, density=True)
+                _log_prior(model, sites)
+        except NotImplementedError as error:
+            return f"log p - log q does not exist: {error}"
+    return ""
+
+
+def _draw(
+    model: NetworkModel, guide: Callable[..., Any], x: Inputs, count: int, *, density: bool
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Weights and hyperparameters ``[count, ...]`` by site, and ln q of them all, ``[count]``.
+
+    Guides of this package and Pyro's automatic ones draw in a plate; another draws one by one.
+    """
+    if isinstance(guide, Ensemble):
+        sites = guide.draw(count)
+        return sites, _log_mixture(guide, sites) if density else None
+    own = [*model.weight_sites(), *(n for sites in model.hyper_sites().values() for n in sites)]
+    if isinstance(guide, Guide | AutoGuide):
+        with poutine.block(), pyro.plate("draws", count):
+            return _of_trace(guide, x, own, density=density)
+    with poutine.block():
+        each = [_of_trace(guide, x, own, density=density) for _ in range(count)]
+    stacked = {n: torch.stack([sites[n] for sites, _ in each]) for n in own}
+    log_q = [value for _, value in each if value is not None]
+    return stacked, torch.stack(log_q) if log_q else None
+
+
+def _of_trace(
+    guide: Callable[..., Any], x: Inputs, own: Sequence[str], *, density: bool
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """The model's sites as the guide draws them, and ln q of them and of what else it draws to make them of."""
+    found: dict[str, Any] = dict(poutine.trace(guide).get_trace(x).nodes)
+    drawn = {n: s for n, s in found.items() if s["type"] == "sample" and not site_is_subsample(s)}
+    values = {n: s["value"] for n, s in drawn.items()}
+    return {n: values[n] for n in own}, _sum({n: s["fn"] for n, s in drawn.items()}, values) if density else None
+
+
+def _log_mixture(guide: Ensemble, sites: Mapping[str, Tensor]) -> Tensor:
+    """ln mean_m q_m."""
+    each = [_sum({n: member.posterior(n) for n in sites}, sites) for member in guide.members]
+    return torch.logsumexp(torch.stack(each), 0) - math.log(len(each))
+
+
+def _log_prior(model: NetworkModel, sites: Mapping[str, Tensor]) -> Tensor:
+    """ln p of the weights and their latent hyperparameters, ``[S]``."""
+    initial = model.weight_sites()
+    count = len(next(iter(sites.values())))
+    with poutine.block(), pyro.plate("draws", count), poutine.trace() as capture, poutine.condition(data=dict(sites)):
+        for name, prior in model.priors.items():
+            pyro.sample(name, prior.for_site(name, initial[name]))
+    nodes: dict[str, Any] = dict(capture.trace.nodes)
+    return _sum({name: nodes[name]["fn"] for name in sites}, sites)
+
+
+def _sum(laws: Mapping[str, TorchDistribution], sites: Mapping[str, Tensor]) -> Tensor:
+    """Log density of all sites together, ``[S]`` in float64."""
+    return torch.stack([laws[name].log_prob(value).double() for name, value in sites.items()]).sum(0)
+
+
+def _predictive(fit: Fit, sites: Mapping[str, Tensor], x: Inputs, y: Tensor | None = None) -> Predictive:
+    """What given weights say at x."""
+    model: Any = fit.model
+    noise = {name: sites[name] for name in model.weight_sites()}
+    block = Block(len(next(iter(noise.values()))), noise, {}, {})
+    together = mixes_examples(model, x)
+    output: Tensor | None = None
+    for draw, first, tile in tiles_of(model, block, x, fit.device, together):
+        if output is None:
+            output = tile.new_empty((block.num_draws, num_rows(x), *tile.shape[2:]))
+        output[draw : draw + len(tile), first : first + tile.shape[1]] = tile
+    assert output is not None
+    law = per_row(model.likelihood(output, model.targets), 2)
+    f = model.likelihood.location(output, model.targets)
+    return Predictive(f=f, y=law.sample(), log_likelihood=None if y is None else law.log_prob(aligned(y, law)))
+
+
+def _predicted(fit: Fit, x: Inputs, y: Tensor | None, num_samples: int, seed: int) -> Predictive:
+    """What the draws of `Fit.predict` say at x; one seed means the same functions at any x."""
+    prediction = fit.predict(x, num_samples, seed=seed)
+    given = None
+    if y is not None:
+        law, y = prediction.law, fit.model.likelihood.as_target(y)  # type: ignore[attr-defined]
+        given = law.log_prob(aligned(y.to(prediction.f.device), law)).cpu()
+    return Predictive(f=prediction.f.cpu(), y=prediction.y.cpu(), log_likelihood=given)
+
+
+def _to(x: Inputs, device: torch.device) -> Any:
+    return mapped(lambda part: part.to(device), x)
+
+
+def _under(values: Mapping[str, Tensor], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}

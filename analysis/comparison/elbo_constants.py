@@ -1,0 +1,148 @@
+"""Whether ELBOs compare: the same data, one convention, and the same constant left out.
+
+    theta -> 0, points       K/2 ln(2 pi e theta^2)          K weights, of whatever prior
+    an improper prior        one number a weight             or a unit, for type A
+    a user's regulariser     what only the user knows        the same for the same noise and regulariser
+
+So what has to agree is the convention of what is left out, and the number of weights or units that it is left out of. Data
+are the same where their fingerprints are (`pyrodrop.data.fingerprint`): x, y and their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pyrodrop.data import Dataset
+from pyrodrop.devices import seeded
+from pyrodrop.distributions import CorrelatedNormal, Pushforward
+from pyrodrop.divergences import ATOMS, EXACT, POINT
+from pyrodrop.elbo import Factor, site_factors
+from pyrodrop.inputs import mapped
+from pyrodrop.models import NetworkModel
+from pyrodrop.networks.mixing import mixes_examples
+from pyrodrop.networks.modes import evaluating
+from pyrodrop.training.fitted import Fit
+
+
+class LeftOut(NamedTuple):
+    """What the divergences of some sites leave out, or how they are approximate.
+
+    Attributes:
+        what: what two fits must agree in beside the count; functions by identity.
+        number: of how many weights or units.
+        unit: which of the two.
+        convention: in words.
+        site: the first of the sites.
+    """
+
+    what: tuple[Any, ...]
+    number: float
+    unit: str
+    convention: str
+    site: str
+
+    @property
+    def key(self) -> tuple[tuple[Any, ...], float]:
+        """Equal for two fits whose difference is free of what is left out."""
+        return self.what, round(self.number, 6)
+
+
+def why_not_comparable(fits: Mapping[str, Any], train: Dataset | None = None) -> str:
+    """Empty if the ELBOs of all `Fit`s among `fits` compare with each other; else why not, by names of fits and sites.
+
+    Args:
+        fits: by name.
+        train: the training data of those that were loaded and have none.
+    """
+    chosen = {name: fit for name, fit in fits.items() if isinstance(fit, Fit)}
+    if not chosen:
+        return "none of these has an ELBO"
+    without = [name for name, fit in chosen.items() if training_data(fit, fits, train) is None]
+    if without:
+        return (
+            "an ELBO is of training data, which a loaded fit has not; give the same data as it was trained on as "
+            f"compare(train=...): {', '.join(map(repr, without))}"
+        )
+    first, *others = chosen
+    for other in others:
+        reason = _pair(first, chosen[first], other, chosen[other], fits, train)
+        if reason:
+            return reason
+    return ""
+
+
+def training_data(fit: Fit, fits: Mapping[str, Any], train: Dataset | None) -> Dataset | None:
+    """What a fit was trained on: its own data, or for a loaded one those of `train` or of another fit that are the same."""
+    if fit.data is not None:
+        return fit.data
+    others = [other.data for other in fits.values() if isinstance(other, Fit)]
+    known = [data for data in (train, *others) if data is not None]
+    if fit.fingerprint is None:  # an own Fit, or one of before fits recorded it: the user's word is all there is
+        return train
+    return next((data for data in known if data.fingerprint == fit.fingerprint), None)
+
+
+def _pair(name: str, one: Fit, other_name: str, other: Fit, fits: Mapping[str, Any], train: Dataset | None) -> str:
+    ours, theirs = training_data(one, fits, train), training_data(other, fits, train)
+    assert ours is not None
+    assert theirs is not None
+    if ours.fingerprint != theirs.fingerprint:
+        return f"the ELBOs of {name!r} and {other_name!r} are of different data"
+    mine, its = _left_out(one, ours), _left_out(other, theirs)
+    if _agree(mine, its):
+        return ""
+    a, b = _difference(mine, its), _difference(its, mine)
+    return f"the ELBO of {name!r} is {a}, that of {other_name!r} {b}: their difference means nothing"
+
+
+def _left_out(fit: Fit, data: Dataset) -> list[LeftOut]:
+    """What the factors leave out, sites with the same convention added up; the mean over the members of an ensemble."""
+    few = data if not isinstance(fit.model, NetworkModel) or mixes_examples(fit.model, data.x) else data.first(1)
+    x, y = mapped(lambda part: part.to(fit.device), few.x), few.y.to(fit.device)
+    with seeded(0, fit.device), evaluating(fit.model, fit.guide):
+        members = site_factors(fit.model, fit.guide, x, y)
+    found: dict[tuple[Any, ...], LeftOut] = {}
+    for factors in members:
+        for site, factor in factors.items():
+            if factor.convention.kind == EXACT.kind:
+                continue
+            what, count, unit = _of_site(factor)
+            before = found.get(what, LeftOut(what, 0.0, unit, str(factor.convention), site))
+            found[what] = before._replace(number=before.number + count / len(members))
+    return sorted(found.values(), key=lambda entry: entry.convention)
+
+
+def _of_site(factor: Factor) -> tuple[tuple[Any, ...], int, str]:
+    """What must agree, the number of weights or units, and what they are."""
+    q, convention = _unwrapped(factor.q), factor.convention
+    count = (q.batch_shape + q.event_shape).numel()
+    if convention in (ATOMS, POINT):  # one constant
+        return ("theta -> 0",), count, "weights"
+    if isinstance(q, CorrelatedNormal):
+        return (convention, "units"), (q.batch_shape + q.noise_shape).numel(), "units"
+    if isinstance(q, Pushforward):
+        own = (q.g, q.noise, q.regularizer)
+        return (convention, *map(id, own), tuple(q.event_shape)), count, f"weights by {_name(q.regularizer)}"
+    return (convention, "weights"), count, "weights"
+
+
+def _unwrapped(q: Any) -> Any:
+    """The posterior within a lazy weight's or a masked distribution."""
+    return getattr(q, "law", q)
+
+
+def _agree(ours: list[LeftOut], theirs: list[LeftOut]) -> bool:
+    return {entry.key for entry in ours} == {entry.key for entry in theirs}
+
+
+def _difference(ours: list[LeftOut], theirs: list[LeftOut]) -> str:
+    """The first entry that the other has not, in words."""
+    known = {entry.key for entry in theirs}
+    for entry in [*(entry for entry in ours if entry.key not in known), *ours]:
+        return f"{entry.convention}, of {entry.number:g} {entry.unit}, at {entry.site!r}"
+    return str(EXACT)
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)

@@ -1,0 +1,1 @@
+"""The table of divergences, and where the rational approximations in it come from."""

@@ -1,0 +1,121 @@
+"""The table of divergences: every posterior against every prior, how far each number can be trusted, and a check of it.
+
+``python -m pyrodrop.analysis.divergences.table``. For pairs with two densities the registered number is compared with Monte
+Carlo, in standard errors, after taking out the constant of an improper prior; at theta = 0 the density of q is its masks'
+probability, which leaves out the same constant. Refused pairs say why.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from rich.table import Table
+from torch import Tensor
+from torch.distributions import Distribution, kl_divergence
+
+from pyrodrop import priors
+from pyrodrop.analysis.reports.console import console
+from pyrodrop.devices import seeded
+from pyrodrop.distributions import (
+    BernoulliMixture,
+    CorrelatedNormal,
+    LowRankNormal,
+    MultiplicativeNormal,
+    RelaxedBernoulliMixture,
+)
+from pyrodrop.divergences import NoDivergence, convention, divergence
+
+SHAPE, DRAWS = (3, 4), 100_000
+EULER = 0.5772156649015329
+# What takes E[ln q + ln |w|] to zero at alpha -> infinity, a weight.
+LOG_UNIFORM_CONSTANT = math.log(2 * math.pi * math.e) / 2 + (EULER + math.log(2)) / 2
+
+
+def posteriors() -> dict[str, Distribution]:
+    """One of each law, over a weight of 3 x 4 in float64."""
+    m = torch.randn(SHAPE).double()
+    return {
+        "Bernoulli, theta = 0": BernoulliMixture(m, 0.3),
+        "Bernoulli, theta > 0": BernoulliMixture(m, 0.3, 0.3),
+        "DropConnect, theta > 0": BernoulliMixture(m, 0.3, 0.3, per="weight"),
+        "concrete": RelaxedBernoulliMixture(m, torch.tensor(-1.0).double()),
+        "Gaussian A": CorrelatedNormal(m, -1.0),
+        "Gaussian B, sparse": MultiplicativeNormal(m, -1.0),
+        "mean field": dist.Normal(m, 0.5).to_event(2),
+        "low rank": LowRankNormal(m, 0.3 * torch.randn(12, 2).double(), torch.full((12,), 0.2).double()),
+    }
+
+
+def prior_laws() -> dict[str, Distribution]:
+    """One of each prior without hyperparameters; those with are Gaussian given them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", priors.ImproperPrior)
+        made: dict[str, Callable[..., Any]] = {
+            "Gaussian": priors.Gaussian(0.7).expand,
+            "log-uniform": priors.LogUniform().expand,
+            "(Molchanov's fit)": priors.LogUniform("molchanov").expand,
+            "truncated": priors.TruncatedLogUniform().expand,
+            "ARD": priors.ARD().expand,
+            "ARD by input": priors.ARD("input").expand,
+            "Laplace": priors.Laplace().expand,
+            "Student t": priors.StudentT().expand,
+            "mixture": priors.ScaleMixture().expand,
+        }
+    like = torch.zeros(1).double()
+    return {name: expand(*SHAPE, like=like) for name, expand in made.items()}
+
+
+def cell(q: Any, p: Any) -> str:
+    """Tag and measured error of a pair."""
+    value: Tensor = q.sample()
+    try:
+        number = divergence(q, p, value)
+    except NoDivergence:
+        return "refused"
+    tag = convention(q, p).kind.replace("_", " ")
+    try:
+        kl_divergence(q, p)
+    except NotImplementedError:
+        return f"Monte Carlo ({tag})"
+    try:
+        draws = q.sample((DRAWS,))
+        ratio = q.log_prob(draws) - p.log_prob(draws)
+    except NotImplementedError:
+        return tag
+    if not bool(torch.isfinite(ratio).all()) or isinstance(q, RelaxedBernoulliMixture):  # its draws have other weights
+        return tag
+    if hasattr(getattr(p, "base_dist", p), "kl"):
+        ratio = ratio + LOG_UNIFORM_CONSTANT * value.numel()
+    se = float(ratio.std()) / math.sqrt(DRAWS)
+    return f"{tag} ({float(number - ratio.mean()) / se:+.1f} s.e.)"
+
+
+def main() -> None:
+    """Print the table, and the reasons of the refusals."""
+    with seeded(0, torch.device("cpu")):
+        rows, columns = posteriors(), prior_laws()
+        table = Table(title="KL(posterior || prior): trust, and distance from Monte Carlo", show_lines=True)
+        table.add_column("posterior")
+        for name in columns:
+            table.add_column(name)
+        reasons: dict[str, None] = {}
+        for name, q in rows.items():
+            table.add_row(name, *(cell(q, p) for p in columns.values()))
+            for p in columns.values():
+                try:
+                    divergence(q, p, q.sample())
+                except NoDivergence as error:
+                    reasons.setdefault(str(error).split(": ", 1)[1])
+    console().print(table)
+    print("refused:")
+    for reason in reasons:
+        print(f"  - {reason}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""Mauna Loa CO2: dropout beside Gaussian processes."""
+
+from pyrodrop.analysis.experiments.co2.experiment import run
+
+__all__ = ["run"]

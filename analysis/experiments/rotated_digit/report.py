@@ -1,0 +1,170 @@
+"""How the rotated digit is shown: two tables and a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.table import Table
+from torch import Tensor
+
+from pyrodrop.analysis.reports.console import console
+from pyrodrop.files import whole
+
+CLASSES = (1, 5, 7)  # that the paper's figure shows
+COLORS = ("#2166ac", "#1b7837", "#b2182b")
+_INNER = (0.05, 0.95)  # quantiles of a class's softmax inputs, its spread
+
+
+@dataclass(frozen=True)
+class Turned:
+    """One digit at A angles as S networks see it.
+
+    Attributes:
+        images: ``[A, 28, 28]``.
+        degrees: ``[A]``.
+        logits: what goes into the softmax, ``[S, A, 10]``.
+        entropy, information: of the label, in nats, ``[A]``.
+    """
+
+    images: Tensor
+    degrees: Tensor
+    logits: Tensor
+    entropy: Tensor
+    information: Tensor
+
+    @property
+    def probabilities(self) -> Tensor:
+        """What comes out of the softmax, ``[S, A, 10]``."""
+        return self.logits.softmax(-1)
+
+    @property
+    def called(self) -> list[int]:
+        """The class of largest mean probability at each angle."""
+        return self.probabilities.mean(0).argmax(-1).tolist()
+
+    def crosses(self) -> list[bool]:
+        """Whether at an angle the spreads of the two likeliest classes' inputs, 5 % to 95 % of the networks, overlap."""
+        low, high = (self.logits.quantile(q, 0) for q in _INNER)
+        top = self.probabilities.mean(0).topk(2, -1).indices
+        return (low.gather(1, top[:, :1]) < high.gather(1, top[:, 1:])).flatten().tolist()
+
+    def table(self) -> dict[str, dict[str, Any]]:
+        """By angle: the class, the spreads that cross, entropy, information, and the three classes' mean and sd."""
+        p, crosses, rows = self.probabilities, self.crosses(), {}
+        for a, angle in enumerate(self.degrees.tolist()):
+            row: dict[str, Any] = {"class": self.called[a], "crosses": crosses[a]}
+            row |= {"entropy": float(self.entropy[a]), "mutual_information": float(self.information[a])}
+            for c in CLASSES:
+                row |= {f"p({c})": float(p[:, a, c].mean()), f"sd_p({c})": float(p[:, a, c].std())}
+            rows[f"{angle:.1f}"] = row
+        return rows
+
+
+def print_tables(content: Mapping[str, Any], published: Sequence[int]) -> None:
+    """The angles, and the test set."""
+    settings, screen = content["settings"], console()
+    title = f"a 1 turned, {settings['posterior']}, {settings['steps']:,} steps, {settings['draws']} networks"
+    table = Table(title=title, caption="all: mean over every 1 of the test set; entropies in nats")
+    rows = content["angles"]
+    names = list(next(iter(rows.values())))
+    for header in ("angle", "class, published", *names[1:]):
+        table.add_column(header.replace("_", " "), justify="right")
+    for (angle, row), theirs in zip(rows.items(), published, strict=True):
+        cells = [f"{v:.3f}" if isinstance(v, float) else "yes" if v is True else "" for v in list(row.values())[1:]]
+        table.add_row(angle, f"{row['class']}, {theirs}", *cells)
+    screen.print(table)
+    test = Table(title="10,000 test digits", caption=_difference(content["difference"]), caption_justify="left")
+    test.add_column("prediction")
+    names = list(dict.fromkeys(key for row in content["scores"].values() for key in row))
+    for name in (*names, "AUROC, turned"):
+        test.add_column(name.replace("_", " "), justify="right")
+    for name, row in content["scores"].items():
+        test.add_row(name, *(f"{row[key]:.4f}" for key in names), f"{content['auroc']['mean'][name]:.4f}")
+    screen.print(test)
+    for fact, holds in content["facts"].items():
+        print(f"  {'yes' if holds else 'NO '}  {fact}")
+
+
+def _difference(difference: Mapping[str, Mapping[str, float]]) -> str | None:
+    """The differences in words; None where nothing was compared."""
+    if not difference:
+        return None
+    parts = (f"{name} {row['difference']:+.5f} ± {row['se']:.5f}" for name, row in difference.items())
+    return "second less first, with the s.e. over the test set's digits: " + ", ".join(parts)
+
+
+def draw(path: Path, shown: Turned, content: Mapping[str, Any]) -> None:
+    """The digit, softmax inputs and outputs, entropies, and how well they tell turned digits."""
+    style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(11, 7.4), layout="constrained")
+        panels = figure.subplot_mosaic([["input", "output"], ["entropy", "auroc"]])
+        for name, values, label in (
+            ("input", shown.logits, "softmax input"),
+            ("output", shown.probabilities, "softmax output"),
+        ):
+            _scatter(panels[name], values, shown, label)
+            panels[name].legend(
+                frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, markerscale=4, borderpad=0
+            )
+        panels["output"].set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+        _entropies(panels["entropy"], shown, content["angles"])
+        _auroc(panels["auroc"], content["auroc"])
+        for axes in panels.values():
+            axes.set_xticks(shown.degrees.tolist(), [f"{angle:.0f}" for angle in shown.degrees.tolist()])
+            axes.set_xlim(-9, 189)
+            axes.set_xlabel("degrees turned")
+        with whole(path) as part:
+            figure.savefig(part, dpi=110, format="png")
+
+
+def _scatter(axes: Axes, values: Tensor, shown: Turned, label: str) -> None:
+    """A dot a network, the classes side by side at every angle, and the digit above."""
+    generator = torch.Generator().manual_seed(0)
+    for place, (c, color) in enumerate(zip(CLASSES, COLORS, strict=True)):
+        for a, angle in enumerate(shown.degrees.tolist()):
+            jitter = 3 * (torch.rand(len(values), generator=generator) - 0.5)
+            x = angle + 4 * (place - 1) + jitter
+            title = f"class {c}" if a == 0 else None
+            axes.scatter(x, values[:, a, c], s=5, color=color, alpha=0.5, linewidths=0, label=title)
+    axes.set_ylabel(label)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.22 * (high - low))
+    for image, angle in zip(shown.images, shown.degrees.tolist(), strict=True):
+        inset = axes.inset_axes(
+            (angle - 7, high + 0.08 * (high - low), 14, 0.13 * (high - low)), transform=axes.transData
+        )
+        inset.imshow(image, cmap="gray_r", aspect="auto")
+        inset.axis("off")
+
+
+def _entropies(axes: Axes, shown: Turned, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Of this digit, and the means over all of its class."""
+    degrees = shown.degrees.tolist()
+    axes.plot(degrees, shown.entropy, "o-", color="#222222", markersize=4, label="entropy H[y]")
+    axes.plot(degrees, shown.information, "s-", color="#b2182b", markersize=4, label="mutual information I[y; f]")
+    for key, color in (("all_entropy", "#222222"), ("all_mutual_information", "#b2182b")):
+        axes.plot(degrees, [row[key] for row in rows.values()], ":", color=color)
+    axes.plot([], [], ":", color="#7f7f7f", label="means over all ones of the test set")
+    axes.set_ylabel("nats")
+    axes.set_ylim(0, 1.3 * axes.get_ylim()[1])
+    axes.legend(frameon=False, loc="upper right")
+
+
+def _auroc(axes: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
+    """Entropy as a score of turned digits."""
+    angles = [name for name in rows if name != "mean"]
+    for name, color in zip(rows["mean"], ("#7f7f7f", "#2166ac"), strict=False):
+        axes.plot(
+            [float(a) for a in angles], [rows[a][name] for a in angles], "o-", color=color, markersize=4, label=name
+        )
+    axes.set_ylabel("AUROC of the entropy, turned digits against upright")
+    axes.axhline(0.5, color="#bbbbbb", linewidth=0.8)
+    axes.legend(frameon=False)

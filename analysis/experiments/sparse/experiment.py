@@ -1,0 +1,182 @@
+"""Sparse networks on MNIST (Molchanov, Ashukha & Vetrov 2017, table 1; Kharitonov, Molchanov & Vetrov 2018).
+
+A network is trained under sparse variational dropout or ARD and looked at after every epoch; in the end the weights of
+log alpha >= 3 are cut off, units without weights removed, and what is left is measured beside the dense network. Sparsity is
+recorded from the epoch on in which the divergence's weight has reached 1: before that it means nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from pyrodrop import zoo
+from pyrodrop.analysis.experiments.sparse.figure import draw_progress, draw_weights
+from pyrodrop.analysis.experiments.sparse.published import published, published_rows
+from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.compression import compressed_steps, write_network
+from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncut_weights
+from pyrodrop.data import Dataset, mnist
+from pyrodrop.devices import resolve
+from pyrodrop.files import writable_folder, write_json
+from pyrodrop.training.fitted import Fit
+from pyrodrop.zoo.sparse import BATCH, THRESHOLD, Method, Net, Recipe, training
+
+_ROWS = 2000  # digits whose activations are held at a time
+
+
+def run(
+    *,
+    net: Net = "lenet-300-100",
+    method: Method = "sparse",
+    recipe: Recipe = "molchanov2017",
+    epochs: int | None = None,
+    digits: int = 60_000,
+    device: str = "auto",
+    seed: int = 0,
+    out: Path = Path("runs/sparse"),
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train, cut, compress, and print the table beside the published one.
+
+    Args:
+        net: lenet-300-100 or lenet-5.
+        method: sparse (log-uniform prior) or ard.
+        recipe: whose settings, molchanov2017 or deepbayes2019.
+        epochs: fewer than the recipe's, for a shorter run; its own if not given.
+        digits: training digits to use, all 60,000 if not given.
+        device: auto, cpu, cuda, cuda:1 ...
+        seed: of initial weights, minibatches and noise.
+        out: folder of results.json, progress.png, weights.png, fit.safetensors and compressed.safetensors. A run that was
+            broken off goes on from training.safetensors there.
+        quiet: show no progress.
+
+    Returns:
+        What is written to results.json.
+    """
+    entry = zoo.entry(f"{method}/{net}-{recipe}")
+    folder, where = writable_folder(out), resolve(device)
+    data = mnist(flat=net == "lenet-300-100", progress=not quiet)
+    train = data.train.first(digits)
+    settings = training(train, net=net, recipe=recipe, epochs=epochs)
+    checkpoint = folder / "training.safetensors"
+    log = EpochLog(folder / "epochs.json", data.test, goes_on=checkpoint.exists())
+    fit = entry.fit(
+        train, seed=seed, device=where, progress=False if quiet else None, after_epoch=log,
+        checkpoint=checkpoint, checkpoint_every=5 * -(-len(train) // BATCH), **settings,
+    )  # fmt: skip
+    fit.save(folder / "fit.safetensors")
+    report = fit.compression_report(data.test, THRESHOLD)
+    write_network(folder / "compressed.safetensors", compressed_steps(fit.model, fit.guide, threshold=THRESHOLD))
+    content = {
+        "name": entry.name,
+        "result": summary(fit, data.test, log),
+        "compressed": report.record(),
+        "published": published_rows(net),
+        "epochs": log.rows,
+        "settings": {**fit.settings, "epochs": len(log.rows), "threshold": THRESHOLD, "recipe": recipe},
+        "versions": versions(),
+        "processor": processor(),
+    }
+    write_json(folder / "results.json", content)
+    draw_progress(folder / "progress.png", log.rows, fit.guide.sites, published(net, method, recipe))  # type: ignore[attr-defined]
+    draw_weights(folder / "weights.png", kept_weights(fit.guide, THRESHOLD))
+    _print(content)
+    console().print(report)
+    print(f"figures: {folder / 'progress.png'}, {folder / 'weights.png'}\nresults: {folder / 'results.json'}")
+    return content
+
+
+class EpochLog:
+    """What was measured after every epoch, kept in a file beside the checkpoint.
+
+    Attributes:
+        rows: one an epoch: error and error_dense (with nothing cut), nll and kl (means over the epoch's steps, in nats for
+            all digits), kl_weight, seconds; from a weight of 1 on also sparsity by site and compression, before None.
+    """
+
+    def __init__(self, path: Path, test: Dataset, *, goes_on: bool) -> None:
+        self.path, self.test = path, test
+        kept = goes_on and path.exists()
+        self.rows: list[dict[str, Any]] = json.loads(path.read_text())["epochs"] if kept else []
+        self._clock = time.perf_counter()
+
+    def __call__(self, fit: Fit, epochs: int) -> None:
+        now = time.perf_counter()
+        seconds, self._clock = now - self._clock, now
+        if len(self.rows) >= epochs and self.rows[epochs - 1]["epoch"] == epochs:
+            self.rows = self.rows[:epochs]  # gone on from a checkpoint: later ones are made again
+            return
+        steps = fit.history[-(len(fit.history) // epochs) :].double()
+        whole = float(steps[-1, 2]) >= 1
+        mask = keep_mask(fit.guide, THRESHOLD)
+        row = {
+            "epoch": epochs,
+            "error": error(fit, kept_weights(fit.guide, THRESHOLD), self.test),
+            "error_dense": error(fit, uncut_weights(fit.guide), self.test),
+            "nll": float(steps[:, 0].mean()),
+            "kl": float(steps[:, 1].mean()),
+            "kl_weight": float(steps[-1, 2]),
+            "sparsity": {n: 1 - float(m.double().mean()) for n, m in mask.items()} if whole else None,
+            "compression": compression(mask) if whole else None,
+            "seconds": seconds,
+        }
+        self.rows = [*self.rows[: epochs - 1], row]
+        write_json(self.path, {"epochs": self.rows})
+        self._clock = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Time of training, compilation included and looking left out."""
+        return float(sum(row["seconds"] for row in self.rows))
+
+
+def error(fit: Fit, weights: dict[str, torch.Tensor], data: Dataset) -> float:
+    """Share of digits that the network with these weights gets wrong."""
+    model: Any = fit.model
+    wrong = 0
+    with torch.no_grad():
+        for x, y in zip(data.x.split(_ROWS), data.y.split(_ROWS), strict=True):
+            wrong += int((model.outputs(weights, x.to(fit.device)).argmax(-1).cpu() != y).sum())
+    return wrong / len(data)
+
+
+def summary(fit: Fit, test: Dataset, log: EpochLog) -> dict[str, Any]:
+    """The last epoch's row as the result, with the time of all."""
+    last = log.rows[-1]
+    keys = ("error", "error_dense", "sparsity", "compression", "nll", "kl")
+    return {key: last[key] for key in keys} | {"seconds": log.seconds}
+
+
+def _print(content: dict[str, Any]) -> None:
+    table = Table(
+        title=f"{content['name']}, {content['settings']['epochs']} epochs, seed {content['settings']['seed']}"
+    )
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "error %": lambda row: _percent(row["error"], 2),
+        "sparsity by layer %": lambda row: (
+            " / ".join(_percent(s, 1) for s in row["sparsity"]) if row["sparsity"] else "-"
+        ),
+        "compression": lambda row: "-" if row["compression"] is None else f"{row['compression']:.1f}x",
+        "minutes": lambda row: f"{row['seconds'] / 60:.1f}" if row.get("seconds") else "",
+    }
+    table.add_column("network", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right")
+    result = content["result"]
+    ours = {**result, "sparsity": list(result["sparsity"].values())}
+    dense = {"error": result["error_dense"], "sparsity": None, "compression": 1.0}
+    rows = {"ours, nothing cut": dense, "ours": ours, **{row["method"]: row for row in content["published"]}}
+    for name, row in rows.items():
+        table.add_row(name, *(cell(row) for cell in columns.values()), style="bold" if name == "ours" else "")
+    console().print(table)
+
+
+def _percent(share: float | None, digits: int) -> str:
+    return "-" if share is None else f"{100 * share:.{digits}f}"

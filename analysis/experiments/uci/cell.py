@@ -1,0 +1,206 @@
+"""One cell of the UCI table: a posterior on all splits of a set.
+
+    validation   train on the first 80 % of every training split, at every point of the grid; log density of the last 20 %
+    choice       of every split, the point of the largest mean log density
+    test         train on the whole training split; RMSE of the mean of T functions and mean log density of the test split
+
+A protocol without a grid tests its one point. Everything a cell needs to go on from is written after each fit, whole or not
+at all, so one that was killed ends with the numbers of one that was not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pyrodrop.analysis.experiments.uci.columns import COLUMNS
+from pyrodrop.analysis.experiments.uci.plan import Noise, Part, Penalty, Plan, Posterior, Precision
+from pyrodrop.analysis.experiments.uci.process import PROCESSES
+from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, SETTINGS, VALIDATION, Point
+from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.data import Dataset, Splits, uci
+from pyrodrop.data.splits import standardized
+from pyrodrop.files import write_json
+from pyrodrop.metrics import rmse
+from pyrodrop.prediction.prediction import Predicts
+
+POSTERIORS: Mapping[str, Posterior] = {**COLUMNS, **PROCESSES}
+_HELD = 4_000_000  # function values at a time
+_TEST_SEED = 100_000  # added to the seed where the trainings for the test begin
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What decides a cell's numbers."""
+
+    data: str
+    guide: str
+    protocol: str
+    precision: Precision
+    penalty: Penalty
+    splits: int
+    seed: int
+
+    @property
+    def column(self) -> Posterior:
+        return POSTERIORS[self.guide]
+
+    @property
+    def noise(self) -> Noise:
+        """What the noise is; a ValueError if this posterior cannot have it."""
+        noises = self.column.noises
+        if self.precision != "auto" and self.precision not in noises:
+            raise ValueError(f"precision of {self.guide} is auto or {', '.join(noises)}; got {self.precision}")
+        return noises[0] if self.precision == "auto" else self.precision
+
+    def file(self, folder: Path) -> Path:
+        """Where its results are."""
+        return folder / f"{self.data}-{self.guide}.json"
+
+    def plan(self, device: torch.device) -> Plan:
+        protocol, hidden = PROTOCOLS[self.protocol], SETTINGS[self.data].hidden
+        return Plan(protocol.epochs(self.data), protocol.batch, hidden, self.noise, self.penalty, self.seed, device)
+
+    def points(self) -> list[Point]:
+        """The grid."""
+        protocol, fixed = PROTOCOLS[self.protocol], self.noise == "grid"
+        return protocol.points(self.data, fixed_precision=fixed, with_rate=self.column.with_rate)
+
+
+def load(cell: Cell, folder: Path) -> dict[str, Any] | None:
+    """The results of a cell, None if there are none; a ValueError if they are of other settings."""
+    return _read(cell.file(folder), cell)
+
+
+def run_cell(cell: Cell, folder: Path, device: torch.device, progress: bool | None) -> dict[str, Any]:
+    """Train, choose, test, and write ``SET-GUIDE.json``; what of that is already there is not done again."""
+    done = load(cell, folder)
+    if done is not None:
+        return done
+    table, points, plan = uci(cell.data), cell.points(), cell.plan(device)
+    numbers = range(cell.splits)
+    validation: list[float] = []
+    begun = cell.file(folder).with_suffix(".validation.json")
+    if len(points) > 1:
+        validation, spent = _validate(cell, table, points, plan, begun, progress)
+    else:
+        spent = 0.0
+    chosen = [_best(validation[len(points) * s : len(points) * (s + 1)]) if validation else 0 for s in numbers]
+    start = time.perf_counter()
+    splits = [table[s] for s in numbers]
+    parts = [Part(split.train, points[c]) for split, c in zip(splits, chosen, strict=True)]
+    scores = _scores(
+        cell, parts, [split.test for split in splits], replace(plan, seed=plan.seed + _TEST_SEED), progress
+    )
+    for number, score in enumerate(scores):
+        if score is None:
+            raise FloatingPointError(f"the loss of {cell.guide} on split {number} of {cell.data} stopped being finite")
+    content = {
+        "cell": asdict(cell),
+        "points": [asdict(point) for point in points],
+        "validation": [validation[s :: len(points)] for s in range(len(points))] if validation else None,
+        "chosen": chosen,
+        "rmse": [score[0] for score in scores if score],
+        "log_density": [score[1] for score in scores if score],
+        "plan": {
+            "epochs": plan.epochs,
+            "batch": plan.batch,
+            "hidden": plan.hidden,
+            "precision": plan.precision,
+            "draws": _draws(cell),
+        },
+        "seconds": spent + time.perf_counter() - start,
+        "versions": versions(),
+        "machine": {"processor": processor(), "device": device.type, "threads": torch.get_num_threads()},
+    }
+    write_json(cell.file(folder), content)
+    begun.unlink(missing_ok=True)
+    return content
+
+
+def _validate(
+    cell: Cell, table: Splits, points: Sequence[Point], plan: Plan, file: Path, progress: bool | None
+) -> tuple[list[float], float]:
+    """Validation log densities by split and point, and the seconds they took; -inf where training failed."""
+    kept = _read(file, cell) or {"log_density": [], "seconds": 0.0}
+    found = [-math.inf if value is None else value for value in kept["log_density"]]
+    halves = [divided(table, split) for split in range(cell.splits)]
+    parts = [Part(train, point) for train, _ in halves for point in points]
+    held_out = [test for _, test in halves for _ in points]
+    size = cell.column.at_once(len(parts[0].train), plan)
+    spent = kept["seconds"]
+    while len(found) < len(parts):
+        start = time.perf_counter()
+        group = slice(len(found), len(found) + size)
+        scores = _scores(cell, parts[group], held_out[group], plan, progress, len(found))
+        found += [-math.inf if score is None else score[1] for score in scores]
+        spent += time.perf_counter() - start
+        values = [None if value == -math.inf else value for value in found]
+        write_json(file, {"cell": asdict(cell), "log_density": values, "seconds": spent})
+    return found, spent
+
+
+def divided(table: Splits, split: int) -> tuple[Dataset, Dataset]:
+    """The training rows of a split in two: the last 20 % validate, standardised by the others."""
+    rows = table.rows[split][0]
+    first = int((1 - VALIDATION) * len(rows))
+    train = standardized(table.x[rows[:first]], table.y[rows[:first]], f"split {split} of {table.name}")
+    x, y = table.x[rows[first:]].float(), table.y[rows[first:]].float()
+    return train, Dataset(x, y, inputs=train.inputs, targets=train.targets)
+
+
+def _scores(
+    cell: Cell, parts: Sequence[Part], tests: Sequence[Dataset], plan: Plan, progress: bool | None, first: int = 0
+) -> list[tuple[float, float] | None]:
+    """Train all parts, as many at once as is sensible, and score each; None for one that failed."""
+    size = cell.column.at_once(len(parts[0].train), plan)
+    found: list[tuple[float, float] | None] = []
+    for begin in range(0, len(parts), size):
+        group = parts[begin : begin + size]
+        predictors = cell.column.predictors(group, plan, first + begin, progress)
+        for number, (predictor, test) in enumerate(zip(predictors, tests[begin : begin + size], strict=True)):
+            seed = plan.seed + first + begin + number
+            found.append(None if predictor is None else score(predictor, test, _draws(cell), seed))
+    return found
+
+
+def score(predictor: Predicts, test: Dataset, draws: int, seed: int) -> tuple[float, float]:
+    """RMSE of the mean of `draws` functions and mean log density, in raw units; rows in chunks that fit into memory."""
+    means, densities = [], []
+    for rows in torch.arange(len(test)).split(max(1, _HELD // draws)):
+        prediction = predictor.predict(test.x[rows], draws, seed=seed)
+        means.append(prediction.mean)
+        densities.append(prediction.log_density(test.y[rows]).double())
+    return rmse(torch.cat(means), test.y), float(torch.cat(densities).mean())
+
+
+def _draws(cell: Cell) -> int:
+    return cell.column.draws(PROTOCOLS[cell.protocol])
+
+
+def _best(values: Sequence[float]) -> int:
+    """Number of the largest; a FloatingPointError if every training failed."""
+    best = max(range(len(values)), key=values.__getitem__)
+    if values[best] == -math.inf:
+        raise FloatingPointError("no point of the grid could be trained: every loss stopped being finite")
+    return best
+
+
+def _read(path: Path, cell: Cell) -> dict[str, Any] | None:
+    """What a run of these settings wrote there."""
+    if not path.exists():
+        return None
+    content: dict[str, Any] = json.loads(path.read_text())
+    found = content.get("cell")
+    if found != asdict(cell):
+        raise ValueError(
+            f"{path} has results of other settings ({found}) than these ({asdict(cell)}); choose another folder by --out"
+        )
+    return content

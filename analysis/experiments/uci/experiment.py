@@ -1,0 +1,107 @@
+"""The UCI regression table (Gal & Ghahramani 2016, table 1, and its re-run of 2018), for MC dropout and other posteriors.
+
+A cell is a posterior on all splits of a set; all splits and grid points are one replicated fit. Cells run side by side, one
+thread each, and are kept as they are done: run the same command again to go on.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from pyrodrop.analysis.experiments.parallel import train_each
+from pyrodrop.analysis.experiments.uci.cell import POSTERIORS, Cell, load, run_cell
+from pyrodrop.analysis.experiments.uci.plan import Penalty, Precision
+from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, SETTINGS, chosen_sets
+from pyrodrop.analysis.experiments.uci.table import markdown, page
+from pyrodrop.analysis.reports.console import console
+from pyrodrop.data import uci
+from pyrodrop.devices import resolve
+from pyrodrop.files import whole, writable_folder
+from pyrodrop.names import known
+
+
+def run(
+    *,
+    data: list[str] | None = None,
+    guides: list[str] | None = None,
+    protocol: Literal["gal2016", "gal2018", "quick"] = "quick",
+    precision: Precision = "auto",
+    penalty: Penalty = "released",
+    splits: int | None = None,
+    device: str = "auto",
+    seed: int = 0,
+    out: Path | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Make the table, or what is missing of it, and print it beside the published one.
+
+    Args:
+        data: sets: boston, concrete, energy, kin8nm, naval, power, protein, wine, yacht, year; small for the five that
+            take minutes, all for the nine. Small if left out.
+        guides: posteriors: bernoulli, mean-field, variational-a, variational-b, sparse, ard, concrete, ensemble, gp, nngp;
+            bernoulli if left out.
+        protocol: quick and gal2016 train 400 epochs with published settings; gal2018 4,000, and searches.
+        precision: of the noise: from the published grid, learned or heteroscedastic; auto is each posterior's own.
+        penalty: of the weights of MC dropout: what the released code minimises, or the paper's.
+        splits: the first so many; all if left out.
+        device: auto, cpu, cuda, cuda:1 ...
+        seed: of initial weights, minibatches, noise and draws.
+        out: folder of the cells and of table.md and table.html; runs/uci-PROTOCOL if left out.
+        quiet: show no progress, only the table.
+
+    Returns:
+        The cells of the folder, by set and guide: those of earlier runs stay in the table.
+    """
+    names = chosen_sets(data or ["small"])
+    columns = [known(guide, POSTERIORS, "posterior of the UCI table") for guide in guides or ["bernoulli"]]
+    if splits is not None and splits < 1:
+        raise ValueError(f"splits is how many of the published splits to take and must be at least 1; got {splits}")
+    folder = writable_folder(out or Path("runs") / f"uci-{protocol}")
+    where = resolve(device)
+    cells = {}
+    for name in names:
+        count = min(splits or len(uci(name)), len(uci(name)))  # which also says early what file is missing
+        for column in columns:
+            cell = Cell(name, column, protocol, precision, penalty, count, seed)
+            cell.points()
+            cells[name, column] = cell
+    missing = {f"{n}/{c}": cell for (n, c), cell in cells.items() if load(cell, folder) is None}
+    order = sorted(missing, key=lambda key: -_work(missing[key]))
+    if len(order) == 1:
+        run_cell(missing[order[0]], folder, where, False if quiet else None)
+    elif order:
+        train_each(_one, order, quiet, device=where, cells=missing, folder=folder)
+    done = _all(folder, protocol)
+    _write(folder, done, PROTOCOLS[protocol].published)
+    return {f"{name}/{column}": content for (name, column), content in done.items()}
+
+
+def _all(folder: Path, protocol: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Every cell of this protocol in the folder, in the order of sets and posteriors."""
+    files = {(name, guide): folder / f"{name}-{guide}.json" for guide in POSTERIORS for name in SETTINGS}
+    contents = {key: json.loads(file.read_text()) for key, file in files.items() if file.exists()}
+    return {key: content for key, content in contents.items() if content["cell"]["protocol"] == protocol}
+
+
+def _one(
+    name: str, *, cells: dict[str, Cell], folder: Path, device: torch.device, progress: bool | None
+) -> dict[str, Any]:
+    return run_cell(cells[name], folder, device, progress)
+
+
+def _work(cell: Cell) -> float:
+    """What a cell costs, roughly: rows passed through networks."""
+    epochs = PROTOCOLS[cell.protocol].epochs(cell.data)
+    return len(uci(cell.data).x) * epochs * cell.splits * len(cell.points()) * SETTINGS[cell.data].hidden
+
+
+def _write(folder: Path, cells: dict[tuple[str, str], dict[str, Any]], published: str) -> None:
+    for file, text in (("table.md", markdown(cells, published)), ("table.html", page(cells, published))):
+        with whole(folder / file) as part:
+            part.write_text(text)
+    console().print(markdown(cells, published), markup=False, highlight=False)
+    print(f"table: {folder / 'table.md'}, {folder / 'table.html'}")

@@ -1,0 +1,76 @@
+"""What a column of the UCI table is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+
+from pyrodrop.analysis.experiments.uci import protocol as uci_protocol
+from pyrodrop.analysis.experiments.uci.protocol import Point
+from pyrodrop.data import Dataset
+from pyrodrop.engines import Name as EngineName
+from pyrodrop.prediction.prediction import Predicts
+
+Penalty = Literal["released", "paper"]
+Noise = Literal["grid", "learned", "heteroscedastic"]
+Precision = Literal["auto", "grid", "learned", "heteroscedastic"]
+
+
+class Part(NamedTuple):
+    """One training of the table: rows, and the point of the grid."""
+
+    train: Dataset
+    point: Point
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all trainings of a cell have in common."""
+
+    epochs: int
+    batch: int
+    hidden: int
+    precision: Noise
+    penalty: Penalty
+    seed: int
+    device: torch.device
+    engine: EngineName = "auto"
+
+
+class Posterior(Protocol):
+    """A column of the table."""
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        ...
+
+    @property
+    def noises(self) -> tuple[Noise, ...]:
+        """What its noise can be; the first is its own choice."""
+        ...
+
+    @property
+    def with_rate(self) -> bool:
+        """Whether it has a drop rate to set."""
+        ...
+
+    def draws(self, protocol: uci_protocol.Protocol) -> int:
+        """How many functions predict."""
+        ...
+
+    def at_once(self, rows: int, plan: Plan) -> int:
+        """How many parts to train in one fit."""
+        ...
+
+    def predictors(
+        self, parts: Sequence[Part], plan: Plan, first: int, progress: bool | None
+    ) -> Sequence[Predicts | None]:
+        """A trained posterior for every part, None for one whose loss was not finite.
+
+        Part number i has the seed ``plan.seed + first + i``, or, where it is made of m networks, its m-th part of as many.
+        """
+        ...

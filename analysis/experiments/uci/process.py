@@ -1,0 +1,74 @@
+"""Gaussian processes as columns of the UCI table: hyperparameters and noise of every split by its evidence.
+
+    gp      squared exponential, a length scale for every input
+    nngp    the infinitely wide network with one hidden layer of ReLU units, biases included
+
+Exact up to 10,000 rows, by inducing points above. They have no grid: nothing is validated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyrodrop import likelihoods, models, priors
+from pyrodrop.analysis.experiments.uci import protocol as uci_protocol
+from pyrodrop.analysis.experiments.uci.plan import Noise, Part, Plan
+from pyrodrop.analysis.gp import GaussianProcess, Start, from_model
+from pyrodrop.data import Dataset
+
+
+@dataclass(frozen=True)
+class Process:
+    """A Gaussian process.
+
+    Attributes:
+        summary: one line.
+        kernel: from the training rows and the plan to `GaussianProcess`' kernel.
+    """
+
+    summary: str
+    kernel: Callable[[Dataset, Plan], str | Start]
+    noises: tuple[Noise, ...] = ("learned",)
+    with_rate: bool = False
+
+    def draws(self, protocol: uci_protocol.Protocol) -> int:
+        """The law of y is known in closed form, so one."""
+        return 1
+
+    def at_once(self, rows: int, plan: Plan) -> int:
+        return 1
+
+    def predictors(self, parts: Sequence[Part], plan: Plan, first: int, progress: bool | None) -> list[GaussianProcess]:
+        return [
+            GaussianProcess(
+                part.train, self.kernel(part.train, plan), seed=plan.seed + first + number, progress=progress
+            )
+            for number, part in enumerate(parts)
+        ]
+
+
+def _network(data: Dataset, plan: Plan) -> Start:
+    """The net of the table with weights of variance one over their fan-in, where the evidence's search begins."""
+    width = data.x.shape[1]
+    assert data.targets is not None
+    model = models.MLP(
+        [width, plan.hidden, 1],
+        prior={
+            "layers.0.weight": priors.Gaussian(1 / math.sqrt(width)),
+            "layers.1.weight": priors.Gaussian(1 / math.sqrt(plan.hidden)),
+        },
+        bias_prior=priors.Gaussian(1.0),
+        likelihood=likelihoods.Gaussian(10 / float(data.targets.scale) ** 2),
+    )
+    model.standardize(data)
+    return from_model(model)
+
+
+PROCESSES = {
+    "gp": Process(
+        "Gaussian process, squared exponential with a length scale an input", lambda *_: "squared-exponential"
+    ),
+    "nngp": Process("Gaussian process of the infinitely wide network", _network),
+}

@@ -1,0 +1,137 @@
+"""How an experiment shows and stores its results."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import xarray as xr
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from pyrodrop.data import Split
+from pyrodrop.files import whole
+from pyrodrop.prediction.prediction import Prediction
+
+_PACKAGES = ("pyrodrop", "pyro-ppl", "torch", "gpytorch", "arviz", "numpy")
+_WIDTH = 150  # of a table where the output is no terminal
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide the numbers."""
+    return {"python": platform.python_version()} | {package: version(package) for package in _PACKAGES}
+
+
+def processor() -> str:
+    """Name of this machine's processor."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
+
+
+def console() -> Console:
+    """Where tables go: as wide as the terminal, or wide where the output is no terminal."""
+    screen = Console()
+    return screen if screen.is_terminal else Console(width=_WIDTH)
+
+
+def print_table(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Mapping[str, Any]) -> None:
+    """The results of a regression experiment, one row a model."""
+    screen = console()
+    table = Table(
+        title=f"{settings['data']}, preset {settings['preset']}, seed {settings['seed']}, {settings['device']}"
+    )
+    table.add_column("model", no_wrap=True)
+    headers = {
+        "ELBO (nats)": _elbo,
+        "convention": lambda row: (row["elbo_convention"] or "").split(" (")[0],
+        "log density": _number("log_density", ".2f"),
+        f"RMSE {unit}": _number("rmse", ".2f"),
+        f"CRPS {unit}": _number("crps", ".2f"),
+        "in 50 %": _number("coverage_50", ".0%"),
+        "in 95 %": _number("coverage_95", ".0%"),
+        "sd last": _number("sd_last_train", ".2f"),
+        "sd far": _number("sd_far", ".2f"),
+        "noise sd": _number("noise_sd", ".2f"),
+        "seconds": _number("seconds", ".1f"),
+    }
+    for header in headers:
+        table.add_column(
+            header, justify="left" if header == "convention" else "right", no_wrap=header.startswith(("ELBO", "conv"))
+        )
+    for name, row in rows.items():
+        table.add_row(name, *(cell(row) for cell in headers.values()))
+    screen.print(table)
+    conventions = sorted({c for row in rows.values() if (c := row["elbo_convention"])})
+    screen.print(
+        "log density, RMSE, CRPS and coverage: held-out observations, means per point. sd: of the function, without the "
+        f"observation noise (noise sd), in {unit}, at the last training point and far out."
+    )
+    screen.print("ELBOs compare only within one convention: " + "; ".join(conventions) + ".\n")
+
+
+def write_draws(
+    path: Path,
+    series: Split,
+    predictions: Mapping[str, tuple[Prediction, Prediction]],
+    curve_x: Tensor,
+    settings: Mapping[str, Any],
+) -> None:
+    """All draws as one netCDF file: a group a model, with the held-out points (`obs_id`) and the curve (`pred_id`).
+
+    Of every held-out observation also its log density and probability integral transform.
+    """
+    about = {"library": "pyrodrop", "data": series.name, "source": series.source, "y_unit": series.y_unit}
+    about |= {key: str(settings[key]) for key in ("preset", "seed", "device")}
+    observed = xr.Dataset(
+        {"y": (("obs_id",), _column(series.train.y))}, coords={"x": (("obs_id",), _column(series.train.x))}
+    )
+    groups = {"observed_data": observed}
+    for name, (held_out, curve) in predictions.items():
+        groups[f"{name}/predictions"] = _group(held_out, series.test.x, "obs_id", series)
+        groups[f"{name}/curve"] = _group(curve, curve_x, "pred_id", series)
+        if series.truth:
+            judged = groups[f"{name}/predictions"]
+            judged["observed"] = (("obs_id",), _column(series.test.y))
+            judged["log_density"] = (("obs_id",), held_out.log_density(series.test.y).double().cpu().numpy())
+            judged["pit"] = (("obs_id",), _column(held_out.cdf(series.test.y)))
+    tree = xr.DataTree.from_dict(groups)
+    tree.attrs.update(about)
+    encoding = {
+        node.path: {str(v): {"zlib": True, "complevel": 3} for v in node.data_vars}
+        for node in tree.subtree
+        if node.data_vars
+    }
+    with whole(path) as part:
+        tree.to_netcdf(part, engine="h5netcdf", encoding=encoding)
+
+
+def _group(prediction: Prediction, x: Tensor, dim: str, series: Split) -> xr.Dataset:
+    dims = ("chain", "draw", dim)
+    data = {
+        "f": (dims, prediction.f[None, ..., 0].float().numpy()),
+        "y": (dims, prediction.y[None, ..., 0].float().numpy()),
+    }
+    group = xr.Dataset(data, coords={"x": ((dim,), _column(x))})
+    group["x"].attrs["units"] = series.x_unit
+    for name in data:
+        group[name].attrs["units"] = series.y_unit
+    return group
+
+
+def _column(values: Tensor) -> Any:
+    return torch.as_tensor(values)[:, 0].cpu().numpy()
+
+
+def _elbo(row: Mapping[str, Any]) -> str:
+    return "-" if row["elbo"] is None else f"{row['elbo']:.0f} ± {row['elbo_se']:.0f}"
+
+
+def _number(key: str, form: str) -> Any:
+    return lambda row: "-" if row[key] is None else format(row[key], form)

@@ -1,0 +1,68 @@
+"""A model card: what an entry of the zoo is, where it comes from, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyrodrop.analysis.reports.console import console
+from pyrodrop.analysis.zoo import references
+from pyrodrop.analysis.zoo.train import load_splits, scores_table
+from pyrodrop.zoo import Entry
+from pyrodrop.zoo.sources import SOURCES
+
+
+def show(entry: Entry) -> None:
+    """Print the card. Data are loaded only for an entry without a reference, which has its recipe."""
+    reference = references.load(entry.name) if references.file(entry.name).is_file() else None
+    recipe = reference["recipe"] if reference else entry.recipe(load_splits(entry, 1)[0].train)
+    screen = console()
+    screen.print(f"[bold]{entry.name}[/bold]  {entry.summary}\n", highlight=False)
+    for title, text in _lines(entry, recipe, reference):
+        screen.print(f"  [bold]{title:<10}[/bold]", text, highlight=False, soft_wrap=True)
+    screen.print()
+    if references.scores(entry.name) or entry.published:
+        screen.print(scores_table("scores", entry, {}))
+
+
+def _lines(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    lines = [
+        ("source", entry.source),
+        ("data", f"{entry.data}: {SOURCES[entry.data].summary}"),
+        ("network", recipe["network"]),
+    ]
+    lines += [("prior" if number == 0 else "", text) for number, text in enumerate(_priors(recipe["prior"]))]
+    lines += [
+        ("posterior", recipe["posterior"]),
+        ("training", ", ".join(f"{name} {value}" for name, value in recipe["training"].items())),
+        ("prediction", f"{entry.draws} draws"),
+    ]
+    run = entry.check
+    parts = [f"{run.steps:,} steps", f"{run.draws} draws"]
+    parts += [f"{count:,} to {what}" for what, count in (("train", run.train), ("test", run.test)) if count]
+    parts += [f"{run.splits} splits"] if run.splits > 1 else []
+    lines.append(("check", ", ".join(parts)))
+    if not entry.published:
+        lines.append(("published", "curves or words alone, no figure of ours to set beside"))
+    if reference is None:
+        return [*lines, ("reference", "none yet")]
+    result, machine = reference["result"], reference["machine"]
+    words = f"no full run: {result}" if isinstance(result, str) else _result(result)
+    versions = ", ".join(f"{name} {reference['versions'][name]}" for name in ("pyrodrop", "pyro-ppl", "torch"))
+    return [*lines, ("reference", f"{words}; {machine['processor']}, {machine['device']}; {versions}")]
+
+
+def _result(result: Mapping[str, Any]) -> str:
+    splits = f"{result['splits']} splits, " if result["splits"] > 1 else ""
+    note = f" ({result['note']})" if "note" in result else ""
+    return f"{splits}seed {result['seed']}, {result['seconds']:.0f} s{note}"
+
+
+def _priors(prior: Mapping[str, str]) -> list[str]:
+    """Weights of one prior in one line."""
+    names: dict[str, list[str]] = {}
+    for name, text in prior.items():
+        names.setdefault(text, []).append(name)
+    if len(names) == 1:
+        return [next(iter(names))]
+    return [f"{text}: {', '.join(of)}" for text, of in names.items()]

@@ -1,0 +1,34 @@
+"""Write references of zoo entries: ``python -m pyrodrop.analysis.zoo.record ENTRY... [--full] [--device cuda]``.
+
+The short runs of ``pyrodrop check`` with several seeds and, with ``--full``, the whole run. Without it a result of the whole
+run that is there already stays, if the entry has not changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from pyrodrop import zoo
+from pyrodrop.analysis.zoo.check import record
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Record every entry named."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pyrodrop.analysis.zoo.record", description="Write references of entries."
+    )
+    parser.add_argument("entries", nargs="+", type=zoo.entry, metavar="ENTRY")
+    parser.add_argument("--full", action="store_true", help="make the whole run too, as published")
+    parser.add_argument("--why", default="", help="why the whole run is not made, in words")
+    parser.add_argument("--seed", type=int, default=0, help="of the whole run")
+    parser.add_argument("--device", default="cpu", help="of the whole run")
+    chosen = parser.parse_args(argv)
+    for entry in chosen.entries:
+        content = record(entry, full=chosen.full, why=chosen.why, seed=chosen.seed, device=chosen.device)
+        result = content["result"]
+        words = result if isinstance(result, str) else f"{result['seconds']:.0f} s"
+        print(f"{entry.name}: {words}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

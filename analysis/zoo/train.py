@@ -1,0 +1,159 @@
+"""An entry of the zoo, trained and scored.
+
+Scores are means over the data's splits: of class labels or of real observations as `pyrodrop.metrics` has them, and
+
+    training_nll    nats an observation      training_kl    nats      means over the last tenth of the steps
+    compression     weights to weights kept, of a posterior that prunes, once its divergence has its full weight
+
+Where a data set has no truth to test, the training observations are scored, under names that say so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch.distributions import Categorical
+
+from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.zoo import references
+from pyrodrop.data import Split
+from pyrodrop.devices import resolve
+from pyrodrop.files import writable_folder, write_json
+from pyrodrop.metrics import classification_scores, regression_scores
+from pyrodrop.training.fitted import Fit
+from pyrodrop.zoo import Entry
+from pyrodrop.zoo.sources import SOURCES
+
+_LONG = 20_000  # steps from which on a run keeps a checkpoint
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run of an entry gave.
+
+    Attributes:
+        fits: one a split.
+        scores: means over the splits.
+        errors: their standard errors; empty for one split.
+        seconds: of training and scoring.
+    """
+
+    fits: Sequence[Fit]
+    scores: dict[str, float]
+    errors: dict[str, float]
+    seconds: float
+
+
+def load_splits(entry: Entry, count: int | None = None) -> list[Split]:
+    """The first `count` splits of an entry's data, all if None."""
+    found = SOURCES[entry.data].load()
+    return [found[number] for number in range(len(found) if count is None else min(count, len(found)))]
+
+
+def measure(
+    entry: Entry, splits: Sequence[Split], *, draws: int | None = None, seed: int = 0, **overrides: Any
+) -> Measured:
+    """Train on every split and score; `overrides` are arguments of `pyrodrop.fit`."""
+    start = time.perf_counter()
+    fits = entry.fit_splits(splits, seed=seed, **overrides)
+    pairs = zip(fits, splits, strict=True)
+    each = [_scores(fit, split, draws or entry.draws, seed + number) for number, (fit, split) in enumerate(pairs)]
+    values = {name: torch.tensor([row[name] for row in each], dtype=torch.float64) for name in each[0]}
+    errors = {name: float(v.std() / len(v) ** 0.5) for name, v in values.items()} if len(each) > 1 else {}
+    means = {name: float(v.mean()) for name, v in values.items()}
+    return Measured(fits, means, errors, time.perf_counter() - start)
+
+
+def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
+    judged = split.test if split.truth else split.train
+    prediction = fit.predict(judged.x, draws, seed=seed)
+    if isinstance(prediction.law, Categorical):
+        found = classification_scores(prediction, judged.y)
+        found = {"error_percent": 100 * (1 - found.pop("accuracy")), **found}
+    else:
+        found = {
+            **regression_scores(prediction, judged.y),
+            "epistemic_sd": float(prediction.spread.square().mean().sqrt()),
+        }
+    if not split.truth:
+        found = {f"train_{name}": value for name, value in found.items()}
+    if callable(keep := getattr(fit.guide, "keep_mask", None)) and float(fit.history[-1, 2]) >= 1:
+        masks = keep().values()
+        found["compression"] = sum(m.numel() for m in masks) / max(1, sum(int(m.sum()) for m in masks))
+    last = fit.history[-max(1, len(fit.history) // 10) :].double().mean(0)
+    return {**found, "training_nll": float(last[0]) / len(split.train), "training_kl": float(last[1])}
+
+
+def run_entry(
+    entry: Entry,
+    *,
+    device: str = "auto",
+    seed: int = 0,
+    steps: int | None = None,
+    out: Path | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train an entry of the zoo, print its scores beside the published ones and the reference, and save the fit.
+
+    Args:
+        entry: which.
+        device: auto, cpu, cuda, cuda:1 ...
+        seed: of initial weights, minibatches, noise and draws.
+        steps: gradient steps; the entry's if not given.
+        out: folder for results.json and fit.safetensors, one a split; runs/NAME if left out.
+        quiet: show no progress.
+
+    Returns:
+        What is written to results.json.
+    """
+    folder, where = writable_folder(out or Path("runs") / entry.name), resolve(device)
+    splits = load_splits(entry)
+    overrides: dict[str, Any] = {"device": where, "progress": False if quiet else None}
+    overrides |= {} if steps is None else {"steps": steps}
+    if len(splits) == 1 and (steps or entry.training(splits[0].train)["steps"]) >= _LONG:
+        overrides["checkpoint"] = folder / "training.safetensors"
+    measured = measure(entry, splits, seed=seed, **overrides)
+    for number, fit in enumerate(measured.fits):
+        fit.save(folder / ("fit.safetensors" if len(splits) == 1 else f"fit-{number}.safetensors"))
+    content = {
+        "models": {entry.name: measured.scores},
+        "standard_errors": measured.errors,
+        "published": dict(entry.published),
+        "reference": references.scores(entry.name),
+        "settings": {"data": entry.data, "seed": seed, "draws": entry.draws, **settings_of(measured.fits[0])},
+        "versions": versions(),
+        "machine": machine(where),
+    }
+    write_json(folder / "results.json", content)
+    title = f"{entry.name}, seed {seed}, {measured.seconds:.0f} s"
+    console().print(scores_table(title, entry, {"this run": measured.scores}))
+    print(f"results: {folder / 'results.json'}")
+    return content
+
+
+def settings_of(fit: Fit) -> dict[str, Any]:
+    """What a fit was told, without its time."""
+    return {name: value for name, value in fit.settings.items() if name not in ("seconds", "seed")}
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """What the numbers were computed on."""
+    return {"processor": processor(), "device": device.type, "threads": torch.get_num_threads()}
+
+
+def scores_table(title: str, entry: Entry, own: Mapping[str, Mapping[str, float]]) -> Table:
+    """Scores beside the published ones and the reference."""
+    columns = {**own, "reference": references.scores(entry.name), "published": entry.published}
+    table = Table(title=title)
+    table.add_column("score", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right")
+    for name in dict.fromkeys(key for values in columns.values() for key in values):
+        table.add_row(name, *(f"{values[name]:.4g}" if name in values else "-" for values in columns.values()))
+    return table

@@ -1,0 +1,208 @@
+"""Every step by one compiled call: gradient and optimiser are one graph, compiled by TorchInductor."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+from torch._decomp import get_decompositions
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from pyrodrop.engines.cuda_graph import Captured
+from pyrodrop.engines.engine import Plan
+from pyrodrop.engines.graph import Batch, near
+from pyrodrop.engines.narrow_products import turn_narrow_products
+from pyrodrop.engines.optimizers import rules_of
+from pyrodrop.engines.traced import Shapes
+from pyrodrop.engines.untraceable import Untraceable
+
+_A: Any = torch.ops.aten
+
+
+# Operations that write to what their signatures do not say: as elementary ones, that say it.
+_IN_THE_OPEN: Any = get_decompositions(
+    [_A.native_batch_norm, _A.native_batch_norm_backward, _A.cudnn_batch_norm, _A.cudnn_batch_norm_backward]
+)
+
+
+class Replays(Protocol):
+    """An engine with graphs to compile."""
+
+    leaves: list[Tensor]
+    optimizer: torch.optim.Optimizer
+    precision: torch.dtype | None
+
+    @property
+    def buffers(self) -> list[Tensor]: ...
+
+    def graph(self, batch: Batch) -> Any: ...
+
+
+class Compiled:
+    """Every step by one compiled call; a program for each shape of minibatch.
+
+    Args:
+        traced: where the graphs come from.
+
+    Raises:
+        Untraceable: the optimiser has no rule (`pyrodrop.engines.optimizers`).
+    """
+
+    name = "compiled"
+    options: ClassVar[dict[str, Any]] = {}  # of TorchInductor
+
+    def __init__(self, traced: Replays) -> None:
+        self.traced, self.optimizer = traced, traced.optimizer
+        rules = rules_of(traced.optimizer)
+        if rules is None:
+            raise Untraceable(
+                f"the optimiser {type(traced.optimizer).__name__} has no compiled form (Adam, AdamW and SGD have)"
+            )
+        self.rules = rules
+        group_of = {id(p): i for i, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
+        self.groups = [group_of[id(leaf)] for leaf in traced.leaves]
+        self.state = [
+            [self.optimizer.state[leaf][name] for name in self.rules[group].state]
+            for leaf, group in zip(traced.leaves, self.groups, strict=True)
+        ]
+        leaves, states = [leaf.detach() for leaf in traced.leaves], [s for state in self.state for s in state]
+        self._held = [*leaves, *states, *traced.buffers]
+        self._programs: dict[Shapes, tuple[Any, Callable[..., Any]]] = {}
+
+    def begin(self, plan: Plan) -> None:
+        rows = [
+            (
+                *factors,
+                *(n for rule, lr in zip(self.rules, rates, strict=True) for n in rule.schedule(plan.first + i, lr)),
+            )
+            for i, (factors, rates) in enumerate(zip(plan.factors, plan.rates, strict=True), 1)
+        ]
+        self._controls = torch.tensor(rows, dtype=torch.float64).to(self._held[0]).unbind(0)
+
+    def prepare(self, batch: Batch) -> None:
+        """Compile the step for minibatches of this shape.
+
+        Raises:
+            Untraceable: the compiler fails.
+        """
+        if batch.shapes not in self._programs:
+            self._programs[batch.shapes] = self._program(batch)
+
+    def step(self, batch: Batch, index: int) -> Tensor:
+        self.prepare(batch)
+        graph, program = self._programs[batch.shapes]
+        inputs = (*batch.tensors, self._controls[index], *graph.constants, *graph.draw())
+        return program(*self._held, *inputs)[0]  # type: ignore[no-any-return]
+
+    def finish(self, steps: int) -> None:
+        for leaf in self.traced.leaves:
+            count = self.optimizer.state[leaf].get("step")
+            if count is not None:
+                count.fill_(steps)
+
+    def choice(self, terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        """From old and new value of a parameter or state to the one that it takes."""
+        return lambda old, new: new
+
+    def _program(self, batch: Batch) -> tuple[Any, Callable[..., Any]]:
+        """The graph for minibatches of this shape and the call that makes a step of it."""
+        graph = self.traced.graph(batch)
+        return graph, self._compile(graph, self._held, batch)
+
+    def _compile(self, graph: Any, held: Sequence[Tensor], batch: Batch) -> Callable[..., Any]:
+        with torch.no_grad():
+            noise = graph.shapes()
+            controls = torch.ones(2 + sum(rule.numbers for rule in self.rules)).to(self._held[0])
+            inputs = [*held, *batch.tensors, controls, *graph.constants, *noise]
+            update = self._update(graph, len(batch.tensors))
+            whole = make_fx(update, _IN_THE_OPEN, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+            program = compile_graph(whole, inputs, self.options)
+            self._try(program, graph, held, batch, controls)
+            if not batch.y.is_cuda:
+                return program
+            first, last = len(held), len(inputs) - len(noise)
+            return Captured(program, inputs, [*range(first, first + len(batch.tensors) + 1), *range(last, len(inputs))])
+
+    def _try(
+        self, program: Callable[..., Any], graph: Any, held: Sequence[Tensor], batch: Batch, controls: Tensor
+    ) -> None:
+        """Make a step of copies by the program and compare its terms with the graph's."""
+        noise = [torch.full_like(n, _any_number(n)) for n in graph.shapes()]
+        count, buffers = len(self.traced.leaves), len(self.traced.buffers)
+        states = sum(len(state) for state in self.state)
+        given = [*held[:count], *held[count + states : count + states + buffers], *batch.tensors, controls[:2]]
+        want = graph.module(*given, *graph.constants, *noise)[0]
+        try:
+            got = program(*(h.clone() for h in held), *batch.tensors, controls, *graph.constants, *noise)[0]
+        except Exception as error:
+            raise Untraceable(f"what the compiler made of it cannot be run: {_first_line(error)}") from error
+        if not near(want, got, 2e-3 if self.traced.precision is None else 0.05):
+            raise Untraceable("what the compiler made of it gives other numbers than the trace does")
+
+    def _update(self, graph: Any, tensors: int) -> Callable[..., list[Tensor]]:
+        """The step as a function of all its inputs that moves parameters, state and buffers in place.
+
+        Args:
+            graph: of the gradient.
+            tensors: how many x and y are made of.
+        """
+        count, buffers = len(self.traced.leaves), len(self.traced.buffers)
+        sizes = [len(state) for state in self.state]
+        extras = len(self._held) - count - sum(sizes) - buffers
+        offsets = [2 + sum(rule.numbers for rule in self.rules[:i]) for i in range(len(self.rules))]
+
+        def step(*inputs: Tensor) -> list[Tensor]:
+            given = iter(inputs)
+            leaves = [next(given) for _ in range(count)]
+            states = [[next(given) for _ in range(size)] for size in sizes]
+            moving = [next(given) for _ in range(buffers)]
+            extra = [next(given) for _ in range(extras)]
+            batch = [next(given) for _ in range(tensors)]
+            controls, *others = given
+            terms, *results = graph.module(*leaves, *moving, *batch, controls[:2], *others)
+            gradients, moved = results[:count], results[count:]
+            choice = self.choice(terms, gradients, extra)
+            for leaf, gradient, old, group in zip(leaves, gradients, states, self.groups, strict=True):
+                rule, first = self.rules[group], offsets[group]
+                after, new = rule.update(leaf, gradient, old, controls[first : first + rule.numbers])
+                for place, value in zip([leaf, *old], [after, *new], strict=True):
+                    place.copy_(choice(place, value))
+            for place, value in zip(moving, moved, strict=True):
+                place.copy_(choice(place, value))
+            return [terms]
+
+        return step
+
+
+def compile_graph(
+    module: torch.fx.GraphModule, inputs: list[Tensor], options: dict[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Compile a pure graph by TorchInductor, whose configuration is changed by `options`.
+
+    Raises:
+        Untraceable: the compiler fails, as where there is no C++ compiler.
+    """
+    module.graph._codegen = torch.fx.graph.CodeGen()
+    turn_narrow_products(module)
+    for attempt in ({}, _SMALL_KERNELS):
+        try:
+            return torch._inductor.compile(module, [*inputs], options={**(options or {}), **attempt})  # type: ignore[no-any-return, attr-defined]
+        except Exception as error:  # the compiler's errors have no common type
+            failure = error
+    raise Untraceable(f"the compiler failed: {_first_line(failure)}") from failure
+
+
+# Fusing loops of unlike depths, TorchInductor 2.13 may look for a buffer that one of them does not read: a KeyError.
+_SMALL_KERNELS = {"max_fusion_size": 8}
+
+
+def _any_number(noise: Tensor) -> float:
+    """A value that any random input of this type may take."""
+    return 0.5 if noise.is_floating_point() else float(noise.dtype == torch.uint8)
+
+
+def _first_line(error: Exception) -> str:
+    return "".join(traceback.format_exception_only(error)).strip().splitlines()[0]

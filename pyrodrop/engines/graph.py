@@ -1,0 +1,298 @@
+"""The ELBO's terms and their gradient as one graph, traced once.
+
+    (parameters, buffers, x, y, controls, constants, noise) -> ([nll, kl], gradients of the loss, buffers)
+
+    loss = controls[0] nll + controls[1] kl(weights) + kl(hyperparameters)
+
+Pyro runs its handlers at every step to find out the same; here they run once, under `make_fx`, with the parameters
+substituted, and what they did to tensors is kept. Every tensor that the trace met on its way (rates, precisions, prior
+scales, standardisations) is an input of the graph, so nothing is baked in, and so is every random number; buffers that a
+call moves (running statistics) go in and come out: the graph is a pure function.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyro
+import torch
+from pyro import poutine
+from torch import Tensor, fx
+from torch.distributions import constraints, transform_to
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from pyrodrop.elbo import Terms, elbo_terms
+from pyrodrop.engines.moving import Moving
+from pyrodrop.engines.noise import Noise, hoist, sources
+from pyrodrop.engines.untraceable import Untraceable
+from pyrodrop.inputs import Inputs, mapped, parts, rebuilt
+from pyrodrop.networks.modes import undisturbed
+
+
+class Parameter(NamedTuple):
+    """A parameter as the optimiser moves it, and where its values may lie."""
+
+    unconstrained: Tensor
+    constraint: constraints.Constraint
+
+
+class Batch(NamedTuple):
+    """Arguments of model and guide: x, y, and num_data where they are a part of the data set."""
+
+    x: Inputs
+    y: Tensor
+    kwargs: dict[str, int]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that x and y are made of, in the order in which graphs take them."""
+        return [*parts(self.x), self.y]
+
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        """Of `tensors`; what graphs are kept by."""
+        return tuple(tensor.shape for tensor in self.tensors)
+
+    @property
+    def device(self) -> torch.device:
+        return self.y.device
+
+    def at(self, index: int | slice) -> Batch:
+        """Every tensor at an index of its first axis: a replicate's batch, or a part of the rows."""
+        return Batch(mapped(lambda tensor: tensor[index], self.x), self.y[index], self.kwargs)
+
+
+@dataclass
+class Graph:
+    """A traced gradient. Call ``module(*parameters, *buffers, *x, y, controls, *constants, *noise)``.
+
+    Attributes:
+        module: the graph; its outputs are ``[nll, kl]``, the gradient of every parameter and the moved buffers.
+        constants: the tensors that the trace met, by reference.
+        noise_of: from values of the constants to how each random input is drawn, in the order in which Pyro draws them.
+    """
+
+    module: fx.GraphModule
+    constants: list[Tensor]
+    noise_of: Callable[[Sequence[Tensor]], list[Noise]]
+    noise: list[Noise] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.noise = self.noise_of(self.constants)
+        self._sources = sources([[noise] for noise in self.noise], [None])
+
+    def shapes(self) -> list[Tensor]:
+        """The random inputs without their values."""
+        return [noise.empty() for noise in self.noise]
+
+    def draw(self) -> list[Tensor]:
+        """Random numbers for one step, from torch's generator, as Pyro would draw them."""
+        return [drawn[0] for source in self._sources for drawn in source.draw()]
+
+
+def evaluate(
+    model: Callable[..., Any], guide: Callable[..., Any], batch: Batch, precision: torch.dtype | None = None
+) -> Terms:
+    """The ELBO's terms by Pyro; `precision` is the dtype of matrix products, the parameters' own if None."""
+    with torch.autocast(batch.device.type, dtype=precision, enabled=precision is not None):
+        return elbo_terms(model, guide, batch.x, batch.y, **batch.kwargs)
+
+
+def trace(
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    parameters: Mapping[str, Parameter],
+    batch: Batch,
+    precision: torch.dtype | None = None,
+    moving: Moving | None = None,
+) -> Graph:
+    """Trace the gradient for minibatches shaped as `batch`. Whatever happens, model and guide stay as they were.
+
+    Args:
+        model, guide: as the estimator sees them.
+        parameters: what gradients are taken of.
+        batch: one minibatch.
+        precision: of matrix products.
+        moving: the buffers that a call moves, and the modules to be left as they were.
+
+    Raises:
+        Untraceable: model or guide does something that depends on the values of tensors, draws random numbers outside
+            torch, draws noise whose distribution depends on parameters or data, moves tensors that are no buffers of a
+            module, or the graph's numbers are not Pyro's.
+    """
+    moving = moving or Moving()
+    sizes = [len(parameters), len(moving), len(batch.tensors) - 1]
+
+    def gradient(*tensors: Tensor) -> list[Tensor]:
+        given = iter(tensors)
+        values, buffers, xs = ([next(given) for _ in range(size)] for size in sizes)
+        y, controls = given
+        x = rebuilt(batch.x, xs)
+        values = [value.detach().requires_grad_() for value in values]
+        constrained = {
+            name: transform_to(p.constraint)(value) for (name, p), value in zip(parameters.items(), values, strict=True)
+        }
+        with poutine.substitute(data=constrained), moving.replaced([buffer.clone() for buffer in buffers]) as moved:
+            terms = evaluate(model, guide, Batch(x, y, batch.kwargs), precision)
+            after = [buffer.detach() for buffer in moved()]
+        loss = controls[0] * terms.nll + controls[1] * terms.kl_weights + terms.kl_hyper
+        gradients = torch.autograd.grad(loss, values, allow_unused=True, materialize_grads=True)
+        return [torch.stack([terms.nll.detach(), terms.kl.detach()]), *gradients, *after]
+
+    values = [p.unconstrained.detach() for p in parameters.values()]
+    controls = torch.ones(2, dtype=values[0].dtype, device=values[0].device)
+    inputs = [*values, *moving.tensors(), *batch.tensors, controls]
+    outside = _states_outside_torch()
+    with pyro.validation_enabled(False), torch.random.fork_rng(_devices(batch)), undisturbed(*moving.parts):
+        try:
+            with sdpa_kernel(SDPBackend.MATH):  # attention by elementary operations, which can be mapped and compiled
+                module = make_fx(gradient, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+        except Exception as error:  # whatever a user's model raises when its tensors have no values
+            raise Untraceable(f"it cannot be traced: {_first_line(error)}") from error
+    if _states_outside_torch() != outside:
+        raise Untraceable("it draws random numbers outside torch, which a trace would freeze")
+    graph = _purify(module, len(inputs))
+    _verify(graph, model, guide, parameters, batch, controls, precision, moving)
+    return graph
+
+
+def near(want: Tensor, got: Tensor, tolerance: float, least: float = 0.0) -> bool:
+    """Whether two tensors agree to rounding, of a size of `least` if they are smaller; whole numbers do exactly. What is not
+    finite is not compared."""
+    if want.shape != got.shape or not (want.is_floating_point() and want.numel()):
+        return torch.equal(want, got)
+    scale = want.abs().max().clamp_min(max(least, torch.finfo(want.dtype).tiny))
+    return bool(((want - got).abs().max() <= tolerance * scale) | ~torch.isfinite(scale))
+
+
+def _purify(module: fx.GraphModule, inputs: int) -> Graph:
+    """Turn tensors that the graph holds and random numbers that it draws into inputs."""
+    graph = module.graph
+    graph._codegen = fx.graph.CodeGen()  # flat in, flat out
+    last = [node for node in graph.nodes if node.op == "placeholder"][inputs - 1]
+    held: dict[str, fx.Node] = {}
+    constants: list[Tensor] = []
+    for node in list(graph.nodes):
+        if node.op == "get_attr":
+            if node.target not in held:
+                with graph.inserting_after(last):
+                    last = held[node.target] = graph.placeholder(f"constant_{len(held)}")
+                constants.append(getattr(module, node.target).detach())
+                last.meta["val"] = constants[-1]
+            node.replace_all_uses_with(held[node.target])
+            graph.erase_node(node)
+    _refuse_writes(graph, set(held.values()))
+    if any(node.target is torch.ops.aten.mkldnn_rnn_layer.default for node in graph.nodes):
+        raise Untraceable("nn.LSTM runs by a kernel of the processor whose gradient cannot be replayed")
+    noise_of = hoist(graph, last, list(held.values()))
+    graph.eliminate_dead_code()
+    module.recompile()
+    return Graph(module, constants, noise_of)
+
+
+def _refuse_writes(graph: fx.Graph, constants: set[fx.Node]) -> None:
+    """What the trace met must not be written to: the graph would move it, and nobody would know to keep it."""
+    for node in graph.nodes:
+        if any(_base(written) in constants for written in _written(node)):
+            raise Untraceable(
+                f"it changes a tensor in place, by {node.target}, that is no buffer of a module and that a trace would "
+                "lose; register_buffer makes it one"
+            )
+
+
+def _written(node: fx.Node) -> list[fx.Node]:
+    """Arguments that an operation writes to."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    if node.target in _BATCH_NORMS:  # they write to running statistics, which their signatures do not say
+        return [arg for arg in node.args[3:5] if isinstance(arg, fx.Node) and node.args[5]]  # in training mode
+    arguments = node.target._schema.arguments
+    given = [
+        *zip(arguments, node.args, strict=False),
+        *((a, node.kwargs[a.name]) for a in arguments if a.name in node.kwargs),
+    ]
+    return [
+        value
+        for argument, value in given
+        if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, fx.Node)
+    ]
+
+
+def _base(node: fx.Node) -> fx.Node:
+    """The tensor that a view is of."""
+    while node.op == "call_function" and getattr(node.target, "is_view", False):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def loosen_views(module: fx.GraphModule) -> None:
+    """Let views copy where they must: with an axis of replicates, strides are not those that the trace saw."""
+    graph = module.graph
+    written = {_base(node) for each in graph.nodes for node in _written(each)}
+    for view in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
+        for node in graph.find_nodes(op="call_function", target=view):
+            if _base(node) not in written:
+                node.target = torch.ops.aten.reshape.default
+    module.recompile()
+
+
+_BATCH_NORMS = {torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default}
+
+
+def _verify(
+    graph: Graph,
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    parameters: Mapping[str, Parameter],
+    batch: Batch,
+    controls: Tensor,
+    precision: torch.dtype | None,
+    moving: Moving,
+) -> None:
+    """Compare with Pyro on other noise than the trace's: what Python did during the trace must not have stayed in it."""
+    leaves = [p.unconstrained for p in parameters.values()]
+    with pyro.validation_enabled(False), torch.random.fork_rng(_devices(batch)):
+        torch.manual_seed(1)
+        with undisturbed(*moving.parts):
+            terms = evaluate(model, guide, batch, precision)
+            wanted = torch.autograd.grad(terms.loss, leaves, allow_unused=True, materialize_grads=True)
+            moved = [buffer.detach().clone() for buffer in moving.tensors()]
+        torch.manual_seed(1)
+        inputs = [*(leaf.detach() for leaf in leaves), *moving.tensors(), *batch.tensors, controls]
+        try:
+            ours = graph.module(*inputs, *graph.constants, *graph.draw())
+        except Exception as error:  # as where an operation's gradient needs what a trace has not
+            raise Untraceable(f"its trace cannot be replayed: {_first_line(error)}") from error
+    tolerance = 1e-3 if leaves[0].dtype == torch.float32 else 1e-7
+    tolerance = max(tolerance, 0.0 if precision is None else 0.05)
+    first = torch.stack([terms.nll, terms.kl]).detach()
+    # A gradient may be 0 but for rounding, as that of attention's key bias: rounding is then of the others' size.
+    sizes = [float(gradient.abs().max()) for gradient in wanted if gradient.numel()]
+    least = 1e-3 * max((size for size in sizes if math.isfinite(size)), default=0.0)
+    small = [0.0, *(least for _ in wanted), *(0.0 for _ in moved)]
+    for want, got, size in zip([first, *wanted, *moved], ours, small, strict=True):
+        if not near(want, got, tolerance, size):
+            raise Untraceable(
+                "its trace gives other numbers than Pyro does: something changes between calls that is no tensor"
+            )
+
+
+def _devices(batch: Batch) -> list[torch.device]:
+    return [batch.device] if batch.y.is_cuda else []
+
+
+def _states_outside_torch() -> tuple[Any, ...]:
+    """Of the generators of Python and NumPy that a model may draw from without being seen."""
+    _, keys, position, *_ = np.random.get_state(legacy=True)
+    return random.getstate(), keys.tobytes(), position  # type: ignore[union-attr]
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"

@@ -1,0 +1,1 @@
+"""Prediction: draws of functions, their mixture, its moments, and closed forms."""

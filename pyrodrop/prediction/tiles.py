@@ -1,0 +1,93 @@
+"""How many draws and points to evaluate at a time.
+
+One point is sent through the network and every tensor is looked at: behind the first noise it exists once a draw and
+point, before it once a point. Noise on a weight takes the weight's size once a draw. A tile of t draws and n points takes
+
+    t (2 n a + max_i min(n x_i, w_i)) + 2 n b        numbers
+
+a the largest tensor of a point behind the first noise, b before it, x_i and w_i the input and size of noisy weight i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.prediction.blocks import Block, Outputs
+from pyrodrop.reparam.lazy import LazyWeight
+
+
+@dataclass
+class Cost:
+    """Numbers that one point holds at a time.
+
+    Attributes:
+        before, behind: size of the largest tensor before and behind the first noise.
+        noisy: for every weight with unit noise the sizes of its input and of the weight; the weight's is None where the
+            noise can only be put on the input.
+    """
+
+    before: int = 1
+    behind: int = 1
+    noisy: list[tuple[int, int | None]] = field(default_factory=list)
+
+    def numbers(self, draws: int, points: int) -> int:
+        """What a tile takes."""
+        noise = max((points * x if w is None else min(points * x, w) for x, w in self.noisy), default=0)
+        return draws * (2 * points * self.behind + noise) + 2 * points * self.before
+
+    def tile(self, draws: int, points: int, most: int) -> tuple[int, int]:
+        """The largest tile of at most that many numbers: the longer side is halved until it fits."""
+        while self.numbers(draws, points) > most and draws * points > 1:
+            if draws >= points:
+                draws = -(-draws // 2)
+            else:
+                points = -(-points // 2)
+        return draws, points
+
+
+def cost(block: Block, outputs: Outputs, x: Inputs, together: bool = False) -> Cost:
+    """Count what one point takes.
+
+    Args:
+        block: some draws.
+        outputs: the network's, for given weights.
+        x: inputs of one point or more, of which the first is taken.
+        together: whether points cannot be computed apart; all of x then counts as one.
+    """
+    one = block.weights({name: value[0] for name, value in block.noise.items()})
+    drawn = [] if block.local else [value for name, value in one.items() if name not in block.fixed]
+    watch = _Watch(drawn, block.local)
+    with watch:
+        outputs(one, x if together else mapped(lambda part: part[:1], x))
+    return watch.cost
+
+
+class _Watch(TorchFunctionMode):
+    def __init__(self, drawn: list[Tensor], local: bool) -> None:
+        super().__init__()
+        self.cost, self.noisy = Cost(), False
+        self._drawn, self._local = {id(value) for value in drawn}, local
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        computed = isinstance(result, Tensor) and not isinstance(result, LazyWeight)
+        lazy = next((leaf for leaf in given if isinstance(leaf, LazyWeight)), None)
+        if computed and (lazy is not None or any(id(leaf) in self._drawn for leaf in given)):
+            self.noisy = True
+        if computed and lazy is not None:
+            sizes = [leaf.numel() for leaf in given if leaf is not lazy]
+            on_weight = lazy.dim() == 2 and not self._local
+            self.cost.noisy.append((max(sizes, default=1), lazy.numel() if on_weight else None))
+        if computed and self.noisy:
+            self.cost.behind = max(self.cost.behind, result.numel())
+        elif computed:
+            self.cost.before = max(self.cost.before, result.numel())
+        return result

@@ -1,0 +1,178 @@
+"""Minibatches of one data set or of several, each epoch a fresh permutation of the rows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from pyrodrop.data import Dataset
+from pyrodrop.engines import Batch
+from pyrodrop.inputs import Inputs, mapped, num_rows, parts, rebuilt
+
+
+class Batches(Protocol):
+    """Where a training's minibatches come from."""
+
+    order: Tensor
+    position: int
+
+    @property
+    def per_epoch(self) -> int: ...
+
+    def first(self) -> Batch: ...
+
+    def samples(self, steps: int) -> list[Batch]: ...
+
+    def next(self) -> Batch: ...
+
+
+class Minibatches:
+    """A data set on a device, handed out as arguments of model and guide: x, y and, for a part of the rows, ``num_data``,
+    how many it stands for."""
+
+    def __init__(self, data: Dataset, size: int | None, device: torch.device) -> None:
+        self.x, self.y = mapped(lambda x: x.to(device), data.x), data.y.to(device)
+        self.size = min(size or len(data), len(data))
+        self.order = torch.empty(0, dtype=torch.long, device=device)
+        self.position = 0
+
+    @property
+    def per_epoch(self) -> int:
+        """Number of minibatches in an epoch."""
+        return -(-len(self.y) // self.size)
+
+    def first(self) -> Batch:
+        """A minibatch for a first look, which does not count."""
+        return self._rows(slice(0, self.size))
+
+    def samples(self, steps: int) -> list[Batch]:
+        """A minibatch of each shape that so many steps bring, which do not count."""
+        rest = len(self.y) % self.size
+        reached = steps >= -(-(len(self.order) - self.position or len(self.y)) // self.size)
+        return [self.first(), *([self._rows(slice(0, rest))] if rest and reached else [])]
+
+    def next(self) -> Batch:
+        """The next minibatch; the last of an epoch may be smaller."""
+        if self.size == len(self.y):
+            return self._rows(slice(None))
+        if self.position >= len(self.order):
+            self.order, self.position = torch.randperm(len(self.y), device=self.y.device), 0
+        rows = self.order[self.position : self.position + self.size]
+        self.position += self.size
+        return self._rows(rows)
+
+    def _rows(self, rows: slice | Tensor) -> Batch:
+        kwargs = {} if self.size == len(self.y) else {"num_data": len(self.y)}
+        if isinstance(rows, slice):
+            return Batch(mapped(lambda x: x[rows], self.x), self.y[rows], kwargs)
+        return Batch(mapped(lambda x: x.index_select(0, rows), self.x), self.y.index_select(0, rows), kwargs)
+
+
+class StackedMinibatches:
+    """Minibatches of R replicates at once, ``[R, rows, ...]``: each has its own permutations, by its own generator.
+
+    Args:
+        data: one data set for all, or R of equal shapes.
+        size: rows of a minibatch; all rows if None.
+        generators: one a replicate.
+        device: where everything is.
+    """
+
+    def __init__(
+        self, data: Sequence[Dataset], size: int | None, generators: Sequence[torch.Generator], device: torch.device
+    ) -> None:
+        first = data[0]
+        for number, other in enumerate(data):
+            if _shapes(other) != _shapes(first):
+                raise ValueError(
+                    f"replicates need data of equal shapes; got {_shapes(first)} and, for replicate {number}, "
+                    f"{_shapes(other)}"
+                )
+        shared = all(other is first for other in data)
+        columns = zip(*([*parts(own.x), own.y] for own in (data[:1] if shared else data)), strict=True)
+        *xs, self.y = ((column[0] if shared else torch.cat(column)).to(device) for column in columns)
+        self.x = rebuilt(first.x, xs)
+        self.rows, self.generators = len(first), generators
+        self.size = min(size or self.rows, self.rows)
+        numbers = torch.arange(len(generators), device=device)
+        self._offsets = numbers[:, None] * (0 if shared else self.rows)
+        self._all = torch.arange(self.rows, device=device).expand(len(generators), -1) + self._offsets
+        self.order = torch.empty(len(generators), 0, dtype=torch.long, device=device)
+        self.position = 0
+
+    @property
+    def per_epoch(self) -> int:
+        """Number of minibatches in an epoch."""
+        return -(-self.rows // self.size)
+
+    def first(self) -> Batch:
+        """A minibatch for a first look, which does not count."""
+        return self._batch(self._all[:, : self.size])
+
+    def samples(self, steps: int) -> list[Batch]:
+        """A minibatch of each shape that so many steps bring, which do not count."""
+        rest = self.rows % self.size
+        return [self.first(), *([self._batch(self._all[:, :rest])] if rest and steps >= self.per_epoch else [])]
+
+    def next(self) -> Batch:
+        """The next minibatch of every replicate."""
+        if self.size == self.rows:
+            return self._batch(self._all)
+        if self.position >= self.order.shape[1]:
+            orders = [torch.randperm(self.rows, generator=g, device=self.y.device) for g in self.generators]
+            self.order, self.position = torch.stack(orders) + self._offsets, 0
+        rows = self.order[:, self.position : self.position + self.size]
+        self.position += self.size
+        return self._batch(rows)
+
+    def _batch(self, rows: Tensor) -> Batch:
+        kwargs = {} if self.size == self.rows else {"num_data": self.rows}
+        flat = rows.reshape(-1)  # index_select copies whole rows where indexing by a matrix goes entry by entry
+
+        def chosen(of: Tensor) -> Tensor:
+            return of.index_select(0, flat).reshape(*rows.shape, *of.shape[1:])
+
+        return Batch(mapped(chosen, self.x), chosen(self.y), kwargs)
+
+
+def _shapes(data: Dataset) -> str:
+    """Of x and y, in words."""
+    own = data.x.items() if isinstance(data.x, dict) else enumerate(parts(data.x))
+    xs = [f"x {tuple(data.x.shape)}"] if isinstance(data.x, Tensor) else [f"x[{n!r}] {tuple(x.shape)}" for n, x in own]
+    return ", ".join([*xs, f"y {tuple(data.y.shape)}"])
+
+
+def check_minibatches(size: int | None, x: Inputs, model: Callable[..., Any], guide: Callable[..., Any]) -> None:
+    """Raise a ValueError if minibatches are asked for that model, guide or the model's network know nothing of.
+
+    Args:
+        size: rows of a minibatch; all rows if None.
+        x: all rows.
+        model, guide: that are to be trained.
+    """
+    rows = num_rows(x)
+    if size is None or size >= rows:
+        return
+    for name, part in (("model", model), ("guide", guide)):
+        if not takes_num_data(part):
+            raise ValueError(
+                f"training on minibatches needs a {name} that can be told how many data they stand for, "
+                f"{name}(x, y, num_data=N); this one takes no num_data, so batch_size must be None or at least "
+                f"{rows}; got {size}"
+            )
+    if hasattr(model, "takes_all_rows") and model.takes_all_rows(x):
+        raise ValueError(
+            f"this network can be called on all {rows} rows of x together, on no part of them: batch_size must be None; "
+            f"got {size}"
+        )
+
+
+def takes_num_data(part: Callable[..., Any]) -> bool:
+    """Whether a model or guide can be told how many data a minibatch stands for."""
+    call = part.forward if isinstance(part, torch.nn.Module) else part
+    accepted = inspect.signature(call).parameters.values()
+    return any(p.name == "num_data" or p.kind is p.VAR_KEYWORD for p in accepted)

@@ -1,0 +1,266 @@
+"""Draws of functions by one noise a draw: the functions of the weights that they stand for, computed once where they can."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.prediction.blocks import Block, blocks
+from pyrodrop.prediction.tiles import Cost, cost
+
+pytestmark = pytest.mark.usefixtures("float64")
+BYTES = 2**28
+
+
+class Odd(nn.Module):
+    """A network of every kind of use: a tied weight, a product by hand, one that is no plain linear map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tied, self.by_hand, self.last = nn.Linear(3, 3), nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.tied(torch.tanh(self.tied(x))))
+        h = h @ self.by_hand.weight.T + (self.by_hand.weight**2).sum(1)
+        return torch.einsum("ni,oi->no", h, self.last.weight) + self.last.bias
+
+
+def conv_net() -> nn.Module:
+    inner = nn.Conv2d(4, 6, 3, padding=1, groups=2, padding_mode="circular")
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.ReLU(inplace=True), inner, nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(24, 2)
+    )
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2)), (3,)),
+    "conv": (conv_net, (2, 6, 6)),
+    "conv1d": (lambda: nn.Sequential(nn.Conv1d(3, 4, 2), nn.Tanh(), nn.Flatten(), nn.Linear(16, 2)), (3, 5)),
+    "odd": (Odd, (3,)),
+}
+GUIDES: dict[str, Callable[[Any], Any]] = {
+    "bernoulli": lambda m: guides.BernoulliDropout(m, 0.3),
+    "hidden": lambda m: guides.BernoulliDropout(m, 0.5, mask_input=False),
+    "theta": lambda m: guides.BernoulliDropout(m, 0.3, theta=0.2),
+    "concrete": lambda m: guides.ConcreteDropout(m, drop_rate=0.3),
+    "concrete_input": lambda m: guides.ConcreteDropout(m, "input", drop_rate=0.3),
+    "type_a": lambda m: guides.GaussianDropout(m, "A", 0.4),
+    "type_a_input": lambda m: guides.VariationalDropout(m, "A", "input", drop_rate=0.3),
+    "type_b": lambda m: guides.GaussianDropout(m, "B", 0.4),
+    "connect": lambda m: guides.DropConnect(m, 0.3),
+    "mean_field": lambda m: guides.MeanField(m, 0.3),
+    "low_rank": lambda m: guides.LowRank(m, init_scale=0.2),
+    "ensemble": lambda m: guides.Ensemble(m, lambda n: guides.BernoulliDropout(n, 0.3), 3),
+    "point": guides.Point,
+}
+
+
+def make(net: str, guide: str, *, bias_prior: Any = None) -> tuple[Any, Any]:
+    build, _ = NETS[net]
+    model = models.from_module(
+        build(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0), bias_prior=bias_prior
+    )
+    return model.double(), GUIDES[guide](model).double()
+
+
+def fitted(model: Any, guide: Any) -> pyrodrop.Fit:
+    return pyrodrop.Fit(model, guide, None, torch.zeros(1, 3), {})
+
+
+def some(net: str, n: int) -> Tensor:
+    return torch.randn(n, *NETS[net][1])
+
+
+def drawn_weights(block: Block) -> dict[str, Tensor]:
+    """The weights ``[T, ...]`` that a block's noise stands for, by the definition W = M diag(s)."""
+    found = {name: value.expand(block.num_draws, *value.shape) for name, value in block.fixed.items()}
+    for name, noise in block.noise.items():
+        if name not in block.laws:
+            found[name] = noise
+            continue
+        q = block.laws[name]
+        if q.units.groups > 1:  # [groups, outputs of a group, inputs of a group, ...]
+            split = q.loc.unflatten(0, (q.units.groups, -1))
+            found[name] = (split * noise.reshape(len(noise), q.units.groups, 1, -1, 1, 1)).flatten(1, 2)
+        else:
+            found[name] = q.loc * noise.reshape(block.num_draws, 1, -1, *(1,) * (q.loc.dim() - 2))
+    return found
+
+
+@pytest.mark.parametrize("points", [2, 9], ids=["wide", "many"])  # noise on the inputs, noise on the weights
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("guide", ["bernoulli", "hidden", "concrete_input", "type_a", "mean_field", "connect", "point"])
+def test_functions_are_those_of_the_weights(net: str, guide: str, points: int) -> None:
+    """For one and the same noise: the network run with each weight M diag(s) in turn."""
+    model, posterior = make(net, guide, bias_prior=priors.Gaussian() if guide in ("mean_field", "type_a") else None)
+    x, T = some(net, points), 4
+    with torch.no_grad():
+        (block,) = blocks(posterior, model.weight_sites(), x, T, BYTES)
+        got = block(model.outputs, x)
+        weights = drawn_weights(block)
+        want = torch.stack([model.outputs({n: w[t] for n, w in weights.items()}, x) for t in range(T)])
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(block(model.outputs, x, slice(1, 3)), want[1:3])
+    assert guide == "point" or bool((got[0] != got[1]).any())
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_joint_law_is_that_of_weight_draws(guide: str) -> None:
+    """Mean at every point and covariance of every pair of points, against the guide's own weights: 4.5 s.e."""
+    model, posterior = make("mlp", guide)
+    x, T = some("mlp", 3), 20_000
+    with torch.no_grad():
+        torch.manual_seed(3)
+        want = model.outputs(posterior.draw(T), x).flatten(1)
+    got = fitted(model, posterior).predict(x, T, seed=4).f.flatten(1)
+    if guide == "point":
+        assert torch.equal(got, want)
+        return
+    for values in (lambda f: f, lambda f: (f - f.mean(0))[:, :, None] * (f - f.mean(0))[:, None, :]):
+        a, b = values(got), values(want)
+        se = ((a.var(0) + b.var(0)) / T).sqrt()
+        assert float(((a.mean(0) - b.mean(0)) / se).abs().max()) < 4.5
+    correlation = torch.corrcoef(want.T) - torch.eye(want.shape[1])
+    assert float(correlation.abs().max()) > 0.3  # there is something to get wrong
+
+
+def test_the_atoms_and_their_probabilities() -> None:
+    """Two masked hidden layers of three units: each draw is one of the 2^6 functions, as often as its mask is likely."""
+    net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3), nn.Sigmoid(), nn.Linear(3, 1))
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian()).double()
+    guide = guides.BernoulliDropout(model, {"2.*": 0.3, "*": 0.6}, mask_input=False).double()
+    x, T = torch.randn(4, 2), 20_000
+    masks = torch.tensor(list(itertools.product([0.0, 1.0], repeat=6)))
+    with torch.no_grad():
+        w, b = guide.loc, model.free
+        hidden = torch.tanh(x @ w["0.weight"].T + b["0.bias"]) * masks[:, None, :3]
+        hidden = torch.sigmoid(hidden @ w["2.weight"].T + b["2.bias"]) * masks[:, None, 3:]
+        atoms = (hidden @ w["4.weight"].T + b["4.bias"])[..., 0]
+    keep = torch.tensor([0.7] * 3 + [0.4] * 3)
+    likely = torch.where(masks > 0, keep, 1 - keep).prod(1)
+    f = fitted(model, guide).predict(x, T).f[..., 0]
+    atoms, same = (
+        (1e9 * atoms).round().unique(dim=0, return_inverse=True)
+    )  # all functions of a closed second layer are one
+    assert len(atoms) == 57
+    likely = torch.zeros(57).index_add_(0, same, likely)
+    distance, which = torch.cdist(1e9 * f, atoms, p=1).min(1)
+    assert float(distance.max()) < 1e2
+    counts = torch.bincount(which, minlength=57)
+    chi2 = float(((counts - T * likely) ** 2 / (T * likely)).sum())
+    assert abs(chi2 - 56) < 4 * math.sqrt(2 * 56)
+
+
+@pytest.mark.parametrize("net", ["mlp", "conv"])
+def test_layers_before_the_first_noise_run_once(net: str) -> None:
+    """By counting multiplications: the first layer's do not grow with the number of draws."""
+    model, guide = make(net, "hidden")
+    x = some(net, 2)
+    model.examined(x)  # runs the network, once for every shape of x
+
+    def flops(draws: int) -> int:
+        (block,) = blocks(guide, model.weight_sites(), x, draws, BYTES)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            block(model.outputs, x)
+        return counter.get_total_flops()
+
+    first = 2 * 2 * (3 * 5 if net == "mlp" else 4 * 2 * 9 * 16)  # two points, multiply and add
+    alone = flops(1) - first
+    assert flops(40) == first + 40 * alone
+    point, _ = make(net, "hidden")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        (block,) = blocks(guides.Point(point).double(), point.weight_sites(), x, 40, BYTES)
+        assert block(model.outputs, x).shape == (40, 2, 2)
+    assert counter.get_total_flops() == first + alone
+
+
+def test_a_narrow_layer_takes_no_copy_of_its_input() -> None:
+    """The largest tensor of one hidden layer and one output is the output: noise goes to the weight."""
+    model = models.MLP([3, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    guide = guides.BernoulliDropout(model, 0.5, mask_input=False)
+    x = torch.randn(1000, 3)
+    model.examined(x)
+    with torch.no_grad():
+        (block,) = blocks(guide, model.weight_sites(), x, 10, BYTES)
+        counted = cost(block, model.outputs, x)
+    assert counted == Cost(before=50, behind=1, noisy=[(50, 50)])
+    assert counted.numbers(10, 1000) == 10 * (2 * 1000 + 50) + 2 * 1000 * 50
+
+
+@pytest.mark.parametrize("most", [1, 1_000, 100_000, 10**9])
+def test_tiles_fit_their_budget(most: int) -> None:
+    counted = Cost(before=20, behind=10, noisy=[(10, 500), (30, None)])
+    draws, points = counted.tile(100, 3000, most)
+    assert 1 <= draws <= 100
+    assert 1 <= points <= 3000
+    assert counted.numbers(draws, points) <= most or (draws, points) == (1, 1)
+    if most == 10**9:
+        assert (draws, points) == (100, 3000)
+
+
+@pytest.mark.parametrize("guide", ["bernoulli", "mean_field", "ensemble"])
+def test_a_seed_means_the_same_functions_at_any_points(guide: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other points with them, or other tiles, change nothing but rounding."""
+    model, posterior = make("mlp", guide)
+    fit, x = fitted(model, posterior), some("mlp", 11)
+    state = torch.get_rng_state()
+    whole = fit.predict(x, 13, seed=5).f
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(fit.predict(x[:4], 13, seed=5).f, whole[:, :4])
+    for most in (1, 600, 4000):
+        monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": most})
+        torch.testing.assert_close(fit.predict(x, 13, seed=5).f, whole)
+    monkeypatch.setattr("pyrodrop.prediction.predict._BYTES", 1)  # a block a draw
+    assert len(torch.unique(fit.predict(x, 13, seed=5).f[:, 0, 0])) > 4
+    assert not torch.equal(fit.predict(x, 13, seed=6).f, whole)
+
+
+def test_any_guide_that_draws_weights() -> None:
+    """A guide of the user's own, without posteriors, is run in a plate as before."""
+    model, _ = make("mlp", "point")
+    starts = model.weight_sites()
+
+    def guide(*_: Any) -> dict[str, Tensor]:
+        return {n: pyro.sample(n, dist.Normal(w, 0.1).to_event(2)) for n, w in starts.items()}
+
+    x = some("mlp", 3)
+    prediction = fitted(model, guide).predict(x, 4000)
+    with torch.no_grad():
+        want = model.outputs({n: w + 0.1 * torch.randn(4000, *w.shape) for n, w in starts.items()}, x)
+    se = ((prediction.f.var(0) + want.var(0)) / 4000).sqrt()
+    assert float(((prediction.f.mean(0) - want.mean(0)) / se).abs().max()) < 4.5
+
+
+def test_a_function_of_one_weight_used_twice_is_of_one_weight() -> None:
+    """f(x) = W W x with masks: the two uses see one mask, so the atoms are those of one mask."""
+    net = nn.Module()
+    net.layer = nn.Linear(3, 3, bias=False)
+    net.forward = lambda x: functools.reduce(lambda h, _: net.layer(h), range(2), x)  # type: ignore[method-assign]
+    with torch.no_grad():
+        weight = net.layer.weight.clone()
+    x, atoms = torch.eye(3), []
+    for mask in itertools.product([0.0, 1.0], repeat=3):
+        w = weight * torch.tensor(mask)
+        atoms.append((x @ w.T @ w.T).flatten())
+    q = pyrodrop.distributions.BernoulliMixture(weight, 0.5)
+
+    class One:
+        def posterior(self, name: str) -> Any:
+            return q
+
+    (block,) = blocks(One(), {"layer.weight": weight}, x, 200, BYTES)  # type: ignore[arg-type]
+    with torch.no_grad():
+        f = block(lambda w, x: torch.func.functional_call(net, dict(w), (x,)), x)
+    assert float(torch.cdist(f.flatten(1), torch.stack(atoms).detach()).min(1).values.max()) < 1e-6

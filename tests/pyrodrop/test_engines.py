@@ -1,0 +1,267 @@
+"""The engines of `fit`: a step traced once gives Pyro's numbers, with Pyro's noise, or says why it cannot."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import TraceMeanField_ELBO
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.engines.graph import Batch, trace
+from pyrodrop.engines.narrow_products import turn_narrow_products
+from pyrodrop.engines.noise import sources
+from pyrodrop.engines.optimizers import rules_of
+from pyrodrop.modules import LocalModule
+from pyrodrop.training.problem import Problem
+
+X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
+Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
+
+
+def parts(rate: float = 0.2) -> tuple[models.NetworkModel, guides.Guide]:
+    likelihood = likelihoods.Gaussian(4.0, learned=True)
+    model = models.MLP([3, 8, 1], prior=priors.Gaussian(), likelihood=likelihood)
+    return model, guides.BernoulliDropout(model, rate)
+
+
+def trained(engine: str, model: Any, guide: Any, **settings: Any) -> pyrodrop.Fit:
+    settings = {"steps": 40, "batch_size": 32, "lr": 1e-2, "estimator": "local", "progress": False} | settings
+    return pyrodrop.fit(model, guide, (X, Y), engine=engine, **settings)
+
+
+def values(fit: pyrodrop.Fit) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in (*fit.guide.parameters(), *fit.model.parameters())])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        functools.partial(torch.optim.Adam, fused=True),
+        functools.partial(torch.optim.AdamW, weight_decay=0.1),
+        functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=0.01),
+    ],
+    ids=["Adam", "AdamW", "SGD"],
+)
+def test_a_compiled_step_is_pyros_with_the_same_noise(optimizer: Any) -> None:
+    """A part of an epoch is a smaller minibatch (100 = 3 x 32 + 4), rates and divergence are scheduled."""
+    model, guide = parts()
+    settings: dict[str, Any] = {
+        "optimizer": optimizer,
+        "lr": (lambda name: 1e-3 if "bias" in name else 5e-4),
+        "lr_schedule": lambda step: 1 / (1 + step),
+        "kl_weight": pyrodrop.schedules.linear(5),
+        "likelihood_power": 0.5,
+    }
+    by_pyro, compiled = (trained(engine, model, guide, **settings) for engine in ("pyro", "compiled"))
+    assert compiled.settings["engine"] == "compiled"
+    torch.testing.assert_close(values(compiled), values(by_pyro), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(compiled.history, by_pyro.history, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        (torch.optim.Adam, {"weight_decay": 0.1, "betas": (0.8, 0.99)}),
+        (torch.optim.AdamW, {"weight_decay": 0.1, "eps": 1e-6}),
+        (torch.optim.SGD, {}),
+        (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.1, "weight_decay": 0.01}),
+        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+    ],
+)
+@pytest.mark.usefixtures("float64")
+def test_rules_are_torchs_optimisers(optimizer: Any, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    w = torch.randn(5, requires_grad=True)
+    theirs = optimizer([w], lr=0.1, **options)
+    gradients = torch.randn(30, 5)
+    w.grad = gradients[0]
+    theirs.step()
+    (rule,) = rules_of(theirs) or []
+    ours, state = w.detach().clone(), [theirs.state[w][name].clone() for name in rule.state]
+    for step, gradient in enumerate(gradients[1:], 2):
+        theirs.param_groups[0]["lr"] = 0.1 / step
+        w.grad = gradient
+        theirs.step()
+        ours, state = rule.update(ours, gradient, state, torch.tensor(rule.schedule(step, 0.1 / step)))
+    torch.testing.assert_close(ours, w.detach(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-10)])
+def test_the_graphs_gradient_is_that_of_pyros_elbo(dtype: torch.dtype, tolerance: float) -> None:
+    torch.set_default_dtype(dtype)
+    model = models.MLP([3, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+    problem = Problem.of(model, guides.MeanField(model), (X.to(dtype), Y.to(dtype)), "shared", torch.device("cpu"))
+    batch = Batch(X.to(dtype), Y.to(dtype), {})
+    parameters = problem.parameters(batch, None)
+    graph = trace(*problem.trained, parameters, batch)
+    leaves = [p.unconstrained for p in parameters.values()]
+    torch.manual_seed(3)
+    loss = TraceMeanField_ELBO().differentiable_loss(*problem.trained, X.to(dtype), Y.to(dtype))
+    wanted = torch.autograd.grad(loss, leaves)
+    torch.manual_seed(3)
+    terms, *ours = graph.module(*leaves, batch.x, batch.y, torch.ones(2, dtype=dtype), *graph.constants, *graph.draw())
+    torch.testing.assert_close(terms.sum(), loss.detach(), rtol=tolerance, atol=0)
+    for got, want in zip(ours, wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance * float(want.abs().max()))
+
+
+def test_noise_is_fresh_every_step_and_comes_from_the_seed() -> None:
+    model, guide = parts()
+    one, again, other = (
+        trained("traced", model, guide, steps=300, lr=1e-9, seed=s, batch_size=None) for s in (1, 1, 2)
+    )
+    assert len(one.losses.unique()) == 300
+    assert torch.equal(one.history, again.history)
+    assert not torch.equal(one.history, other.history)
+
+
+def test_what_a_model_holds_is_an_input_and_not_baked_in() -> None:
+    """Another precision, another drop rate and another prior scale, without another trace."""
+    model = models.MLP([3, 8, 1], prior=priors.Gaussian(1.0), likelihood=likelihoods.Gaussian(4.0))
+    guide = guides.BernoulliDropout(model, 0.2)
+    problem = Problem.of(model, guide, (X, Y), "local", torch.device("cpu"))
+    batch = Batch(X, Y, {})
+    parameters = problem.parameters(batch, None)
+    graph = trace(*problem.trained, parameters, batch)
+    with torch.no_grad():
+        for name, value in problem.tensors().items():
+            if name.endswith(("precision", "scale", "drop_rate")) and "inputs" not in name and "targets" not in name:
+                value.mul_(1.5)
+    leaves = [p.unconstrained.detach() for p in parameters.values()]
+    torch.manual_seed(3)
+    noise = [n[0] for s in sources([[n] for n in graph.noise_of(graph.constants)], [None]) for n in s.draw()]
+    ours = graph.module(*leaves, X, Y, torch.ones(2), *graph.constants, *noise)[0]
+    torch.manual_seed(3)
+    terms = pyrodrop.elbo.elbo_terms(*problem.trained, X, Y)
+    torch.testing.assert_close(ours, torch.stack([terms.nll, terms.kl]).detach())
+    assert problem.guide.rates()["layers.1.weight"] == pytest.approx(0.3)
+
+
+class Strange(LocalModule):
+    """A model that does `what` beside its work."""
+
+    def __init__(self, what: Any) -> None:
+        super().__init__()
+        self.what = what
+
+    def forward(self, x: Tensor, y: Tensor | None = None, num_data: int | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        f = (x @ w) * self.what(x)
+        with pyro.plate("data", num_data or len(x), subsample=torch.arange(len(x))):
+            pyro.sample("y", dist.Normal(f, 1.0), obs=None if y is None else y.squeeze(-1))
+
+
+class Simple(LocalModule):
+    """A Gaussian guide of `Strange`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loc = nn.Parameter(torch.zeros(3))
+
+    def forward(self, *args: Any, **kwargs: Any) -> None:
+        pyro.sample("w", dist.Normal(self.loc, 0.1).to_event(1))
+
+
+class Counter:
+    """Different at every call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, x: Tensor) -> float:
+        self.calls += 1
+        return 1.0 + 0.1 * self.calls
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        (lambda x: 2.0 if x.sum() > 0 else 1.0, "cannot be traced"),
+        (lambda x: float(x.mean()), "cannot be traced"),
+        (lambda x: random.random(), "outside torch"),
+        (lambda x: np.random.random(), "outside torch"),
+        (Counter(), "other numbers than Pyro"),
+        (lambda x: torch.bernoulli(x.sigmoid()).mean(), "depends on parameters or data"),
+        (lambda x: torch.empty(()).exponential_(), "exponential"),
+    ],
+    ids=["branch", "item", "random", "numpy", "counter", "data-dependent rate", "unknown noise"],
+)
+def test_what_cannot_be_traced_is_named_and_trained_by_pyro(
+    what: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "pyrodrop"):
+        fit = trained("traced", Strange(what), Simple(), estimator="shared", steps=3)
+    assert fit.settings["engine"] == "pyro"
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "pyrodrop"]
+    assert reason in line
+
+
+def test_what_can_be_traced_is(caplog: pytest.LogCaptureFixture) -> None:
+    fits = [trained(e, Strange(lambda x: 2.0), Simple(), estimator="shared") for e in ("pyro", "traced")]
+    assert fits[1].settings["engine"] == "traced"
+    assert torch.equal(values(fits[0]), values(fits[1]))
+
+
+def test_an_optimiser_without_a_compiled_form_is_used_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    model, guide = parts()
+    fit = trained("compiled", model, guide, steps=3, optimizer=torch.optim.RMSprop)
+    assert fit.settings["engine"] == "traced"
+    assert "RMSprop has no compiled form" in caplog.text
+
+
+def test_auto_takes_pyro_for_a_few_steps_and_the_trace_for_many() -> None:
+    model, guide = parts()
+    assert trained("auto", model, guide, steps=20).settings["engine"] == "pyro"
+    assert trained("auto", model, guide, steps=400).settings["engine"] == "traced"
+
+
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+def test_an_interrupted_run_goes_on_where_it_was(engine: str, tmp_path: Path) -> None:
+    model, guide = parts()
+    rows = 32 if engine == "traced" else None  # one shape of minibatch is one compilation
+    whole = trained(engine, model, guide, steps=30, batch_size=rows)
+    for steps in (13, 30):
+        kept = {"checkpoint": tmp_path / "state", "checkpoint_every": 7}
+        rest = trained(engine, model, guide, steps=steps, batch_size=rows, **kept)
+    torch.testing.assert_close(values(rest), values(whole), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_bfloat16_is_for_matrix_products_alone(engine: str) -> None:
+    model, guide = parts()
+    plain = trained("pyro", model, guide, steps=2)
+    low = trained(engine, model, guide, steps=2, precision="bfloat16")
+    assert not torch.equal(low.history[0, 0], plain.history[0, 0])
+    assert torch.equal(low.history[0, 1], plain.history[0, 1])  # the divergence
+    torch.testing.assert_close(low.history[0, 0], plain.history[0, 0], rtol=0.02, atol=0)
+
+
+def test_unknown_engines_and_precisions_are_named() -> None:
+    model, guide = parts()
+    with pytest.raises(ValueError, match="engine.*'compiled'"):
+        trained("compile", model, guide)
+    with pytest.raises(ValueError, match="precision"):
+        trained("auto", model, guide, precision="float16")
+
+
+def test_narrow_products_are_turned_and_stay_what_they_were() -> None:
+    a, b = torch.randn(5, 50, 12, dtype=torch.float64), torch.randn(5, 12, 3, dtype=torch.float64)
+    graph = make_fx(lambda a, b: (torch.bmm(a, b).view(5, 150), torch.bmm(a, a.mT)))(a, b)
+    turn_narrow_products(graph)
+    shapes = [node.args[0].op for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.bmm.default)]
+    assert shapes == ["call_function", "placeholder"]
+    narrow, wide = graph(a, b)
+    torch.testing.assert_close(narrow, torch.einsum("rij,rjk->rik", a, b).reshape(5, 150))
+    torch.testing.assert_close(wide, torch.einsum("rij,rkj->rik", a, a))

@@ -1,0 +1,315 @@
+"""Training: what it does, what it leaves alone, and what it refuses."""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.data import Dataset
+
+X, Y = torch.linspace(-1, 1, 30)[:, None], torch.linspace(-1, 1, 30)[:, None] ** 2
+
+
+def parts(**options: Any) -> tuple[models.MLP, guides.Guide]:
+    torch.manual_seed(0)
+    likelihood = likelihoods.Gaussian(5.0, learned=True)
+    model = models.MLP([1, 8, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihood)
+    return model, guides.BernoulliDropout(model, 0.2, mask_input=False, **options)
+
+
+def state(fit: pyrodrop.Fit) -> dict[str, torch.Tensor]:
+    return {**fit.model.state_dict(), **fit.guide.state_dict()}  # type: ignore[attr-defined]
+
+
+def same(one: pyrodrop.Fit, two: pyrodrop.Fit) -> bool:
+    a, b = state(one), state(two)
+    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a) and torch.equal(one.history, two.history)
+
+
+def test_a_seed_makes_a_run_and_leaves_the_callers_random_state_alone() -> None:
+    model, guide = parts()
+    torch.manual_seed(17)
+    np.random.seed(17)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    runs = [pyrodrop.fit(model, guide, (X, Y), steps=20, batch_size=7, seed=s) for s in (3, 3, 4)]
+    predictions = [run.predict(X, 5, seed=s) for run, s in zip(runs, (1, 1, 1), strict=True)]
+    elbos = [run.elbo(5) for run in runs]
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert (before[1] == np.random.get_state()[1]).all()
+    assert same(runs[0], runs[1])
+    assert not same(runs[0], runs[2])
+    assert torch.equal(predictions[0].f, predictions[1].f)
+    assert torch.equal(predictions[0].y, predictions[0].y)
+    assert elbos[0] == elbos[1]
+
+
+def test_model_and_guide_are_left_as_they_were() -> None:
+    model, guide = parts()
+    before = {n: p.clone() for n, p in [*model.state_dict().items(), *guide.state_dict().items()]}
+    fit = pyrodrop.fit(model, guide, Dataset(X, Y).standardized(), steps=5)
+    after = {**model.state_dict(), **guide.state_dict()}
+    assert all(torch.equal(before[n], after[n]) for n in before)
+    trained = state(fit)
+    moving = [n for n in trained if n.endswith("_unconstrained")]
+    assert moving
+    assert all(not torch.equal(before[n], trained[n]) for n in moving)
+
+
+def test_history_has_both_terms_of_every_step() -> None:
+    model, guide = parts()
+    fit = pyrodrop.fit(model, guide, (X, Y), steps=12)
+    assert fit.history.shape == (12, 3)
+    torch.testing.assert_close(fit.losses, fit.history[:, 0] + fit.history[:, 1])
+    assert len(set(fit.losses.tolist())) == 12, "fresh noise every step"
+
+
+def test_minibatches_pass_through_every_row_once_an_epoch() -> None:
+    seen: list[list[float]] = []
+
+    def model(x: torch.Tensor, y: torch.Tensor, num_data: int | None = None) -> None:
+        seen.append(x[:, 0].tolist())
+        assert num_data in (None, 30)
+        w = pyro.sample("w", dist.Normal(torch.zeros(1), 1).to_event(1))
+        with pyro.plate("data", 30, subsample=torch.arange(len(x))):
+            pyro.sample("y", dist.Normal(w * x, 1).to_event(1), obs=y)
+
+    def guide(x: torch.Tensor, y: torch.Tensor, num_data: int | None = None) -> None:
+        pyro.sample("w", dist.Normal(pyro.param("m", torch.zeros(1)), 1).to_event(1))
+
+    pyrodrop.fit(model, guide, (X, Y), steps=6, batch_size=12)
+    steps = seen[1:]  # the first is a look at which parameters there are
+    assert [len(rows) for rows in steps] == [12, 12, 6, 12, 12, 6]
+    epochs = [[x for rows in part for x in rows] for part in (steps[:3], steps[3:])]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(X[:, 0].tolist())
+    assert epochs[0] != epochs[1]
+
+
+def test_a_plain_pyro_program_trains() -> None:
+    """Closures with pyro.param, whose exact posterior is known: conjugate linear regression."""
+
+    def model(x: torch.Tensor, y: torch.Tensor, num_data: int | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(1), 1).to_event(1))
+        with pyro.plate("data", num_data or len(x), subsample=torch.arange(len(x))):
+            pyro.sample("y", dist.Normal(w * x, 1).to_event(1), obs=y)
+
+    def guide(x: torch.Tensor, y: torch.Tensor, num_data: int | None = None) -> None:
+        scale = pyro.param("s", torch.ones(1), constraint=dist.constraints.positive)
+        pyro.sample("w", dist.Normal(pyro.param("m", torch.zeros(1)), scale).to_event(1))
+
+    y = 2 * X
+    fit = pyrodrop.fit(
+        model, guide, (X, y), steps=3000, batch_size=10, lr=0.02, lr_schedule=lambda t: (1 - t / 3000) ** 2
+    )
+    precision = 1 + float(X.square().sum())
+    assert float(pyro.param("m").detach()) == pytest.approx(float((X * y).sum()) / precision, abs=0.05)
+    assert float(pyro.param("s").detach()) == pytest.approx(precision**-0.5, rel=0.1)
+    evidence = torch.distributions.MultivariateNormal(torch.zeros(30), torch.eye(30) + X @ X.T).log_prob(y[:, 0])
+    elbo = fit.elbo(4000)
+    assert elbo.value == pytest.approx(float(evidence), abs=0.1)
+    assert str(elbo.convention) == "exact"
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, functools.partial(torch.optim.SGD, momentum=0.9)])
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, optimizer: Any) -> None:
+    model, guide = parts()
+    options: dict[str, Any] = {
+        "batch_size": 7,
+        "optimizer": optimizer,
+        "lr": 1e-3,
+        "lr_schedule": lambda t: 1 / (1 + t),
+    }
+    whole = pyrodrop.fit(model, guide, (X, Y), steps=23, **options)
+    file = tmp_path / "state.safetensors"
+    pyrodrop.fit(model, guide, (X, Y), steps=10, checkpoint=file, checkpoint_every=4, **options)
+    resumed = pyrodrop.fit(model, guide, (X, Y), steps=23, checkpoint=file, checkpoint_every=4, **options)
+    assert same(whole, resumed)
+    assert [p.name for p in tmp_path.iterdir()] == ["state.safetensors"]
+    with pytest.raises(ValueError, match="is of another run: it has {'seed': 0}, this run has {'seed': 1}"):
+        pyrodrop.fit(model, guide, (X, Y), steps=23, seed=1, checkpoint=file, **options)
+    with pytest.raises(ValueError, match="has done 23 steps already"):
+        pyrodrop.fit(model, guide, (X, Y), steps=5, checkpoint=file, **options)
+
+
+def test_minibatches_need_a_model_that_knows_what_they_stand_for() -> None:
+    def model(x: torch.Tensor, y: torch.Tensor) -> None:
+        pyro.sample("w", dist.Normal(0, 1))
+
+    with pytest.raises(ValueError, match=r"needs a model .* model\(x, y, num_data=N\).*at least 30; got 8"):
+        pyrodrop.fit(model, lambda x, y: None, (X, Y), steps=1, batch_size=8)
+
+
+def test_a_rate_for_every_parameter() -> None:
+    model, guide = parts()
+    fit = pyrodrop.fit(model, guide, (X, Y), steps=3, lr=lambda name: 0.1 if "layers.1.weight" in name else 0.0)
+    moved = [n for n, v in fit.guide.mean().items() if not torch.equal(v, guide.mean()[n])]  # type: ignore[attr-defined]
+    assert moved == ["layers.1.weight"]
+
+
+def test_schedule_scales_the_rate() -> None:
+    model, guide = parts()
+    still = pyrodrop.fit(model, guide, (X, Y), steps=4, lr_schedule=lambda t: 1.0 if t == 0 else 0.0)
+    once = pyrodrop.fit(model, guide, (X, Y), steps=1)
+    assert all(torch.equal(v, state(once)[n]) for n, v in state(still).items())
+
+
+def test_a_step_that_changes_nothing_is_an_error() -> None:
+    model, guide = parts()
+    with pytest.raises(RuntimeError, match="moved none of the"):
+        pyrodrop.fit(model, guide, (X, Y), steps=5, lr=0.0)
+    net = nn.Linear(1, 1)  # reached through a closure: Pyro sees no parameter
+
+    def closure(x: torch.Tensor, y: torch.Tensor) -> None:
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(net(x), 1).to_event(1), obs=y)
+
+    with pytest.raises(RuntimeError, match="no parameter|closure"):
+        pyrodrop.fit(closure, lambda x, y: None, (X, Y), steps=5)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run() -> None:
+    model, guide = parts()
+    with pytest.raises(FloatingPointError, match="stopped being finite at step"):
+        pyrodrop.fit(model, guide, (X, Y), steps=2000, lr=1e30)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (torch.tensor([[1.0], [math.nan]]), torch.ones(2, 1), "x must be finite; got 1 NaN or infinite of 2 values"),
+        (torch.ones(2, 1), torch.tensor([[math.inf], [1.0]]), r"y must be finite; got 1 .* first at index \[0, 0\]"),
+        (torch.ones(3, 1), torch.ones(2, 1), "one row per observation each; got 3 and 2 rows"),
+        (torch.ones(0, 1), torch.ones(0, 1), "x must hold at least one observation"),
+        (
+            torch.ones(4, 2),
+            torch.ones(4, 1),
+            r"x must have shape \[N, 1\], the width of the network's input; got \(4, 2\)",
+        ),
+        (torch.ones(4, 1), torch.ones(4, 3), "y has 3 columns.* needs a network with 3 outputs; this one has 1"),
+    ],
+)
+def test_bad_data_never_train(x: torch.Tensor, y: torch.Tensor, message: str) -> None:
+    model, guide = parts()
+    with pytest.raises(ValueError, match=message):
+        pyrodrop.fit(model, guide, (x, y), steps=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "cuda:99"}, "device must be one of auto, cpu"),
+        ({"device": "tpu9"}, "device must be one of auto, cpu"),
+        ({"steps": 0}, "steps is the number of gradient steps and must be at least 1; got 0"),
+        ({"batch_size": 0}, "batch_size is the number of rows"),
+    ],
+)
+def test_bad_settings_never_train(options: dict[str, Any], message: str) -> None:
+    model, guide = parts()
+    with pytest.raises(ValueError, match=message):
+        pyrodrop.fit(model, guide, (X, Y), **({"steps": 1} | options))
+
+
+def test_bad_class_labels_never_train() -> None:
+    model = models.MLP([1, 4, 3], prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
+    guide = guides.Point(model)
+    with pytest.raises(ValueError, match=r"class labels must lie in 0 ... 2.*got 0 to 3"):
+        pyrodrop.fit(model, guide, (torch.ones(4, 1), torch.tensor([0, 1, 2, 3])), steps=1)
+    with pytest.raises(ValueError, match="class labels are whole numbers"):
+        pyrodrop.fit(model, guide, (torch.ones(4, 1), torch.ones(4, 1)), steps=1)
+
+
+def test_a_pyro_optimiser_is_told_from_torchs() -> None:
+    model, guide = parts()
+    with pytest.raises(TypeError, match="torch.optim class"):
+        pyrodrop.fit(model, guide, (X, Y), steps=1, optimizer=lambda groups: pyro.optim.Adam({"lr": 0.1}))
+    with pytest.raises(TypeError, match="a Dataset or a pair"):
+        pyrodrop.fit(model, guide, 5, steps=1)  # type: ignore[arg-type]
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    model, guide = parts()
+    data = Dataset(X, Y).standardized()
+    fit = pyrodrop.fit(model, guide, data, steps=10)
+    path = fit.save(tmp_path / "fit.safetensors")
+    loaded = pyrodrop.Fit.load(path, *parts())
+    assert same(fit, loaded)
+    assert loaded.settings == fit.settings
+    assert torch.equal(loaded.predict(X, 4).f, fit.predict(X, 4).f)
+    assert loaded.elbo(4, data) == fit.elbo(4)
+    with pytest.raises(ValueError, match="has no training data"):
+        loaded.elbo(4)
+    other = models.MLP([1, 9, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(5.0, learned=True))
+    with pytest.raises(ValueError, match=r"does not belong to this MLP: .*has shape \(8,\), expected \(9,\)"):
+        pyrodrop.Fit.load(path, other, guides.BernoulliDropout(other, 0.2))
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, guide = parts()
+    fit = pyrodrop.fit(model, guide, (X, Y), steps=2)
+    path = fit.save(tmp_path / "fit.safetensors")
+    old = path.read_bytes()
+
+    def broken(tensors: object, file: Path, metadata: object) -> None:
+        Path(file).write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr("pyrodrop.files.save_file", broken)
+    with pytest.raises(OSError, match="disk full"):
+        fit.save(path)
+    assert path.read_bytes() == old
+    assert [p.name for p in tmp_path.iterdir()] == ["fit.safetensors"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_training_and_prediction_on_a_gpu() -> None:
+    model, guide = parts()
+    fit = pyrodrop.fit(model, guide, Dataset(X, Y).standardized(), steps=20, batch_size=7, device="cuda")
+    again = pyrodrop.fit(model, guide, Dataset(X, Y).standardized(), steps=20, batch_size=7, device="cuda")
+    assert same(fit, again)
+    assert all(v.is_cuda for v in state(fit).values())
+    prediction = fit.predict(X, 8)
+    assert prediction.mean.device.type == "cpu"
+    assert math.isfinite(fit.elbo(5).value)
+
+
+def test_an_elbo_of_many_data_is_summed_in_parts_of_one_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(50, 3)
+    model = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(2.0))
+    fit = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.3), (x, x[:, :1]), steps=5)
+    whole = fit.elbo(20, seed=4)
+    monkeypatch.setattr("pyrodrop.training.fitted._ROWS", 7)
+    parts = fit.elbo(20, seed=4)
+    assert parts.value == pytest.approx(whole.value, rel=1e-5)
+    assert parts.se == pytest.approx(whole.se, rel=1e-4)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_training_flushes_denormals_and_leaves_the_setting_as_it_was(before: bool) -> None:
+    tiny, seen = torch.full((), torch.finfo(torch.float32).tiny), []
+
+    def schedule(step: int) -> float:
+        seen.append(float(tiny / 8))
+        return 1.0
+
+    x = torch.randn(20, 3)
+    model = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(2.0))
+    if not torch.set_flush_denormal(before):
+        pytest.skip("this processor cannot flush denormals")
+    try:
+        pyrodrop.fit(model, guides.MeanField(model), (x, x[:, :1]), steps=3, lr_schedule=schedule)
+        after = float(tiny / 8)
+    finally:
+        torch.set_flush_denormal(False)
+    assert set(seen) == {0.0}
+    assert (after == 0.0) == before

@@ -1,0 +1,119 @@
+"""Prediction, against the enumeration of every mask."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, metrics, models, priors
+from pyrodrop.prediction.prediction import Prediction
+
+pytestmark = pytest.mark.usefixtures("float64")
+K, RATE, TAU = 8, 0.3, 4.0
+
+
+def fitted(**options: object) -> pyrodrop.Fit:
+    """A net of one hidden layer of 8 units, which alone are masked, after a few steps."""
+    net = nn.Sequential(nn.Linear(2, K), nn.Tanh(), nn.Linear(K, 1)).double()
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(TAU)).double()
+    guide = guides.BernoulliDropout(model, RATE, mask_input=False).double()
+    x = torch.randn(20, 2)
+    return pyrodrop.fit(model, guide, (x, x.sum(1, keepdim=True)), steps=5)
+
+
+def enumerated(fit: pyrodrop.Fit, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every function of the 2^8 masks, and the masks' probabilities, in plain PyTorch."""
+    loc, free = fit.guide.loc, fit.model.free  # type: ignore[attr-defined]
+    hidden = torch.tanh(x @ loc["0.weight"].T + free["0.bias"])
+    masks = torch.tensor(list(itertools.product([0.0, 1.0], repeat=K)))
+    f = (masks[:, None, :] * hidden) @ loc["2.weight"].T + free["2.bias"]
+    kept = masks.sum(1)
+    return f.detach(), (1 - RATE) ** kept * RATE ** (K - kept)
+
+
+def test_mean_and_variance_are_those_of_all_masks() -> None:
+    """E and Var of design's predictive equations: exactly for the mixture of all masks, in 4 s.e. for draws."""
+    fit, x = fitted(), torch.randn(6, 2)
+    f, p = enumerated(fit, x)
+    mean = (p[:, None, None] * f).sum(0)
+    variance = 1 / TAU + (p[:, None, None] * f**2).sum(0) - mean**2
+    draws = fit.predict(x, 40_000)
+    se = ((p[:, None, None] * (f - mean) ** 2).sum(0) / 40_000).sqrt()
+    assert float(((draws.mean - mean) / se).abs().max()) < 4
+    torch.testing.assert_close(draws.variance, variance, rtol=0.03, atol=0)
+    torch.testing.assert_close(draws.spread**2 + 1 / TAU, draws.variance)
+    density = torch.logsumexp(
+        torch.log(p)[:, None] + torch.distributions.Normal(f, TAU**-0.5).log_prob(torch.zeros(1))[..., 0], 0
+    )
+    torch.testing.assert_close(draws.log_density(torch.zeros(6, 1)), density, atol=0.02, rtol=0)
+
+
+def test_the_papers_formulas_on_the_enumeration() -> None:
+    """Mean, variance and eq. 8 of a prediction made of all 2^8 masks of a fair coin, each once."""
+    fit, x, y = fitted(), torch.randn(6, 2), torch.randn(6, 1)
+    f, _ = enumerated(fit, x)
+    prediction = Prediction(f=f, law=dist.Normal(f, TAU**-0.5).to_event(1))
+    torch.testing.assert_close(prediction.mean, f.mean(0))
+    torch.testing.assert_close(prediction.variance, 1 / TAU + (f**2).mean(0) - f.mean(0) ** 2)
+    likelihood = torch.exp(-TAU / 2 * (y - f) ** 2)[..., 0] * math.sqrt(TAU / (2 * math.pi))
+    torch.testing.assert_close(prediction.log_density(y), likelihood.mean(0).log())
+    torch.testing.assert_close(metrics.log_predictive_density(f, y, TAU), likelihood.mean(0).log())
+
+
+def test_draws_are_functions() -> None:
+    """One draw of weights serves all x: the same x twice gives the same value, in one call and over chunks."""
+    fit, x = fitted(), torch.randn(3, 2)
+    twice = fit.predict(torch.cat([x, x]), 50).f
+    torch.testing.assert_close(
+        twice[:, :3], twice[:, 3:], rtol=1e-5, atol=1e-6
+    )  # a matrix product may sum rows differently
+    assert len(torch.unique(twice[:, 0])) > 10
+
+
+def test_chunks_do_not_change_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    fit, x = fitted(), torch.randn(3, 2)
+    whole = fit.predict(x, 64)
+    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 1})
+    one_by_one = fit.predict(x, 1000)
+    assert one_by_one.f.shape == (1000, 3, 1)
+    se = (whole.f.var(0) / 64 + one_by_one.f.var(0) / 1000).sqrt()
+    assert float(((whole.mean - one_by_one.mean) / se).abs().max()) < 4.5
+
+
+def test_samples_of_y_add_the_noise() -> None:
+    prediction = fitted().predict(torch.randn(5, 2), 20_000)
+    assert prediction.y.shape == prediction.f.shape
+    torch.testing.assert_close(prediction.y.var(0), prediction.variance, rtol=0.05, atol=0)
+    assert prediction.sample_y(7).shape == (7, 5, 1)
+
+
+def test_classification() -> None:
+    model = models.MLP([2, 6, 3], prior=priors.Gaussian(), likelihood=likelihoods.Categorical()).double()
+    x, y = torch.randn(30, 2), torch.arange(30) % 3
+    fit = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.2).double(), (x, y), steps=5)
+    prediction = fit.predict(x, 40)
+    assert prediction.f.shape == (40, 30, 3)
+    want = prediction.f.softmax(-1).mean(0)[torch.arange(30), y].log()
+    torch.testing.assert_close(prediction.log_density(y), want)
+    assert prediction.y.shape == (40, 30)
+    probabilities = prediction.f.softmax(-1).mean(0)
+    torch.testing.assert_close(prediction.mean, probabilities)
+    torch.testing.assert_close(prediction.variance, probabilities * (1 - probabilities))
+
+
+def test_bad_input_is_named() -> None:
+    fit = fitted()
+    with pytest.raises(ValueError, match="x must be finite"):
+        pyrodrop.predict(fit, torch.tensor([[math.nan, 1.0]]))
+    with pytest.raises(ValueError, match="num_samples is the number of functions"):
+        pyrodrop.predict(fit, torch.ones(2, 2), 0)
+    with pytest.raises(ValueError, match=r"y must have the shape of the prediction, \(3, 1\); got \(2, 1\)"):
+        fit.predict(torch.ones(3, 2), 4).log_density(torch.ones(2, 1))
+    with pytest.raises(TypeError, match=r"use pyro.infer.Predictive"):
+        pyrodrop.Fit(lambda x: x, lambda x: {}, None, torch.zeros(1, 2), {}).predict(torch.ones(2, 2))
