@@ -25,7 +25,7 @@ from pyro import poutine
 from torch import Tensor
 from torch.nn import functional
 
-from pyrodrop.data import Dataset
+from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import parts
 from pyrodrop.metrics import Predicted, calibration_curve
@@ -45,8 +45,8 @@ _WEIGHTS = 50_000  # of a layer's, in one histogram
 
 def prediction(
     run: Predicts,
-    data: Dataset | tuple[Tensor, Tensor],
-    held_out: Dataset | tuple[Tensor, Tensor] | None = None,
+    data: Data,
+    held_out: Data | None = None,
     *,
     reach: float = 0.25,
     num_samples: int = 500,

@@ -21,14 +21,17 @@ from pyrodrop import (
     schedules,
     zoo,
 )
+from pyrodrop.data import Data
 from pyrodrop.inputs import Inputs
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import predict
 from pyrodrop.prediction.prediction import Prediction, Predicts
-from pyrodrop.training.fit import Data, fit
-from pyrodrop.training.fitted import Elbo, Fit, Objective
+from pyrodrop.training.estimates import Elbo, Objective
+from pyrodrop.training.fit import fit
+from pyrodrop.training.fitted import Fit
 from pyrodrop.training.problem import restart
-from pyrodrop.training.replicates import Replicates
+from pyrodrop.training.replicates import Replicates, fit_replicates
+from pyrodrop.training.training import StepLosses, Training
 
 if TYPE_CHECKING:
     from xarray import DataTree
@@ -79,12 +82,15 @@ __all__ = [
     "Objective",
     "Prediction",
     "Replicates",
+    "StepLosses",
+    "Training",
     "compare",
     "compression",
     "data",
     "distributions",
     "divergences",
     "fit",
+    "fit_replicates",
     "guides",
     "likelihoods",
     "masks",

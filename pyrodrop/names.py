@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import TypeVar
+from typing import Any, TypeVar, get_args
 
 T = TypeVar("T")
 
@@ -18,6 +18,17 @@ def known(name: str, names: Collection[str], what: str) -> str:
     near = difflib.get_close_matches(name, names, 1, 0.0)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"no {what} is called {name!r}; there are {', '.join(names)}{hint}")
+
+
+def one_of(value: T, choices: Any, name: str) -> T:
+    """The value of an argument, if it is one of `choices`, a `Literal`; otherwise a ValueError that lists them."""
+    allowed = get_args(choices)
+    if value in allowed:
+        return value
+    *others, last = map(repr, allowed)
+    near = difflib.get_close_matches(str(value), allowed, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"{name} must be {', '.join(others)} or {last}; got {value!r}{hint}")
 
 
 def by_name(setting: T | Mapping[str, T], names: Iterable[str], what: str) -> dict[str, T]:

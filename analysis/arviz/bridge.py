@@ -34,21 +34,21 @@ from torch import Tensor
 
 from pyrodrop.analysis.comparison.draws import Draws, Predictive, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
-from pyrodrop.data import Dataset
+from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.guides import BernoulliDropout, ConcreteDropout, Ensemble, GaussianDropout
 from pyrodrop.inputs import Inputs, named_parts, same_inputs
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts
-from pyrodrop.training.fitted import Fit, describe
+from pyrodrop.training.fitted import Fit
+from pyrodrop.training.problem import describe
 from pyrodrop.training.replicates import Replicates
 
 _ELBO_DRAWS = 100
 _DROP_RATE = ("drop_rate", "probability of dropping an input")
 _ALPHA = ("alpha", "variance of the weights' multiplicative noise")
 _ABOUT_DRAWS = "independent draws from the approximate posterior; a chain is a restart"
-Data: TypeAlias = Dataset | tuple[Inputs, Tensor]
 Variables: TypeAlias = dict[Hashable, Any]
 
 

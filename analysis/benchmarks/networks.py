@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.timing import Parameters
 from pyrodrop.engines import Name
-from pyrodrop.training.fit import training_of
-from pyrodrop.training.loop import Controls, Training
-from pyrodrop.training.minibatches import Minibatches
-from pyrodrop.training.problem import Problem
+from pyrodrop.training.loop import Loop
+from pyrodrop.training.run import Run, problem_of
+from pyrodrop.training.settings import Estimator, Settings
 
 ROWS, BATCH, RATE = 2048, 128, 0.5
 
@@ -108,22 +107,21 @@ POSTERIORS: dict[str, tuple[Callable[[Any], guides.Guide], Callable[[], priors.P
 }
 
 
-def ours(network: Network, posterior: str, engine: Name, estimator: str = "local") -> Steps:
+def ours(network: Network, posterior: str, engine: Name, estimator: Estimator = "local") -> Steps:
     """Steps of `pyrodrop.fit`, as its loop makes them."""
     training = prepared(network, posterior, engine, estimator)
     return (lambda: training.advance(training.done + network.steps)), list(training.parameters.values())
 
 
 def prepared(
-    network: Network, posterior: str, engine: Name, estimator: str = "local", steps: int = 200_000
-) -> Training:
-    """A training that has made its first step, by this engine from then on."""
+    network: Network, posterior: str, engine: Name, estimator: Estimator = "local", steps: int = 200_000
+) -> Loop:
+    """A training that has made its first step and makes the others by this engine."""
     guide, prior = POSTERIORS[posterior]
     model = models.from_module(network.build(nn.Identity), prior(), network.likelihood)
-    problem = Problem.of(model, guide(model), (network.x, network.y), estimator, torch.device("cpu"))
-    batches = Minibatches(problem.data, BATCH, torch.device("cpu"))
-    training = training_of(problem, batches, Controls(None, lambda _: 1.0, 1.0), steps, engine=engine)
-    training.start()
-    if training.engine.name != engine:
-        raise RuntimeError(f"{network.name} with {posterior} trains with {training.engine.name}, not {engine}")
-    return training
+    settings = Settings(steps=steps, batch_size=BATCH, estimator=estimator, engine=engine, device="cpu")
+    loop = Run.of(problem_of(model, guide(model), (network.x, network.y), settings), settings).loop
+    loop.start()
+    if loop.engine.name != engine:
+        raise RuntimeError(f"{network.name} with {posterior} trains with {loop.engine.name}, not {engine}")
+    return loop

@@ -19,10 +19,10 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.networks import BATCH
 from pyrodrop.analysis.benchmarks.timing import interleaved, machine, moves_all, report, write
 from pyrodrop.data import Dataset
-from pyrodrop.training.fit import adam
-from pyrodrop.training.loop import Controls, Training
+from pyrodrop.training.loop import Loop
 from pyrodrop.training.problem import Problem
-from pyrodrop.training.replicates import Settings, Stack
+from pyrodrop.training.settings import Settings
+from pyrodrop.training.stack import Stack
 
 ROWS, RATE, STEPS = 512, 0.05, 10
 
@@ -48,7 +48,7 @@ def main(count: int = 240, rounds: int = 9, out: Path | None = None) -> None:
     write(out, "replicates", {"rounds": rounds, "count": count, **row})
 
 
-def stacked(count: int) -> Training:
+def stacked(count: int) -> Loop:
     """A compiled training of that many nets."""
     problems = []
     for r in range(count):
@@ -57,24 +57,13 @@ def stacked(count: int) -> Training:
         model = models.MLP([13, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
         guide = guides.BernoulliDropout(model, RATE)
         problems.append(Problem.of(model, guide, data, "local", torch.device("cpu")))
-    settings = Settings(
-        100_000,
-        BATCH,
-        1e-3,
-        adam,
-        Controls(None, lambda _: 1.0, 1.0),
-        "compiled",
-        None,
-        torch.device("cpu"),
-        False,
-        None,
-    )
+    settings = Settings(steps=100_000, batch_size=BATCH, estimator="local", engine="compiled", device="cpu")
     generators = [torch.Generator().manual_seed(r) for r in range(count)]
-    training = Stack(problems, generators, settings).training()
-    training.start()
-    if training.engine.name != "compiled":
+    loop = Stack(problems, generators, settings).loop()
+    loop.start()
+    if loop.engine.name != "compiled":
         raise RuntimeError("the replicated step was not compiled")
-    return training
+    return loop
 
 
 def plain() -> Callable[[], None]:

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from pyrodrop.analysis.comparison.elbo_constants import training_data, why_not_comparable
 from pyrodrop.analysis.comparison.held_out import log_density
-from pyrodrop.data import Dataset
-from pyrodrop.inputs import Inputs
+from pyrodrop.data import Data, Dataset
 from pyrodrop.names import known
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.training.fitted import Fit
@@ -88,10 +87,10 @@ class Comparison:
 
 def compare(
     fits: Mapping[str, Predicts],
-    data: Dataset | tuple[Inputs, Tensor] | None = None,
+    data: Data | None = None,
     by: Literal["log_density", "loo", "elbo"] = "log_density",
     *,
-    train: Dataset | tuple[Inputs, Tensor] | None = None,
+    train: Data | None = None,
     num_samples: int = 1000,
     force: bool = False,
     seed: int = 0,

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.data import Dataset
-from pyrodrop.inputs import Inputs
+from pyrodrop.data import Data, Dataset
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.scaling import Standardize
@@ -24,9 +23,7 @@ from pyrodrop.training.replicates import Replicates
 _ROWS = 1000  # predicted at a time
 
 
-def log_density(
-    run: Predicts, data: Dataset | tuple[Inputs, Tensor], num_samples: int = 1000, *, seed: int = 0
-) -> Tensor:
+def log_density(run: Predicts, data: Data, num_samples: int = 1000, *, seed: int = 0) -> Tensor:
     """ln p(y_n | x_n) of every observation, in nats and the units of y: ``[N]``, in float64.
 
     Args:
@@ -79,7 +76,7 @@ class KFold:
 def kfold(
     model: Any,
     guide: Any,
-    data: Dataset | tuple[Inputs, Tensor],
+    data: Data,
     k: int = 5,
     *,
     num_samples: int = 1000,

@@ -22,8 +22,7 @@ from torch import Tensor
 from pyrodrop.analysis.comparison.az import az
 from pyrodrop.analysis.comparison.draws import draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
-from pyrodrop.data import Dataset
-from pyrodrop.inputs import Inputs
+from pyrodrop.data import Data, Dataset
 from pyrodrop.training.fitted import Fit
 
 
@@ -62,7 +61,7 @@ class Loo:
 
 def loo(
     fit: Fit,
-    data: Dataset | tuple[Inputs, Tensor] | None = None,
+    data: Data | None = None,
     num_samples: int = 2000,
     *,
     force: bool = False,

@@ -22,7 +22,7 @@ from torch import Tensor
 from pyrodrop.analysis.gp.inducing import Inducing
 from pyrodrop.analysis.gp.latent import Problem, best_fit, chosen_inference, columns, draw, hyperparameters
 from pyrodrop.analysis.gp.starts import KernelSetting, starts_of
-from pyrodrop.data import Dataset
+from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods import Categorical
 from pyrodrop.prediction.prediction import Prediction
@@ -51,7 +51,7 @@ class GaussianProcessClassifier:
 
     def __init__(
         self,
-        data: Dataset | tuple[Tensor, Tensor],
+        data: Data,
         kernel: KernelSetting,
         *,
         alpha_epsilon: float = 0.01,
@@ -100,7 +100,7 @@ class GaussianProcessClassifier:
         f = f + self._offset
         return Prediction(f=f, law=dist.Categorical(logits=f), seed=seed, f_sd=variance.sqrt())
 
-    def log_density(self, data: Dataset | tuple[Tensor, Tensor], num_samples: int = 1000, *, seed: int = 0) -> Tensor:
+    def log_density(self, data: Data, num_samples: int = 1000, *, seed: int = 0) -> Tensor:
         """ln p(y_n | x_n, training data) of every observation, in nats, from that many draws of the logits: ``[N]``."""
         data = Dataset.of(data)
         parts = [

@@ -18,7 +18,7 @@ from torch import Tensor
 from pyrodrop.analysis.gp.inducing import Inducing
 from pyrodrop.analysis.gp.latent import Problem, best_fit, chosen_inference, columns, draw, hyperparameters
 from pyrodrop.analysis.gp.starts import KernelSetting, Start, starts_of
-from pyrodrop.data import Dataset
+from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
@@ -54,7 +54,7 @@ class GaussianProcess:
 
     def __init__(
         self,
-        data: Dataset | tuple[Tensor, Tensor],
+        data: Data,
         kernel: KernelSetting,
         *,
         learn: bool = True,
@@ -108,7 +108,7 @@ class GaussianProcess:
         law = dist.Normal(self.targets.inverse(mean)[None], sd[None]).to_event(1)
         return Prediction(f=self.targets.inverse(f), law=law, seed=seed, f_sd=f_sd)
 
-    def log_density(self, data: Dataset | tuple[Tensor, Tensor]) -> Tensor:
+    def log_density(self, data: Data) -> Tensor:
         """ln p(y_n | x_n, training data) of every observation, in nats and the units of y: ``[N]``. In closed form."""
         data = Dataset.of(data)
         return self.predict(data.x, 1, joint=False).log_density(data.y.double())

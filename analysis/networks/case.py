@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pyrodrop import likelihoods, models, priors
+from pyrodrop.engines import Name as EngineName
 from pyrodrop.inputs import Inputs, arguments, mapped, num_rows
+from pyrodrop.training.settings import Estimator
 
 SEED = 7
 
@@ -36,8 +38,8 @@ class Cell(NamedTuple):
 
     guide: str
     what: str
-    estimator: str = "shared"
-    engine: str = "pyro"
+    estimator: Estimator = "shared"
+    engine: EngineName = "pyro"
 
     def __str__(self) -> str:
         return "-".join((self.guide, self.what, self.estimator, self.engine))

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,7 @@ from pyrodrop.analysis.networks.oracle import WARM_UP, Oracle, train_point, weig
 from pyrodrop.analysis.networks.posteriors import POSTERIORS
 from pyrodrop.inputs import num_rows
 from pyrodrop.likelihoods import Categorical
+from pyrodrop.training.settings import Estimator
 
 # What may be refused whatever the network, by posterior. A weight that is used twice is drawn whole, which all can have.
 GENERAL = (Refused("flipout needs deviations", guide="Bernoulli LowRank", estimator="flipout"),)
@@ -90,7 +91,7 @@ def cells(case: Case) -> list[Cell]:
         found += [Cell(guide, "checkpoint", engine=engine) for engine in ("pyro", "traced")]
         if guide == "Point":
             found.append(Cell(guide, "plain"))
-        for estimator in ("shared", "per_example", "local", "flipout"):
+        for estimator in get_args(Estimator):
             found.append(Cell(guide, "loss", estimator, "traced"))
             for engine in ("traced", "compiled"):
                 found += [Cell(guide, what, estimator, engine) for what in ("steps", "replicates")]
@@ -111,11 +112,14 @@ def usual_cells(case: Case) -> list[Cell]:
     ]  # fmt: skip
 
 
+_ESTIMATORS: tuple[Estimator, ...] = ("shared", "local", "per_example")
+
+
 def few_cells(case: Case, number: int) -> list[Cell]:
     """A thin slice: predictions of one posterior, training of another; which ones goes round with the case's number."""
     if case.draws < HEAVY:
         return [Cell("Bernoulli", "save")]
-    names, estimators = list(POSTERIORS), ("shared", "local", "per_example")
+    names, estimators = list(POSTERIORS), _ESTIMATORS
     one, two = names[1 + number % 4], names[1 + (number + 1) % 4]
     estimator = estimators[number % 3]
     return [

@@ -1,6 +1,6 @@
 """Data sets, in their own units, with the standardisation that training uses."""
 
-from pyrodrop.data.dataset import Dataset, Split
+from pyrodrop.data.dataset import Data, Dataset, Split
 from pyrodrop.data.gal2016 import gal2016
 from pyrodrop.data.line import line, line_split
 from pyrodrop.data.mauna_loa import mauna_loa
@@ -9,4 +9,4 @@ from pyrodrop.data.splits import Splits
 from pyrodrop.data.turned import turned
 from pyrodrop.data.uci import uci
 
-__all__ = ["Dataset", "Split", "Splits", "gal2016", "line", "line_split", "mauna_loa", "mnist", "turned", "uci"]
+__all__ = ["Data", "Dataset", "Split", "Splits", "gal2016", "line", "line_split", "mauna_loa", "mnist", "turned", "uci"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ class Dataset:
         return fingerprint(self.x, self.y)
 
     @classmethod
-    def of(cls, data: Dataset | tuple[Inputs, Tensor]) -> Dataset:
+    def of(cls, data: Data) -> Dataset:
         """`data` itself, or a pair (x, y) checked and wrapped."""
         if isinstance(data, Dataset):
             return data
@@ -93,6 +93,10 @@ class Dataset:
         _check_standardizable("x", self.x)
         _check_standardizable("y", self.y)
         return Dataset(self.x, self.y, inputs=Standardize.of(self.x), targets=Standardize.of(self.y))
+
+
+# What functions take as data: a `Dataset`, or a pair (x, y).
+Data: TypeAlias = Dataset | tuple[Inputs, Tensor]
 
 
 @dataclass(frozen=True)

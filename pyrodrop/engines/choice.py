@@ -1,16 +1,17 @@
-"""Which engine makes the steps: the one asked for, or the one that is worth its preparation."""
+"""The choice of an engine: the requested one, or the one whose preparation pays off."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from pyrodrop.engines.compiled import Compiled
 from pyrodrop.engines.engine import Engine, Name
-from pyrodrop.engines.graph import Batch, Graph, Parameter
-from pyrodrop.engines.moving import Moving
+from pyrodrop.engines.graph import Batch, Graph
+from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.pyro_engine import Pyro
 from pyrodrop.engines.traced import Traced
 from pyrodrop.engines.untraceable import Untraceable
@@ -18,48 +19,35 @@ from pyrodrop.engines.untraceable import Untraceable
 _log = logging.getLogger("pyrodrop")
 
 _WORTH_A_TRACE = 300  # steps
-_NODE_SECONDS = 5e-6  # what one operation of a replayed graph costs beside its arithmetic
-_ELEMENT_SECONDS = 1e-9  # and what it costs an element
+_NODE_SECONDS = 5e-6  # overhead of one operation of a replayed graph
+_ELEMENT_SECONDS = 1e-9  # time per element of its result
 _COMPILE_SECONDS = 15.0
-_COMPILED_NODES = 2000  # operations that the compiler needs that time for; it takes longer for more
+_COMPILED_NODES = 2000  # operations that the compiler handles in that time
 
 
-def choose(
-    name: Name,
-    pyro_engine: Pyro,
-    parameters: Mapping[str, Parameter],
-    moving: Moving,
-    changes: str,
-    batches: Sequence[Batch],
-    steps: int,
-) -> Engine:
-    """The engine of this name for the steps that are left; Pyro's, and one logged line why, where it cannot be had.
+def choose(name: Name, loss: Loss, optimizer: torch.optim.Optimizer, batches: Sequence[Batch], steps: int) -> Engine:
+    """The engine of this name for the remaining steps; Pyro's, with one logged line that says why, where it is impossible.
 
     Args:
         name: of the engine.
-        pyro_engine: what the others are made from.
-        parameters: what the steps move.
-        moving: and which buffers.
-        changes: Python attributes that a call changes, as words; a trace would freeze them.
-        batches: one minibatch of every shape that is to come.
-        steps: how many are left.
+        loss: to minimise.
+        optimizer: of the loss's parameters.
+        batches: one minibatch of every shape to come.
+        steps: number of remaining steps.
 
-    `auto` weighs the work: a trace costs as much as some tens of Pyro's steps, a compilation seconds. It decides by the
-    size of the graph and never by a clock, so the same call always takes the same engine and gives the same bits.
+    `auto` weighs the work: a trace costs as much as some tens of Pyro's steps, a compilation takes seconds. It decides by
+    the size of the graph and never by a clock, so the same call always takes the same engine and gives the same bits.
     """
+    engine: Engine = Pyro(loss, optimizer)
     if name == "pyro" or (name == "auto" and steps < _WORTH_A_TRACE):
-        return pyro_engine
-    engine: Engine = pyro_engine
+        return engine
     try:
-        if changes:
-            raise Untraceable(f"{changes}, which a trace would freeze")
-        traced = Traced(
-            pyro_engine.model, pyro_engine.guide, parameters, pyro_engine.optimizer, pyro_engine.precision, moving
-        )
-        graphs = [traced.graph(batch) for batch in batches]
-        engine = traced
+        if loss.changes:
+            raise Untraceable(f"{loss.changes}, which a trace would freeze")
+        graphs = [loss.graph(batch) for batch in batches]
+        engine = Traced(loss, optimizer)
         if name == "compiled" or (name == "auto" and worth_compiling(graphs[0], steps)):
-            compiled = Compiled(traced)
+            compiled = Compiled(loss, optimizer)
             for batch in batches:
                 compiled.prepare(batch)
             engine = compiled
@@ -70,7 +58,7 @@ def choose(
 
 
 def worth_compiling(graph: Graph, steps: int, replicates: int = 1) -> bool:
-    """Whether the time that compiled steps save is likely to be more than the compiler's."""
+    """Whether compiled steps are likely to save more time than the compilation takes."""
     nodes = [node for node in graph.module.graph.nodes if node.op == "call_function"]
     elements = sum(node.meta["val"].numel() for node in nodes if isinstance(node.meta.get("val"), Tensor))
     saved = 0.7 * len(nodes) * _NODE_SECONDS + 0.5 * elements * replicates * _ELEMENT_SECONDS

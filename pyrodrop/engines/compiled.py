@@ -13,10 +13,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyrodrop.engines.cuda_graph import Captured
 from pyrodrop.engines.engine import Plan
-from pyrodrop.engines.graph import Batch, near
+from pyrodrop.engines.graph import Batch, Shapes, near
 from pyrodrop.engines.narrow_products import turn_narrow_products
 from pyrodrop.engines.optimizers import rules_of
-from pyrodrop.engines.traced import Shapes
 from pyrodrop.engines.untraceable import Untraceable
 
 _A: Any = torch.ops.aten
@@ -28,15 +27,17 @@ _IN_THE_OPEN: Any = get_decompositions(
 )
 
 
-class Replays(Protocol):
-    """An engine with graphs to compile."""
+class Graphs(Protocol):
+    """A loss with graphs to compile: `Loss`, or `StackedLoss`."""
 
-    leaves: list[Tensor]
-    optimizer: torch.optim.Optimizer
-    precision: torch.dtype | None
+    @property
+    def leaves(self) -> list[Tensor]: ...
 
     @property
     def buffers(self) -> list[Tensor]: ...
+
+    @property
+    def precision(self) -> torch.dtype | None: ...
 
     def graph(self, batch: Batch) -> Any: ...
 
@@ -45,7 +46,8 @@ class Compiled:
     """Every step by one compiled call; a program for each shape of minibatch.
 
     Args:
-        traced: where the graphs come from.
+        loss: to minimise; its graphs are compiled.
+        optimizer: of the loss's parameters.
 
     Raises:
         Untraceable: the optimiser has no rule (`pyrodrop.engines.optimizers`).
@@ -54,22 +56,22 @@ class Compiled:
     name = "compiled"
     options: ClassVar[dict[str, Any]] = {}  # of TorchInductor
 
-    def __init__(self, traced: Replays) -> None:
-        self.traced, self.optimizer = traced, traced.optimizer
-        rules = rules_of(traced.optimizer)
+    def __init__(self, loss: Graphs, optimizer: torch.optim.Optimizer) -> None:
+        self.loss, self.optimizer, self.leaves = loss, optimizer, loss.leaves
+        rules = rules_of(optimizer)
         if rules is None:
             raise Untraceable(
-                f"the optimiser {type(traced.optimizer).__name__} has no compiled form (Adam, AdamW and SGD have)"
+                f"the optimiser {type(optimizer).__name__} has no compiled form (Adam, AdamW and SGD have)"
             )
         self.rules = rules
         group_of = {id(p): i for i, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
-        self.groups = [group_of[id(leaf)] for leaf in traced.leaves]
+        self.groups = [group_of[id(leaf)] for leaf in self.leaves]
         self.state = [
             [self.optimizer.state[leaf][name] for name in self.rules[group].state]
-            for leaf, group in zip(traced.leaves, self.groups, strict=True)
+            for leaf, group in zip(self.leaves, self.groups, strict=True)
         ]
-        leaves, states = [leaf.detach() for leaf in traced.leaves], [s for state in self.state for s in state]
-        self._held = [*leaves, *states, *traced.buffers]
+        leaves, states = [leaf.detach() for leaf in self.leaves], [s for state in self.state for s in state]
+        self._held = [*leaves, *states, *loss.buffers]
         self._programs: dict[Shapes, tuple[Any, Callable[..., Any]]] = {}
 
     def begin(self, plan: Plan) -> None:
@@ -98,7 +100,7 @@ class Compiled:
         return program(*self._held, *inputs)[0]  # type: ignore[no-any-return]
 
     def finish(self, steps: int) -> None:
-        for leaf in self.traced.leaves:
+        for leaf in self.leaves:
             count = self.optimizer.state[leaf].get("step")
             if count is not None:
                 count.fill_(steps)
@@ -109,7 +111,7 @@ class Compiled:
 
     def _program(self, batch: Batch) -> tuple[Any, Callable[..., Any]]:
         """The graph for minibatches of this shape and the call that makes a step of it."""
-        graph = self.traced.graph(batch)
+        graph = self.loss.graph(batch)
         return graph, self._compile(graph, self._held, batch)
 
     def _compile(self, graph: Any, held: Sequence[Tensor], batch: Batch) -> Callable[..., Any]:
@@ -131,7 +133,7 @@ class Compiled:
     ) -> None:
         """Make a step of copies by the program and compare its terms with the graph's."""
         noise = [torch.full_like(n, _any_number(n)) for n in graph.shapes()]
-        count, buffers = len(self.traced.leaves), len(self.traced.buffers)
+        count, buffers = len(self.leaves), len(self.loss.buffers)
         states = sum(len(state) for state in self.state)
         given = [*held[:count], *held[count + states : count + states + buffers], *batch.tensors, controls[:2]]
         want = graph.module(*given, *graph.constants, *noise)[0]
@@ -139,7 +141,7 @@ class Compiled:
             got = program(*(h.clone() for h in held), *batch.tensors, controls, *graph.constants, *noise)[0]
         except Exception as error:
             raise Untraceable(f"what the compiler made of it cannot be run: {_first_line(error)}") from error
-        if not near(want, got, 2e-3 if self.traced.precision is None else 0.05):
+        if not near(want, got, 2e-3 if self.loss.precision is None else 0.05):
             raise Untraceable("what the compiler made of it gives other numbers than the trace does")
 
     def _update(self, graph: Any, tensors: int) -> Callable[..., list[Tensor]]:
@@ -149,7 +151,7 @@ class Compiled:
             graph: of the gradient.
             tensors: how many x and y are made of.
         """
-        count, buffers = len(self.traced.leaves), len(self.traced.buffers)
+        count, buffers = len(self.leaves), len(self.loss.buffers)
         sizes = [len(state) for state in self.state]
         extras = len(self._held) - count - sum(sizes) - buffers
         offsets = [2 + sum(rule.numbers for rule in self.rules[:i]) for i in range(len(self.rules))]

@@ -1,11 +1,11 @@
-"""Who makes a step: Pyro, a replayed trace, or a compiled graph.
+"""The interface of an engine, which makes the training steps.
 
-    pyro       handlers run at every step; any model and guide
-    traced     the gradient is a graph, replayed operation by operation; the optimiser is torch's
-    compiled   gradient and optimiser are one graph, compiled by TorchInductor; on a GPU launched as one CUDA graph
+    pyro       runs Pyro's handlers at every step; works for any model and guide
+    traced     replays a graph of the gradient, operation by operation; torch's optimiser updates the parameters
+    compiled   compiles gradient and update together with TorchInductor; on a GPU, launches them as one CUDA graph
 
-All three draw the same random numbers in the same order, and move the network's buffers alike. `traced` does Pyro's
-arithmetic; `compiled` does it in another order, and agrees to rounding.
+All three draw the same random numbers in the same order and update the network's buffers alike. `traced` does the same
+arithmetic as Pyro; `compiled` does it in another order and agrees up to rounding.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ NAMES: tuple[Name, ...] = get_args(Name)
 
 
 class Plan(NamedTuple):
-    """What a block of steps is told, one entry a step.
+    """The factors and learning rates of a block of consecutive steps, one entry per step.
 
     Attributes:
         first: number of the block's first step, counted from 0.
-        factors: of the log likelihood (its power) and of the weights' divergence.
+        factors: power of the likelihood, and weight of the KL divergence of the weights.
         rates: learning rate of every parameter group.
     """
 
@@ -36,21 +36,21 @@ class Plan(NamedTuple):
 
 
 class Engine(Protocol):
-    """Makes the steps."""
+    """Makes the training steps."""
 
     name: str
 
     def begin(self, plan: Plan) -> None:
-        """Look at the block of steps to come."""
+        """Prepare for a block of steps."""
 
     def step(self, batch: Batch, index: int) -> Tensor:
-        """Move the parameters by the block's step of this index; nll and kl before it, ``[2]``."""
+        """Make the step of this index in the block; returns nll and kl before the step, ``[2]``."""
 
     def finish(self, steps: int) -> None:
-        """Leave the optimiser's state as if it had made all `steps` itself."""
+        """Bring the optimiser's state to what it would be after `steps` steps of its own."""
 
 
 def set_rates(optimizer: torch.optim.Optimizer, rates: list[float]) -> None:
-    """Give every parameter group of an optimiser its learning rate."""
+    """Set the learning rate of every parameter group of an optimiser."""
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate

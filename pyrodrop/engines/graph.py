@@ -34,6 +34,8 @@ from pyrodrop.engines.untraceable import Untraceable
 from pyrodrop.inputs import Inputs, mapped, parts, rebuilt
 from pyrodrop.networks.modes import undisturbed
 
+Shapes = tuple[torch.Size, ...]
+
 
 class Parameter(NamedTuple):
     """A parameter as the optimiser moves it, and where its values may lie."""
@@ -55,7 +57,7 @@ class Batch(NamedTuple):
         return [*parts(self.x), self.y]
 
     @property
-    def shapes(self) -> tuple[torch.Size, ...]:
+    def shapes(self) -> Shapes:
         """Of `tensors`; what graphs are kept by."""
         return tuple(tensor.shape for tensor in self.tensors)
 

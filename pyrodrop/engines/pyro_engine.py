@@ -1,36 +1,33 @@
-"""Every step by Pyro's handlers: any model, any guide."""
+"""The engine that runs Pyro's handlers at every step, for any model and guide."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyrodrop.engines.engine import Plan, set_rates
-from pyrodrop.engines.graph import Batch, evaluate
+from pyrodrop.engines.graph import Batch
+from pyrodrop.engines.loss import Loss
 
 
 class Pyro:
-    """Every step by Pyro's handlers."""
+    """Evaluates the loss with Pyro's handlers at every step.
+
+    Args:
+        loss: to minimise.
+        optimizer: of the loss's parameters.
+    """
 
     name = "pyro"
 
-    def __init__(
-        self,
-        model: Callable[..., Any],
-        guide: Callable[..., Any],
-        optimizer: torch.optim.Optimizer,
-        precision: torch.dtype | None,
-    ) -> None:
-        self.model, self.guide, self.optimizer, self.precision = model, guide, optimizer, precision
+    def __init__(self, loss: Loss, optimizer: torch.optim.Optimizer) -> None:
+        self.loss, self.optimizer = loss, optimizer
 
     def begin(self, plan: Plan) -> None:
         self.plan = plan
 
     def step(self, batch: Batch, index: int) -> Tensor:
-        terms = evaluate(self.model, self.guide, batch, self.precision)
+        terms = self.loss.terms(batch)
         power, weight = self.plan.factors[index]
         self.optimizer.zero_grad()
         (power * terms.nll + weight * terms.kl_weights + terms.kl_hyper).backward()

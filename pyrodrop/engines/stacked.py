@@ -1,8 +1,9 @@
-"""Many independent steps as one: a graph with a leading axis of replicates.
+"""Engines for many independent fits at once: a graph with a leading axis of replicates.
 
-Optimisers are elementwise, so R fits are one fit of parameters ``[R, ...]``. The traced gradient of one is mapped over them
-(`torch.vmap`), with what they hold in common kept once. Every replicate has a random generator of its own and draws what it
-would draw alone. One whose loss or gradient stops being finite stays where it was; the others go on.
+Optimisers are elementwise, so R fits are one fit of parameters ``[R, ...]``. The traced gradient of one replicate is mapped
+over all of them (`torch.vmap`); tensors that all replicates share are stored once. Every replicate has a random generator of
+its own and draws the same numbers as it would alone. A replicate whose loss or gradient is no longer finite keeps its last
+parameters; the others continue.
 """
 
 from __future__ import annotations
@@ -15,24 +16,23 @@ import torch
 from torch import Tensor
 
 from pyrodrop.engines.compiled import Compiled
-from pyrodrop.engines.engine import Plan
-from pyrodrop.engines.graph import Batch, Graph, Parameter, loosen_views, trace
-from pyrodrop.engines.moving import Moving
+from pyrodrop.engines.engine import Plan, set_rates
+from pyrodrop.engines.graph import Batch, Graph, Shapes, loosen_views
+from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.noise import sources
-from pyrodrop.engines.traced import Shapes
 
-_BLOCK = 64  # replicates a call
+_BLOCK = 64  # replicates per call
 
 
 class StackedGraph:
-    """A `Graph` with an axis of replicates on parameters, x, y, noise and outputs, and on what they hold differently.
+    """A `Graph` with an axis of replicates on parameters, x, y, noise, outputs, and on constants that differ.
 
     Args:
         graph: of the first replicate.
-        held: by replicate, the tensors that model and guide hold, by name.
-        generators: one a replicate.
-        parameters: how many there are, and the buffers that move with them.
-        tensors: how many x and y are made of.
+        held: per replicate, the tensors of model and guide that are no parameters, by name.
+        generators: one per replicate.
+        parameters: number of parameters and updated buffers.
+        tensors: number of tensors in x and y.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class StackedGraph:
         self.sources = sources(self.inputs, generators)
 
     def part(self, rows: slice) -> StackedGraph:
-        """The same for some of the replicates."""
+        """This graph for some of the replicates."""
         part = copy.copy(self)
         part.generators = self.generators[rows]
         part.constants = [c if axis is None else c[rows] for c, axis in zip(self.constants, self.axes, strict=True)]
@@ -72,79 +72,86 @@ class StackedGraph:
         return part
 
     def shapes(self) -> list[Tensor]:
-        """The random inputs without their values."""
+        """Uninitialised tensors in the shapes of the random inputs."""
         return [noises[0].empty(len(noises)) for noises in self.inputs]
 
     def draw(self) -> list[Tensor]:
-        """Random numbers for one step of all, ``[R, ...]`` each; every replicate draws in the order that it has alone."""
+        """Random numbers for one step, ``[R, ...]`` each; every replicate draws in the same order as it would alone."""
         return [drawn for source in self.sources for drawn in source.draw()]
 
 
-class Stacked:
-    """Steps of all replicates by the mapped graph, replayed; the optimiser is torch's, of the stacked parameters.
+class StackedLoss:
+    """The losses of all replicates as one, with a leading axis ``[R, ...]`` on parameters, buffers and results.
 
     Args:
-        trained: model and guide of the first replicate, as the estimator sees them.
-        parameters: of the first replicate.
-        stacked: all replicates' values of these parameters, ``[R, ...]`` leaves.
-        held, generators: see `StackedGraph`.
-        optimizer: of `stacked`.
-        precision: of matrix products.
-        moving: the buffers that each replicate's steps move.
-    """
+        losses: one per replicate; their graphs differ in tensors alone.
+        leaves: all replicates' values of the parameters, ``[R, ...]``.
+        held: per replicate, the tensors of model and guide that are no parameters, by name.
+        generators: one per replicate.
 
-    name = "traced"
+    Attributes:
+        alive: which replicates had finite losses and gradients at every step, ``[R]``.
+        lived: the number of steps that each replicate made, ``[R]``.
+    """
 
     def __init__(
         self,
-        trained: tuple[Callable[..., Any], Callable[..., Any]],
-        parameters: Mapping[str, Parameter],
-        stacked: Sequence[Tensor],
+        losses: Sequence[Loss],
+        leaves: Sequence[Tensor],
         held: Sequence[Mapping[str, Tensor]],
         generators: Sequence[torch.Generator],
-        optimizer: torch.optim.Optimizer,
-        precision: torch.dtype | None,
-        moving: Sequence[Moving],
     ) -> None:
-        self.trained, self.parameters, self.leaves = trained, parameters, list(stacked)
-        self.moving = moving[0]
-        self.buffers = [torch.stack(own) for own in zip(*(each.tensors() for each in moving), strict=True)]
-        self.held, self.generators, self.optimizer, self.precision = held, generators, optimizer, precision
+        self.first, self.leaves, self.precision = losses[0], list(leaves), losses[0].precision
+        self.held, self.generators = held, generators
+        self.buffers = [torch.stack(own) for own in zip(*(loss.buffers for loss in losses), strict=True)]
         self.alive = torch.ones(len(held), dtype=torch.bool, device=self.leaves[0].device)
-        self.lived = torch.zeros(len(held), dtype=torch.long, device=self.leaves[0].device)  # steps made
+        self.lived = torch.zeros(len(held), dtype=torch.long, device=self.leaves[0].device)
         self._graphs: dict[Shapes, StackedGraph] = {}
 
     def graph(self, batch: Batch) -> StackedGraph:
         """The graph for minibatches of this shape."""
         if batch.shapes not in self._graphs:
-            one = trace(*self.trained, self.parameters, batch.at(0), self.precision, self.moving)
-            moved = len(self.leaves) + len(self.buffers)
-            self._graphs[batch.shapes] = StackedGraph(one, self.held, self.generators, moved, len(batch.tensors))
+            one = self.first.graph(batch.at(0))
+            updated = len(self.leaves) + len(self.buffers)
+            self._graphs[batch.shapes] = StackedGraph(one, self.held, self.generators, updated, len(batch.tensors))
         return self._graphs[batch.shapes]
+
+
+class Stacked:
+    """Replays the mapped graph of all replicates at every step; torch's optimiser updates the stacked parameters.
+
+    Args:
+        loss: of all replicates.
+        optimizer: of the stacked parameters.
+    """
+
+    name = "traced"
+
+    def __init__(self, loss: StackedLoss, optimizer: torch.optim.Optimizer) -> None:
+        self.loss, self.optimizer = loss, optimizer
 
     def begin(self, plan: Plan) -> None:
         self.plan = plan
-        self._factors = torch.tensor(plan.factors).to(self.leaves[0])
+        self._factors = torch.tensor(plan.factors).to(self.loss.leaves[0])
 
     def step(self, batch: Batch, index: int) -> Tensor:
-        graph = self.graph(batch)
-        before = [leaf.detach().clone() for leaf in self.leaves]
+        loss, leaves, graph = self.loss, self.loss.leaves, self.loss.graph(batch)
+        before = [leaf.detach().clone() for leaf in leaves]
         with torch.no_grad():
-            inputs = (*self.buffers, *batch.tensors, self._factors[index], *graph.constants, *graph.draw())
-            terms, *results = graph.module(*self.leaves, *inputs)
-        gradients, moved = results[: len(self.leaves)], results[len(self.leaves) :]
-        self.alive &= finite(terms, gradients)
-        self.lived += self.alive
-        for leaf, gradient in zip(self.leaves, gradients, strict=True):
+            inputs = (*loss.buffers, *batch.tensors, self._factors[index], *graph.constants, *graph.draw())
+            terms, *results = graph.module(*leaves, *inputs)
+        gradients, moved = results[: len(leaves)], results[len(leaves) :]
+        loss.alive &= finite(terms, gradients)
+        loss.lived += loss.alive
+        for leaf, gradient in zip(leaves, gradients, strict=True):
             leaf.grad = gradient
-        for group, rate in zip(self.optimizer.param_groups, self.plan.rates[index], strict=True):
-            group["lr"] = rate
+        set_rates(self.optimizer, self.plan.rates[index])
         self.optimizer.step()
         with torch.no_grad():
-            for leaf, old in zip(self.leaves, before, strict=True):
-                leaf.copy_(torch.where(_over(self.alive, leaf), leaf, old))
-            for buffer, new in zip(self.buffers, moved, strict=True):
-                buffer.copy_(torch.where(_over(self.alive, buffer), new, buffer))
+            for leaf, old in zip(leaves, before, strict=True):
+                leaf.copy_(torch.where(_over(loss.alive, leaf), leaf, old))
+            for buffer, new in zip(loss.buffers, moved, strict=True):
+                buffer.copy_(torch.where(_over(loss.alive, buffer), new, buffer))
         return terms  # type: ignore[no-any-return]
 
     def finish(self, steps: int) -> None:
@@ -152,17 +159,20 @@ class Stacked:
 
 
 class StackedCompiled(Compiled):
-    """Steps of all replicates by one compiled program, called for a block of them at a time on a CPU, whose cache then holds
-    what the calls in a row hand on."""
+    """Makes the steps of all replicates with one compiled program.
 
-    # Where rows are short, what was fused into each of their readers is computed again for every few entries; so less is.
+    On a CPU the program is called for a block of replicates at a time, so that a block's tensors stay in the cache.
+    """
+
+    # Where rows are short, an operation that is fused into each of its readers is computed again for every few entries, so
+    # fewer are fused.
     options: ClassVar[dict[str, Any]] = {"realize_opcount_threshold": 10}
 
-    def __init__(self, stacked: Stacked) -> None:
-        super().__init__(stacked)
-        self._held += [stacked.alive, stacked.lived]
-        count = len(stacked.held)
-        size = count if stacked.alive.is_cuda else _block(count)
+    def __init__(self, loss: StackedLoss, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(loss, optimizer)
+        self._held += [loss.alive, loss.lived]
+        count = len(loss.held)
+        size = count if loss.alive.is_cuda else _block(count)
         self._rows = [slice(first, first + size) for first in range(0, count, size)]
         self._parts = [[held[rows] for held in self._held] for rows in self._rows]
         self._blocks: dict[Shapes, list[StackedGraph]] = {}
@@ -179,7 +189,7 @@ class StackedCompiled(Compiled):
         )
 
     def _program(self, batch: Batch) -> tuple[Any, Callable[..., Any]]:
-        graph, rows = self.traced.graph(batch), self._rows[0]
+        graph, rows = self.loss.graph(batch), self._rows[0]
         blocks = self._blocks[batch.shapes] = [graph.part(some) for some in self._rows]
         return graph, self._compile(blocks[0], self._parts[0], batch.at(rows))
 
@@ -198,8 +208,8 @@ def finite(terms: Tensor, gradients: Sequence[Tensor]) -> Tensor:
 
 
 def _block(count: int) -> int:
-    """Replicates in a call: as many as a core's own cache has room for where networks are small, in equal blocks, for
-    which one program serves; all where that cannot be."""
+    """The number of replicates per call: what fits a core's own cache where networks are small, in blocks of equal size so
+    that one program serves all of them; all replicates where no such size divides their number."""
     sizes = [size for size in range(_BLOCK, _BLOCK // 4, -1) if count % size == 0]
     return sizes[0] if count > _BLOCK and sizes else count
 
@@ -209,7 +219,7 @@ def _over(alive: Tensor, values: Tensor) -> Tensor:
 
 
 def _name_of(constant: Tensor, held: Mapping[str, Tensor]) -> str | None:
-    """The name under which a model or guide holds this very tensor."""
+    """The name of this tensor in the model or guide that owns it."""
     for name, value in held.items():
         if value.data_ptr() == constant.data_ptr() and value.shape == constant.shape and value.dtype == constant.dtype:
             return name

@@ -1,7 +1,7 @@
-"""A model or guide that cannot be traced."""
+"""The error for a model or guide that cannot be traced."""
 
 from __future__ import annotations
 
 
 class Untraceable(RuntimeError):
-    """Why a step cannot be made a graph; said of the model and guide together."""
+    """A training step cannot be turned into a graph; the message says why."""

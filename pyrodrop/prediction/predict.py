@@ -14,7 +14,7 @@ from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import per_row
-from pyrodrop.names import known
+from pyrodrop.names import one_of
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.networks.modes import evaluating, repeatable
 from pyrodrop.prediction.blocks import Block, blocks, local_blocks
@@ -98,8 +98,8 @@ def draw_functions(
     method: Method = "draws",
 ) -> Prediction | Moments:
     """`predict` for a model of `pyrodrop.models` and any guide that draws its weights, in blocks and tiles."""
-    known(keep, ("draws", "moments"), "thing to keep of a prediction")
-    known(method, ("draws", "analytic"), "method of prediction")
+    one_of(keep, Keep, "keep")
+    one_of(method, Method, "method")
     if num_samples < 1:
         raise ValueError(f"num_samples is the number of functions drawn and must be at least 1; got {num_samples}")
     if not hasattr(model, "outputs"):

@@ -2,56 +2,52 @@
 
     loss = likelihood_power * nll + kl_weight * kl(weights) + kl(hyperparameters)
 
-Every step draws once from the guide, takes the gradient of the loss on a minibatch, and lets the optimiser move the
-parameters of guide and model. With both factors 1 the loss is minus the ELBO. Minibatches run through a fresh permutation
-of the data in every epoch.
+Every step draws once from the guide, computes the gradient of the loss on a minibatch, and updates the parameters of guide
+and model. With both factors 1 the loss is minus the ELBO. Every epoch visits the rows of the data in a new random order.
 """
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Unpack, overload
 
 import torch
-from torch import Tensor
 
 from pyrodrop import threads
-from pyrodrop.data import Dataset
-from pyrodrop.devices import resolve, seeded, tf32_products
-from pyrodrop.engines import NAMES, Pyro, choose
+from pyrodrop.data import Data
+from pyrodrop.devices import seeded
 from pyrodrop.engines import Name as EngineName
-from pyrodrop.names import known
 from pyrodrop.networks.modes import evaluating
-from pyrodrop.reparam import STRATEGIES
-from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.checkpoint import Checkpoint
-from pyrodrop.training.fitted import Fit, describe
-from pyrodrop.training.loop import Controls, LearningRate, Optimizer, Training, optimizer_of
-from pyrodrop.training.minibatches import Minibatches, check_minibatches
-from pyrodrop.training.problem import Problem, restart, training_mode
-from pyrodrop.training.replicates import Replicates, Settings, fit_replicates
+from pyrodrop.training.fitted import Fit
+from pyrodrop.training.options import FitOptions, ReplicateOptions, names_checked
+from pyrodrop.training.problem import training_mode
+from pyrodrop.training.replicates import Replicates, train_replicates
+from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.settings import (
-    check_memory,
-    checkpoint_every_of,
-    data_sets,
-    kl_weight_of,
-    likelihood_power_of,
-    lr_schedule_of,
-    refuse_unknown,
+    Estimator,
+    KLWeight,
+    LearningRate,
+    LearningRateSchedule,
+    Optimizer,
+    Precision,
+    Settings,
+    Starts,
+    adam,
 )
-
-Data = Dataset | tuple[Tensor, Tensor]
-adam = functools.partial(torch.optim.Adam, fused=True)
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "tf32": None}
 
 
 @overload
 def fit(
-    model: Callable[..., Any], guide: Callable[..., Any], data: Data, *, replicates: None = None, **settings: Any
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    data: Data,
+    *,
+    steps: int,
+    replicates: None = None,
+    **options: Unpack[FitOptions],
 ) -> Fit: ...
 
 
@@ -61,12 +57,14 @@ def fit(
     guide: Callable[..., Any] | Sequence[Callable[..., Any]],
     data: Data | Sequence[Data],
     *,
+    steps: int,
     replicates: int,
-    **settings: Any,
+    **options: Unpack[ReplicateOptions],
 ) -> Replicates: ...
 
 
-@threads.training()  # type: ignore[misc]  # the overloads say what comes back, not every setting again
+@names_checked
+@threads.training()
 def fit(
     model: Any,
     guide: Any,
@@ -76,14 +74,14 @@ def fit(
     batch_size: int | None = None,
     lr: LearningRate = 1e-3,
     optimizer: Optimizer = adam,
-    lr_schedule: Callable[[int], float] | None = None,
-    estimator: Literal["shared", "per_example", "local", "flipout"] = "shared",
-    kl_weight: float | Callable[[float], float] = 1.0,
+    lr_schedule: LearningRateSchedule | None = None,
+    estimator: Estimator = "shared",
+    kl_weight: KLWeight = 1.0,
     likelihood_power: float = 1.0,
     engine: EngineName = "auto",
-    precision: Literal["float32", "bfloat16", "tf32"] | None = None,
+    precision: Precision | None = None,
     replicates: int | None = None,
-    starts: Literal["model", "new"] = "model",
+    starts: Starts = "model",
     memory: float | None = None,
     device: str | torch.device = "auto",
     seed: int = 0,
@@ -91,196 +89,126 @@ def fit(
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = None,
     after_epoch: Callable[[Fit, int], None] | None = None,
-    **unknown: Any,
 ) -> Fit | Replicates:
     """Train a guide of a model on data.
 
-    Steps are made in training mode: the network's submodules that were in it when the model was made (nn.BatchNorm) use the
-    minibatch at hand and move their buffers, in every engine. The trained model is in evaluation mode.
+    Training runs in training mode: submodules that were in it when the model was made, such as nn.BatchNorm, normalise by
+    the minibatch and update their buffers, with every engine. The trained model is in evaluation mode.
 
-    Works on copies: `model` and `guide` stay as they are, the trained ones are ``Fit.model`` and ``Fit.guide``, so one
-    model serves many guides and the same call gives the same result. Two things are trained in place: parameters in Pyro's
-    global store, and a guide that is or holds one of Pyro's autoguides, together with its model, which the autoguide holds
-    by reference and has to be the `model` of this call.
+    The trained model and guide, ``Fit.model`` and ``Fit.guide``, are copies; `model` and `guide` do not change, so one model
+    can be fitted with many guides and the same call gives the same result. Two things are trained in place: parameters in
+    Pyro's global store, and a guide that is or contains one of Pyro's autoguides, together with its model. An autoguide
+    refers to its model, which must be the `model` of this call.
 
     Args:
-        model: a Pyro model ``model(x, y)``, and ``model(x, y, num_data=N)`` if it is to be trained on minibatches.
+        model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.
         guide: its guide, called with the same arguments.
-        data: a `Dataset` or a pair (x, y), in their own units. Where the data carry a standardisation, a model of
-            `pyrodrop.models` takes it over.
+        data: a `Dataset` or a pair (x, y), in their own units. A model of `pyrodrop.models` takes over the standardisation
+            of a `Dataset`.
         steps: number of gradient steps.
-        batch_size: rows of a minibatch; all rows if None.
-        lr: learning rate, or a function from a parameter's name to it.
-        optimizer: a `torch.optim` class, or anything called like one; Adam if left out.
-        lr_schedule: factor of the learning rate at step 0, 1, ...: a function of the number of steps done, such as
+        batch_size: rows per minibatch; all rows if None.
+        lr: learning rate, or a function from a parameter's name to its learning rate.
+        optimizer: a `torch.optim` class or a function with the same arguments; Adam by default.
+        lr_schedule: factor of the learning rate as a function of the number of steps done, such as
             ``schedules.cosine(steps)``.
-        estimator: how a minibatch shares noise, see `pyrodrop.reparam`: one weight draw for all of it (``shared``), one
-            per example, noise on the activations (``local``: `torch.nn.Dropout` is that), or flipped signs per example. The
-            expected gradient is the same, its variance is not. With one exception: under ``local``, noise that is the
-            weights' and not the input units' (Gaussian posteriors, DropConnect, theta > 0) is drawn for every row of an
-            example by itself, which in convolutions and for tokens is the objective of another posterior, over activations
-            (``Fit.settings["noise_by_row"]`` names the weights). Where examples see each other, in a graph or by the
-            statistics of BatchNorm in training mode, only ``shared`` is taken.
-        kl_weight: factor of the weights' divergence in the loss, at least 0: a number, or a function of the epochs done,
-            such as ``schedules.linear(20)``. Likelihood and hyperparameters keep theirs; `Fit.elbo` knows nothing of it.
-        likelihood_power: Psaros' beta, positive: training is on the likelihood to that power. In the terms of tempered
-            posteriors it is 1 / T; `Fit.elbo` has the likelihood itself.
-        engine: who makes the steps, see `pyrodrop.engines`: ``pyro``, ``traced``, ``compiled``, or ``auto``, which weighs
-            the work against the time of tracing and compiling. All draw the same noise; what cannot be traced is trained
-            by Pyro, and the log of `pyrodrop` says why.
-        precision: of matrix products: ``bfloat16`` for autocast, ``tf32`` for NVIDIA's shorter float32; divergences stay in
-            the parameters' own dtype. None for that throughout.
-        replicates: R, for as many independent fits in one, faster than one by one: replicate r is the fit alone with
-            seed + r, from the weights that the model has, or of the r-th of a list where `model` and `guide`, or `data`,
-            are lists or tuples of as many. See `pyrodrop.training.replicates`.
-        starts: ``model`` to begin with the weights that the model has, ``new`` to begin with new ones, as deep ensembles
-            do: the fit, or replicate r, is that of ``restart(model, guide, seed)``, with seed + r.
-        memory: bytes that replicates may take together; half of what is free if None. More are trained in turn. Of
-            replicates only.
+        estimator: how the examples of a minibatch share noise, see `pyrodrop.reparam`: one weight draw for all of them
+            (``shared``), one per example (``per_example``), noise on the activations (``local``, as `torch.nn.Dropout`), or
+            random signs per example (``flipout``). The expected gradient is the same, its variance is not. One exception:
+            under ``local``, noise that belongs to weights and not to input units (Gaussian posteriors, DropConnect,
+            theta > 0) is drawn independently for every row of an example. For convolutions and tokens this is the objective
+            of another posterior, over activations (``Fit.settings["noise_by_row"]`` names the weights). Where the output of
+            one example depends on the others, in a graph or through BatchNorm in training mode, only ``shared`` is allowed.
+        kl_weight: factor of the KL divergence of the weights in the loss, at least 0: a number, or a function of the number
+            of epochs done, such as ``schedules.linear(20)``. It does not apply to hyperparameters, nor to `Fit.elbo`.
+        likelihood_power: power of the likelihood in the loss, positive: beta of Psaros et al. (2023), 1 / T of tempered
+            posteriors. It does not apply to `Fit.elbo`.
+        engine: how the steps are computed, see `pyrodrop.engines`: ``pyro``, ``traced``, ``compiled``, or ``auto``, which
+            weighs the work against the time for tracing and compiling. All draw the same noise. Models that cannot be traced
+            are trained with ``pyro``, and the logger `pyrodrop` says why.
+        precision: of matrix products: ``bfloat16`` for autocast, ``tf32`` for TensorFloat-32 on NVIDIA GPUs; KL divergences
+            keep the dtype of the parameters. None for that dtype throughout.
+        replicates: R, for R independent fits in one call: ``fit_replicates(model, guide, data, count=R)``.
+        starts: ``model`` to start from the weights that the model has, ``new`` to start from new ones: those of
+            ``restart(model, guide, seed)``.
+        memory: of `fit_replicates`.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
-        seed: of minibatches and noise. The same seed on the same machine with as many threads gives the same bits;
-            the caller's random state is left alone.
+        seed: of minibatches and noise. The same seed gives the same bits on the same machine with the same number of
+            threads; the caller's random state does not change.
         progress: whether to show a progress bar; if None, where the output is a terminal.
-        checkpoint: file to save the whole state of training to, every `checkpoint_every` steps, and to go on from if
-            it exists: the result is that of a run that was never interrupted.
-        checkpoint_every: number of steps from one saving to the next; 10,000 if None. With a checkpoint only.
-        after_epoch: called after every epoch with the fit as it is then, in evaluation mode, and the number of epochs done,
-            and on going on from a checkpoint at the end of an epoch. What it draws does not change the training; what it
-            returns is not looked at.
+        checkpoint: file to save the state of the training to every `checkpoint_every` steps, and to continue from if it
+            exists: the result is that of a run without interruption.
+        checkpoint_every: number of steps between two savings; 10,000 if None. Only with a checkpoint.
+        after_epoch: called as ``after_epoch(fit, epoch)`` after every epoch, with the fit in evaluation mode and the number
+            of epochs done; also when a run continues from a checkpoint at the end of an epoch. Its random draws do not
+            change the training; its return value is ignored.
 
     Raises:
-        TypeError: an argument that there is not, or that is of another kind than asked for, such as a schedule of the
-            learning rate for `kl_weight`.
+        TypeError: an unknown argument, or one of the wrong kind, such as a schedule of the learning rate for `kl_weight`.
         ValueError: before the first step, for data, shapes, settings or a device that cannot be trained with.
-        RuntimeError: a step moves no parameter, as when a model reaches its network through a closure; or another thread
-            trains: see `pyrodrop.threads`.
-        FloatingPointError: the loss is no longer finite; of replicates, all losses.
+        RuntimeError: the first step changes no parameter, as when a model reaches its network through a closure; or another
+            thread trains: see `pyrodrop.threads`.
+        FloatingPointError: the loss is no longer finite; with replicates, all losses.
 
     Returns:
-        A `Fit`, or `Replicates`, a list of them.
+        A `Fit`; with `replicates`, `Replicates`, a list of them.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> from pyrodrop import guides, likelihoods, models, priors
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> model = models.MLP([1, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))
+        >>> fit = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.1), (x, x**2), steps=50, lr=0.01)
+        >>> fit.losses.shape, fit.predict(x, 10).mean.shape
+        (torch.Size([50]), torch.Size([20, 1]))
     """
-    refuse_unknown(unknown)
-    if steps < 1:
-        raise ValueError(f"steps is the number of gradient steps and must be at least 1; got {steps}")
-    if batch_size is not None and batch_size < 1:
-        raise ValueError(f"batch_size is the number of rows of a minibatch and must be at least 1; got {batch_size}")
-    controls = Controls(lr_schedule_of(lr_schedule), kl_weight_of(kl_weight), likelihood_power_of(likelihood_power))
-    every = checkpoint_every_of(checkpoint_every, checkpoint)
-    check_memory(memory, replicates)
-    known(engine, NAMES, "engine")
-    known(estimator, STRATEGIES, "estimator")
-    known(starts, ("model", "new"), "starts")
-    dtype = None if precision is None else _DTYPES[known(precision, _DTYPES, "precision")]
-    device = resolve(device)
-    products = tf32_products(precision == "tf32", device)
-    about = {
-        "steps": steps,
-        "device": device.type,
-        "estimator": estimator,
-        "kl_weight": "scheduled" if callable(kl_weight) else kl_weight,
-        "likelihood_power": likelihood_power,
-        "precision": precision,
-    }
+    settings = Settings(
+        steps=steps, batch_size=batch_size, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule, estimator=estimator,
+        kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
+        device=device, seed=seed,
+    )  # fmt: skip
+    save_every = _checkpoint_every(checkpoint_every, checkpoint)
     if replicates is not None:
-        if checkpoint is not None:
-            raise ValueError("replicates keep no checkpoint; got checkpoint and replicates both")
-        if after_epoch is not None:
-            raise ValueError("replicates are not looked at between epochs; got after_epoch and replicates both")
-        if engine == "pyro":
-            raise ValueError("replicates are one traced step: engine must be auto, traced or compiled; got 'pyro'")
-        seeds = [seed + r for r in range(replicates)]
-        problems = _problems(model, guide, data, seeds, estimator, device, starts == "new")
-        check_minibatches(batch_size, problems[0].data.x, problems[0].model, problems[0].guide)
-        common = Settings(steps, batch_size, lr, optimizer, controls, engine, dtype, device, progress, memory)
-        with products, training_mode(*problems):
-            return fit_replicates(problems, seeds, common, about)
+        for name, value in (("checkpoint", checkpoint), ("after_epoch", after_epoch)):
+            if value is not None:
+                raise ValueError(f"{name} is not supported with replicates; got both")
+        return train_replicates(model, guide, data, settings, replicates, memory, progress)
+    if memory is not None:
+        raise ValueError(f"memory is an argument for replicates; got memory={memory} without replicates")
 
-    if starts == "new":
-        model, guide = restart(model, guide, seed)
-    problem = Problem.of(model, guide, data, estimator, device)
-    batches = Minibatches(problem.data, batch_size, device)
-    check_minibatches(batch_size, problem.data.x, problem.model, problem.guide)
-    settings = {
-        **about,
-        "model": describe(problem.model),
-        "guide": describe(problem.guide),
-        "batch_size": batches.size,
-        "num_data": len(problem.data),
-        "data_fingerprint": problem.data.fingerprint,
-        "noise_by_row": problem.noise_by_row(),
-        "seed": seed,
-    }
+    problem = problem_of(model, guide, data, settings)
     start = time.perf_counter()
-    with seeded(seed, device), products, training_mode(problem):
-        training = training_of(problem, batches, controls, steps, lr, optimizer, engine, dtype)
-        store = None if checkpoint is None else Checkpoint(Path(checkpoint), training, settings)
-        if store is not None:
-            if problem.changes:
-                raise ValueError(
-                    f"a checkpoint holds parameters and buffers of modules, and {problem.changes}: what an interrupted run "
-                    "goes on from must be buffers (register_buffer); got a checkpoint with such a model or guide"
-                )
-            store.resume()
-
-        def so_far() -> Fit:
-            history = training.history[: training.done].cpu()
-            return Fit(problem.model, problem.guide, problem.data, history, settings, device)
-
-        def look(epochs: int) -> None:
-            with evaluating(problem.model, problem.guide):
-                after_epoch(so_far(), epochs)  # type: ignore[misc]  # called where there is one
-
-        training.run(progress, store, every, None if after_epoch is None else look)
-    settings |= {"seconds": time.perf_counter() - start, "engine": training.engine.name}
-    return so_far()
+    with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
+        run = Run.of(problem, settings)
+        save = None if checkpoint is None else _resumed(run, Path(checkpoint)).save
+        run.loop.run(progress, save, save_every, None if after_epoch is None else _with_fit(after_epoch, run))
+    return run.fit(seconds=time.perf_counter() - start, engine=run.loop.engine.name)
 
 
-def training_of(
-    problem: Problem,
-    batches: Minibatches,
-    controls: Controls,
-    steps: int,
-    lr: LearningRate = 1e-3,
-    optimizer: Optimizer = adam,
-    engine: EngineName = "auto",
-    precision: torch.dtype | None = None,
-) -> Training:
-    """The training of one problem, before its first step."""
-    parameters = problem.parameters(batches.first(), precision)
-    problem.try_(batches.samples(steps)[1:], precision)
-    leaves = {name: parameter.unconstrained for name, parameter in parameters.items()}
-    moved = optimizer_of(leaves, optimizer, lr)
-    by_pyro = Pyro(*problem.trained, moved, precision)
-    choice = functools.partial(choose, engine, by_pyro, parameters, problem.moving, problem.changes)
-    title = describe(problem.guide).split("(")[0]
-    return Training(
-        leaves, batches, moved, controls, steps, first=by_pyro, choose=choice, title=title, buffers=problem.kept
-    )
-
-
-def _problems(
-    model: Any, guide: Any, data: Any, seeds: Sequence[int], estimator: str, device: torch.device, anew: bool
-) -> list[Problem]:
-    """One problem a replicate, from one of each thing for all or a list."""
-    count = len(seeds)
-    if count < 1:
-        raise ValueError(f"replicates is the number of independent fits and must be at least 1; got {count}")
-    model, guide = (list(value) if isinstance(value, tuple) else value for value in (model, guide))
-    if any(autoguides(one) for one in (guide if isinstance(guide, list) else [guide])):
-        raise TypeError("replicates need guides with parameters of their own; an AutoGuide keeps its in Pyro's store")
-    sets = data_sets(data, count)
-    for name, value in (("models", model), ("guides", guide)):
-        if isinstance(value, list) and len(value) != count:
-            raise ValueError(f"{count} replicates need as many {name}, or one for all; got a list of {len(value)}")
-    if isinstance(model, list) != isinstance(guide, list):
-        raise ValueError("a guide belongs to its model: give lists of both, or one of each for all replicates")
-    first = model[0] if isinstance(model, list) else model
-    if not getattr(first, "batches_weights", True):
+def _checkpoint_every(value: int | None, checkpoint: object) -> int:
+    """The number of steps between checkpoints; a ValueError if it is less than 1 or there is no checkpoint."""
+    if value is None:
+        return 10_000
+    if checkpoint is None:
         raise ValueError(
-            "replicates run the network for many weights at once, which torch.vmap cannot do for nn.LSTM, nn.GRU and "
-            "nn.RNN; call nn.LSTMCell and its kin step by step, or fit one by one"
+            f"checkpoint_every needs a checkpoint; got checkpoint_every={value} without checkpoint, the file to save to"
         )
-    pairs = list(zip(model, guide, strict=True)) if isinstance(model, list) else [(model, guide)] * count
-    if anew:
-        pairs = [restart(*pair, own) for pair, own in zip(pairs, seeds, strict=True)]
-    return [Problem.of(m, g, own, estimator, device) for (m, g), own in zip(pairs, sets, strict=True)]
+    if value < 1:
+        raise ValueError(f"checkpoint_every is a number of steps and must be at least 1; got {value}")
+    return value
+
+
+def _resumed(run: Run, path: Path) -> Checkpoint:
+    """The checkpoint of a run, which continues from the file if it exists."""
+    checkpoint = Checkpoint(path, run.state(), run.record)
+    checkpoint.resume()
+    return checkpoint
+
+
+def _with_fit(after_epoch: Callable[[Fit, int], None], run: Run) -> Callable[[int], None]:
+    """`after_epoch` as a function of the number of epochs alone."""
+
+    def call(epochs: int) -> None:
+        with evaluating(run.problem.model, run.problem.guide):
+            after_epoch(run.fit(), epochs)
+
+    return call

@@ -1,57 +1,42 @@
-"""A training in progress: its state between two steps, and the blocks of steps that move it on.
+"""The loop over training steps, for one fit or for stacked replicates.
 
-The learning rates, factors and minibatches of a step are decided here; who makes it is an engine (`pyrodrop.engines`).
+The loop decides learning rates, factors and minibatches; an engine makes the steps (`pyrodrop.engines`).
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyro
-import pyro.optim
 import torch
-from pyro.optim import PyroOptim
 from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop.devices import denormals_flushed, keep_heap
 from pyrodrop.engines import Batch, Engine, Plan
 from pyrodrop.training.minibatches import Batches
+from pyrodrop.training.settings import Settings
 
-if TYPE_CHECKING:
-    from pyrodrop.training.checkpoint import Checkpoint
-
-Optimizer = Callable[..., torch.optim.Optimizer]
-LearningRate = float | Callable[[str], float]
-
-_LOOK_EVERY = 100  # steps between looks at the losses: each waits for the device
+_CHECK_EVERY = 100  # steps between checks of the losses: each waits for the device
 
 
-class Controls(NamedTuple):
-    """How large each part of a step is: schedule of the learning rate, weight of divergence, power of the likelihood."""
-
-    lr_schedule: Callable[[int], float] | None
-    kl_weight: Callable[[float], float]
-    likelihood_power: float
-
-
-class Training:
+class Loop:
     """Parameters, optimiser, losses and the number of steps done.
 
     Args:
-        parameters: what the optimiser moves, by name.
-        batches: where minibatches come from.
-        optimizer: see `optimizer_of`.
-        controls: sizes of the parts of a step.
-        steps: number of steps in all.
+        parameters: what the optimiser updates, by name.
+        batches: supplies the minibatches.
+        optimizer: of the parameters.
+        settings: of the training.
         first: makes the first step, with Pyro's validation.
-        choose: from a minibatch of every shape to come and a number of steps to who makes them.
+        choose: returns the engine of the other steps, given a minibatch of every shape to come and the number of steps.
         title: of the progress bar.
         replicates: shape of the losses of a step: () or [R].
-        buffers: what the steps move beside the parameters, as they are when it is called, by name.
+
+    Attributes:
+        steps: number of steps in all; None if that is not known.
+        done: number of steps made so far.
+        history: nll, kl and the weight of the KL divergence for every step, ``[at least done, ..., 3]``.
     """
 
     def __init__(
@@ -59,31 +44,36 @@ class Training:
         parameters: Mapping[str, Tensor],
         batches: Batches,
         optimizer: torch.optim.Optimizer,
-        controls: Controls,
-        steps: int,
+        settings: Settings,
         *,
         first: Engine,
         choose: Callable[[Sequence[Batch], int], Engine],
         title: str,
         replicates: Sequence[int] = (),
-        buffers: Callable[[], Mapping[str, Tensor]] = dict,
     ) -> None:
-        self.buffers = buffers
-        self.parameters, self.batches, self.optimizer, self.controls = parameters, batches, optimizer, controls
-        self.engine, self._choose, self.title = first, choose, title
+        self.parameters, self.batches, self.optimizer, self.settings = parameters, batches, optimizer, settings
+        self.engine = self._first = first
+        self._choose, self._chosen, self.title = choose, False, title
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         device = next(iter(parameters.values())).device
-        self.history = torch.zeros(steps, *replicates, 3, device=device)
-        self.done = 0
+        self.steps, self.done = settings.steps, 0
+        self.history = torch.zeros(self.steps or 0, *replicates, 3, device=device)
 
     def run(
         self,
         progress: bool | None,
-        store: Checkpoint | None = None,
-        every: int = 0,
+        save: Callable[[], None] | None = None,
+        save_every: int = 0,
         after_epoch: Callable[[int], None] | None = None,
     ) -> None:
-        """Make all steps that are left, and after every epoch call `after_epoch` with the number of epochs done."""
+        """Make all remaining steps.
+
+        Args:
+            progress: whether to show a progress bar; if None, where the output is a terminal.
+            save: called after every `save_every` steps and after the last one.
+            save_every: see `save`.
+            after_epoch: called after every epoch with the number of epochs done.
+        """
         steps = len(self.history)
         bar = tqdm(
             total=steps, initial=self.done, unit="step", desc=self.title, leave=False,
@@ -98,11 +88,11 @@ class Training:
                 self._call(after_epoch)  # an epoch of one step
             with pyro.validation_enabled(False):
                 while self.done < steps:
-                    end = min(steps, _next_multiple(self.done, _LOOK_EVERY))
+                    end = min(steps, _next_multiple(self.done, _CHECK_EVERY))
                     if after_epoch is not None:
                         end = min(end, _next_multiple(self.done, self.batches.per_epoch))
-                    self.advance(end, store, every)
-                    self._look()
+                    self.advance(end, save, save_every)
+                    self.check_finite()
                     if after_epoch is not None:
                         self._call(after_epoch)
                     if not bar.disable:
@@ -112,23 +102,40 @@ class Training:
         self.engine.finish(self.done)
 
     def _call(self, after_epoch: Callable[[int], None]) -> None:
-        """Call it at the end of an epoch, with the random state kept from it."""
+        """Call it if this is the end of an epoch; its random numbers do not change those of the training."""
         epochs, rest = divmod(self.done, self.batches.per_epoch)
         if rest == 0:
             with torch.random.fork_rng([self.history.device] if self.history.is_cuda else []):
                 after_epoch(epochs)
 
     def start(self) -> None:
-        """Make the first step, if none was made, and find out who makes the others."""
+        """Make the first step, unless it was made before, and choose the engine of the others."""
         keep_heap()
         if self.done == 0:
-            self._first_step()
+            self.first_step()
         if self.done < len(self.history):
             left = len(self.history) - self.done
-            self.engine = self._choose(self.batches.samples(left), left)
+            self.choose_engine(self.batches.samples(left), left)
 
-    def advance(self, end: int, store: Checkpoint | None = None, every: int = 0) -> None:
-        """Make the steps up to number `end`. Nothing in them waits for the device."""
+    def choose_engine(self, samples: Sequence[Batch], steps: int) -> None:
+        """Choose the engine of the next `steps` steps, given a minibatch of every shape; at most once."""
+        if not self._chosen:
+            self.engine, self._chosen = self._choose(samples, steps), True
+
+    def forget_engine(self) -> None:
+        """Return to the engine of the first step, as after the optimiser's state was replaced."""
+        self.engine, self._chosen = self._first, False
+
+    def reserve(self, steps: int) -> None:
+        """Make room in the history for so many steps."""
+        if steps > len(self.history):
+            longer = self.history.new_zeros(max(steps, 2 * len(self.history), 1000), *self.history.shape[1:])
+            longer[: self.done] = self.history[: self.done]
+            self.history = longer
+
+    def advance(self, end: int, save: Callable[[], None] | None = None, save_every: int = 0) -> None:
+        """Make the steps up to number `end`, without waiting for the device."""
+        self.reserve(end)
         first = self.done
         plan = self._plan(first, end)
         self.engine.begin(plan)
@@ -137,31 +144,29 @@ class Training:
         for row in self.history[first:end, ..., :2].unbind(0):
             row.copy_(self.engine.step(self.batches.next(), self.done - first))
             self.done += 1
-            if store is not None and (self.done % every == 0 or self.done == len(self.history)):
-                self.engine.finish(self.done)
-                store.save()
+            if save is not None and (self.done % save_every == 0 or self.done == self.steps):
+                save()
 
     def _plan(self, first: int, end: int) -> Plan:
-        lr_schedule, kl_weight, power = self.controls
         numbers = range(first, end)
-        factors = [(power, kl_weight(n / self.batches.per_epoch)) for n in numbers]
-        scales = [1.0 if lr_schedule is None else lr_schedule(n) for n in numbers]
+        factors = [self.settings.factors(n / self.batches.per_epoch) for n in numbers]
+        scales = [self.settings.lr_factor(n) for n in numbers]
         return Plan(first, factors, [[rate * scale for rate in self.base_rates] for scale in scales])
 
-    def _first_step(self) -> None:
-        """The first step, with Pyro's validation, and proof that it moved something."""
+    def first_step(self) -> None:
+        """Make the first step, with Pyro's validation; a RuntimeError if it changes no parameter."""
         before = [p.detach().clone() for p in self.parameters.values()]
         self.advance(1)
-        self._look()
+        self.check_finite()
         if all(torch.equal(b, p.detach()) for b, p in zip(before, self.parameters.values(), strict=True)):
             raise RuntimeError(
                 f"the first step moved none of the {len(before)} parameters ({', '.join(self.parameters)}): "
                 "the loss does not depend on them, or the learning rate is 0"
             )
 
-    def _look(self) -> None:
-        """Raise a FloatingPointError if the recent losses of all replicates stopped being finite."""
-        first = max(0, self.done - _LOOK_EVERY)
+    def check_finite(self) -> None:
+        """Raise a FloatingPointError if a recent loss is not finite; with replicates, if none of them is."""
+        first = max(0, self.done - _CHECK_EVERY)
         recent = (
             self.history[first : self.done].flatten(1, -2)
             if self.history.dim() > 2
@@ -172,100 +177,9 @@ class Training:
             step = first + int(bad[0])
             nll, kl, _ = self.history[step].reshape(-1, 3)[0].tolist()
             raise FloatingPointError(
-                f"the loss stopped being finite at step {step}: nll {nll:g}, kl {kl:g}. A smaller learning rate, a smaller "
-                "initial scale or standardised data are what usually helps."
+                f"the loss stopped being finite at step {step}: nll {nll:g}, kl {kl:g}. Try a smaller learning rate, a "
+                "smaller initial scale, or standardised data"
             )
-
-
-def optimizer_of(
-    parameters: Mapping[str, Tensor], optimizer: Optimizer, lr: LearningRate, *, stacked: bool = False
-) -> torch.optim.Optimizer:
-    """The optimiser of these parameters: one group, or one a parameter where `lr` is a function of the name.
-
-    Args:
-        parameters: by name.
-        optimizer: makes one of parameter groups.
-        lr: learning rate, or a function from a parameter's name to it.
-        stacked: whether the first axis of every parameter counts independent fits.
-
-    Raises:
-        TypeError: `optimizer` makes no `torch.optim.Optimizer`.
-        ValueError: it cannot be made of these parameters, needs to call the loss itself, or, stacked, would move one fit
-            by another's gradient.
-    """
-    of_pyro = isinstance(optimizer, PyroOptim) or getattr(optimizer, "__module__", "").startswith("pyro.optim.pytorch")
-    if of_pyro or optimizer in (pyro.optim.ClippedAdam, pyro.optim.DCTAdam, pyro.optim.AdagradRMSProp):
-        raise TypeError(
-            "optimizer is a torch.optim class or a function called like one; got one of pyro.optim, which take "
-            "parameters from Pyro's SVI: torch.optim has the same ones, and pyro.optim.clipped_adam.ClippedAdam is such a "
-            "class"
-        )
-    _check_one_gradient(optimizer)
-    groups = [{"params": list(parameters.values()), "lr": lr}]
-    if callable(lr):
-        groups = [{"params": [p], "lr": lr(name)} for name, p in parameters.items()]
-    made = _made(optimizer, groups)
-    if not isinstance(made, torch.optim.Optimizer):
-        raise TypeError(
-            "optimizer is a torch.optim class or a function called like one, such as "
-            f"functools.partial(torch.optim.SGD, momentum=0.9); it gave a {type(made).__name__}"
-        )
-    _check_one_gradient(type(made))
-    if stacked:
-        _check_elementwise(optimizer)
-    return made
-
-
-def _made(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Any:
-    try:
-        return optimizer(groups)
-    except Exception as error:  # whatever the optimiser's own checks say
-        raise ValueError(
-            f"optimizer could not be made for the {len(groups)} groups of parameters of this fit; it says: {error}"
-        ) from error
-
-
-def _check_elementwise(optimizer: Optimizer) -> None:
-    """Raise a ValueError unless two parameters stacked move as each would alone."""
-    generator = torch.Generator().manual_seed(0)
-    values = torch.randn(2, 4, 3, generator=generator)
-    gradients = torch.randn(3, 2, 4, 3, generator=generator) * torch.tensor([1.0, 100.0]).reshape(2, 1, 1)
-
-    def moved(start: Tensor, steps: Tensor) -> Tensor:
-        parameter = torch.nn.Parameter(start.clone())
-        made = _made(optimizer, [{"params": [parameter], "lr": 0.01}])
-        for gradient in steps:
-            parameter.grad = gradient.clone()
-            made.step()
-        return parameter.detach()
-
-    alone = torch.stack([moved(values[r], gradients[:, r]) for r in range(2)])
-    if not torch.allclose(moved(values, gradients), alone, rtol=1e-4, atol=1e-6):
-        name = getattr(optimizer, "__name__", type(optimizer).__name__)
-        raise ValueError(
-            "replicates are trained as one stack of parameters, which needs an optimiser that moves every entry by its own "
-            f"gradient alone, as Adam and SGD do; got {name}: use one of those, or fit one by one"
-        )
-
-
-def _check_one_gradient(optimizer: Any) -> None:
-    """Raise a ValueError for optimisers that one dense gradient does not serve, such as LBFGS."""
-    while isinstance(optimizer, functools.partial):
-        optimizer = optimizer.func
-    if not isinstance(optimizer, type) or not hasattr(optimizer, "step"):
-        return
-    if issubclass(optimizer, torch.optim.SparseAdam):
-        raise ValueError(
-            "optimizer must take dense gradients, which is what fit has; got SparseAdam: use torch.optim.Adam"
-        )
-    step: Callable[..., Any] = optimizer.step  # type: ignore[attr-defined]
-    closure = inspect.signature(step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise ValueError(
-            "optimizer must step by one gradient: every step of fit draws new noise and a new minibatch, so the loss cannot "
-            f"be called again for a line search; got {optimizer.__name__}, whose step needs a closure: use torch.optim.Adam "
-            "or SGD"
-        )
 
 
 def _next_multiple(n: int, of: int) -> int:

@@ -1,4 +1,4 @@
-"""Minibatches of one data set or of several, each epoch a fresh permutation of the rows."""
+"""Minibatches of one data set or of several; every epoch has a new random order of the rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyrodrop.inputs import Inputs, mapped, num_rows, parts, rebuilt
 
 
 class Batches(Protocol):
-    """Where a training's minibatches come from."""
+    """Supplies the minibatches of a training."""
 
     order: Tensor
     position: int
@@ -25,14 +25,19 @@ class Batches(Protocol):
 
     def first(self) -> Batch: ...
 
-    def samples(self, steps: int) -> list[Batch]: ...
+    def samples(self, steps: int | None) -> list[Batch]: ...
 
     def next(self) -> Batch: ...
 
 
 class Minibatches:
-    """A data set on a device, handed out as arguments of model and guide: x, y and, for a part of the rows, ``num_data``,
-    how many it stands for."""
+    """Minibatches of one data set, as arguments of model and guide: x, y and, for a part of the rows, ``num_data``.
+
+    Args:
+        data: the data set.
+        size: rows per minibatch; all rows if None.
+        device: to put the data on.
+    """
 
     def __init__(self, data: Dataset, size: int | None, device: torch.device) -> None:
         self.x, self.y = mapped(lambda x: x.to(device), data.x), data.y.to(device)
@@ -46,13 +51,13 @@ class Minibatches:
         return -(-len(self.y) // self.size)
 
     def first(self) -> Batch:
-        """A minibatch for a first look, which does not count."""
+        """A minibatch of the first rows, which is not one of the training's."""
         return self._rows(slice(0, self.size))
 
-    def samples(self, steps: int) -> list[Batch]:
-        """A minibatch of each shape that so many steps bring, which do not count."""
+    def samples(self, steps: int | None) -> list[Batch]:
+        """A minibatch of each shape that so many steps use, of any number of steps if None; they are not the training's."""
         rest = len(self.y) % self.size
-        reached = steps >= -(-(len(self.order) - self.position or len(self.y)) // self.size)
+        reached = steps is None or steps >= -(-(len(self.order) - self.position or len(self.y)) // self.size)
         return [self.first(), *([self._rows(slice(0, rest))] if rest and reached else [])]
 
     def next(self) -> Batch:
@@ -73,13 +78,13 @@ class Minibatches:
 
 
 class StackedMinibatches:
-    """Minibatches of R replicates at once, ``[R, rows, ...]``: each has its own permutations, by its own generator.
+    """Minibatches of R replicates at once, ``[R, rows, ...]``; every replicate has an order of rows of its own.
 
     Args:
-        data: one data set for all, or R of equal shapes.
-        size: rows of a minibatch; all rows if None.
-        generators: one a replicate.
-        device: where everything is.
+        data: R data sets of equal shapes; those that are the same object are stored once.
+        size: rows per minibatch; all rows if None.
+        generators: of the random orders, one per replicate.
+        device: to put the data on.
     """
 
     def __init__(
@@ -110,13 +115,14 @@ class StackedMinibatches:
         return -(-self.rows // self.size)
 
     def first(self) -> Batch:
-        """A minibatch for a first look, which does not count."""
+        """A minibatch of the first rows, which is not one of the training's."""
         return self._batch(self._all[:, : self.size])
 
-    def samples(self, steps: int) -> list[Batch]:
-        """A minibatch of each shape that so many steps bring, which do not count."""
+    def samples(self, steps: int | None) -> list[Batch]:
+        """A minibatch of each shape that so many steps use, of any number of steps if None; they are not the training's."""
         rest = self.rows % self.size
-        return [self.first(), *([self._batch(self._all[:, :rest])] if rest and steps >= self.per_epoch else [])]
+        reached = steps is None or steps >= self.per_epoch
+        return [self.first(), *([self._batch(self._all[:, :rest])] if rest and reached else [])]
 
     def next(self) -> Batch:
         """The next minibatch of every replicate."""
@@ -140,19 +146,19 @@ class StackedMinibatches:
 
 
 def _shapes(data: Dataset) -> str:
-    """Of x and y, in words."""
+    """The shapes of x and y, in words."""
     own = data.x.items() if isinstance(data.x, dict) else enumerate(parts(data.x))
     xs = [f"x {tuple(data.x.shape)}"] if isinstance(data.x, Tensor) else [f"x[{n!r}] {tuple(x.shape)}" for n, x in own]
     return ", ".join([*xs, f"y {tuple(data.y.shape)}"])
 
 
 def check_minibatches(size: int | None, x: Inputs, model: Callable[..., Any], guide: Callable[..., Any]) -> None:
-    """Raise a ValueError if minibatches are asked for that model, guide or the model's network know nothing of.
+    """Raise a ValueError for minibatches that model, guide or the model's network do not support.
 
     Args:
-        size: rows of a minibatch; all rows if None.
+        size: rows per minibatch; all rows if None.
         x: all rows.
-        model, guide: that are to be trained.
+        model, guide: to be trained.
     """
     rows = num_rows(x)
     if size is None or size >= rows:
@@ -160,19 +166,18 @@ def check_minibatches(size: int | None, x: Inputs, model: Callable[..., Any], gu
     for name, part in (("model", model), ("guide", guide)):
         if not takes_num_data(part):
             raise ValueError(
-                f"training on minibatches needs a {name} that can be told how many data they stand for, "
+                f"training on minibatches needs a {name} that takes the size of the data set, "
                 f"{name}(x, y, num_data=N); this one takes no num_data, so batch_size must be None or at least "
                 f"{rows}; got {size}"
             )
     if hasattr(model, "takes_all_rows") and model.takes_all_rows(x):
         raise ValueError(
-            f"this network can be called on all {rows} rows of x together, on no part of them: batch_size must be None; "
-            f"got {size}"
+            f"this network can only be called on all {rows} rows of x together: batch_size must be None; got {size}"
         )
 
 
 def takes_num_data(part: Callable[..., Any]) -> bool:
-    """Whether a model or guide can be told how many data a minibatch stands for."""
+    """Whether a model or guide takes ``num_data``, the size of the data set that a minibatch stands for."""
     call = part.forward if isinstance(part, torch.nn.Module) else part
     accepted = inspect.signature(call).parameters.values()
     return any(p.name == "num_data" or p.kind is p.VAR_KEYWORD for p in accepted)

@@ -1,21 +1,21 @@
-"""What is trained: a model and a guide on data, checked, copied and on their device."""
+"""The problem that is trained: a model, a guide and data, checked, copied and moved to the device."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from pyro import poutine
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import constraints
 
-from pyrodrop.data import Dataset
+from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
-from pyrodrop.engines import Batch, Moving, Parameter, Watch, evaluate
+from pyrodrop.engines import Batch, Loss, Moving, Parameter, Watch, evaluate
 from pyrodrop.engines.moving import places_of
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.networks.modes import evaluating, undisturbed
@@ -29,12 +29,10 @@ class Problem:
     """A model, a guide and their data.
 
     Attributes:
-        model, guide: copies of the user's, which training changes; themselves where the guide holds an autoguide.
+        model, guide: copies of the user's, which training changes; the user's own where the guide contains an autoguide.
         data: the data set.
-        trained: model and guide as the estimator sees them.
+        trained: model and guide with the estimator applied.
         estimator: its name.
-        moving: the buffers that a step moves, as `parameters` has found.
-        changes: the Python attributes that a step changes, as words; empty if there are none.
     """
 
     model: Any
@@ -42,21 +40,19 @@ class Problem:
     data: Dataset
     trained: tuple[Callable[..., Any], Callable[..., Any]]
     estimator: str = "shared"
-    moving: Moving = field(default_factory=Moving)
-    changes: str = ""
 
     @classmethod
     def of(
         cls,
         model: Callable[..., Any],
         guide: Callable[..., Any],
-        data: Dataset | tuple[Tensor, Tensor],
+        data: Data,
         estimator: str,
         device: torch.device,
     ) -> Problem:
-        """Copy, standardise, check and move; a ValueError for what cannot be trained."""
+        """Copy, standardise, check and move to the device; a ValueError for what cannot be trained."""
         data = Dataset.of(data)
-        if autoguides(guide):  # it holds the model, which a copy forgets
+        if autoguides(guide):  # it refers to the model, and a copy of it would not
             check_model(guide, model)
         else:
             model, guide = copy.deepcopy((model, guide))
@@ -65,17 +61,17 @@ class Problem:
         if hasattr(model, "check"):
             model.check(data)
         for part in (model, guide):
-            if isinstance(part, torch.nn.Module):
+            if isinstance(part, nn.Module):
                 part.to(device)
         strategy = STRATEGIES[estimator]
         if strategy is not None and mixes_examples(model, data.x):
             raise ValueError(
-                f"estimator={estimator!r} gives each example noise of its own; in this network the output of one row of x "
+                f"estimator={estimator!r} draws independent noise per example; in this network the output of one row of x "
                 "depends on the others: use estimator='shared'"
             )
         if strategy is not None and hasattr(model, "mixes_in_training") and model.mixes_in_training(data.x):
             raise ValueError(
-                f"estimator={estimator!r} gives each example noise of its own; in training mode the output of one row of x "
+                f"estimator={estimator!r} draws independent noise per example; in training mode the output of one row of x "
                 "depends on the others, as under BatchNorm: use estimator='shared', or put those layers in evaluation mode "
                 "(.eval()) before the model is made"
             )
@@ -83,7 +79,7 @@ class Problem:
         return cls(model, guide, data, trained, estimator)
 
     def noise_by_row(self) -> list[str]:
-        """Names of the weights whose noise training draws for every row of an example by itself (`LocalReparam`)."""
+        """Names of the weights whose noise training draws independently for every row of an example (`LocalReparam`)."""
         if self.estimator != "local" or not hasattr(self.model, "examined"):
             return []
         sites = self.model.examined(self.data.x).rows
@@ -94,10 +90,10 @@ class Problem:
             if any(draws_by_row(one.posterior(name)) if hasattr(one, "posterior") else True for one in guides)
         ]
 
-    def parameters(self, batch: Batch, precision: torch.dtype | None) -> dict[str, Parameter]:
-        """Every parameter that Pyro sees in guide and model, by name; the rest that a call changes: `moving` and `changes`.
+    def loss(self, batch: Batch, precision: torch.dtype | None) -> Loss:
+        """The loss to minimise, with every parameter that Pyro sees in guide and model and all else that a call changes.
 
-        Draws no random number of the caller's and leaves model and guide as they were.
+        Calls both once on `batch`, which leaves them and the caller's random state unchanged.
 
         Raises:
             ValueError: the minibatch is too small for a network that normalises over its rows.
@@ -107,7 +103,6 @@ class Problem:
             prepare(self.guide, batch.device, batch.x, batch.y, **batch.kwargs)
         with poutine.trace(param_only=True) as capture, undisturbed(self.model, self.guide):
             seen = self._call(batch, precision)
-        self.moving, self.changes = seen.moving, seen.changes
         sites: dict[str, Any] = dict(capture.trace.nodes)
         found = {
             name: Parameter(site["value"].unconstrained(), site["kwargs"].get("constraint", constraints.real))
@@ -118,28 +113,30 @@ class Problem:
                 "neither model nor guide has a parameter that Pyro can see, so no step could change anything: parameters "
                 "must be pyro.param statements or live in a PyroModule, not in a module reached through a closure"
             )
-        return {name: parameter for name, parameter in found.items() if parameter.unconstrained.requires_grad}
+        trained = {name: parameter for name, parameter in found.items() if parameter.unconstrained.requires_grad}
+        return Loss(*self.trained, trained, precision, seen.moving, seen.changes)
 
-    def try_(self, batches: Sequence[Batch], precision: torch.dtype | None) -> None:
+    def check_batches(self, loss: Loss, batches: Sequence[Batch]) -> None:
         """Raise a ValueError for minibatches that a network with running statistics cannot be trained on."""
-        for batch in batches if len(self.moving) else []:
+        for batch in batches if len(loss.moving) else []:
             with undisturbed(self.model, self.guide):
-                self._call(batch, precision)
+                self._call(batch, loss.precision)
 
-    def kept(self) -> dict[str, Tensor]:
-        """The buffers that training may move, as they are now, by name: what a checkpoint holds beside the parameters."""
+    def buffers(self, loss: Loss) -> dict[str, Tensor]:
+        """The buffers that training may update, with their present values, by name: the part of the state beside the
+        parameters."""
         places = places_of(self.model, self.guide)
-        if hasattr(self.model, "moving_buffers"):  # it knows; its other buffers are initial values
+        if hasattr(self.model, "moving_buffers"):  # the model knows them; its other buffers are initial values
             known = {id(buffer) for buffer in self.model.moving_buffers().values()}
             places = {
                 n: own
                 for n, own in places.items()
-                if n in self.moving.places or id(own[0][0]._buffers[own[0][1]]) in known or not n.startswith("model.")
+                if n in loss.moving.places or id(own[0][0]._buffers[own[0][1]]) in known or not n.startswith("model.")
             }
         return Moving((), places).named()
 
     def _call(self, batch: Batch, precision: torch.dtype | None) -> Watch:
-        """Call guide and model once; what that changes in them."""
+        """Call guide and model once and return what that changes in them."""
         try:
             with Watch(self.model, self.guide) as seen, torch.no_grad(), seeded(0, batch.device):
                 evaluate(*self.trained, batch, precision)
@@ -154,10 +151,10 @@ class Problem:
         return seen
 
     def tensors(self) -> dict[str, Tensor]:
-        """What model and guide hold that is no parameter: rates, precisions, standardisations, prior scales."""
+        """The tensors of model and guide that are no parameters: rates, precisions, standardisations, prior scales."""
         held: dict[str, Tensor] = {}
         for role, part in (("model", self.model), ("guide", self.guide)):
-            if isinstance(part, torch.nn.Module):
+            if isinstance(part, nn.Module):
                 held |= {f"{role}.{name}": buffer for name, buffer in part.named_buffers()}
         priors = getattr(self.model, "priors", {})
         return held | {
@@ -180,28 +177,37 @@ def training_mode(*problems: Problem) -> Iterator[None]:
     finally:
         for problem in problems:
             for part in (problem.model, problem.guide):
-                if isinstance(part, torch.nn.Module):
+                if isinstance(part, nn.Module):
                     part.eval()
 
 
+def describe(part: Callable[..., Any]) -> str:
+    """A model or guide in one line."""
+    if hasattr(part, "describe"):
+        return str(part.describe())
+    return getattr(part, "__name__", type(part).__name__)
+
+
 def restart(model: Any, guide: Any, seed: int) -> tuple[Any, Any]:
-    """Copies that start anew: new initial values of the network, by its modules' own ``reset_parameters()`` under this seed.
+    """Copies of model and guide with new initial weights.
+
+    The network's modules draw them by their own ``reset_parameters()`` from this seed.
 
     Args:
         model: a model with a method ``reset_parameters()``, such as those of `pyrodrop.models`.
         guide: its guide, with a method ``restart(model)``, which those of `pyrodrop.guides` have.
-        seed: of the new values; the caller's random state is left alone.
+        seed: of the new values; the caller's random state does not change.
 
     Raises:
         TypeError: model or guide has no such method.
-        ValueError: a module of the network has parameters and no ``reset_parameters()``; the message names it.
+        ValueError: a module of the network has parameters but no ``reset_parameters()``; the message names it.
     """
     for part, method, role in ((model, "reset_parameters", "model"), (guide, "restart", "guide")):
         if not callable(getattr(part, method, None)):
             call = "restart(model)" if role == "guide" else "reset_parameters()"
             raise TypeError(
-                f"a new start needs a {role} that can begin anew, by a method {call}; {type(part).__name__} has none: give "
-                "lists of models and guides that were built anew"
+                f"new initial weights need a {role} with a method {call}; {type(part).__name__} has none: pass lists of "
+                "models and guides with initial weights of their own"
             )
     model, guide = copy.deepcopy((model, guide))
     device = next((parameter.device for parameter in guide.parameters()), torch.device("cpu"))

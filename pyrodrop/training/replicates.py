@@ -1,49 +1,56 @@
 """Many independent fits at once.
 
-    fit(models, guides, data, replicates=R)  =  [fit(models[r], guides[r], data[r], seed=seed + r) for r in range(R)]
+    fit_replicates(models, guides, data, count=R)  =  [fit(models[r], guides[r], data[r], seed=seed + r) for r in range(R)]
 
-as one step of stacked parameters (`pyrodrop.engines.stacked`). Replicates may differ in data of equal shapes, initial
-values, noise, minibatches, drop rates, precisions and scales of Gaussian priors; everything else is the same. They start
-from the weights that the model has, and with ``starts="new"`` from new ones each (`pyrodrop.restart`), as deep ensembles do.
-Every replicate moves the buffers of its own network, running statistics among them.
+as one step of stacked parameters (`pyrodrop.training.stack`). Replicates may differ in data of equal shapes, initial
+weights, noise, minibatches, drop rates, precisions and scales of Gaussian priors; everything else is the same. Every
+replicate updates the buffers of its own network, such as running statistics.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyro
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.distributions import Independent
 
-from pyrodrop.devices import seeded
-from pyrodrop.engines import Batch, Engine, Name, Untraceable, evaluate, worth_compiling
-from pyrodrop.engines.graph import near, trace
-from pyrodrop.engines.stacked import Stacked, StackedCompiled
-from pyrodrop.inputs import parts
-from pyrodrop.networks.modes import undisturbed
+from pyrodrop import threads
+from pyrodrop.data import Data, Dataset
+from pyrodrop.engines import Name as EngineName
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.training.fitted import Fit, describe
-from pyrodrop.training.loop import Controls, LearningRate, Optimizer, Training, optimizer_of
-from pyrodrop.training.minibatches import StackedMinibatches
-from pyrodrop.training.problem import Problem
+from pyrodrop.training.autoguides import autoguides
+from pyrodrop.training.fitted import Fit
+from pyrodrop.training.minibatches import check_minibatches
+from pyrodrop.training.options import names_checked
+from pyrodrop.training.problem import Problem, restart, training_mode
+from pyrodrop.training.settings import (
+    Estimator,
+    KLWeight,
+    LearningRate,
+    LearningRateSchedule,
+    Optimizer,
+    Precision,
+    Settings,
+    Starts,
+    adam,
+)
+from pyrodrop.training.stack import Stack
 
 _log = logging.getLogger("pyrodrop")
 
 
 @dataclass
 class Replicates(Sequence[Fit]):
-    """R fits, as a list.
+    """R independent fits, as a sequence.
 
     Attributes:
-        fits: one a replicate; one that failed is as it was before the step that failed.
-        failed: of every replicate whose loss or gradient stopped being finite, the number of that step.
+        fits: one per replicate; a failed one has its parameters before the step that failed.
+        failed: the number of that step for every replicate whose loss or gradient stopped being finite, by the replicate's
+            number.
     """
 
     fits: list[Fit]
@@ -59,11 +66,11 @@ class Replicates(Sequence[Fit]):
         return iter(self.fits)
 
     def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
-        """Predict as an ensemble: the equal mixture of all replicates that did not fail.
+        """Predict with the equal mixture of all replicates that did not fail, as an ensemble.
 
         Args:
             x: points, ``[N, ...]``.
-            num_samples: draws in all, at least one a replicate; each gives an equal share, rounded up.
+            num_samples: number of draws in all, at least one per replicate; each contributes an equal share, rounded up.
             seed: of the draws.
         """
         members = [fit for number, fit in enumerate(self.fits) if number not in self.failed]
@@ -77,35 +84,107 @@ class Replicates(Sequence[Fit]):
         return Prediction(f=torch.cat([part.f for part in parts]), law=law, seed=seed)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What all replicates are trained with; see `pyrodrop.fit`."""
-
-    steps: int
-    batch_size: int | None
-    lr: LearningRate
-    optimizer: Optimizer
-    controls: Controls
-    engine: Name
-    precision: torch.dtype | None
-    device: torch.device
-    progress: bool | None
-    memory: float | None
-
-
+@names_checked
+@threads.training()
 def fit_replicates(
-    problems: Sequence[Problem], seeds: Sequence[int], settings: Settings, about: Mapping[str, Any]
+    models: Callable[..., Any] | Sequence[Callable[..., Any]],
+    guides: Callable[..., Any] | Sequence[Callable[..., Any]],
+    data: Data | Sequence[Data],
+    *,
+    count: int,
+    steps: int,
+    batch_size: int | None = None,
+    lr: LearningRate = 1e-3,
+    optimizer: Optimizer = adam,
+    lr_schedule: LearningRateSchedule | None = None,
+    estimator: Estimator = "shared",
+    kl_weight: KLWeight = 1.0,
+    likelihood_power: float = 1.0,
+    engine: EngineName = "auto",
+    precision: Precision | None = None,
+    starts: Starts = "model",
+    memory: float | None = None,
+    device: str | torch.device = "auto",
+    seed: int = 0,
+    progress: bool | None = None,
 ) -> Replicates:
-    """Train all, as many at a time as fit into memory."""
-    generators = [torch.Generator(settings.device).manual_seed(seed) for seed in seeds]
-    chunk = Stack(problems[:1], generators[:1], settings).fitting()
+    """Train independent fits as one, which is faster than one by one.
+
+    Replicate r is the fit alone with ``seed + r``; see `pyrodrop.fit` for the arguments that are not described here. One
+    whose loss or gradient stops being finite keeps its last parameters, and the others continue.
+
+    Args:
+        models: one model for all replicates, or a list or tuple of `count`.
+        guides: one guide for all, or a list or tuple of `count`. A guide belongs to its model, so pass lists of both or of
+            neither.
+        data: one data set for all, or a list or tuple of `count` data sets of equal shapes.
+        count: R, the number of replicates.
+        steps, batch_size, lr, optimizer, lr_schedule, estimator, kl_weight, likelihood_power: as in `fit`.
+        engine: ``traced``, ``compiled``, or ``auto``.
+        precision: as in `fit`.
+        starts: ``model`` to start from the weights that the models have, ``new`` to start each replicate from new ones, as
+            deep ensembles do: replicate r from ``restart(model, guide, seed + r)``.
+        memory: bytes that all replicates together may take; half of the free memory if None. Where that is not enough they
+            are trained in turn, as many at a time as fit.
+        device: as in `fit`.
+        seed: of the first replicate; replicate r has ``seed + r``.
+        progress: as in `fit`.
+
+    Raises:
+        TypeError: an unknown argument, one of the wrong kind, or one of Pyro's autoguides.
+        ValueError: before the first step, for settings, data or networks that cannot be trained as replicates.
+        RuntimeError: as `fit`.
+        FloatingPointError: no replicate has a finite loss.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> from pyrodrop import guides, likelihoods, models, priors
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> model = models.MLP([1, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))
+        >>> many = pyrodrop.fit_replicates(model, guides.Point(model), (x, x**2), count=3, steps=5, starts="new")
+        >>> len(many), many.predict(x, 3).f.shape
+        (3, torch.Size([3, 20, 1]))
+    """
+    settings = Settings(
+        steps=steps, batch_size=batch_size, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule, estimator=estimator,
+        kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
+        device=device, seed=seed,
+    )  # fmt: skip
+    return train_replicates(models, guides, data, settings, count, memory, progress)
+
+
+def train_replicates(
+    models: Any, guides: Any, data: Any, settings: Settings, count: int, memory: float | None, progress: bool | None
+) -> Replicates:
+    """`fit_replicates` with its settings in one object."""
+    if memory is not None and not memory > 0:
+        raise ValueError(f"memory is a number of bytes and must be positive; got {memory}")
+    if settings.engine == "pyro":
+        raise ValueError(
+            "replicates are trained as one traced step: engine must be 'auto', 'traced' or 'compiled'; got 'pyro'"
+        )
+    if count < 1:
+        raise ValueError(f"count is the number of replicates and must be at least 1; got {count}")
+    seeds = [settings.seed + r for r in range(count)]
+    problems = _problems(models, guides, data, settings, seeds)
+    check_minibatches(settings.batch_size, problems[0].data.x, problems[0].model, problems[0].guide)
+    with settings.products(), training_mode(*problems):
+        return _train(problems, settings, seeds, memory, progress)
+
+
+def _train(
+    problems: Sequence[Problem], settings: Settings, seeds: Sequence[int], memory: float | None, progress: bool | None
+) -> Replicates:
+    """Train all replicates, as many at a time as fit into memory."""
+    generators = [torch.Generator(settings.place).manual_seed(seed) for seed in seeds]
+    chunk = Stack(problems[:1], generators[:1], settings).fitting(memory)
     if chunk < len(problems):
-        _log.info("training %d of %d replicates at a time, by their memory", chunk, len(problems))
+        _log.info("training %d of %d replicates at a time, limited by memory", chunk, len(problems))
     fits: list[Fit] = []
     failed: dict[int, int] = {}
     for first in range(0, len(problems), chunk):
         part = slice(first, first + chunk)
-        done, broken = Stack(problems[part], generators[part], settings).train(about, seeds[part])
+        done, broken = Stack(problems[part], generators[part], settings).train(seeds[part], progress)
         fits += done
         failed |= {first + number: step for number, step in broken.items()}
     for number, step in failed.items():
@@ -113,168 +192,69 @@ def fit_replicates(
     return Replicates(fits, failed)
 
 
-class Stack:
-    """Replicates that are trained together.
+def _problems(models: Any, guides: Any, data: Any, settings: Settings, seeds: Sequence[int]) -> list[Problem]:
+    """One problem per replicate, from one model, guide and data set for all or a list of them."""
+    count = len(seeds)
+    models, guides = (list(value) if isinstance(value, tuple) else value for value in (models, guides))
+    if any(autoguides(one) for one in (guides if isinstance(guides, list) else [guides])):
+        raise TypeError(
+            "replicates need guides with parameters of their own; those of an AutoGuide are in Pyro's global store"
+        )
+    sets = data_sets(data, count)
+    for name, value in (("models", models), ("guides", guides)):
+        if isinstance(value, list) and len(value) != count:
+            raise ValueError(f"{count} replicates need as many {name}, or one for all; got a list of {len(value)}")
+    if isinstance(models, list) != isinstance(guides, list):
+        raise ValueError("a guide belongs to its model: pass lists of both, or one of each for all replicates")
+    first = models[0] if isinstance(models, list) else models
+    if not getattr(first, "batches_weights", True):
+        raise ValueError(
+            "replicates run the network for many weights at once, which torch.vmap cannot do for nn.LSTM, nn.GRU and "
+            "nn.RNN; call nn.LSTMCell and its relatives step by step, or fit one by one"
+        )
+    pairs = list(zip(models, guides, strict=True)) if isinstance(models, list) else [(models, guides)] * count
+    if settings.starts == "new":
+        pairs = [restart(*pair, own) for pair, own in zip(pairs, seeds, strict=True)]
+    return [
+        Problem.of(model, guide, own, settings.estimator, settings.place)
+        for (model, guide), own in zip(pairs, sets, strict=True)
+    ]
 
-    Args:
-        problems: one a replicate, alike but for their tensors.
-        generators: one a replicate.
-        settings: of all.
+
+def data_sets(data: Any, count: int) -> list[Dataset]:
+    """One data set per replicate, from one for all or a list or tuple of `count`.
+
+    A tuple (x, y) is one data set, where x may be a tuple of tensors itself. It is a sequence of data sets where its parts
+    are `Dataset`s or pairs.
 
     Raises:
-        ValueError: they are not alike.
+        TypeError: a sequence of something else, or a list [x, y], which could be either.
+        ValueError: another number of data sets.
     """
-
-    def __init__(self, problems: Sequence[Problem], generators: Sequence[torch.Generator], settings: Settings) -> None:
-        self.problems, self.settings = problems, settings
-        self.batches = StackedMinibatches([p.data for p in problems], settings.batch_size, generators, settings.device)
-        batch = self.batches.first()
-        self.each = [problem.parameters(batch.at(r), settings.precision) for r, problem in enumerate(problems)]
-        changed = [problem.changes for problem in problems if problem.changes]
-        if changed:
-            raise _refusal(f"{changed[0]}, which a trace would freeze")
-        samples = self.batches.samples(settings.steps)
-        problems[0].try_([sample.at(0) for sample in samples[1:]], settings.precision)
-        self.generators = generators
-        self.held = [problem.tensors() for problem in problems]
-        for r, (own, held) in enumerate(zip(self.each, self.held, strict=True)):
-            shapes = [{n: v.shape for n, v in each.items()} for each in (held, self.held[0])]
-            shapes[0] |= {n: p.unconstrained.shape for n, p in own.items()}
-            shapes[1] |= {n: p.unconstrained.shape for n, p in self.each[0].items()}
-            for of, problem in zip(shapes, (problems[r], problems[0]), strict=True):
-                of |= {f"moving buffer {n}": b.shape for n, b in problem.moving.named().items()}
-            other = sorted(n for n in shapes[0].keys() | shapes[1].keys() if shapes[0].get(n) != shapes[1].get(n))
-            if other:
-                raise ValueError(f"replicate {r} differs from replicate 0 in what it is made of: {', '.join(other)}")
-
-    def fitting(self) -> int:
-        """How many replicates the memory holds, at least 1."""
-        first = self.problems[0]
-        batch = self.batches.first().at(0)
-        try:
-            graph = trace(*first.trained, self.each[0], batch, self.settings.precision, first.moving)
-        except Untraceable as error:
-            raise _refusal(str(error)) from error
-        weights = sum(p.unconstrained.nbytes for p in self.each[0].values())
-        need = 5 * weights + _peak(graph.module.graph) + sum(x.nbytes for x in parts(first.data.x))
-        budget = self.settings.memory or 0.5 * _available(self.settings.device)
-        return max(1, int(budget // need))
-
-    def training(self) -> Training:
-        """The training of all, before its first step."""
-        settings, count = self.settings, len(self.problems)
-        self.stacked = {
-            name: torch.stack([own[name].unconstrained.detach() for own in self.each]).requires_grad_()
-            for name in self.each[0]
-        }
-        optimizer = optimizer_of(self.stacked, settings.optimizer, settings.lr, stacked=True)
-        self.engine = engine = Stacked(
-            self.problems[0].trained, self.each[0], list(self.stacked.values()), self.held, self.generators, optimizer,
-            settings.precision, [problem.moving for problem in self.problems],
-        )  # fmt: skip
-        for batch in self.batches.samples(settings.steps):
-            self._verify(engine, batch)
-        return Training(
-            self.stacked, self.batches, optimizer, settings.controls, settings.steps,
-            first=engine, choose=lambda batches, steps: self._choose(engine, batches, steps),
-            title=f"{count} x {describe(self.problems[0].guide).split('(')[0]}", replicates=(count,),
-        )  # fmt: skip
-
-    def train(self, about: Mapping[str, Any], seeds: Sequence[int]) -> tuple[list[Fit], dict[int, int]]:
-        """Train all; the fits, and the step of every one that failed."""
-        settings, count = self.settings, len(self.problems)
-        start = time.perf_counter()
-        training = self.training()
-        training.run(settings.progress)
-        seconds = time.perf_counter() - start
-        with torch.no_grad():
-            for name, values in self.stacked.items():
-                for own, value in zip(self.each, values, strict=True):
-                    own[name].unconstrained.copy_(value)
-        for r, problem in enumerate(self.problems):
-            problem.moving.take([buffer[r] for buffer in self.engine.buffers])
-        history = training.history.cpu()
-        fits = [
-            Fit(
-                model=problem.model,
-                guide=problem.guide,
-                data=problem.data,
-                history=history[:, r].contiguous(),
-                settings={
-                    **about,
-                    "model": describe(problem.model),
-                    "guide": describe(problem.guide),
-                    "seed": seeds[r],
-                    "num_data": len(problem.data),
-                    "noise_by_row": problem.noise_by_row(),
-                    "data_fingerprint": problem.data.fingerprint,
-                    "batch_size": self.batches.size,
-                    "engine": training.engine.name,
-                    "replicates": count,
-                    "seconds": seconds,
-                },
-                device=settings.device,
-            )
-            for r, problem in enumerate(self.problems)
-        ]
-        lived = self.engine.lived.tolist()
-        return fits, {r: lived[r] for r in (~self.engine.alive).nonzero().flatten().tolist()}
-
-    def _choose(self, engine: Stacked, batches: Sequence[Batch], steps: int) -> Engine:
-        name = self.settings.engine
-        if name == "traced" or (
-            name == "auto" and not worth_compiling(engine.graph(batches[0]).graph, steps, len(self.held))
-        ):
-            return engine
-        try:
-            compiled = StackedCompiled(engine)
-            for batch in batches:
-                compiled.prepare(batch)
-            return compiled
-        except Untraceable as error:
-            _log.warning("training replicates without compiling: %s", error)
-            return engine
-
-    def _verify(self, engine: Stacked, batch: Batch) -> None:
-        """Every replicate's loss and moved buffers by the stacked graph are those that its own model and guide give."""
-        states = [generator.get_state() for generator in self.generators]
-        try:
-            graph = engine.graph(batch)
-            with torch.no_grad():
-                controls = torch.ones(2).to(engine.leaves[0])
-                inputs = (*engine.buffers, *batch.tensors, controls, *graph.constants, *graph.draw())
-                terms, *results = graph.module(*engine.leaves, *inputs)
-        except Exception as error:  # an operation that cannot be mapped over replicates
-            words = str(error) if isinstance(error, Untraceable) else f"it cannot be mapped over replicates: {error}"
-            raise _refusal(words.splitlines()[0]) from error
-        moved = results[len(engine.leaves) :]
-        for r, (problem, generator, state) in enumerate(zip(self.problems, self.generators, states, strict=True)):
-            generator.set_state(state)
-            with torch.no_grad(), pyro.validation_enabled(False), seeded(0, batch.device):
-                _set_state(state, batch.device)
-                with undisturbed(problem.model, problem.guide):
-                    alone = evaluate(*problem.trained, batch.at(r), self.settings.precision)
-                    buffers = [buffer.detach().clone() for buffer in problem.moving.tensors()]
-            want = torch.stack([alone.nll, alone.kl])
-            tolerance = 0.05 if self.settings.precision is not None else 1e-3
-            if not torch.allclose(want, terms[r], rtol=tolerance, atol=1e-4, equal_nan=True):
-                raise ValueError(
-                    f"replicate {r} differs from replicate 0 in more than replicates can: data, initial values, drop rates, "
-                    f"alphas, precisions and scales of Gaussian priors; its loss alone is {want.tolist()}, stacked "
-                    f"{terms[r].tolist()}"
-                )
-            if not all(near(own, got[r], tolerance) for own, got in zip(buffers, moved, strict=True)):
-                raise _refusal("it moves the buffers of its network in another way for many replicates than for one")
+    if isinstance(data, Dataset) or not isinstance(data, list | tuple):
+        return [Dataset.of(data)] * count
+    if isinstance(data, tuple) and len(data) == 2 and not _is_data(data[1]):
+        return [Dataset.of(data)] * count
+    if not all(_is_data(one) for one in data):
+        raise TypeError(
+            "the data of replicates must be one data set for all, a Dataset or a tuple (x, y), or a list or tuple of data "
+            f"sets, one for each; got a {type(data).__name__} of {', '.join(type(one).__name__ for one in data)}"
+        )
+    if len(data) != count:
+        raise ValueError(
+            f"{count} replicates need as many data sets, or one for all; got a {type(data).__name__} of {len(data)}"
+        )
+    return [Dataset.of(one) for one in data]
 
 
-def _refusal(why: str) -> ValueError:
-    return ValueError(
-        f"replicates are one traced step, for which this model and guide will not do: {why}. Fit one by one"
-    )
+def _is_data(value: Any) -> bool:
+    """Whether this can be a data set by itself: y of a pair is a tensor or an array, never a pair."""
+    pair = isinstance(value, list | tuple) and len(value) == 2
+    return isinstance(value, Dataset) or (pair and hasattr(value[1], "__array__"))
 
 
 def _joined(laws: Sequence[Any]) -> Any:
-    """Laws of one kind, one behind the other along their first axis."""
+    """Distributions of one class, concatenated along their first axis."""
     first = laws[0]
     if isinstance(first, Independent):
         return _joined([law.base_dist for law in laws]).to_event(first.reinterpreted_batch_ndims)
@@ -286,36 +266,3 @@ def _joined(laws: Sequence[Any]) -> Any:
             "replicates predict as a mixture of their distributions of y, which is made of the parameters of each; "
             f"{type(first).__name__} is not made of {', '.join(names) or 'parameters'}: predict with each fit by itself"
         ) from error
-
-
-def _set_state(state: Tensor, device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)
-
-
-def _peak(graph: fx.Graph) -> int:
-    """Largest number of bytes that the graph's results hold at a time."""
-    last = {used: node for node in graph.nodes for used in node.all_input_nodes}
-    live = peak = 0
-    ends: dict[fx.Node, list[fx.Node]] = {}
-    for used, node in last.items():
-        ends.setdefault(node, []).append(used)
-    for node in graph.nodes:
-        live += _bytes(node)
-        peak = max(peak, live)
-        live -= sum(_bytes(used) for used in ends.get(node, []))
-    return peak
-
-
-def _bytes(node: fx.Node) -> int:
-    value = node.meta.get("val")
-    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
-
-
-def _available(device: torch.device) -> float:
-    """Free bytes of the device's memory."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

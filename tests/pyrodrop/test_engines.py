@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.engines.graph import Batch, trace
+from pyrodrop.engines.graph import Batch
 from pyrodrop.engines.narrow_products import turn_narrow_products
 from pyrodrop.engines.noise import sources
 from pyrodrop.engines.optimizers import rules_of
@@ -104,9 +104,8 @@ def test_the_graphs_gradient_is_that_of_pyros_elbo(dtype: torch.dtype, tolerance
     model = models.MLP([3, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
     problem = Problem.of(model, guides.MeanField(model), (X.to(dtype), Y.to(dtype)), "shared", torch.device("cpu"))
     batch = Batch(X.to(dtype), Y.to(dtype), {})
-    parameters = problem.parameters(batch, None)
-    graph = trace(*problem.trained, parameters, batch)
-    leaves = [p.unconstrained for p in parameters.values()]
+    own = problem.loss(batch, None)
+    graph, leaves = own.graph(batch), own.leaves
     torch.manual_seed(3)
     loss = TraceMeanField_ELBO().differentiable_loss(*problem.trained, X.to(dtype), Y.to(dtype))
     wanted = torch.autograd.grad(loss, leaves)
@@ -133,13 +132,13 @@ def test_what_a_model_holds_is_an_input_and_not_baked_in() -> None:
     guide = guides.BernoulliDropout(model, 0.2)
     problem = Problem.of(model, guide, (X, Y), "local", torch.device("cpu"))
     batch = Batch(X, Y, {})
-    parameters = problem.parameters(batch, None)
-    graph = trace(*problem.trained, parameters, batch)
+    loss = problem.loss(batch, None)
+    graph = loss.graph(batch)
     with torch.no_grad():
         for name, value in problem.tensors().items():
             if name.endswith(("precision", "scale", "drop_rate")) and "inputs" not in name and "targets" not in name:
                 value.mul_(1.5)
-    leaves = [p.unconstrained.detach() for p in parameters.values()]
+    leaves = [leaf.detach() for leaf in loss.leaves]
     torch.manual_seed(3)
     noise = [n[0] for s in sources([[n] for n in graph.noise_of(graph.constants)], [None]) for n in s.draw()]
     ours = graph.module(*leaves, X, Y, torch.ones(2), *graph.constants, *noise)[0]

@@ -106,9 +106,9 @@ def test_no_closed_form_elsewhere() -> None:
         conv.predict(torch.randn(3, 4), method="analytic")
     with pytest.raises(ValueError, match="method='analytic' draws nothing"):
         one_hidden().predict(torch.randn(3, 2), method="analytic", joint=False)  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="no method of prediction is called 'exact'"):
+    with pytest.raises(ValueError, match="method must be 'draws' or 'analytic'; got 'exact'"):
         one_hidden().predict(torch.randn(3, 2), method="exact")  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="no thing to keep of a prediction is called 'all'"):
+    with pytest.raises(ValueError, match="keep must be 'draws' or 'moments'; got 'all'"):
         one_hidden().predict(torch.randn(3, 2), keep="all")  # type: ignore[call-overload]
 
 

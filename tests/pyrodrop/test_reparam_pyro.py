@@ -74,7 +74,10 @@ def test_a_posterior_that_cannot_go_through_is_named(linear: Linear) -> None:
     pyrodrop.fit(model, own, (X, Y), steps=1, estimator="per_example")
     with pytest.raises(ValueError, match="flipout needs deviations.*got BernoulliMixture"):
         pyrodrop.fit(model, guides.BernoulliDropout(model, 0.1).double(), (X, Y), steps=1, estimator="flipout")
-    with pytest.raises(ValueError, match="no estimator is called 'locl'.*did you mean 'local'"):
+    with pytest.raises(
+        ValueError,
+        match="estimator must be .* 'local' or 'flipout'; got 'locl'; did you mean 'local'",
+    ):
         pyrodrop.fit(model, own, (X, Y), steps=1, estimator="locl")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="weight_sites"):
         reparameterize(lambda: None, own, LocalReparam())

@@ -13,7 +13,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
 from pyrodrop.engines.stacked import _block
-from pyrodrop.training.settings import data_sets
+from pyrodrop.training.replicates import data_sets
 
 X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
@@ -173,7 +173,7 @@ def test_an_ensemble_is_the_equal_mixture_of_its_members() -> None:
 
 @pytest.mark.parametrize(
     ("prior", "said"),
-    [(priors.Laplace(0.2), "in more than replicates can"), (priors.Gaussian(), "made of: prior.layers.0.weight.scale")],
+    [(priors.Laplace(0.2), "in more than replicates may"), (priors.Gaussian(), "made of: prior.layers.0.weight.scale")],
 )
 def test_what_replicates_cannot_differ_in_is_refused(prior: priors.Prior, said: str) -> None:
     """A Laplace prior's scale is no tensor, and a prior's kind is none: the stacked loss would be replicate 0's."""
@@ -189,8 +189,8 @@ def test_what_replicates_cannot_differ_in_is_refused(prior: priors.Prior, said: 
         ({"data": [(X, Y)] * 3}, "2 replicates need as many data sets, or one for all; got a list of 3"),
         ({"data": [(X, Y), (X[:50], Y[:50])]}, "equal shapes"),
         ({"guide": "list"}, "lists of both, or one of each"),
-        ({"checkpoint": "state"}, "keep no checkpoint"),
-        ({"engine": "pyro"}, "auto, traced or compiled; got 'pyro'"),
+        ({"checkpoint": "state"}, "checkpoint is not supported with replicates"),
+        ({"engine": "pyro"}, "'auto', 'traced' or 'compiled'; got 'pyro'"),
     ],
 )
 def test_mistakes(change: dict[str, Any], said: str) -> None:

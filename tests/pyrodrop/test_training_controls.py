@@ -92,7 +92,7 @@ def test_every_epoch_is_looked_at_without_changing_the_training(
     pyrodrop.fit(model, guide, (X, Y), steps=2 * -(-12 // batch_size), checkpoint=file, **options)
     pyrodrop.fit(model, guide, (X, Y), steps=steps, checkpoint=file, after_epoch=look, **options)
     assert [e for e, _, _ in seen] == list(range(2, looks + 1)), "going on, the epoch that was just done is seen again"
-    with pytest.raises(ValueError, match="replicates are not looked at"):
+    with pytest.raises(ValueError, match="after_epoch is not supported with replicates"):
         pyrodrop.fit(model, guide, (X, Y), steps=1, replicates=2, after_epoch=look)
 
 
@@ -147,12 +147,14 @@ def test_a_hyperprior_without_its_factor_is_named() -> None:
     [
         ({"temperature": 2.0}, "no argument 'temperature'; it is now called likelihood_power"),
         ({"schedule": lambda step: 1.0}, "no argument 'schedule'; it is now called lr_schedule"),
-        ({"stpes": 3}, "no argument 'stpes'"),
-        ({"lr_schedule": schedules.linear(20)}, r"linear\(epochs=20, start=0.0, after=0.0\).*give it as kl_weight"),
-        ({"lr_schedule": schedules.staircase(0.1)}, "give it as kl_weight"),
+        ({"stpes": 3}, r"fit\(\) has no argument 'stpes'; did you mean 'steps'"),
+        ({"batchsize": 3, "replicates": 2}, "no argument 'batchsize'; did you mean 'batch_size'"),
+        ({"xyz": 3}, "no argument 'xyz'$"),
+        ({"lr_schedule": schedules.linear(20)}, r"linear\(epochs=20, start=0.0, after=0.0\).*pass it as kl_weight"),
+        ({"lr_schedule": schedules.staircase(0.1)}, "pass it as kl_weight"),
         ({"kl_weight": schedules.cosine(100)}, r"cosine\(steps=100\) is a schedule of the learning rate.*lr_schedule"),
         ({"lr_schedule": 0.5}, "lr_schedule is a function from the number of steps.*got a float"),
-        ({"kl_weight": "linear"}, "kl_weight is the factor of the divergence.*got a str"),
+        ({"kl_weight": "linear"}, "kl_weight is the factor of the KL divergence.*got a str"),
     ],
 )
 def test_arguments_of_another_name_or_kind(arguments: dict[str, Any], words: str) -> None:
@@ -164,9 +166,9 @@ def test_arguments_of_another_name_or_kind(arguments: dict[str, Any], words: str
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"memory": 1e6}, "memory is what replicates may take together"),
+        ({"memory": 1e6}, "memory is an argument for replicates; got memory=1000000.0"),
         ({"memory": 0, "replicates": 2}, "memory is a number of bytes"),
-        ({"checkpoint_every": 5}, "checkpoint_every is of a checkpoint, which is not asked for"),
+        ({"checkpoint_every": 5}, "checkpoint_every needs a checkpoint; got checkpoint_every=5"),
         ({"checkpoint_every": 0, "checkpoint": "state.safetensors"}, "checkpoint_every is a number of steps"),
     ],
 )

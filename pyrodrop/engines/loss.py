@@ -1,0 +1,65 @@
+"""The loss that engines minimise, as Pyro evaluates it and as a graph.
+
+loss = likelihood_power * nll + kl_weight * kl(weights) + kl(hyperparameters)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrodrop.elbo import Terms
+from pyrodrop.engines.graph import Batch, Graph, Parameter, Shapes, evaluate, trace
+from pyrodrop.engines.moving import Moving
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """The loss of a model and a guide as a function of their parameters and a minibatch.
+
+    Attributes:
+        model, guide: with the estimator applied.
+        parameters: what the optimiser changes, by name.
+        precision: dtype of matrix products under autocast; None for the dtype of the parameters.
+        moving: the buffers that a call of model or guide updates.
+        changes: the Python attributes that a call changes, as words for a message; empty if there are none. A trace would
+            freeze them.
+    """
+
+    model: Callable[..., Any]
+    guide: Callable[..., Any]
+    parameters: Mapping[str, Parameter]
+    precision: torch.dtype | None = None
+    moving: Moving = field(default_factory=Moving)
+    changes: str = ""
+    _graphs: dict[Shapes, Graph] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """The unconstrained parameters."""
+        return [parameter.unconstrained for parameter in self.parameters.values()]
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """The buffers that a step updates."""
+        return self.moving.tensors()
+
+    def terms(self, batch: Batch) -> Terms:
+        """The terms of the loss, evaluated by Pyro."""
+        return evaluate(self.model, self.guide, batch, self.precision)
+
+    def graph(self, batch: Batch) -> Graph:
+        """The graph of the gradient for minibatches of this shape, traced at the first request.
+
+        Raises:
+            Untraceable: see `pyrodrop.engines.graph.trace`.
+        """
+        if batch.shapes not in self._graphs:
+            self._graphs[batch.shapes] = trace(
+                self.model, self.guide, self.parameters, batch, self.precision, self.moving
+            )
+        return self._graphs[batch.shapes]

@@ -1,0 +1,197 @@
+"""Estimates of the ELBO, and of the objective that training maximised, by draws from the guide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor
+
+from pyrodrop.data import Dataset
+from pyrodrop.devices import seeded
+from pyrodrop.divergences import Convention, worst
+from pyrodrop.elbo import DrawnTerms, Factor, site_factors
+from pyrodrop.inputs import mapped
+from pyrodrop.networks.mixing import mixes_examples
+from pyrodrop.networks.modes import evaluating
+from pyrodrop.prediction.predict import cannot_run
+from pyrodrop.threads import drawing
+from pyrodrop.training.minibatches import takes_num_data
+
+_ROWS = 5000  # rows of the data that are evaluated at a time
+
+
+@dataclass(frozen=True)
+class Elbo:
+    """An estimate of the evidence lower bound, in nats for the whole data set.
+
+    Attributes:
+        value: the estimate, ``-(nll + kl)``.
+        se: its standard error; NaN for one sample.
+        nll: mean over draws of minus the log likelihood.
+        kl: the KL divergence of the posterior from the prior.
+        convention: how `kl` was computed. Bounds of different conventions cannot be compared.
+        num_samples: number of draws.
+    """
+
+    value: float
+    se: float
+    nll: float
+    kl: float
+    convention: Convention
+    num_samples: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} +- {self.se:.2g} nats ({self.convention})"
+
+
+@dataclass(frozen=True)
+class Objective:
+    """An estimate of what the last training step maximised, in nats for the whole data set; not a bound on the evidence.
+
+        value = -(likelihood_power nll + kl)
+
+    Attributes:
+        value: the estimate.
+        se: its standard error; NaN for one sample.
+        nll: mean over draws of minus the log likelihood.
+        kl: the KL divergence in the objective: that of the weights times the guide's ``kl_scale`` and `kl_weight`, plus
+            that of the hyperparameters.
+        likelihood_power, kl_weight: of the last step.
+        convention: of kind ``objective``, with the factors in words. To compare two fits, use `Fit.elbo`.
+        num_samples: number of draws.
+    """
+
+    value: float
+    se: float
+    nll: float
+    kl: float
+    likelihood_power: float
+    kl_weight: float
+    convention: Convention
+    num_samples: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} +- {self.se:.2g} nats ({self.convention})"
+
+
+class Draws:
+    """The terms of the ELBO for draws from a guide, on all rows of the data.
+
+    Args:
+        model, guide: a trained pair; the network runs in evaluation mode.
+        data: the data.
+        device: where model and guide are.
+        num_samples: number of draws.
+        seed: of the draws.
+        whole: whether to count the KL divergence in full, without the guide's ``kl_scale``.
+
+    Attributes:
+        nll, kl_weights, kl_hyper: of every draw, ``[num_samples]``, in float64.
+        factors: the factors of the guide, by site, for every member of an ensemble.
+
+    Raises:
+        ValueError: num_samples is less than 1, or the network cannot be called on the data.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        data: Dataset,
+        device: torch.device,
+        num_samples: int,
+        seed: int,
+        *,
+        whole: bool,
+    ) -> None:
+        if num_samples < 1:
+            raise ValueError(f"num_samples is the number of draws and must be at least 1; got {num_samples}")
+        self._data, self._device = data, device
+        with drawing(), torch.no_grad(), evaluating(model, guide):
+            seeds = torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()
+            self._rows = _rows_at_a_time(model, guide, data)
+            drawn = DrawnTerms(model, guide, whole=whole)
+            try:
+                terms = [self._terms(drawn, seeds[0])]
+            except (RuntimeError, IndexError) as error:
+                if not mixes_examples(model, data.x):
+                    raise
+                raise ValueError(cannot_run(data.x, True, error)) from error
+            with pyro.validation_enabled(False):  # the first draw was validated
+                terms += [self._terms(drawn, draw) for draw in seeds[1:]]
+            with seeded(seed, device):
+                members: list[dict[str, Factor]] = site_factors(model, guide, *self._part(0))
+        self.nll, self.kl_weights, self.kl_hyper = torch.tensor(terms, dtype=torch.float64).unbind(1)
+        self.factors = [factor for member in members for factor in member.values()]
+
+    def _terms(self, drawn: DrawnTerms, seed: int) -> tuple[float, float, float]:
+        """The terms of one draw, some rows at a time; the seed makes it the same draw for all of them."""
+        rows, size = self._rows, len(self._data)
+        kwargs = {} if size <= rows else {"num_data": size}
+        with seeded(seed, self._device):
+            x, y = self._part(0)
+            terms = drawn.terms(x, y, **kwargs)
+        nll = float(terms.nll) * len(y) / size
+        for first in range(rows, size, rows):
+            x, y = self._part(first)
+            with seeded(seed, self._device):
+                nll += float(drawn.nll(x, y, **kwargs)) * len(y) / size
+        return nll, float(terms.kl_weights), float(terms.kl_hyper)
+
+    def _part(self, first: int) -> tuple[Any, Tensor]:
+        """Some rows of x and y, on the device."""
+        chosen = slice(first, first + self._rows)
+        return mapped(lambda part: part[chosen].to(self._device), self._data.x), self._data.y[chosen].to(self._device)
+
+
+def elbo_of(draws: Draws, settings: Mapping[str, Any]) -> Elbo:
+    """The ELBO from draws with the whole KL divergence; `settings` are those of the fit."""
+    kl = draws.kl_weights + draws.kl_hyper
+    value, se = _mean(-(draws.nll + kl))
+    convention = _with_noise_by_row(worst(factor.convention for factor in draws.factors), settings)
+    return Elbo(value, se, float(draws.nll.mean()), float(kl.mean()), convention, len(draws.nll))
+
+
+def objective_of(draws: Draws, settings: Mapping[str, Any], kl_weight: float) -> Objective:
+    """The objective of a step with this weight of the KL divergence; `settings` are those of the fit."""
+    power = float(settings.get("likelihood_power", 1.0))
+    kl = kl_weight * draws.kl_weights + draws.kl_hyper
+    value, se = _mean(-(power * draws.nll + kl))
+    scales = sorted({factor.scale for factor in draws.factors})
+    words = [f"the likelihood to the power {power:g}"] if power != 1 else []
+    words += [f"the weights' KL divergence times kl_weight {kl_weight:g}"] if kl_weight != 1 else []
+    words += [f"KL divergences scaled by the guide, kl_scale {', '.join(f'{s:g}' for s in scales)}"] * (scales != [1.0])
+    rest = worst(factor.convention for factor in draws.factors)
+    detail = "; ".join([*(words or ["all factors are 1: the ELBO"]), f"of the KL divergence: {rest}"])
+    convention = Convention("objective", detail, rest.error)
+    return Objective(value, se, float(draws.nll.mean()), float(kl.mean()), power, kl_weight, convention, len(draws.nll))
+
+
+def _with_noise_by_row(convention: Convention, settings: Mapping[str, Any]) -> Convention:
+    """The convention, with a note where training had another posterior over activations."""
+    sites = settings.get("noise_by_row")
+    if not sites:
+        return convention
+    words = (
+        "of the posterior over weights; training drew the noise of "
+        f"{', '.join(sites)} per row or position, which is another posterior over activations"
+    )
+    return replace(convention, detail="; ".join(filter(None, [convention.detail, words])))
+
+
+def _rows_at_a_time(model: Callable[..., Any], guide: Callable[..., Any], data: Dataset) -> int:
+    """`_ROWS`, or all rows where model or guide take no num_data, or the output of one row depends on the others."""
+    together = mixes_examples(model, data.x)  # a ValueError for an x that the network cannot be called on
+    apart = takes_num_data(model) and takes_num_data(guide) and len(data) > _ROWS
+    return _ROWS if apart and not together else len(data)
+
+
+def _mean(values: Tensor) -> tuple[float, float]:
+    """Mean and its standard error, NaN for one value."""
+    se = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    return float(values.mean()), se

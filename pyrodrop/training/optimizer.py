@@ -1,0 +1,106 @@
+"""The optimiser of a training, and checks that it can be used."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyro.optim
+import torch
+from pyro.optim import PyroOptim
+from torch import Tensor
+
+from pyrodrop.training.settings import LearningRate, Optimizer
+
+
+def optimizer_of(
+    parameters: Mapping[str, Tensor], optimizer: Optimizer, lr: LearningRate, *, stacked: bool = False
+) -> torch.optim.Optimizer:
+    """The optimiser of these parameters: one group, or one per parameter where `lr` is a function of the name.
+
+    Args:
+        parameters: by name.
+        optimizer: a function from parameter groups to an optimiser.
+        lr: learning rate, or a function from a parameter's name to it.
+        stacked: whether the first axis of every parameter is that of independent fits.
+
+    Raises:
+        TypeError: `optimizer` does not return a `torch.optim.Optimizer`.
+        ValueError: it fails for these parameters, needs to evaluate the loss itself, or, if stacked, mixes the gradients
+            of independent fits.
+    """
+    of_pyro = isinstance(optimizer, PyroOptim) or getattr(optimizer, "__module__", "").startswith("pyro.optim.pytorch")
+    if of_pyro or optimizer in (pyro.optim.ClippedAdam, pyro.optim.DCTAdam, pyro.optim.AdagradRMSProp):
+        raise TypeError(
+            "optimizer must be a torch.optim class or a function with the same arguments; got one of pyro.optim, which get "
+            "their parameters from Pyro's SVI: use the same optimiser of torch.optim, or "
+            "pyro.optim.clipped_adam.ClippedAdam, which is a torch.optim class"
+        )
+    _check_one_gradient(optimizer)
+    groups = [{"params": list(parameters.values()), "lr": lr}]
+    if callable(lr):
+        groups = [{"params": [p], "lr": lr(name)} for name, p in parameters.items()]
+    made = _made(optimizer, groups)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise TypeError(
+            "optimizer must be a torch.optim class or a function with the same arguments, such as "
+            f"functools.partial(torch.optim.SGD, momentum=0.9); it returned a {type(made).__name__}"
+        )
+    _check_one_gradient(type(made))
+    if stacked:
+        _check_elementwise(optimizer)
+    return made
+
+
+def _made(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Any:
+    try:
+        return optimizer(groups)
+    except Exception as error:  # the optimiser's own checks may raise anything
+        raise ValueError(
+            f"optimizer could not be made for the {len(groups)} groups of parameters of this fit; it says: {error}"
+        ) from error
+
+
+def _check_elementwise(optimizer: Optimizer) -> None:
+    """Raise a ValueError unless the optimiser updates two stacked parameters as it would update each alone."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(2, 4, 3, generator=generator)
+    gradients = torch.randn(3, 2, 4, 3, generator=generator) * torch.tensor([1.0, 100.0]).reshape(2, 1, 1)
+
+    def moved(start: Tensor, steps: Tensor) -> Tensor:
+        parameter = torch.nn.Parameter(start.clone())
+        made = _made(optimizer, [{"params": [parameter], "lr": 0.01}])
+        for gradient in steps:
+            parameter.grad = gradient.clone()
+            made.step()
+        return parameter.detach()
+
+    alone = torch.stack([moved(values[r], gradients[:, r]) for r in range(2)])
+    if not torch.allclose(moved(values, gradients), alone, rtol=1e-4, atol=1e-6):
+        name = getattr(optimizer, "__name__", type(optimizer).__name__)
+        raise ValueError(
+            "replicates are trained as one stack of parameters, which needs an optimiser that updates every entry by its "
+            f"own gradient alone, as Adam and SGD do; got {name}: use one of those, or fit one by one"
+        )
+
+
+def _check_one_gradient(optimizer: Any) -> None:
+    """Raise a ValueError for optimisers that need more than one dense gradient per step, such as LBFGS."""
+    while isinstance(optimizer, functools.partial):
+        optimizer = optimizer.func
+    if not isinstance(optimizer, type) or not hasattr(optimizer, "step"):
+        return
+    if issubclass(optimizer, torch.optim.SparseAdam):
+        raise ValueError(
+            "optimizer must take dense gradients, which is what fit computes; got SparseAdam: use torch.optim.Adam"
+        )
+    step: Callable[..., Any] = optimizer.step  # type: ignore[attr-defined]
+    closure = inspect.signature(step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            "optimizer must step by one gradient: every step of fit draws new noise and a new minibatch, so the loss cannot "
+            f"be evaluated again for a line search; got {optimizer.__name__}, whose step needs a closure: use "
+            "torch.optim.Adam or SGD"
+        )

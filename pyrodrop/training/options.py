@@ -1,0 +1,84 @@
+"""The optional arguments of `pyrodrop.fit` and its relatives: their types by name, and the error for an unknown name."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypedDict, TypeVar
+
+import torch
+
+from pyrodrop.engines import Name as EngineName
+from pyrodrop.training.fitted import Fit
+from pyrodrop.training.settings import (
+    Estimator,
+    KLWeight,
+    LearningRate,
+    LearningRateSchedule,
+    Optimizer,
+    Precision,
+    Starts,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class TrainingOptions(TypedDict, total=False):
+    """The options that `fit`, `fit_replicates` and `Training` share; `fit` describes them."""
+
+    batch_size: int | None
+    lr: LearningRate
+    optimizer: Optimizer
+    lr_schedule: LearningRateSchedule | None
+    estimator: Estimator
+    kl_weight: KLWeight
+    likelihood_power: float
+    engine: EngineName
+    precision: Precision | None
+    starts: Starts
+    device: str | torch.device
+    seed: int
+
+
+class ReplicateOptions(TrainingOptions, total=False):
+    """The options of `fit_replicates`."""
+
+    memory: float | None
+    progress: bool | None
+
+
+class FitOptions(TrainingOptions, total=False):
+    """The options of a single `fit`."""
+
+    progress: bool | None
+    checkpoint: str | Path | None
+    checkpoint_every: int | None
+    after_epoch: Callable[[Fit, int], None] | None
+
+
+_RENAMED = {
+    "temperature": "likelihood_power, since it is the power of the likelihood, and a temperature divides",
+    "schedule": "lr_schedule; schedules of the KL divergence's weight, such as schedules.linear, belong to kl_weight",
+}
+
+
+def names_checked(function: Callable[P, T]) -> Callable[P, T]:
+    """Raise a TypeError for an unknown argument that says what it is called now, or which name is nearest."""
+    known = [name for name in inspect.signature(function).parameters if name != "self"]
+    title = function.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        for name in kwargs:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                hint = f"; it is now called {_RENAMED[name]}" if name in _RENAMED else hint
+                raise TypeError(f"{title}() has no argument {name!r}{hint}")
+        return function(*args, **kwargs)
+
+    return checked

@@ -1,0 +1,85 @@
+"""One fit in progress: its problem, settings, loss and loop."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyrodrop.data import Data
+from pyrodrop.engines import Loss, Pyro, choose
+from pyrodrop.training.fitted import Fit
+from pyrodrop.training.loop import Loop
+from pyrodrop.training.minibatches import Minibatches, check_minibatches
+from pyrodrop.training.optimizer import optimizer_of
+from pyrodrop.training.problem import Problem, describe, restart
+from pyrodrop.training.record import record
+from pyrodrop.training.settings import Settings
+from pyrodrop.training.state import State
+
+
+@dataclass
+class Run:
+    """One fit in progress.
+
+    Attributes:
+        problem: model, guide and data.
+        settings: of the training.
+        loss: of the problem.
+        loop: makes the steps.
+        record: the settings in plain numbers and words.
+    """
+
+    problem: Problem
+    settings: Settings
+    loss: Loss
+    loop: Loop
+    record: dict[str, Any]
+
+    @classmethod
+    def of(cls, problem: Problem, settings: Settings) -> Run:
+        """The training of a problem before its first step; called in training mode and with the training's random state."""
+        batches = Minibatches(problem.data, settings.batch_size, settings.place)
+        loss = problem.loss(batches.first(), settings.dtype)
+        problem.check_batches(loss, batches.samples(settings.steps)[1:])
+        leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
+        optimizer = optimizer_of(leaves, settings.optimizer, settings.lr)
+        loop = Loop(
+            leaves,
+            batches,
+            optimizer,
+            settings,
+            first=Pyro(loss, optimizer),
+            choose=functools.partial(choose, settings.engine, loss, optimizer),
+            title=describe(problem.guide).split("(")[0],
+        )
+        return cls(problem, settings, loss, loop, record(settings, problem, settings.seed))
+
+    def state(self) -> State:
+        """Access to the state between two steps.
+
+        Raises:
+            ValueError: a step changes Python attributes, which are not part of it.
+        """
+        if self.loss.changes:
+            raise ValueError(
+                "the state of a training consists of the parameters and buffers of modules, but "
+                f"{self.loss.changes}: register what must be saved as a buffer (register_buffer)"
+            )
+        return State(self.loop, functools.partial(self.problem.buffers, self.loss))
+
+    def fit(self, **more: Any) -> Fit:
+        """The fit with its present parameters and losses; `more` is added to its settings."""
+        history = self.loop.history[: self.loop.done].clone().cpu()
+        problem = self.problem
+        return Fit(problem.model, problem.guide, problem.data, history, {**self.record, **more}, self.settings.place)
+
+
+def problem_of(model: Callable[..., Any], guide: Callable[..., Any], data: Data, settings: Settings) -> Problem:
+    """Copies of a user's model and guide with their data, checked, with new initial weights if the settings ask for them."""
+    if settings.starts == "new":
+        model, guide = restart(model, guide, settings.seed)
+    problem = Problem.of(model, guide, data, settings.estimator, settings.place)
+    check_minibatches(settings.batch_size, problem.data.x, problem.model, problem.guide)
+    return problem

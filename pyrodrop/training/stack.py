@@ -1,0 +1,224 @@
+"""Replicates that are trained together, as one step of stacked parameters (`pyrodrop.engines.stacked`)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+
+import pyro
+import torch
+from torch import Tensor, fx
+
+from pyrodrop.devices import seeded
+from pyrodrop.engines import Batch, Engine, Untraceable, worth_compiling
+from pyrodrop.engines.graph import near
+from pyrodrop.engines.stacked import Stacked, StackedCompiled, StackedLoss
+from pyrodrop.inputs import parts
+from pyrodrop.networks.modes import undisturbed
+from pyrodrop.training.fitted import Fit
+from pyrodrop.training.loop import Loop
+from pyrodrop.training.minibatches import StackedMinibatches
+from pyrodrop.training.optimizer import optimizer_of
+from pyrodrop.training.problem import Problem, describe
+from pyrodrop.training.record import record
+from pyrodrop.training.settings import Settings
+
+_log = logging.getLogger("pyrodrop")
+
+
+class Stack:
+    """Replicates that are trained together.
+
+    Args:
+        problems: one per replicate, equal but for their tensors.
+        generators: one per replicate.
+        settings: of all replicates.
+
+    Raises:
+        ValueError: the problems differ in more than their tensors, or cannot be traced.
+    """
+
+    def __init__(self, problems: Sequence[Problem], generators: Sequence[torch.Generator], settings: Settings) -> None:
+        self.problems, self.generators, self.settings = problems, generators, settings
+        self.batches = StackedMinibatches([p.data for p in problems], settings.batch_size, generators, settings.place)
+        batch = self.batches.first()
+        self.losses = [problem.loss(batch.at(r), settings.dtype) for r, problem in enumerate(problems)]
+        changes = [loss.changes for loss in self.losses if loss.changes]
+        if changes:
+            raise _refusal(f"{changes[0]}, which a trace would freeze")
+        samples = self.batches.samples(settings.steps)
+        problems[0].check_batches(self.losses[0], [sample.at(0) for sample in samples[1:]])
+        self.held = [problem.tensors() for problem in problems]
+        shapes = [self._shapes(r) for r in range(len(problems))]
+        for r, own in enumerate(shapes):
+            other = sorted(n for n in own.keys() | shapes[0].keys() if own.get(n) != shapes[0].get(n))
+            if other:
+                raise ValueError(f"replicate {r} differs from replicate 0 in what it is made of: {', '.join(other)}")
+
+    def _shapes(self, replicate: int) -> dict[str, torch.Size]:
+        """The shape of every tensor of a replicate, by name."""
+        loss = self.losses[replicate]
+        shapes = {n: v.shape for n, v in self.held[replicate].items()}
+        shapes |= {n: p.unconstrained.shape for n, p in loss.parameters.items()}
+        return shapes | {f"moving buffer {n}": b.shape for n, b in loss.moving.named().items()}
+
+    def fitting(self, memory: float | None) -> int:
+        """How many replicates like the first fit into so many bytes, at least 1; into half of the free memory if None."""
+        first, loss = self.problems[0], self.losses[0]
+        try:
+            graph = loss.graph(self.batches.first().at(0))
+        except Untraceable as error:
+            raise _refusal(str(error)) from error
+        weights = sum(leaf.nbytes for leaf in loss.leaves)
+        need = 5 * weights + _peak(graph.module.graph) + sum(x.nbytes for x in parts(first.data.x))
+        budget = memory or 0.5 * _available(self.settings.place)
+        return max(1, int(budget // need))
+
+    def loop(self) -> Loop:
+        """The training of all replicates before its first step."""
+        settings, count = self.settings, len(self.problems)
+        self.parameters = {
+            name: torch.stack([loss.parameters[name].unconstrained.detach() for loss in self.losses]).requires_grad_()
+            for name in self.losses[0].parameters
+        }
+        optimizer = optimizer_of(self.parameters, settings.optimizer, settings.lr, stacked=True)
+        self.loss = StackedLoss(self.losses, list(self.parameters.values()), self.held, self.generators)
+        for batch in self.batches.samples(settings.steps):
+            self._verify(self.loss, batch)
+        return Loop(
+            self.parameters,
+            self.batches,
+            optimizer,
+            settings,
+            first=Stacked(self.loss, optimizer),
+            choose=lambda batches, steps: self._choose(optimizer, batches, steps),
+            title=f"{count} x {describe(self.problems[0].guide).split('(')[0]}",
+            replicates=(count,),
+        )
+
+    def train(self, seeds: Sequence[int], progress: bool | None) -> tuple[list[Fit], dict[int, int]]:
+        """Train all replicates.
+
+        Args:
+            seeds: of the replicates, for the record.
+            progress: whether to show a progress bar.
+
+        Returns:
+            The fits, and by number the last step of every replicate that failed.
+        """
+        start = time.perf_counter()
+        loop = self.loop()
+        loop.run(progress)
+        seconds = time.perf_counter() - start
+        self._take_over()
+        history = loop.history.cpu()
+        more = {"engine": loop.engine.name, "replicates": len(self.problems), "seconds": seconds}
+        fits = [
+            Fit(
+                problem.model,
+                problem.guide,
+                problem.data,
+                history[:, r].contiguous(),
+                {**record(self.settings, problem, seeds[r]), **more},
+                self.settings.place,
+            )
+            for r, problem in enumerate(self.problems)
+        ]
+        lived = self.loss.lived.tolist()
+        return fits, {r: lived[r] for r in (~self.loss.alive).nonzero().flatten().tolist()}
+
+    def _take_over(self) -> None:
+        """Copy every replicate's parameters and buffers to its own model and guide."""
+        with torch.no_grad():
+            for name, values in self.parameters.items():
+                for loss, value in zip(self.losses, values, strict=True):
+                    loss.parameters[name].unconstrained.copy_(value)
+        for r, loss in enumerate(self.losses):
+            loss.moving.take([buffer[r] for buffer in self.loss.buffers])
+
+    def _choose(self, optimizer: torch.optim.Optimizer, batches: Sequence[Batch], steps: int) -> Engine:
+        name, traced = self.settings.engine, Stacked(self.loss, optimizer)
+        if name == "traced" or (
+            name == "auto" and not worth_compiling(self.loss.graph(batches[0]).graph, steps, len(self.held))
+        ):
+            return traced
+        try:
+            compiled = StackedCompiled(self.loss, optimizer)
+            for batch in batches:
+                compiled.prepare(batch)
+            return compiled
+        except Untraceable as error:
+            _log.warning("training replicates without compiling: %s", error)
+            return traced
+
+    def _verify(self, loss: StackedLoss, batch: Batch) -> None:
+        """Raise a ValueError unless every replicate has the same loss and buffers alone and in the stacked graph."""
+        states = [generator.get_state() for generator in self.generators]
+        try:
+            graph = loss.graph(batch)
+            with torch.no_grad():
+                controls = torch.ones(2).to(loss.leaves[0])
+                inputs = (*loss.buffers, *batch.tensors, controls, *graph.constants, *graph.draw())
+                terms, *results = graph.module(*loss.leaves, *inputs)
+        except Exception as error:  # whatever an operation that cannot be mapped raises
+            words = str(error) if isinstance(error, Untraceable) else f"it cannot be mapped over replicates: {error}"
+            raise _refusal(words.splitlines()[0]) from error
+        moved = results[len(loss.leaves) :]
+        for r, (own, generator, state) in enumerate(zip(self.losses, self.generators, states, strict=True)):
+            generator.set_state(state)
+            with torch.no_grad(), pyro.validation_enabled(False), seeded(0, batch.device):
+                _set_state(state, batch.device)
+                with undisturbed(self.problems[r].model, self.problems[r].guide):
+                    alone = own.terms(batch.at(r))
+                    buffers = [buffer.detach().clone() for buffer in own.buffers]
+            want = torch.stack([alone.nll, alone.kl])
+            tolerance = 0.05 if self.settings.dtype is not None else 1e-3
+            if not torch.allclose(want, terms[r], rtol=tolerance, atol=1e-4, equal_nan=True):
+                raise ValueError(
+                    f"replicate {r} differs from replicate 0 in more than replicates may: data, initial values, drop rates, "
+                    f"alphas, precisions and scales of Gaussian priors; its loss alone is {want.tolist()}, stacked "
+                    f"{terms[r].tolist()}"
+                )
+            if not all(near(value, got[r], tolerance) for value, got in zip(buffers, moved, strict=True)):
+                raise _refusal("many replicates update the buffers of the network differently from one")
+
+
+def _refusal(why: str) -> ValueError:
+    return ValueError(
+        f"replicates are trained as one traced step, which is impossible for this model and guide: {why}. Fit one by one"
+    )
+
+
+def _set_state(state: Tensor, device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
+
+
+def _peak(graph: fx.Graph) -> int:
+    """The largest number of bytes that the results of the graph's operations take at a time."""
+    last = {used: node for node in graph.nodes for used in node.all_input_nodes}
+    live = peak = 0
+    ends: dict[fx.Node, list[fx.Node]] = {}
+    for used, node in last.items():
+        ends.setdefault(node, []).append(used)
+    for node in graph.nodes:
+        live += _bytes(node)
+        peak = max(peak, live)
+        live -= sum(_bytes(used) for used in ends.get(node, []))
+    return peak
+
+
+def _bytes(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
+
+
+def _available(device: torch.device) -> float:
+    """Free bytes of the device's memory."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

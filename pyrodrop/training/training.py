@@ -1,0 +1,223 @@
+"""Training one step at a time, for loops of one's own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pyro
+import torch
+from torch import Tensor, nn
+
+from pyrodrop import threads
+from pyrodrop.data import Data
+from pyrodrop.devices import denormals_flushed, keep_heap, seeded
+from pyrodrop.engines import Name as EngineName
+from pyrodrop.training.fitted import Fit
+from pyrodrop.training.options import names_checked
+from pyrodrop.training.problem import training_mode
+from pyrodrop.training.run import Run, problem_of
+from pyrodrop.training.settings import (
+    Estimator,
+    KLWeight,
+    LearningRate,
+    LearningRateSchedule,
+    Optimizer,
+    Precision,
+    Settings,
+    Starts,
+    adam,
+)
+
+_CHECK_EVERY = 100  # steps between checks of the losses
+_EXPECTED_STEPS = 10_000
+
+
+class StepLosses(NamedTuple):
+    """The terms of the loss at one step, in nats for the whole data set, before the step changed the parameters.
+
+    Attributes:
+        nll: minus the log likelihood, of one draw from the guide: ``[]``.
+        kl: the KL divergence of the posterior from the prior: ``[]``.
+    """
+
+    nll: Tensor
+    kl: Tensor
+
+
+class Training:
+    """A training that makes one step per call of `step`, with the steps of `pyrodrop.fit`.
+
+    For loops that `fit` does not offer, such as early stopping, the pruner of a sweep, or the trainer of another library.
+    n calls of `step` give the same bits as ``fit(steps=n)`` with the same engine and seed. Like `fit`, it works on copies of
+    `model` and `guide`, and it leaves the caller's random state alone: what happens between two steps does not change the
+    training.
+
+    Args:
+        model, guide, data: as in `pyrodrop.fit`, which describes the other arguments too.
+        steps: the number of steps that you expect to make, which is not a limit. ``engine="auto"`` cannot know how many will
+            follow: it chooses the engine that ``fit(steps=steps)`` would choose, with 10,000 steps if this is None. The
+            engine is prepared at the second step, and a compilation takes many seconds: for few steps, pass their number or
+            ``engine="traced"``.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as `pyrodrop.fit` before its first step.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> from pyrodrop import guides, likelihoods, models, priors
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> model = models.MLP([1, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))
+        >>> training = pyrodrop.Training(model, guides.MeanField(model), (x, x**2), lr=0.01, engine="pyro")
+        >>> losses = [training.step() for _ in range(5)]
+        >>> training.steps_done, losses[0].nll.shape
+        (5, torch.Size([]))
+        >>> saved = training.state()
+        >>> prediction = training.fit.predict(x, 10)
+        >>> training.load_state(saved)
+    """
+
+    @names_checked
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        data: Data,
+        *,
+        steps: int | None = None,
+        batch_size: int | None = None,
+        lr: LearningRate = 1e-3,
+        optimizer: Optimizer = adam,
+        lr_schedule: LearningRateSchedule | None = None,
+        estimator: Estimator = "shared",
+        kl_weight: KLWeight = 1.0,
+        likelihood_power: float = 1.0,
+        engine: EngineName = "auto",
+        precision: Precision | None = None,
+        starts: Starts = "model",
+        device: str | torch.device = "auto",
+        seed: int = 0,
+    ) -> None:
+        expected = Settings(
+            steps=steps, batch_size=batch_size, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule, estimator=estimator,
+            kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
+            device=device, seed=seed,
+        )  # fmt: skip
+        self._expected = expected.steps or _EXPECTED_STEPS
+        self._settings = settings = replace(expected, steps=None)
+        self._seconds = 0.0
+        with threads.training():
+            problem = problem_of(model, guide, data, settings)
+            with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
+                self._run = Run.of(problem, settings)
+                self._random = _random_state(settings.place)
+                parts = [part for part in (problem.model, problem.guide) if isinstance(part, nn.Module)]
+                self._modules = [module for part in parts for module in part.modules() if module.training]
+
+    @property
+    def steps_done(self) -> int:
+        """The number of steps made so far."""
+        return self._run.loop.done
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of minibatches in an epoch."""
+        return self._run.loop.batches.per_epoch
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine that made the last step; the first step is always Pyro's."""
+        return self._run.loop.engine.name
+
+    @property
+    def fit(self) -> Fit:
+        """The fit as it is now, in evaluation mode, with the losses of all steps so far.
+
+        Its predictions and estimates do not change the training. It shares model and guide with the training, so later steps
+        change it too; ``copy.deepcopy(training.fit)`` does not change.
+        """
+        return self._run.fit(steps=self.steps_done, seconds=self._seconds, engine=self.engine)
+
+    def step(self) -> StepLosses:
+        """Make one step on the next minibatch.
+
+        Returns:
+            The terms of its loss, on the training's device; reading their values waits for the device.
+
+        Raises:
+            RuntimeError: the first step changes no parameter; or another thread trains: see `pyrodrop.threads`.
+            FloatingPointError: a loss is no longer finite. The losses are checked at the first step and every 100 steps.
+        """
+        loop = self._run.loop
+        with self._in_context():
+            if loop.done == 0:
+                keep_heap()
+                loop.first_step()
+            else:
+                loop.choose_engine(loop.batches.samples(None), max(1, self._expected - 1))
+                with pyro.validation_enabled(False):
+                    loop.advance(loop.done + 1)
+                if loop.done % _CHECK_EVERY == 0:
+                    loop.check_finite()
+        return StepLosses(*loop.history[loop.done - 1, :2].clone().unbind())
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of everything that the next steps depend on.
+
+        The parameters, buffers, optimiser, random state, place in the epoch and losses, as tensors by name, which
+        `torch.save` and safetensors can write. `load_state` continues from it to the same bits.
+
+        Raises:
+            ValueError: a step changes Python attributes of model or guide, which tensors cannot restore.
+        """
+        state = self._run.state()
+        with self._in_context():
+            return {name: value.detach().clone() for name, value in state.tensors().items()}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a state of this training, or of another one that was made with the same arguments.
+
+        Args:
+            state: as returned by `state`.
+
+        Raises:
+            ValueError: it is the state of another model or guide.
+        """
+        own = self._run.state()
+        with self._in_context():
+            own.load(state, int(state["batches.position"]), "the state")
+
+    @contextmanager
+    def _in_context(self) -> Iterator[None]:
+        """Training mode, the training's own random state and arithmetic; afterwards all is as it was."""
+        place, start = self._settings.place, time.perf_counter()
+        with (
+            threads.training(),
+            torch.random.fork_rng([place] if place.type == "cuda" else []),
+            self._settings.products(),
+            denormals_flushed(),
+        ):
+            _set_random_state(self._random, place)
+            for module in self._modules:
+                module.training = True
+            try:
+                yield
+            finally:
+                for module in self._modules:
+                    module.training = False
+                self._random = _random_state(place)
+                self._seconds += time.perf_counter() - start
+
+
+def _random_state(device: torch.device) -> list[Tensor]:
+    """The states of torch's generators of the CPU and of the device."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _set_random_state(state: list[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state[0])
+    for own in state[1:]:
+        torch.cuda.set_rng_state(own, device)
