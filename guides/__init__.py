@@ -10,7 +10,7 @@ from pyrodrop.guides.drop_connect import DropConnect
 from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.from_noise import FromNoise, from_noise
 from pyrodrop.guides.gaussian_dropout import GaussianDropout
-from pyrodrop.guides.guide import Guide
+from pyrodrop.guides.guide import Guide, RateKind
 from pyrodrop.guides.low_rank import LowRank
 from pyrodrop.guides.mean_field import MeanField
 from pyrodrop.guides.point import Point
@@ -31,6 +31,7 @@ __all__ = [
     "MeanField",
     "Point",
     "Pruned",
+    "RateKind",
     "SparseDropout",
     "VariationalDropout",
     "from_noise",

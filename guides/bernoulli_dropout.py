@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.bernoulli_mixture import check_drop_rate, check_theta
-from pyrodrop.guides.guide import Guide, HasWeights, check_units, first_weights
+from pyrodrop.guides.guide import DROP_RATE, Guide, HasWeights, check_units, first_weights
 from pyrodrop.modules import ParameterTree
 from pyrodrop.names import by_name
 
@@ -39,6 +39,8 @@ class BernoulliDropout(Guide):
         ValueError: a rate outside [0, 1), theta negative, a name pattern that fits no weight, or a rate other than 0 for a
             matrix that is no layer's weight (a class token, a scale of shape [C, 1, 1], a parameter of one's own module).
     """
+
+    rate_kind = DROP_RATE
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ the number of weights alone.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Literal
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.distributions.bernoulli_mixture import check_drop_rate
-from pyrodrop.guides.guide import Guide, HasWeights, check_units, first_weights
+from pyrodrop.guides.guide import DROP_RATE, Guide, HasWeights, check_units, first_weights
 from pyrodrop.modules import ParameterTree
 from pyrodrop.names import by_name, known
 
@@ -39,6 +40,8 @@ class ConcreteDropout(Guide):
     Raises:
         ValueError: a rate or temperature out of range, or a rate for a matrix that is no layer's weight.
     """
+
+    rate_kind = dataclasses.replace(DROP_RATE, learned=True)
 
     def __init__(
         self,

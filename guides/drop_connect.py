@@ -15,7 +15,7 @@ from pyro.distributions import TorchDistribution
 
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.bernoulli_dropout import BernoulliDropout
-from pyrodrop.guides.guide import HasWeights
+from pyrodrop.guides.guide import HasWeights, RateKind
 
 
 class DropConnect(BernoulliDropout):
@@ -27,6 +27,8 @@ class DropConnect(BernoulliDropout):
             every other parameter is, a class token or a scale too, unless its rate is 0.
         theta: standard deviation of the mixture, at least 0; 0 is the limit.
     """
+
+    rate_kind = RateKind("drop_rate", "probability of dropping a weight", learned=False)
 
     def __init__(self, model: HasWeights, drop_rate: float | Mapping[str, float] = 0.5, *, theta: float = 0.0) -> None:
         super().__init__(model, drop_rate, theta=theta)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.guides.guide import Guide, HasWeights
+from pyrodrop.guides.guide import Guide, HasWeights, RateKind
 from pyrodrop.modules import LocalModule, announce
 
 
@@ -81,6 +81,11 @@ class Ensemble(LocalModule):
     def rates(self) -> dict[str, Any]:
         """The members' rates, by ``member.name``."""
         return {f"{m}.{n}": r for m, member in enumerate(self.members) for n, r in member.rates().items()}
+
+    @property
+    def rate_kind(self) -> RateKind:
+        """What `rates` returns: the members' kind."""
+        return self.members[0].rate_kind
 
     def describe(self) -> str:
         """One line for tables and saved files."""

@@ -12,6 +12,7 @@ Gaussian dropout.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Literal
@@ -21,7 +22,7 @@ from pyro.distributions import TorchDistribution
 
 from pyrodrop.distributions import CorrelatedNormal, InputUnits, MultiplicativeNormal
 from pyrodrop.distributions.bernoulli_mixture import check_drop_rate
-from pyrodrop.guides.guide import Guide, HasWeights, check_units
+from pyrodrop.guides.guide import ALPHA, Guide, HasWeights, check_units
 from pyrodrop.modules import ParameterTree
 from pyrodrop.names import by_name, known
 
@@ -40,6 +41,8 @@ class GaussianDropout(Guide):
     Raises:
         ValueError: neither or both given, or out of range; type A on a matrix that is no layer's weight, which has no units.
     """
+
+    rate_kind = dataclasses.replace(ALPHA, learned=False)
 
     def __init__(
         self,

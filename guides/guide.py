@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pyro
 import pyro.distributions as dist
@@ -33,15 +34,39 @@ class HasWeights(Protocol):
     def hyper_sites(self) -> dict[str, dict[str, Tensor]]: ...
 
 
+@dataclass(frozen=True)
+class RateKind:
+    """What the numbers are that a guide's `rates` returns.
+
+    Attributes:
+        name: of the variable in a data tree, such as ``drop_rate``.
+        meaning: in words.
+        learned: whether training changes them; if not, they are the user's.
+    """
+
+    name: str
+    meaning: str
+    learned: bool
+
+
+ALPHA = RateKind("alpha", "variance of the weights' multiplicative noise", learned=True)
+DROP_RATE = RateKind("drop_rate", "probability of dropping an input", learned=False)
+
+
 class Guide(LocalModule):
     """A posterior over the weights of a model.
 
     Args:
         model: a model that knows its weights, such as those of `pyrodrop.models`.
 
+    Attributes:
+        rate_kind: what `rates` returns, for a guide that has rates.
+
     Raises:
         TypeError: the model does not; `models.from_module` makes one that does of any network.
     """
+
+    rate_kind: ClassVar[RateKind] = ALPHA
 
     def __init__(self, model: HasWeights) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ from pyrodrop.analysis.comparison.draws import Draws, Predictive, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.guides import BernoulliDropout, ConcreteDropout, Ensemble, GaussianDropout
+from pyrodrop.guides.guide import ALPHA
 from pyrodrop.inputs import Inputs, named_parts, same_inputs
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.models import NetworkModel
@@ -46,8 +46,6 @@ from pyrodrop.training.problem import describe
 from pyrodrop.training.replicates import Replicates
 
 _ELBO_DRAWS = 100
-_DROP_RATE = ("drop_rate", "probability of dropping an input")
-_ALPHA = ("alpha", "variance of the weights' multiplicative noise")
 _ABOUT_DRAWS = "independent draws from the approximate posterior; a chain is a restart"
 Variables: TypeAlias = dict[Hashable, Any]
 
@@ -197,8 +195,8 @@ def _points_of(fit: Fit) -> dict[str, tuple[xr.DataArray, bool]]:
         found["noise_sd"] = xr.DataArray(float(precision.detach()) ** -0.5, attrs=about), model.likelihood.learned
     rates: Mapping[str, Any] = guide.rates() if hasattr(guide, "rates") else {}
     if rates:
-        kind = guide.members[0] if isinstance(guide, Ensemble) else guide
-        name, text = _DROP_RATE if isinstance(kind, BernoulliDropout | ConcreteDropout) else _ALPHA
+        kind = getattr(guide, "rate_kind", ALPHA)
+        text = kind.meaning
         values = [torch.as_tensor(rate).double() for rate in rates.values()]
         if any(value.numel() > 1 for value in values):
             text += ", mean over the layer's"
@@ -208,7 +206,7 @@ def _points_of(fit: Fit) -> dict[str, tuple[xr.DataArray, bool]]:
             coords={"layer": list(rates)},
             attrs={"long_name": text},
         )
-        found[name] = means, not isinstance(kind, BernoulliDropout | GaussianDropout)
+        found[kind.name] = means, kind.learned
     return found
 
 

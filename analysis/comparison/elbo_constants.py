@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
-from pyrodrop.distributions import CorrelatedNormal, Pushforward
+from pyrodrop.distributions.weight import ConstantLeftOut
 from pyrodrop.divergences import ATOMS, EXACT, POINT
 from pyrodrop.elbo import Factor, site_factors
 from pyrodrop.inputs import mapped
@@ -116,15 +116,11 @@ def _left_out(fit: Fit, data: Dataset) -> list[LeftOut]:
 def _of_site(factor: Factor) -> tuple[tuple[Any, ...], int, str]:
     """What must agree, the number of weights or units, and what they are."""
     q, convention = _unwrapped(factor.q), factor.convention
-    count = (q.batch_shape + q.event_shape).numel()
+    own: ConstantLeftOut | None = getattr(q, "constant_left_out", None)
+    number, unit, same = own or ConstantLeftOut((q.batch_shape + q.event_shape).numel())
     if convention in (ATOMS, POINT):  # one constant
-        return ("theta -> 0",), count, "weights"
-    if isinstance(q, CorrelatedNormal):
-        return (convention, "units"), (q.batch_shape + q.noise_shape).numel(), "units"
-    if isinstance(q, Pushforward):
-        own = (q.g, q.noise, q.regularizer)
-        return (convention, *map(id, own), tuple(q.event_shape)), count, f"weights by {_name(q.regularizer)}"
-    return (convention, "weights"), count, "weights"
+        return ("theta -> 0",), (q.batch_shape + q.event_shape).numel(), "weights"
+    return (convention, unit, *same), number, unit
 
 
 def _unwrapped(q: Any) -> Any:
@@ -142,7 +138,3 @@ def _difference(ours: list[LeftOut], theirs: list[LeftOut]) -> str:
     for entry in [*(entry for entry in ours if entry.key not in known), *ours]:
         return f"{entry.convention}, of {entry.number:g} {entry.unit}, at {entry.site!r}"
     return str(EXACT)
-
-
-def _name(function: Any) -> str:
-    return getattr(function, "__qualname__", type(function).__name__)

@@ -6,21 +6,24 @@ from pyrodrop.distributions.cut_normal import CutNormal
 from pyrodrop.distributions.log_uniform import LogUniform, TruncatedLogUniform
 from pyrodrop.distributions.low_rank_normal import LowRankNormal
 from pyrodrop.distributions.multiplicative_normal import MultiplicativeNormal
+from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.pooled_normal import PooledNormal
 from pyrodrop.distributions.pruned_normal import PrunedNormal
 from pyrodrop.distributions.pushforward import Pushforward
 from pyrodrop.distributions.relaxed_bernoulli_mixture import RelaxedBernoulliMixture
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.distributions.weight import WeightDistribution
+from pyrodrop.distributions.weight import ConstantLeftOut, WeightDistribution
 
 __all__ = [
     "BernoulliMixture",
+    "ConstantLeftOut",
     "CorrelatedNormal",
     "CutNormal",
     "InputUnits",
     "LogUniform",
     "LowRankNormal",
     "MultiplicativeNormal",
+    "NoiseForm",
     "PooledNormal",
     "PrunedNormal",
     "Pushforward",

@@ -20,10 +20,10 @@ from typing import Literal, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
 from torch.distributions.utils import lazy_property
 
 from pyrodrop.distributions.coins import coins
+from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import Size, WeightDistribution
 
@@ -79,6 +79,18 @@ class BernoulliMixture(WeightDistribution):
         keep = self.over_units(self.keep_rate)
         return keep * (1 - keep) * self.loc**2 + self.theta**2
 
+    @property
+    def noise_form(self) -> NoiseForm:
+        theta = None if self.theta == 0 else lambda: torch.full_like(self.loc, self.theta**2)
+        if never_drops(self.drop_rate):
+            return NoiseForm(lambda: self.loc, variance=theta)
+        if self.columns:
+            return NoiseForm(lambda: self.loc, self._scales, theta)
+        return NoiseForm(lambda: self.mean, variance=lambda: self.variance, moments=True)
+
+    def _scales(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        return coins(self.keep_rate.to(dtype), shape)
+
     def at(self, loc: Tensor) -> Self:
         return type(self)(
             loc,
@@ -130,11 +142,6 @@ class BernoulliMixture(WeightDistribution):
 def never_drops(drop_rate: float | Tensor) -> bool:
     """Whether the rate is the number 0, so that no mask needs to be drawn."""
     return not isinstance(drop_rate, Tensor) and drop_rate == 0
-
-
-def is_constant(q: Distribution) -> bool:
-    """Whether q is one weight with certainty, its `loc`: dropout at rate 0 and theta = 0."""
-    return isinstance(q, BernoulliMixture) and never_drops(q.drop_rate) and q.theta == 0
 
 
 def check_drop_rate(drop_rate: float | Tensor, where: str = "") -> None:

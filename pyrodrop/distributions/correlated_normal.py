@@ -14,8 +14,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.distributions.weight import Size, WeightDistribution
+from pyrodrop.distributions.weight import ConstantLeftOut, Size, WeightDistribution
 
 
 class CorrelatedNormal(WeightDistribution):
@@ -48,14 +49,27 @@ class CorrelatedNormal(WeightDistribution):
     def variance(self) -> Tensor:
         return self.over_units(self.log_alpha.exp().expand(self.noise_shape)) * self.loc**2
 
+    @property
+    def noise_form(self) -> NoiseForm:
+        if self.columns:
+            return NoiseForm(lambda: self.loc, self._scales)
+        return NoiseForm(lambda: self.loc, variance=lambda: self.variance)
+
+    @property
+    def constant_left_out(self) -> ConstantLeftOut:
+        """One per input unit."""
+        return ConstantLeftOut((self.batch_shape + self.noise_shape).numel(), "units")
+
     def at(self, loc: Tensor) -> Self:
         event_dim = len(self.event_shape)
         return type(self)(loc, self.log_alpha, event_dim=event_dim, units=self.units, validate_args=False)
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         shape = torch.Size(sample_shape) + self.batch_shape + self.noise_shape
-        noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
-        return self.over_units(1 + torch.exp(self.log_alpha / 2) * noise) * self.loc
+        return self.over_units(self._scales(shape, self.loc.dtype)) * self.loc
+
+    def _scales(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        return 1 + torch.exp(self.log_alpha / 2) * torch.randn(shape, dtype=dtype, device=self.loc.device)
 
     def log_prob(self, value: Tensor) -> Tensor:
         raise NotImplementedError(

@@ -13,6 +13,7 @@ import torch
 from pyro.distributions import LowRankMultivariateNormal
 from torch import Tensor
 
+from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.weight import Size, WeightDistribution
 
 
@@ -50,6 +51,14 @@ class LowRankNormal(WeightDistribution):
     @property
     def variance(self) -> Tensor:
         return (self.factor.square().sum(-1) + self.diagonal).reshape(self.event_shape).expand(self.loc.shape)
+
+    @property
+    def noise_form(self) -> NoiseForm:
+        return NoiseForm(
+            lambda: self.loc,
+            variance=lambda: self.diagonal.reshape(self.event_shape),
+            factors=lambda: (column.reshape(self.event_shape) for column in self.factor.unbind(-1)),
+        )
 
     def at(self, loc: Tensor) -> Self:
         return type(self)(loc, self.factor, self.diagonal, event_dim=len(self.event_shape), validate_args=False)

@@ -14,6 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.weight import Size, WeightDistribution
 
 
@@ -39,6 +40,10 @@ class MultiplicativeNormal(WeightDistribution):
     @property
     def variance(self) -> Tensor:
         return self.log_alpha.exp() * self.loc**2
+
+    @property
+    def noise_form(self) -> NoiseForm:
+        return NoiseForm(lambda: self.mean, variance=lambda: self.variance)
 
     def at(self, loc: Tensor) -> Self:
         return type(self)(loc, self.log_alpha, event_dim=len(self.event_shape), validate_args=False)

@@ -14,7 +14,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.distributions.weight import Size, WeightDistribution
+from pyrodrop.distributions.weight import ConstantLeftOut, Size, WeightDistribution
 
 
 class Pushforward(WeightDistribution):
@@ -45,6 +45,15 @@ class Pushforward(WeightDistribution):
     def mean(self) -> Tensor:
         """g at the mean of the noise: exact where g is affine in it."""
         return self.g(self.loc, self.noise(self.loc).mean)
+
+    @property
+    def constant_left_out(self) -> ConstantLeftOut:
+        """What only the user knows: equal for the same functions, compared by identity, and the same shape."""
+        own, name = (self.g, self.noise, self.regularizer), type(self.regularizer).__name__
+        unit = f"weights by {getattr(self.regularizer, '__qualname__', name)}"
+        return ConstantLeftOut(
+            (self.batch_shape + self.event_shape).numel(), unit, (*map(id, own), tuple(self.event_shape))
+        )
 
     def at(self, loc: Tensor) -> Self:
         return type(self)(loc, self.g, self.noise, self.regularizer, self.density, event_dim=len(self.event_shape))

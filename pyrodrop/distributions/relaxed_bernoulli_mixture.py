@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture
+from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import Size
 
@@ -42,6 +43,10 @@ class RelaxedBernoulliMixture(BernoulliMixture):
             raise ValueError(f"temperature of the relaxed mask must be positive; got {temperature}")
         self.logit, self.temperature = logit, temperature
         super().__init__(loc, torch.sigmoid(logit), event_dim=event_dim, per=per, units=units, validate_args=False)
+
+    @property
+    def noise_form(self) -> NoiseForm:
+        return NoiseForm(lambda: self.loc, lambda shape, dtype: self.relaxed_mask(shape).to(dtype))
 
     def at(self, loc: Tensor) -> Self:
         event_dim = len(self.event_shape)

@@ -7,16 +7,31 @@ Noise is shared by input unit (`per` = "input": one number for a whole column) o
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
 
 Size = torch.Size | list[int] | tuple[int, ...]
+
+
+class ConstantLeftOut(NamedTuple):
+    """How often a KL divergence that is known up to a constant leaves that constant out.
+
+    Attributes:
+        number: how often.
+        unit: what is counted, in words.
+        same: what two distributions must have in common for their constants to be equal, besides number and unit.
+    """
+
+    number: int
+    unit: str = "weights"
+    same: tuple[Any, ...] = ()
 
 
 class WeightDistribution(TorchDistribution):
@@ -74,6 +89,16 @@ class WeightDistribution(TorchDistribution):
     def fan_out(self) -> int:
         """K, the number of weights that share one number of noise."""
         return self.event_shape.numel() // self.noise_shape.numel()
+
+    @property
+    def noise_form(self) -> NoiseForm | None:
+        """How noise enters the weight. None, the default, means that only whole weights can be sampled."""
+        return None
+
+    @property
+    def constant_left_out(self) -> ConstantLeftOut:
+        """What a KL divergence of this distribution leaves out where it is known up to a constant: one per weight."""
+        return ConstantLeftOut((self.batch_shape + self.event_shape).numel())
 
     def over_units(self, noise: Tensor) -> Tensor:
         """Noise ``[..., *noise_shape]``, laid out to broadcast against a weight."""

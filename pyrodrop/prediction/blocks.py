@@ -19,7 +19,7 @@ from pyro import poutine
 from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 
-from pyrodrop.distributions.bernoulli_mixture import is_constant
+from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.inputs import Inputs
 from pyrodrop.networks.many import for_each
 from pyrodrop.reparam.lazy import LazyLaw, LazyWeight

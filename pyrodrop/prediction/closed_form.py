@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from pyrodrop.distributions import BernoulliMixture
-from pyrodrop.distributions.bernoulli_mixture import is_constant
+from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.prediction.moments import Moments

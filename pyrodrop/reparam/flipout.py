@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Independent, Normal
 
-from pyrodrop.distributions import MultiplicativeNormal
+from pyrodrop.distributions.noise_form import noise_form
 from pyrodrop.reparam.lazy import LazyReparam
 from pyrodrop.reparam.maps import LinearMap
 
@@ -27,10 +26,8 @@ class FlipoutReparam(LazyReparam):
         return True
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
-        independent = isinstance(q, MultiplicativeNormal) or (
-            isinstance(q, Independent) and isinstance(q.base_dist, Normal)
-        )
-        if not independent:
+        form = noise_form(q)
+        if form is None or not form.independent:
             raise ValueError(
                 "flipout needs deviations that are independent between weights and symmetric, as of MeanField, type B or "
                 f"SparseDropout; got {type(q).__name__}: use estimator='local' or 'per_example'"

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.distributions import Distribution, register_kl
 from torch.utils._pytree import tree_map
 
-from pyrodrop.distributions.bernoulli_mixture import is_constant
+from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import divergence
 from pyrodrop.reparam.maps import LinearMap, recognise

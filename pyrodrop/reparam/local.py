@@ -22,110 +22,73 @@ joint predictions after any of them.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, Normal
 
-from pyrodrop.distributions import (
-    BernoulliMixture,
-    CorrelatedNormal,
-    LowRankNormal,
-    MultiplicativeNormal,
-    RelaxedBernoulliMixture,
-)
-from pyrodrop.distributions.bernoulli_mixture import never_drops
-from pyrodrop.distributions.coins import coins
+from pyrodrop.distributions.noise_form import NoiseForm, noise_form
 from pyrodrop.reparam.lazy import LazyReparam
 from pyrodrop.reparam.maps import LinearMap
 
 
 class LocalReparam(LazyReparam):
-    """Draw activations instead of weights; see the module's text for each posterior.
+    """Sample activations instead of weights; see the module's docstring for the distribution under each posterior.
 
-    Use it by `reparameterize`, or in ``poutine.reparam`` around model *and* guide.
+    Use it through `reparameterize`, or in ``poutine.reparam`` around model *and* guide.
     """
 
     def pushes(self, q: Any, at: LinearMap) -> bool:
-        return at.fits(q) if getattr(q, "columns", False) else not isinstance(q, RelaxedBernoulliMixture)
+        if getattr(q, "columns", False):
+            return at.fits(q)
+        form = noise_form(q)
+        return form is None or form.scales is None
 
     def keeps(self, q: Any) -> bool:
-        return getattr(q, "columns", False) and getattr(q, "theta", 0.0) == 0
+        form = noise_form(q)
+        return form is not None and form.only_scales and q.columns
 
-    def push(self, q: Distribution, at: LinearMap) -> Tensor:
-        return push_locally(q, at)
+    def push(self, q: Any, at: LinearMap) -> Tensor:
+        """f(x, w) ``[N, ..., out]`` with noise of its own for each example, without sampling weights.
 
-
-def draws_by_row(q: Any) -> bool:
-    """Whether the noise of a weight with posterior q is drawn for every row of an example by itself (zeta above)."""
-    if isinstance(q, BernoulliMixture):
-        return q.theta > 0 or not (q.columns or never_drops(q.drop_rate))
-    return not isinstance(q, CorrelatedNormal)
-
-
-@functools.singledispatch
-def push_locally(q: Any, at: LinearMap) -> Tensor:
-    """f(x, w) for one weight w ~ q per example, without drawing weights."""
-    raise ValueError(
-        f"the local estimator does not know how {type(q).__name__} goes through a linear map; use estimator='per_example' "
-        "or 'shared'"
-    )
+        Raises:
+            ValueError: q has no noise form.
+        """
+        form = noise_form(q)
+        if form is None:
+            raise ValueError(
+                f"the local estimator needs a posterior with a noise_form (pyrodrop.distributions.noise_form); got "
+                f"{_name(q)}: use estimator='per_example' or 'shared'"
+            )
+        return push_locally(form, at)
 
 
-@push_locally.register
-def _independent(q: Independent, at: LinearMap) -> Tensor:
-    if not isinstance(q.base_dist, Normal):
-        return push_locally.dispatch(object)(q.base_dist, at)
-    return _gaussian(at, q.base_dist.loc, q.base_dist.scale**2)
-
-
-@push_locally.register
-def _multiplicative(q: MultiplicativeNormal, at: LinearMap) -> Tensor:
-    return _gaussian(at, q.mean, q.variance)
-
-
-@push_locally.register
-def _correlated(q: CorrelatedNormal, at: LinearMap) -> Tensor:
-    if not q.columns:  # every weight has a scale of its own
-        return _gaussian(at, q.mean, q.variance)
-    deviation = torch.exp(q.log_alpha / 2)
-    scale = at.unit_noise(lambda shape: 1 + deviation * torch.randn(shape, dtype=at.x.dtype, device=at.x.device))
-    return at.f(at.x * scale, q.loc)
-
-
-@push_locally.register
-def _bernoulli(q: BernoulliMixture, at: LinearMap) -> Tensor:
-    if q.columns:
-        keep = q.keep_rate.to(at.x.dtype)
-        dropped = at.x if never_drops(q.drop_rate) else at.x * at.unit_noise(lambda shape: coins(keep, shape))
-        y = at.f(dropped, q.loc)
-    elif never_drops(q.drop_rate):
-        y = at.f(at.x, q.loc)
-    else:
-        return _gaussian(at, q.mean, q.variance)
-    return y if q.theta == 0 else y + _noise(at.f(at.x**2, torch.full_like(q.loc, q.theta**2)))
-
-
-@push_locally.register
-def _relaxed(q: RelaxedBernoulliMixture, at: LinearMap) -> Tensor:
-    return at.f(at.x * at.unit_noise(lambda shape: q.relaxed_mask(shape).to(at.x.dtype)), q.loc)
-
-
-@push_locally.register
-def _low_rank(q: LowRankNormal, at: LinearMap) -> Tensor:
-    y = _gaussian(at, q.loc, q.diagonal.reshape(q.event_shape))
-    for column in q.factor.unbind(-1):
-        factor = torch.randn(at.batch, dtype=y.dtype, device=y.device)
-        y = y + at.over_examples(factor) * at.f(at.x, column.reshape(q.event_shape))
+def push_locally(form: NoiseForm, at: LinearMap) -> Tensor:
+    """f(x, W) for a W of its own for each example, by sampling the noise of the outputs; without bias."""
+    loc = form.loc()
+    variance = None if form.variance is None else form.variance()
+    scales, x = form.scales, at.x
+    if scales is not None:
+        x = x * at.unit_noise(lambda shape: scales(shape, at.x.dtype))
+    y = at.f(x, loc)
+    if variance is not None:
+        y = y + _noise(at.f(at.x**2, variance))
+    for factor in () if form.factors is None else form.factors():
+        e = torch.randn(at.batch, dtype=y.dtype, device=y.device)
+        y = y + at.over_examples(e) * at.f(at.x, factor)
     return y
 
 
-def _gaussian(at: LinearMap, loc: Tensor, variance: Tensor) -> Tensor:
-    """N(gamma, delta): gamma = f(x, m), delta = f(x^2, v)."""
-    return at.f(at.x, loc) + _noise(at.f(at.x**2, variance))
+def draws_by_row(q: Any) -> bool:
+    """Whether the local noise of a weight with posterior q is sampled for every row of an example separately: zeta above."""
+    form = noise_form(q)
+    return form is None or form.variance is not None
 
 
-def _noise(delta: Tensor) -> Tensor:
-    return torch.sqrt(delta.clamp_min(torch.finfo(delta.dtype).tiny)) * torch.randn_like(delta)
+def _noise(variance: Tensor) -> Tensor:
+    """Normal noise of that variance, kept differentiable where the variance is 0."""
+    return torch.sqrt(variance.clamp_min(torch.finfo(variance.dtype).tiny)) * torch.randn_like(variance)
+
+
+def _name(q: Any) -> str:
+    return type(getattr(q, "base_dist", q)).__name__

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Independent, Normal
 
 from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.distributions.bernoulli_mixture import never_drops
+from pyrodrop.distributions.noise_form import noise_form
 from pyrodrop.masks import keep_mask
-from pyrodrop.reparam.local import LocalReparam, push_locally
+from pyrodrop.reparam.local import LocalReparam
 from pyrodrop.reparam.maps import LinearMap
 
 
@@ -45,14 +45,11 @@ class MarginalReparam(LocalReparam):
 
 
 def check_local_form(name: str, q: Any) -> None:
-    """Raise a ValueError if a weight of law q cannot be pushed through a linear map by example."""
-    unknown = push_locally.dispatch(object)
-    if push_locally.dispatch(type(q)) is unknown or (
-        isinstance(q, Independent) and not isinstance(q.base_dist, Normal)
-    ):
+    """Raise a ValueError if the weight `name` with distribution q has no noise form, so that no noise per point exists."""
+    if noise_form(q) is None:
         raise ValueError(
-            f"joint=False draws noise by example, which a weight of law {type(q).__name__} has no form for; got {name!r}: "
-            "leave joint at True"
+            "joint=False samples noise for every point separately, which needs a posterior with a noise_form "
+            f"(pyrodrop.distributions.noise_form); got {type(q).__name__} for {name!r}: leave joint at True"
         )
 
 

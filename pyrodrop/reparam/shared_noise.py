@@ -14,14 +14,14 @@ weight that is used otherwise than along its input units (an embedding's, tied t
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyrodrop.distributions import BernoulliMixture, CorrelatedNormal, RelaxedBernoulliMixture
+from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
+from pyrodrop.distributions.noise_form import noise_form
 from pyrodrop.masks import keep_mask
 from pyrodrop.reparam.lazy import LazyReparam
 from pyrodrop.reparam.maps import LinearMap
@@ -57,33 +57,22 @@ def weight_is_smaller(at: LinearMap, loc: Tensor) -> bool:
     return at.f is F.linear and loc.numel() < at.x.numel()
 
 
-@functools.singledispatch
 def unit_noise(q: Any, num_draws: int) -> Tensor | None:
-    """s of that many draws, ``[num_draws, in]``, or None where a weight of law q is no product M diag(s)."""
-    return None
-
-
-@unit_noise.register
-def _bernoulli(q: BernoulliMixture, num_draws: int) -> Tensor | None:
-    if not q.columns or q.theta > 0:
+    """s of that many draws, ``[num_draws, in]``, or None where the weight is not M diag(s) with an s per input unit."""
+    form = noise_form(q)
+    if form is None or form.scales is None or not (form.only_scales and q.columns):
         return None
-    shape = (num_draws, *q.noise_shape)
+    shape = torch.Size((num_draws, *q.noise_shape))
+    if isinstance(q, BernoulliMixture) and not isinstance(q, RelaxedBernoulliMixture):
+        return _masks(q, shape)
+    return form.scales(shape, q.loc.dtype)
+
+
+def _masks(q: BernoulliMixture, shape: torch.Size) -> Tensor:
+    """The scales of `NoiseForm` for dropout masks, from a faster sampler."""
     if isinstance(q.drop_rate, Tensor) and q.drop_rate.dim() > 0:
         return torch.bernoulli(q.keep_rate.expand(shape))
     return keep_mask(shape, float(q.drop_rate), device=q.loc.device).to(q.loc.dtype)
-
-
-@unit_noise.register
-def _relaxed(q: RelaxedBernoulliMixture, num_draws: int) -> Tensor | None:
-    return q.relaxed_mask(torch.Size((num_draws, *q.noise_shape))) if q.columns else None
-
-
-@unit_noise.register
-def _correlated(q: CorrelatedNormal, num_draws: int) -> Tensor | None:
-    if not q.columns:
-        return None
-    noise = torch.randn((num_draws, *q.noise_shape), dtype=q.loc.dtype, device=q.loc.device)
-    return 1 + torch.exp(q.log_alpha / 2) * noise
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:

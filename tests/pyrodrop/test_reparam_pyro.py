@@ -69,7 +69,7 @@ def test_a_posterior_that_cannot_go_through_is_named(linear: Linear) -> None:
         lambda m: dist.Normal(0.0, 1.0).expand(m.shape).to_event(2),
         regularizer=lambda m: m.square().sum(),
     )(model).double()
-    with pytest.raises(ValueError, match="does not know how Pushforward goes through"):
+    with pytest.raises(ValueError, match="needs a posterior with a noise_form.*got Pushforward"):
         pyrodrop.fit(model, own, (X, Y), steps=1, estimator="local")
     pyrodrop.fit(model, own, (X, Y), steps=1, estimator="per_example")
     with pytest.raises(ValueError, match="flipout needs deviations.*got BernoulliMixture"):

@@ -45,13 +45,12 @@ def test_unbiased(name: str, elbo: Any, vectorize: bool, subsample: bool, linear
     objective = elbo(**options)
     loss, gradient = exact(guide)
     parameters, found = list(guide.parameters()), []
-    for turn in range(60 if vectorize else 500):
+    for _ in range(60 if vectorize else 500):
         rows = torch.randperm(N)[:2] if subsample else slice(None)
         for p in parameters:
             p.grad = None
         value = objective.loss_and_grads(*wrapped, X[rows], Y[rows], num_data=N)
         found.append(torch.cat([torch.tensor([value]), *(p.grad.flatten() for p in parameters)]))  # type: ignore[union-attr]
-        assert turn < 500
     draws = torch.stack(found)
     want = torch.cat([loss.detach()[None], *(g.flatten() for g in gradient)])
     z = (draws.mean(0) - want) / (draws.std(0) / math.sqrt(len(draws)))

@@ -1,0 +1,73 @@
+"""How the noise of a weight enters it, as far as the weight is linear in its noise.
+
+    W = M diag(s) + sqrt(V) * E + sum_r e_r F_r        M, V, F_r [out, in, ...], s [in], E_ij and e_r ~ N(0, 1)
+
+A distribution states its form once (`WeightDistribution.noise_form`), and everything that pushes noise through a linear map
+without drawing W follows from it: the estimators ``local`` and ``flipout`` and both ways to predict, in `pyrodrop.reparam`.
+A distribution without such a form is sampled as a whole weight, and those estimators refuse it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent, Normal
+
+
+@dataclass(frozen=True)
+class NoiseForm:
+    """The terms of the equation above. Each is a function, so that asking which terms exist computes nothing.
+
+    Attributes:
+        loc: M, of the weight's shape. It is the distribution's ``loc`` unless `moments` is True.
+        scales: samples of s with a given shape ``[..., in]`` and dtype; None if s = 1.
+        variance: V, which broadcasts to the weight's shape; None if the term is absent.
+        factors: the F_r, each of the weight's shape; None if the term is absent.
+        moments: whether this normal form has only the mean and the variance in common with the distribution.
+    """
+
+    loc: Callable[[], Tensor]
+    scales: Callable[[torch.Size, torch.dtype], Tensor] | None = None
+    variance: Callable[[], Tensor] | None = None
+    factors: Callable[[], Iterable[Tensor]] | None = None
+    moments: bool = False
+
+    @property
+    def constant(self) -> bool:
+        """Whether there is no noise: W = M."""
+        return self.scales is None and self.variance is None and self.factors is None
+
+    @property
+    def only_scales(self) -> bool:
+        """Whether W = M diag(s)."""
+        return self.scales is not None and self.variance is None and self.factors is None
+
+    @property
+    def independent(self) -> bool:
+        """Whether the weights are independent normal random variables: W = M + sqrt(V) * E, exactly."""
+        return self.variance is not None and self.scales is None and self.factors is None and not self.moments
+
+
+def noise_form(q: Any) -> NoiseForm | None:
+    """The noise form of a weight's distribution: a `WeightDistribution` states it, independent normals have one.
+
+    Args:
+        q: a distribution with the weight as its event.
+
+    Returns:
+        None for a distribution that has no such form.
+    """
+    if isinstance(q, Independent) and isinstance(q.base_dist, Normal):
+        base = q.base_dist
+        return NoiseForm(lambda: base.loc, variance=lambda: base.scale**2)
+    return getattr(q, "noise_form", None)
+
+
+def is_constant(q: Distribution) -> bool:
+    """Whether q puts all of its probability on one weight, its ``loc``: dropout at rate 0 and theta = 0."""
+    form = noise_form(q)
+    return form is not None and form.constant
