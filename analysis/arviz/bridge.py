@@ -1,23 +1,25 @@
 """A fit as an ArviZ data tree.
 
     posterior                   f            [chain, draw, obs_id]            the function at the training points
-                                noise_sd     [chain, draw]                    where training found it; as are
-                                drop_rate | alpha   [chain, draw, layer]      rates: points, one number for all draws
+                                noise_sd     [chain, draw]                    if training learned it
+                                drop_rate | alpha   [chain, draw, layer]      if learned; the same number for all draws
                                 weights by name, if asked for
     posterior_predictive        y            [chain, draw, obs_id]
     log_likelihood              y            [chain, draw, obs_id]            ln p(y_n | f_n)
     observed_data               y            [obs_id]
     constant_data               x            [obs_id] or [obs_id, feature]
-                                noise_sd, drop_rate | alpha                   where they were given
+                                noise_sd, drop_rate | alpha                   if the user set them
     predictions                 f, y         [chain, draw, pred_id]
-    predictions_constant_data   x, y_observed where the test data have it
-    sample_stats                lp, log_q    [chain, draw]                    where both densities exist
+    predictions_constant_data   x, and y_observed if the test data have y
+    sample_stats                lp, log_q    [chain, draw]                    if both densities exist
 
-All in the units of the data. f has a further dimension ``output`` and y ``target`` where there are several; those of
-images and sequences are numbered, ``f_dim_0`` and on; a classifier's f are logits. The log likelihood is one number per
-example. An x of several tensors gives a variable for each: ``x_0``, ``x_1``, or ``x_NAME``. Draws are independent draws from
-q, so one fit is one chain, and r_hat or ess of it say nothing; restarts are chains, whose r_hat asks whether they found the
-same posterior.
+All values are in the units of the data. f has a further dimension ``output`` and y ``target`` if there are several; the
+dimensions of images and sequences are numbered: ``f_dim_0``, ``f_dim_1`` ... The f of a classifier are logits. The log
+likelihood is one number per example. An x of several tensors gives a variable for each: ``x_0``, ``x_1``, or ``x_NAME``.
+The name of the rates is the guide's (`guides.RateKind`). Draws are independent samples of q, so one fit is one chain, whose
+r_hat and ess have no meaning. Restarts are several chains; their r_hat says whether they found the same posterior.
+
+The groups are those of the ArviZ schema, https://python.arviz.org/en/stable/schema/schema.html.
 """
 
 from __future__ import annotations
@@ -59,19 +61,24 @@ def to_arviz(
     *,
     seed: int = 0,
 ) -> xr.DataTree:
-    """The tree described above.
+    """A fit as an ArviZ data tree.
 
     Args:
         fit: a `Fit`, `Replicates` that are restarts on the same data, or a Gaussian process of `pyrodrop.analysis.gp`.
-        train: what it was trained on.
-        test: further points for the group of predictions: x alone, in the form of the training data's, or with y.
-        num_samples: draws in every chain.
-        weights: whether the posterior holds all weights, and latent hyperparameters of their priors.
-        seed: of the draws, plus one a chain.
+        train: the training data.
+        test: further points for the group ``predictions``: x in the form of the training data's x, or x with y.
+        num_samples: draws per chain.
+        weights: whether the group ``posterior`` contains all weights and latent hyperparameters of their priors.
+        seed: of the draws of the first chain; chain c uses ``seed + c``.
+
+    Returns:
+        The tree in the docstring of `pyrodrop.analysis.arviz.bridge`. Its attributes describe guide, prior and model, and
+        have the ELBO with its standard error, and k-hat of p / q, or ``khat_missing``, the reason why there is none.
 
     Raises:
-        TypeError: something else than those, or a model that is not of `pyrodrop.models`.
-        ValueError: replicates that differ in data or model, which are no chains of one posterior.
+        TypeError: `fit` is none of these, or its model is not one of `pyrodrop.models`.
+        ValueError: replicates with different data or models, which are not chains of one posterior; or `test` has another
+            form than the training data.
     """
     train = Dataset.of(train)
     test_x, test_y = _points(test, train)
@@ -114,7 +121,7 @@ def to_arviz(
 
 
 def _points(test: Any, train: Dataset) -> tuple[Any, Tensor | None]:
-    """x and y of the further points. A tuple is a pair (x, y), unless it is an x of several tensors as in training."""
+    """x and y of the further points. A tuple is a pair (x, y), unless x is a tuple of tensors in the training data."""
     if test is None:
         return None, None
     several = isinstance(test, tuple) and isinstance(train.x, tuple) and _all_tensors(test)
@@ -140,13 +147,13 @@ def _chains(fit: Fit | Replicates, train: Dataset) -> list[Fit]:
     for number, one in enumerate(chains):
         if one.data is not None and not _same(one.data, train):
             raise ValueError(
-                f"chains are restarts on the same data; replicate {number} was trained on other data than `train`. Make a "
-                "tree of each replicate by itself"
+                f"chains must be restarts on the same data; replicate {number} was trained on other data than `train`. "
+                "Make a tree of each replicate instead"
             )
         if _statement(one) != _statement(chains[0]):
             raise ValueError(
-                "chains are restarts of one model and guide; replicates 0 and "
-                f"{number} are {_statement(chains[0])} and {_statement(one)}"
+                f"chains must be restarts of one model and guide; replicates 0 and {number} are "
+                f"{_statement(chains[0])} and {_statement(one)}"
             )
     return chains
 
@@ -156,7 +163,7 @@ def _same(one: Dataset, two: Dataset) -> bool:
 
 
 def _statement(fit: Fit) -> str:
-    """What a fit is a fit of, without what it learned."""
+    """Guide, priors and likelihood in words, without learned values."""
     likelihood: Any = fit.model.likelihood  # type: ignore[attr-defined]
     learned = getattr(likelihood, "learned", False)
     return "; ".join(
@@ -174,7 +181,7 @@ def _priors(fit: Fit) -> str:
 
 
 def _posterior(fit: Fit, draws: Draws) -> Variables:
-    """What one chain learned, with dims but for the chain: points as often as there are draws, and the weights."""
+    """What one chain learned, without the dimension of chains: point estimates repeated for each draw, and the weights."""
     count = len(draws.train.f)
     found: Variables = {
         name: value.expand_dims(draw=count) for name, (value, learned) in _points_of(fit).items() if learned
@@ -185,7 +192,7 @@ def _posterior(fit: Fit, draws: Draws) -> Variables:
 
 
 def _points_of(fit: Fit) -> dict[str, tuple[xr.DataArray, bool]]:
-    """Noise and rates, and whether training found them."""
+    """The noise's standard deviation and the rates, and whether training learned them."""
     model, guide = fit.model, fit.guide
     assert isinstance(model, NetworkModel)
     found: dict[str, tuple[xr.DataArray, bool]] = {}
@@ -215,7 +222,7 @@ def _groups(chains: Sequence[Variables]) -> dict[str, xr.Dataset]:
 
 
 def _attrs(chains: Sequence[Fit], draws: Sequence[Draws], train: Dataset) -> dict[str, Any]:
-    """What the fits say of themselves; lists where there are several chains."""
+    """Attributes that describe the fits; arrays if there are several chains."""
     elbos = [chain.elbo(_ELBO_DRAWS, data=train) for chain in chains]
     first = chains[0]
     attrs: dict[str, Any] = {"guide": describe(first.guide), "prior": _priors(first), "model": describe(first.model)}
@@ -247,7 +254,7 @@ def _y(parts: Sequence[Predictive], points: str) -> Variables:
 
 
 def _named(name: str, values: Sequence[Tensor], points: str, last: str) -> tuple[tuple[str, ...], Any]:
-    """Chains stacked, with the dimensions of one example behind."""
+    """Chains stacked; the dimensions of one example come last."""
     stacked = _stack(values)
     if stacked.ndim == 4 and stacked.shape[-1] == 1:
         stacked = stacked[..., 0]
@@ -260,7 +267,7 @@ def _observed(y: Tensor, points: str) -> tuple[tuple[str, ...], Any]:
 
 
 def _inputs(x: Inputs, points: str) -> Variables:
-    """A variable for every tensor of x; the only column of a single one as a vector."""
+    """A variable for every tensor of x; a single tensor with one column becomes a vector."""
     found: Variables = {}
     for name, part in named_parts(x).items():
         alone = isinstance(x, Tensor)
@@ -271,7 +278,7 @@ def _inputs(x: Inputs, points: str) -> Variables:
 
 
 def _of_example(name: str, count: int, only: str) -> tuple[str, ...]:
-    """Names of the dimensions of one example: `only` if there is one, and else numbered."""
+    """Names of the dimensions of one example: `only` if there is one dimension, else numbered."""
     return (only,) if count == 1 else tuple(f"{name}_dim_{d}" for d in range(count))
 
 
@@ -280,7 +287,7 @@ def _stack(values: Sequence[Tensor | None]) -> Any:
 
 
 def _numbered(group: xr.Dataset) -> xr.Dataset:
-    """A coordinate for every dimension that has none."""
+    """Number the entries of every dimension without a coordinate."""
     return group.assign_coords({dim: np.arange(size) for dim, size in group.sizes.items() if dim not in group.coords})
 
 

@@ -1,4 +1,4 @@
-"""Draws of a Gaussian process, for its data tree. Exact inference needs no density of an approximation."""
+"""Draws of a Gaussian process, for its data tree."""
 
 from __future__ import annotations
 
@@ -14,20 +14,34 @@ from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods import Categorical
 
-_JOINT = 2000  # points whose covariance is decomposed
+_JOINT = 2000  # most points whose covariance is decomposed
 
 
 def gp_draws(
     process: Any, train: Dataset, test_x: Tensor | None, num_samples: int, *, weights: bool, seed: int
 ) -> tuple[tuple[Predictive, Predictive | None], dict[Any, Any], dict[str, Any]]:
-    """Draws at both sets of points, the rest of the posterior, and what the process says of itself.
+    """Draws at the training points and at further points.
 
-    y is drawn about each draw of f. Draws are joint over all points where there are at most 2000.
+    Args:
+        process: a `GaussianProcess` or `GaussianProcessClassifier` of `pyrodrop.analysis.gp`.
+        train: its training data, of N points.
+        test_x: further points ``[M, D]``, or None.
+        num_samples: S, the number of draws.
+        weights: must be False.
+        seed: of the draws.
+
+    Returns:
+        The draws at both sets of points, f ``[S, N, D]`` and ``[S, M, D]``; further variables of the group ``posterior``;
+        and attributes. y is sampled given each draw of f. Draws are joint over all points if there are at most 2000 points.
+
+    Raises:
+        TypeError: `process` is neither of the two.
+        ValueError: `weights` is True.
     """
     if not isinstance(process, GaussianProcess | GaussianProcessClassifier):
         raise TypeError(
-            "a data tree is made of a Fit, of Replicates that are restarts, or of a Gaussian process of "
-            f"pyrodrop.analysis.gp; got a {type(process).__name__}"
+            "fit must be a Fit, Replicates that are restarts, or a Gaussian process of pyrodrop.analysis.gp; got a "
+            f"{type(process).__name__}"
         )
     if weights:
         raise ValueError("a Gaussian process has no weights; leave weights=False")

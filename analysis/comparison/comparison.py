@@ -1,12 +1,12 @@
 """Fits side by side.
 
-    by="log_density"   held-out ln p(y_n | x_n), mean over observations      for any posteriors and processes
-    by="loo"           its leave-one-out estimate from the training data     for those whose k-hat allows it
-    by="elbo"          the bound                                             inside one convention only
+    by="log_density"   held-out ln p(y_n | x_n), mean over observations      for all posteriors and processes
+    by="loo"           its leave-one-out estimate from the training data     if k-hat is small enough
+    by="elbo"          the evidence lower bound                              if the same constants are left out
 
-An ELBO leaves out a constant where q has atoms or the prior no integral. Two such bounds compare only if they leave out
-the same one: for as many weights, and under an improper prior only with others under it. Held-out log density needs no
-such care, and is the default. An ELBO is with the whole divergence, whatever a guide's ``kl_scale`` was in training.
+An ELBO leaves out a constant if q has atoms or the prior is improper. Two ELBOs can be compared only if they leave out the
+same constant: for equally many weights, and the ones under an improper prior only with each other. Held-out log density has
+no such condition and is the default. An ELBO here contains the whole KL divergence, whatever ``kl_scale`` was in training.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Comparison:
     """A table of fits, the best first.
 
     Attributes:
-        by: what it is sorted by.
-        rows: by name, numbers by column; None where there is none.
-        notes: what the table leaves out, and why.
+        by: the column that the rows are sorted by.
+        rows: for each fit by name, its numbers by column; None for a number that does not exist.
+        notes: what is missing in the table, and why.
     """
 
     by: str
@@ -63,7 +63,7 @@ class Comparison:
         return next(iter(self.rows))
 
     def to_dict(self) -> dict[str, dict[str, float | None]]:
-        """The rows as a copy."""
+        """A copy of the rows."""
         return {name: dict(row) for name, row in self.rows.items()}
 
     def __rich__(self) -> Table:
@@ -98,26 +98,28 @@ def compare(
     """Compare fits with each other.
 
     Args:
-        fits: by name: fits, replicates (as ensembles), Gaussian processes.
-        data: held-out observations, the same for all; needed for ``by="log_density"``, a column beside the others.
-        by: what to sort by.
-        train: the training data of loaded fits, whose ELBOs are of them; known by their fingerprint.
+        fits: fits, replicates (used as ensembles) or Gaussian processes, by name.
+        data: held-out observations, the same for all fits. Required for ``by="log_density"``; otherwise optional, for a
+            further column.
+        by: what to sort by: ``log_density`` (nats per observation), ``loo`` or ``elbo`` (nats for the whole data set).
+        train: the training data of loaded fits, for their ELBOs; checked by their fingerprint.
         num_samples: draws from each posterior.
-        force: for ``by="loo"``, show estimates that k-hat warns of.
+        force: for ``by="loo"``, also show estimates that are unreliable according to k-hat.
         seed: of the draws.
 
-    Standard errors are over observations, taken as independent; that of a difference is of paired differences. An ELBO's
-    is over draws.
+    Returns:
+        A `Comparison`. Standard errors are over observations, assumed independent, and those of differences are over paired
+        differences; the standard error of an ELBO is over draws.
 
     Raises:
-        ValueError: no fits or no data; for ``by="elbo"`` what has no ELBO, fits to different data, or ELBOs of two
-            conventions, with the names of fits and sites.
+        ValueError: no fits or no data; for ``by="elbo"``, if nothing has an ELBO, fits were trained on different data, or
+            ELBOs leave out different constants, with the names of fits and sites.
     """
     known(by, ("log_density", "loo", "elbo"), "way to compare")
     if not fits:
-        raise ValueError("compare needs fits by name; got none")
+        raise ValueError("fits must contain at least one fit by name; got none")
     if by == "log_density" and data is None:
-        raise ValueError("comparing by held-out log density needs data that no fit has seen: compare(fits, data=...)")
+        raise ValueError("by='log_density' needs held-out data: compare(fits, data=...); got data=None")
     rows: dict[str, dict[str, float | None]] = {name: {} for name in fits}
     notes: list[str] = []
     if data is not None:
@@ -157,7 +159,7 @@ def _add_log_density(
 def _add_loo(
     rows: dict[str, dict[str, float | None]], fits: Mapping[str, Predicts], num_samples: int, force: bool, seed: int
 ) -> list[str]:
-    """ArviZ's comparison of those that have one; why the others have none."""
+    """Add ArviZ's comparison of the fits that have a LOO estimate; return why the others have none."""
     from pyrodrop.analysis.comparison.az import az
     from pyrodrop.analysis.comparison.loo import UnreliableLoo, loo
 

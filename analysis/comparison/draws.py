@@ -1,12 +1,12 @@
-"""Draws from a posterior with all that is known of each: its function, the likelihood of the data, and two densities.
+"""Samples of a posterior, each with its function, the likelihood of the data, and two densities.
 
     W_s ~ q                                                      s = 1 ... S
     f_s = network(x; W_s)                                        [S, N, ...], in the units of y
-    log_joint_s = ln p(W_s) + sum_n ln p(y_n | x_n, W_s)         both in nats, where the densities exist
+    log_joint_s = ln p(W_s) + sum_n ln p(y_n | x_n, W_s)         both in nats, if the densities exist
     log_q_s     = ln q(W_s)
 
-The importance ratio of the exact posterior to q is exp(log_joint - log_q) up to a constant. It does not exist where q has
-atoms or lives on a line (theta = 0, points, type A), nor where the prior has no integral or no density of its own.
+The importance ratio of the exact posterior to q is exp(log_joint - log_q) up to a constant. It does not exist if q has
+atoms or is concentrated on a line (theta = 0, points, type A), or if the prior is improper or has no density.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pyrodrop.prediction.blocks import Block
 from pyrodrop.prediction.predict import tiles_of
 from pyrodrop.training.fitted import Fit
 
-_BYTES = 256 * 2**20  # of weights held at a time
+_BYTES = 256 * 2**20  # of weights in memory at a time
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,12 @@ class Draws:
     """S draws from one fit.
 
     Attributes:
-        train, test: what they say at the training points and at others.
+        train: predictions at the training points.
+        test: predictions at further points, or None.
         sites: weights and latent hyperparameters, ``[S, ...]`` each, if they were asked for.
-        log_joint, log_q: ``[S]``, in float64; None where one of them does not exist, for
-        no_density: the reason; empty where they do.
+        log_joint: ``[S]``, in float64; None if one of the two densities does not exist.
+        log_q: ``[S]``, in float64; None if one of the two densities does not exist.
+        no_density: why one of them does not exist; empty if both do.
     """
 
     train: Predictive
@@ -83,23 +85,27 @@ def draws_of(
     keep: bool = False,
     seed: int = 0,
 ) -> Draws:
-    """Draw weights and push them through the network, in chunks that fit into memory.
+    """Sample weights and evaluate the network at them, in chunks that fit into memory.
 
     Args:
-        fit: of a model of `pyrodrop.models` with any guide.
-        train: the data of the log likelihood and of log_joint: what the fit was trained on.
+        fit: a fit of a model of `pyrodrop.models`, with any guide.
+        train: the training data, for the log likelihood and log_joint.
         test_x: further points.
-        num_samples: S.
+        num_samples: S, at least 1.
         keep: whether to return the weights.
-        seed: of the draws; the caller's random state is left alone.
+        seed: of the draws; the global random state is unchanged.
+
+    Raises:
+        ValueError: num_samples less than 1.
+        TypeError: a model that is not one of `pyrodrop.models`.
     """
     if num_samples < 1:
-        raise ValueError(f"num_samples is the number of draws and must be at least 1; got {num_samples}")
+        raise ValueError(f"num_samples, the number of draws, must be at least 1; got {num_samples}")
     model, guide = fit.model, fit.guide
     if not isinstance(model, NetworkModel):
-        raise TypeError(f"draws are made of models of pyrodrop.models; got a {type(model).__name__}")
+        raise TypeError(f"the model of the fit must be one of pyrodrop.models; got a {type(model).__name__}")
     reason = no_density(fit, train)
-    if reason and not keep:  # then no weight is needed as such
+    if reason and not keep:  # then whole weights are not needed
         return Draws(
             train=_predicted(fit, train.x, train.y, num_samples, seed),
             test=None if test_x is None else _predicted(fit, test_x, None, num_samples, seed),
@@ -139,7 +145,7 @@ def draws_of(
 
 
 def no_density(fit: Fit, data: Dataset) -> str:
-    """Why log p - log q does not exist for the weights of a fit; empty where it does."""
+    """Why log p - log q does not exist for the weights of a fit; empty if it exists."""
     model, guide = fit.model, fit.guide
     assert isinstance(model, NetworkModel)
     few = data if mixes_examples(model, data.x) else data.first(1)
@@ -162,9 +168,9 @@ def no_density(fit: Fit, data: Dataset) -> str:
 def _draw(
     model: NetworkModel, guide: Callable[..., Any], x: Inputs, count: int, *, density: bool
 ) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Weights and hyperparameters ``[count, ...]`` by site, and ln q of them all, ``[count]``.
+    """Weights and hyperparameters ``[count, ...]`` by site, and ln q of all of them together, ``[count]``.
 
-    Guides of this package and Pyro's automatic ones draw in a plate; another draws one by one.
+    Guides of this package and Pyro's automatic ones sample in a plate; other guides are called once per draw.
     """
     if isinstance(guide, Ensemble):
         sites = guide.draw(count)
@@ -183,7 +189,7 @@ def _draw(
 def _of_trace(
     guide: Callable[..., Any], x: Inputs, own: Sequence[str], *, density: bool
 ) -> tuple[dict[str, Tensor], Tensor | None]:
-    """The model's sites as the guide draws them, and ln q of them and of what else it draws to make them of."""
+    """The model's sites as the guide samples them, and ln q of all that the guide samples."""
     found: dict[str, Any] = dict(poutine.trace(guide).get_trace(x).nodes)
     drawn = {n: s for n, s in found.items() if s["type"] == "sample" and not site_is_subsample(s)}
     values = {n: s["value"] for n, s in drawn.items()}
@@ -213,7 +219,7 @@ def _sum(laws: Mapping[str, TorchDistribution], sites: Mapping[str, Tensor]) -> 
 
 
 def _predictive(fit: Fit, sites: Mapping[str, Tensor], x: Inputs, y: Tensor | None = None) -> Predictive:
-    """What given weights say at x."""
+    """The predictions of given weights at x."""
     model: Any = fit.model
     noise = {name: sites[name] for name in model.weight_sites()}
     block = Block(len(next(iter(noise.values()))), noise, {}, {})
@@ -230,7 +236,7 @@ def _predictive(fit: Fit, sites: Mapping[str, Tensor], x: Inputs, y: Tensor | No
 
 
 def _predicted(fit: Fit, x: Inputs, y: Tensor | None, num_samples: int, seed: int) -> Predictive:
-    """What the draws of `Fit.predict` say at x; one seed means the same functions at any x."""
+    """The draws of `Fit.predict` at x; the same seed gives the same functions at any x."""
     prediction = fit.predict(x, num_samples, seed=seed)
     given = None
     if y is not None:

@@ -1,11 +1,12 @@
-"""Whether ELBOs compare: the same data, one convention, and the same constant left out.
+"""Whether ELBOs can be compared: the same data, and the same constants left out.
 
-    theta -> 0, points       K/2 ln(2 pi e theta^2)          K weights, of whatever prior
-    an improper prior        one number a weight             or a unit, for type A
-    a user's regulariser     what only the user knows        the same for the same noise and regulariser
+    theta -> 0, points       K/2 ln(2 pi e theta^2)          for K weights, under any prior
+    an improper prior        one constant per weight         or per input unit, for type A
+    a user's regulariser     a constant that we do not know  the same for the same noise and regulariser
 
-So what has to agree is the convention of what is left out, and the number of weights or units that it is left out of. Data
-are the same where their fingerprints are (`pyrodrop.data.fingerprint`): x, y and their order.
+So two fits must agree in the convention, which says what constant is left out, and in how often it is left out, which the
+posterior says (`WeightDistribution.constant_left_out`). Data are the same if their fingerprints are equal
+(`pyrodrop.data.fingerprint`): x, y and their order.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from pyrodrop.training.fitted import Fit
 
 
 class LeftOut(NamedTuple):
-    """What the divergences of some sites leave out, or how they are approximate.
+    """What the KL divergences of some sites leave out, or how they are approximate.
 
     Attributes:
-        what: what two fits must agree in beside the count; functions by identity.
-        number: of how many weights or units.
-        unit: which of the two.
+        what: what two fits must agree in besides the number; functions by identity.
+        number: the number of weights or units.
+        unit: what is counted, "weights" or "units".
         convention: in words.
         site: the first of the sites.
     """
@@ -44,25 +45,28 @@ class LeftOut(NamedTuple):
 
     @property
     def key(self) -> tuple[tuple[Any, ...], float]:
-        """Equal for two fits whose difference is free of what is left out."""
+        """Equal for two fits if what is left out cancels in the difference of their ELBOs."""
         return self.what, round(self.number, 6)
 
 
 def why_not_comparable(fits: Mapping[str, Any], train: Dataset | None = None) -> str:
-    """Empty if the ELBOs of all `Fit`s among `fits` compare with each other; else why not, by names of fits and sites.
+    """Why the ELBOs of the `Fit`s among `fits` cannot be compared.
 
     Args:
-        fits: by name.
-        train: the training data of those that were loaded and have none.
+        fits: by name; anything that is not a `Fit` is ignored.
+        train: the training data of loaded fits, which have none.
+
+    Returns:
+        The reason, with the names of fits and sites; empty if the ELBOs can be compared.
     """
     chosen = {name: fit for name, fit in fits.items() if isinstance(fit, Fit)}
     if not chosen:
-        return "none of these has an ELBO"
+        return "none of these fits has an ELBO"
     without = [name for name, fit in chosen.items() if training_data(fit, fits, train) is None]
     if without:
         return (
-            "an ELBO is of training data, which a loaded fit has not; give the same data as it was trained on as "
-            f"compare(train=...): {', '.join(map(repr, without))}"
+            "an ELBO needs the training data, which a loaded fit does not store; pass the data that it was trained on, as "
+            f"compare(train=...), for {', '.join(map(repr, without))}"
         )
     first, *others = chosen
     for other in others:
@@ -73,12 +77,21 @@ def why_not_comparable(fits: Mapping[str, Any], train: Dataset | None = None) ->
 
 
 def training_data(fit: Fit, fits: Mapping[str, Any], train: Dataset | None) -> Dataset | None:
-    """What a fit was trained on: its own data, or for a loaded one those of `train` or of another fit that are the same."""
+    """The training data of a fit.
+
+    Args:
+        fit: its own data are returned if it has them; a loaded fit has none.
+        fits: other fits, by name, whose data may be the same.
+        train: data that may be the same.
+
+    Returns:
+        The data with the fingerprint of a loaded fit, or None if there are none. For a fit without a fingerprint, `train`.
+    """
     if fit.data is not None:
         return fit.data
     others = [other.data for other in fits.values() if isinstance(other, Fit)]
     known = [data for data in (train, *others) if data is not None]
-    if fit.fingerprint is None:  # an own Fit, or one of before fits recorded it: the user's word is all there is
+    if fit.fingerprint is None:  # made by hand, or saved before fits stored fingerprints: trust the user
         return train
     return next((data for data in known if data.fingerprint == fit.fingerprint), None)
 
@@ -88,16 +101,16 @@ def _pair(name: str, one: Fit, other_name: str, other: Fit, fits: Mapping[str, A
     assert ours is not None
     assert theirs is not None
     if ours.fingerprint != theirs.fingerprint:
-        return f"the ELBOs of {name!r} and {other_name!r} are of different data"
+        return f"the ELBOs of {name!r} and {other_name!r} are for different data"
     mine, its = _left_out(one, ours), _left_out(other, theirs)
     if _agree(mine, its):
         return ""
     a, b = _difference(mine, its), _difference(its, mine)
-    return f"the ELBO of {name!r} is {a}, that of {other_name!r} {b}: their difference means nothing"
+    return f"the ELBO of {name!r} is {a}, that of {other_name!r} {b}: their difference has no meaning"
 
 
 def _left_out(fit: Fit, data: Dataset) -> list[LeftOut]:
-    """What the factors leave out, sites with the same convention added up; the mean over the members of an ensemble."""
+    """What the factors leave out, summed over sites with the same convention; the mean over the members of an ensemble."""
     few = data if not isinstance(fit.model, NetworkModel) or mixes_examples(fit.model, data.x) else data.first(1)
     x, y = mapped(lambda part: part.to(fit.device), few.x), few.y.to(fit.device)
     with seeded(0, fit.device), evaluating(fit.model, fit.guide):
@@ -114,7 +127,7 @@ def _left_out(fit: Fit, data: Dataset) -> list[LeftOut]:
 
 
 def _of_site(factor: Factor) -> tuple[tuple[Any, ...], int, str]:
-    """What must agree, the number of weights or units, and what they are."""
+    """What must agree, the number of weights or units, and which of the two they are."""
     q, convention = _unwrapped(factor.q), factor.convention
     own: ConstantLeftOut | None = getattr(q, "constant_left_out", None)
     number, unit, same = own or ConstantLeftOut((q.batch_shape + q.event_shape).numel())
@@ -124,7 +137,7 @@ def _of_site(factor: Factor) -> tuple[tuple[Any, ...], int, str]:
 
 
 def _unwrapped(q: Any) -> Any:
-    """The posterior within a lazy weight's or a masked distribution."""
+    """The posterior inside the distribution of a lazy weight."""
     return getattr(q, "law", q)
 
 
@@ -133,7 +146,7 @@ def _agree(ours: list[LeftOut], theirs: list[LeftOut]) -> bool:
 
 
 def _difference(ours: list[LeftOut], theirs: list[LeftOut]) -> str:
-    """The first entry that the other has not, in words."""
+    """The first entry that is missing in the other, in words."""
     known = {entry.key for entry in theirs}
     for entry in [*(entry for entry in ours if entry.key not in known), *ours]:
         return f"{entry.convention}, of {entry.number:g} {entry.unit}, at {entry.site!r}"

@@ -1,4 +1,4 @@
-"""Log density of observations that a fit has not seen: what compares every posterior with every other.
+"""Log density of held-out observations, by which any two posteriors can be compared.
 
 log_density   ln p(y_n | x_n) = ln mean_s p(y_n | f_s(x_n))           a test set
 kfold         the same for every observation, by a fit to the data without its fold
@@ -24,14 +24,17 @@ _ROWS = 1000  # predicted at a time
 
 
 def log_density(run: Predicts, data: Data, num_samples: int = 1000, *, seed: int = 0) -> Tensor:
-    """ln p(y_n | x_n) of every observation, in nats and the units of y: ``[N]``, in float64.
+    """ln p(y_n | x_n) of every observation.
 
     Args:
-        run: a fit, replicates as an ensemble, a Gaussian process, anything with their `predict`.
-        data: observations that it was not trained on.
-        num_samples: functions drawn; a Gaussian process of real y needs none. Too few are too low, by about the relative
-            variance of the draws' densities over twice their number.
+        run: a fit, replicates (used as an ensemble), a Gaussian process, or another object with their method `predict`.
+        data: N held-out observations.
+        num_samples: number of functions that are sampled; a Gaussian process of real y needs none. The estimate is biased
+            downwards, by about the relative variance of the draws' densities over twice their number.
         seed: of the draws.
+
+    Returns:
+        ``[N]`` in float64, in nats; densities are in the units of y.
     """
     data = Dataset.of(data)
     if hasattr(run, "log_density"):
@@ -46,20 +49,21 @@ def log_density(run: Predicts, data: Data, num_samples: int = 1000, *, seed: int
 
 
 def _together(run: Predicts, data: Dataset) -> bool:
-    """Whether the predictions at some points depend on the others."""
+    """Whether the prediction at a point depends on the other points."""
     one = run[0] if isinstance(run, Replicates) else run
     return mixes_examples(getattr(one, "model", None), data.x)
 
 
 @dataclass(frozen=True)
 class KFold:
-    """Cross-validated log density, in nats for the observations held out.
+    """Cross-validated log density, in nats.
 
     Attributes:
-        elpd, se: the sum over the observations and its standard error.
-        pointwise: by observation, ``[N]``; NaN for those that were never held out.
-        folds: which fold held an observation out, ``[N]``; -1 for none.
-        fits: one a fold.
+        elpd: the sum over the held-out observations.
+        se: its standard error.
+        pointwise: the log density of each observation, ``[N]``; NaN for those that were never held out.
+        folds: the fold that held each observation out, ``[N]``; -1 for none.
+        fits: one fit per fold.
     """
 
     elpd: float
@@ -83,36 +87,38 @@ def kfold(
     seed: int = 0,
     **settings: Any,
 ) -> KFold:
-    """Cross-validation in k folds, trained together as replicates.
+    """Cross-validation in k folds, which are trained together as replicates.
 
-    Folds are random and of equal size, floor(N / k); the N mod k observations left over are in every training set. Data
-    that carry a standardisation get that of each training set.
+    Folds are random and have the same size, floor(N / k); the remaining N mod k observations are in every training set. If
+    the data carry a standardisation, each fold uses the standardisation of its training set.
 
     Args:
-        model, guide: as of `pyrodrop.fit`. Every fold starts from new weights of its own (``starts="new"``), unless
-            `settings` say ``starts="model"``: weights that have seen the data know the rows that are left out.
-        data: all of it.
+        model: as in `pyrodrop.fit`. Every fold starts from new weights (``starts="new"``), unless `settings` contain
+            ``starts="model"``: weights that were trained on all the data would leak the held-out rows.
+        guide: as in `pyrodrop.fit`.
+        data: all N observations.
         k: number of folds, from 2 to N.
-        num_samples: functions drawn for each fold's prediction.
+        num_samples: functions that are sampled for each fold's prediction.
         seed: of the folds, the fits and the draws.
-        settings: of `pyrodrop.fit`: steps, lr, batch_size, estimator ...
+        settings: further arguments of `pyrodrop.fit`: steps, lr, batch_size, estimator ...
 
     Raises:
-        ValueError: k out of range, or a network whose examples see each other, as the nodes of a graph do.
+        ValueError: k out of range, or a network in which examples depend on each other, such as the nodes of a graph.
+        FloatingPointError: the loss of a fold is not finite.
     """
     data = Dataset.of(data)
     if mixes_examples(model, data.x):
         raise ValueError(
-            "folds are rows that are left out, but in this network the output of one example depends on others, as in a "
-            "graph: to hold observations out, leave them out of a likelihood of one's own"
+            "kfold leaves out rows of the data, but in this network the output of one example depends on the others, as in "
+            "a graph: leave the held-out observations out in a likelihood of your own instead"
         )
     if not 2 <= k <= len(data):
-        raise ValueError(f"k is the number of folds and must lie in 2 ... {len(data)}, the observations; got {k}")
+        raise ValueError(f"k, the number of folds, must lie between 2 and the {len(data)} observations; got {k}")
     folds = _folds(len(data), k, seed)
     sets = [_subset(data, folds != number) for number in range(k)]
     fits = fit(model, guide, sets, replicates=k, seed=seed, **{"starts": "new", **settings})
     if fits.failed:
-        raise FloatingPointError(f"folds {sorted(fits.failed)} stopped with a loss that is not finite")
+        raise FloatingPointError(f"the loss of folds {sorted(fits.failed)} is not finite")
     pointwise = torch.full((len(data),), math.nan, dtype=torch.float64)
     for number, one in enumerate(fits):
         held = folds == number
@@ -123,7 +129,7 @@ def kfold(
 
 
 def _folds(count: int, k: int, seed: int) -> Tensor:
-    """The fold of every observation, -1 for the remainder."""
+    """The fold of every observation, ``[N]``; -1 for the remainder."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     folds = torch.full((count,), -1)
     folds[order[: count // k * k]] = torch.arange(k).repeat_interleave(count // k)
@@ -131,7 +137,7 @@ def _folds(count: int, k: int, seed: int) -> Tensor:
 
 
 def _subset(data: Dataset, chosen: Tensor) -> Dataset:
-    """Some rows, where the whole has a standardisation with that of these rows."""
+    """Some rows; if the whole has a standardisation, with the standardisation of these rows."""
     part = data.rows(chosen)
     return Dataset(
         part.x,

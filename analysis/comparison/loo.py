@@ -1,11 +1,12 @@
-"""Leave-one-out cross-validation of a fit, corrected for q not being the posterior.
+"""Leave-one-out cross-validation of a fit, corrected for the difference between q and the exact posterior.
 
     elpd = sum_n ln sum_s w_ns p(y_n | W_s) / sum_s w_ns
     w_ns = p(W_s, y) / q(W_s) / p(y_n | W_s)                     Pareto-smoothed over s, for every n
 
-Magnusson, Andersen, Jonasson & Vehtari (2019), Bayesian Leave-One-Out Cross-Validation for Large Data, section 2.3. Without
-the first ratio it is the leave-one-out density of nothing: draws of q taken for draws from the posterior. The ratio does not
-exist where q or the prior has no density (see `pyrodrop.analysis.comparison.draws`); elpd is then NaN, for a reason.
+Magnusson, Andersen, Jonasson & Vehtari (2019), Bayesian Leave-One-Out Cross-Validation for Large Data, section 2.3,
+https://arxiv.org/abs/1904.10679. Without the first ratio the samples of q would be treated as samples of the posterior, and
+the result would estimate neither. The ratio does not exist if q or the prior has no density (see
+`pyrodrop.analysis.comparison.draws`); elpd is then NaN, and `reason` says why.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pyrodrop.training.fitted import Fit
 
 
 class UnreliableLoo(ValueError):
-    """Importance ratios whose mean a sample cannot find."""
+    """The importance ratios have too heavy a tail for their mean to be estimated."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,14 @@ class Loo:
     """Leave-one-out log density, in nats for the whole data set.
 
     Attributes:
-        elpd, se: the sum over observations and its standard error; NaN where it does not exist, for
-        reason: which is empty otherwise.
-        p: effective number of parameters: sum_n ln mean_s p(y_n | W_s), under q as it is, minus elpd.
-        k_hat: the largest of the observations'.
-        k_hat_q: of the ratios p / q alone, with no observation left out.
+        elpd: the sum over observations; NaN if it does not exist.
+        se: its standard error.
+        p: effective number of parameters: sum_n ln mean_s p(y_n | W_s), with W_s ~ q, minus elpd.
+        k_hat: the largest k-hat over observations.
+        k_hat_q: k-hat of the ratios p / q, with no observation left out.
         pointwise: elpd and k-hat of every observation, ``[N]`` each.
-        elpd_data: what ArviZ made of it, for its `compare` and `plot_khat`; None where it does not exist.
+        reason: why elpd does not exist; empty if it does.
+        elpd_data: ArviZ's result, for its `compare` and `plot_khat`; None if elpd does not exist.
     """
 
     elpd: float
@@ -70,26 +72,31 @@ def loo(
     """Leave-one-out cross-validation by importance sampling from q.
 
     Args:
-        fit: one fit; restarts are approximations of their own, each with its own.
-        data: what it was trained on; needed after loading.
-        num_samples: draws from q.
-        force: give the estimate even where k-hat says that it cannot be relied upon.
+        fit: one fit. Of replicates, pass each one: they are different approximations.
+        data: its training data, N observations; required for a loaded fit.
+        num_samples: draws from q, at least 25.
+        force: whether to return the estimate even if k-hat says that it is unreliable.
         seed: of the draws.
 
+    Returns:
+        A `Loo`, in nats for the whole data set.
+
     Raises:
-        UnreliableLoo: k-hat of some observation is above .7, and it was not forced. `kfold` and held-out log density
-            need no importance ratios.
+        UnreliableLoo: k-hat of some observation is above 0.7, and `force` is False. `kfold` and held-out log density need
+            no importance ratios.
+        TypeError: `fit` is not a `Fit`.
+        ValueError: fewer than 25 draws, or a loaded fit without `data`.
     """
     if not isinstance(fit, Fit):
         raise TypeError(
-            "loo corrects draws of one fit by their densities; got a "
-            f"{type(fit).__name__}. For replicates take each, for anything else log_density(held-out data)"
+            f"fit must be a Fit, whose draws have densities; got a {type(fit).__name__}. Pass each of several replicates, "
+            "and use log_density with held-out data for anything else"
         )
     chosen = fit.data if data is None else Dataset.of(data)
     if chosen is None:
-        raise ValueError("a loaded fit has no training data with it; give them as loo(fit, data)")
+        raise ValueError("a loaded fit does not store its training data; pass them, as loo(fit, data)")
     if num_samples < LEAST:
-        raise ValueError(f"num_samples is the number of draws, for k-hat at least {LEAST}; got {num_samples}")
+        raise ValueError(f"num_samples, the number of draws, must be at least {LEAST} for k-hat; got {num_samples}")
     draws = draws_of(fit, chosen, num_samples=num_samples, seed=seed)
     if draws.log_joint is None or draws.log_q is None:
         nothing = torch.full((len(chosen),), math.nan, dtype=torch.float64)
@@ -98,7 +105,7 @@ def loo(
     assert given is not None
     tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": _sampled(given, "obs_id")})})
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Estimated shape parameter of Pareto")  # said below, with what to do
+        warnings.filterwarnings("ignore", message="Estimated shape parameter of Pareto")  # an error below says so
         found = az.loo_approximate_posterior(
             tree, _sampled(draws.log_joint), _sampled(draws.log_q), var_name="y", pointwise=True
         )
@@ -114,9 +121,9 @@ def loo(
     )
     if not force and not result.k_hat <= LIMIT:
         raise UnreliableLoo(
-            f"k-hat is {result.k_hat:.2f} at its largest and above {LIMIT} for {int((~(k <= LIMIT)).sum())} of {len(k)} "
-            f"observations ({result.k_hat_q:.2f} for q itself): the importance ratios have no usable mean, and elpd no "
-            "meaning. Use held-out log density or kfold; force=True gives the number all the same"
+            f"the largest k-hat is {result.k_hat:.2f}, and {int((~(k <= LIMIT)).sum())} of {len(k)} observations have one "
+            f"above {LIMIT} (q itself has {result.k_hat_q:.2f}): the mean of the importance ratios cannot be estimated, and "
+            "elpd is unreliable. Use held-out log density or kfold; force=True returns the estimate nevertheless"
         )
     return result
 

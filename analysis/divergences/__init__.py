@@ -1,1 +1,1 @@
-"""The table of divergences, and where the rational approximations in it come from."""
+"""The table of KL divergences, and how the rational approximations in it were computed."""

@@ -1,14 +1,16 @@
 """The minimax rational fits in `pyrodrop.divergences.log_uniform_kl`, in 60-digit arithmetic.
 
-``python -m pyrodrop.analysis.divergences.log_uniform_fit`` prints VALUE and SLOPE; a minute.
+``python -m pyrodrop.analysis.divergences.log_uniform_fit`` prints VALUE and SLOPE; it takes a minute.
 
 With u = 1/(2 alpha), s = u/(3 + u) = sigmoid(-t - ln 6) and r = 1 - s,
 
     VALUE:   KL - log(1 + u/3)/2   ~  s P(r)/Q(r)      (limits: 5u/6 at u = 0, (gamma + ln 12)/2 at infinity)
     SLOPE:   -dKL/dt = sqrt(u) D(sqrt(u))  ~  s P(r)/Q(r)      (limits: u and 1/2)
 
-deg P = N - 1, deg Q = N, with Q(0) = 1 and P(0) pinned so that alpha -> 0 is exact.  The largest relative error
-over 0 <= s <= 1 is minimised by Sanathanan-Koerner linearisation with Lawson reweighting.
+deg P = N - 1, deg Q = N, with Q(0) = 1, and with P(0) fixed so that alpha -> 0 is exact. The largest relative error over
+0 <= s <= 1 is minimised by Sanathanan-Koerner linearisation with Lawson reweighting: Sanathanan & Koerner (1963), Transfer
+Function Synthesis as a Ratio of Two Complex Polynomials, https://doi.org/10.1109/TAC.1963.1105517; Lawson (1961),
+Contributions to the Theory of Linear Least Maximum Approximation.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ DEGREE, DIGITS = 10, 60
 
 @mp.workdps(DIGITS)
 def kl(t: Any) -> Any:
-    """u 2F2(1, 1; 3/2, 2; -u), by its asymptotic series for large u."""
+    """KL divergence in nats at t = ln alpha: u 2F2(1, 1; 3/2, 2; -u), by its asymptotic series for large u."""
     u = mp.exp(-mp.mpf(t)) / 2
     if u < 2e3:
         return u * mp.hyp2f2(1, 1, mp.mpf(1.5), 2, -u)
@@ -38,7 +40,17 @@ def slope(t: Any) -> Any:
 
 
 def fit(s: Any, ratio: Any, degree: int, steps: int = 60) -> Any:
-    """Coefficients of P and Q (ascending in r = 1 - s) with P/Q ~ ratio, and the largest relative error."""
+    """A rational function of r = 1 - s that approximates `ratio`.
+
+    Args:
+        s: points in [0, 1].
+        ratio: the function at these points.
+        degree: of Q; P has one degree less.
+        steps: of reweighting.
+
+    Returns:
+        The largest relative error, and the coefficients of P and of Q, ascending in r.
+    """
     powers = (1 - s)[:, None] ** np.arange(degree + 1)
     powers[:, 0] = mp.mpf(1)  # mpmath: 0 ** 0
     pin = ratio[np.argmax(s)]
@@ -59,7 +71,7 @@ def fit(s: Any, ratio: Any, degree: int, steps: int = 60) -> Any:
 
 
 def coefficients(degree: int = DEGREE) -> dict[str, tuple[Any, list[Any], list[Any]]]:
-    """For value and slope: relative error, numerator and denominator, highest power of r first."""
+    """For VALUE and SLOPE: the largest relative error, and numerator and denominator, with the highest power of r first."""
     with mp.workdps(DIGITS):
         half = mp.mpf(0.5)
         t = [mp.mpf(x) for x in np.linspace(-18, 10, 400)]

@@ -1,8 +1,8 @@
-"""The table of divergences: every posterior against every prior, how far each number can be trusted, and a check of it.
+"""The table of KL divergences of posteriors from priors: how far each number can be trusted, and a check of it.
 
-``python -m pyrodrop.analysis.divergences.table``. For pairs with two densities the registered number is compared with Monte
-Carlo, in standard errors, after taking out the constant of an improper prior; at theta = 0 the density of q is its masks'
-probability, which leaves out the same constant. Refused pairs say why.
+``python -m pyrodrop.analysis.divergences.table`` prints it. For pairs with two densities the registered number is compared
+with Monte Carlo, in standard errors, after removing the constant of an improper prior. At theta = 0 the density of q is the
+probability of its masks, which leaves out the same constant. For pairs without a KL divergence the reason is printed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from pyrodrop.divergences import NoDivergence, convention, divergence
 
 SHAPE, DRAWS = (3, 4), 100_000
 EULER = 0.5772156649015329
-# What takes E[ln q + ln |w|] to zero at alpha -> infinity, a weight.
+# Per weight; added to E[ln q + ln |w|] it gives a KL divergence that is zero at alpha -> infinity.
 LOG_UNIFORM_CONSTANT = math.log(2 * math.pi * math.e) / 2 + (EULER + math.log(2)) / 2
 
 
 def posteriors() -> dict[str, Distribution]:
-    """One of each law, over a weight of 3 x 4 in float64."""
+    """An example of each kind of posterior, for a weight ``[3, 4]`` in float64."""
     m = torch.randn(SHAPE).double()
     return {
         "Bernoulli, theta = 0": BernoulliMixture(m, 0.3),
@@ -51,8 +51,9 @@ def posteriors() -> dict[str, Distribution]:
     }
 
 
-def prior_laws() -> dict[str, Distribution]:
-    """One of each prior without hyperparameters; those with are Gaussian given them."""
+def prior_examples() -> dict[str, Distribution]:
+    """An example of each prior without latent hyperparameters, for a weight ``[3, 4]`` in float64. Priors with latent
+    hyperparameters are Gaussian given these."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", priors.ImproperPrior)
         made: dict[str, Callable[..., Any]] = {
@@ -71,7 +72,12 @@ def prior_laws() -> dict[str, Distribution]:
 
 
 def cell(q: Any, p: Any) -> str:
-    """Tag and measured error of a pair."""
+    """How far the KL divergence of a pair can be trusted, and its distance from Monte Carlo.
+
+    Args:
+        q: a posterior, for a weight ``[3, 4]``.
+        p: a prior of the same weight.
+    """
     value: Tensor = q.sample()
     try:
         number = divergence(q, p, value)
@@ -87,7 +93,9 @@ def cell(q: Any, p: Any) -> str:
         ratio = q.log_prob(draws) - p.log_prob(draws)
     except NotImplementedError:
         return tag
-    if not bool(torch.isfinite(ratio).all()) or isinstance(q, RelaxedBernoulliMixture):  # its draws have other weights
+    if not bool(torch.isfinite(ratio).all()) or isinstance(
+        q, RelaxedBernoulliMixture
+    ):  # sampled masks are relaxed, the KL divergence is not
         return tag
     if hasattr(getattr(p, "base_dist", p), "kl"):
         ratio = ratio + LOG_UNIFORM_CONSTANT * value.numel()
@@ -96,10 +104,10 @@ def cell(q: Any, p: Any) -> str:
 
 
 def main() -> None:
-    """Print the table, and the reasons of the refusals."""
+    """Print the table, and why some pairs have no KL divergence."""
     with seeded(0, torch.device("cpu")):
-        rows, columns = posteriors(), prior_laws()
-        table = Table(title="KL(posterior || prior): trust, and distance from Monte Carlo", show_lines=True)
+        rows, columns = posteriors(), prior_examples()
+        table = Table(title="KL(posterior || prior): accuracy, and distance from Monte Carlo", show_lines=True)
         table.add_column("posterior")
         for name in columns:
             table.add_column(name)

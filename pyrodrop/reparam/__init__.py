@@ -1,19 +1,20 @@
-"""Estimators of the likelihood's gradient, as Pyro reparameterisation strategies.
+"""Estimators of the gradient of the expected log likelihood, as Pyro reparameterisation strategies.
 
-    shared        one weight draw for the whole minibatch: no strategy at all
-    per_example   one weight draw per example
-    local         the activations' own distribution, one noise per example and output (or input unit, for dropout)
-    flipout       one draw per minibatch, its signs flipped by example
+    shared        one weight sample for the whole minibatch; no strategy is needed
+    per_example   one weight sample per example
+    local         activations are sampled from the distribution that the posterior induces, independently per example
+    flipout       one weight sample per minibatch, with random signs per example
 
-and for prediction, which draws functions or points:
+and for prediction, which samples functions, or outputs at single points:
 
-    SharedNoise        one noise per draw, the same for every example
-    MarginalReparam    `local`, a noise per draw and example
+    SharedNoise        one noise sample per function, the same for every example
+    MarginalReparam    `local`, with noise per sample and example
 
-The expected gradient is the same under all of them, with one exception that `LocalReparam` explains: noise of the weights
-themselves in networks whose examples have several rows, such as convolutions and transformers.
+The expected gradient is the same under all of them, with one exception, which `pyrodrop.reparam.local` explains: noise of
+single weights in networks whose examples have several rows, such as convolutions and transformers.
 
-Kingma, Salimans & Welling (2015), Variational Dropout and the Local Reparameterization Trick, section 2.2.
+Kingma, Salimans & Welling (2015), Variational Dropout and the Local Reparameterization Trick, section 2.2,
+https://arxiv.org/abs/1506.02557.
 """
 
 from pyrodrop.reparam.flipout import FlipoutReparam

@@ -1,10 +1,11 @@
-"""Flipout: one weight draw per minibatch, made nearly independent between examples by random signs.
+"""Flipout: one weight sample per minibatch, made nearly independent between examples by random signs.
 
-    y_n = f(x_n, m) + r_n f(x_n s_n, w - m),   w ~ q,   r_n, s_n signs, one per output and input unit
+    y_n = f(x_n, m) + r_n f(x_n s_n, w - m),   w ~ q,   m = E_q[w],   r_n, s_n in {-1, 1} per output and input unit
 
-Wen, Vicol, Ba, Tran & Grosse (2018), eq. 4. Needs a perturbation w - m that is independent between weights and symmetric;
-then m + r_n s_n^T (w - m) is a draw of q too. All rows of an example (tokens, nodes, positions) share its signs, so that
-every example's outputs have the distribution that a weight draw gives them, all rows together.
+Wen, Vicol, Ba, Tran & Grosse (2018), Flipout: Efficient Pseudo-Independent Weight Perturbations on Mini-Batches, eq. 4,
+https://arxiv.org/abs/1803.04386. The deviations w - m must be independent between weights and symmetric around 0; then
+m + r_n s_n^T (w - m) is also a sample of q. All rows of an example (tokens, nodes, positions) share its signs, so the joint
+distribution of the example's rows is the one that a weight sample gives them.
 """
 
 from __future__ import annotations
@@ -20,12 +21,17 @@ from pyrodrop.reparam.maps import LinearMap
 
 
 class FlipoutReparam(LazyReparam):
-    """Flip the signs of one draw's deviations by example: mean field, type B and sparse posteriors."""
+    """Flip the signs of one sample's deviations per example: for mean field, type B and sparse posteriors."""
 
     def keeps(self, q: Any) -> bool:
         return True
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
+        """f(x, w), without bias.
+
+        Raises:
+            ValueError: the weights are not independent normal random variables under q (`NoiseForm.independent`).
+        """
         form = noise_form(q)
         if form is None or not form.independent:
             raise ValueError(
@@ -40,4 +46,5 @@ class FlipoutReparam(LazyReparam):
 
 
 def _signs(shape: torch.Size, like: Tensor) -> Tensor:
+    """-1 or 1 with equal probability, with the dtype and device of `like`."""
     return torch.randint(0, 2, shape, device=like.device).to(like.dtype) * 2 - 1

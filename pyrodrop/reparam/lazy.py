@@ -1,20 +1,21 @@
-"""A weight that has not been drawn: it knows its distribution, and how its noise is to be shared over a minibatch.
+"""A weight that has not been sampled yet. It knows its distribution and how a minibatch shares its noise.
 
-`LazyWeight` is a `torch.Tensor` without storage. A linear map of it (`F.linear`, `F.conv2d`, ``x @ W.T`` ...) is handed to
-the strategy, which draws what the map needs: noise per example, the same for all rows of an example. Where that cannot be,
-one draw of the weight is realised, kept, and serves the whole minibatch:
+`LazyWeight` is a `torch.Tensor` without storage. A linear map of it (`F.linear`, `F.conv2d`, ``x @ W.T`` ...) is passed to
+the strategy, which samples what the map needs: noise per example, the same for all rows of an example. In three cases that
+is impossible, and one sample of the weight is drawn, stored and used for the whole minibatch:
 
-    an operation that is no linear map (an embedding, a recurrent cell)
+    the operation is not a linear map (an embedding, a recurrent cell)
     no axis of the map's input counts examples, as after merging examples and rows
-    the noise is by input unit, and the map runs along another axis of the weight
+    the noise is per input unit, and the map contracts another axis of the weight
 
-Each is the distribution of a weight draw; only the gradient's variance is larger. A weight that goes through several maps
-keeps its noise. Where that noise was the activations' own (Gaussian weights under `local`), or one of several uses would
-have to be realised after another was not, the uses would be of different weights, and that is refused.
+The distribution of each example is then still that of a weight sample; only the variance of the gradient is larger. A
+weight that goes through several maps keeps its noise. If that noise belongs to the activations (Gaussian weights under
+`local`), or if a use needs the weight itself after another use did not, the uses would see different weights: this raises
+an error.
 
-`LazyLaw` wraps the site's distribution on both sides. The guide's draws lazy weights; the model's, handed such a weight,
-scores it by minus the divergence of the weight's distribution from its own, so that every ELBO of Pyro gets that
-divergence, once.
+`LazyLaw` wraps the distribution of a site in guide and model. The guide's samples lazy weights. The model's scores such a
+weight by minus the KL divergence of the weight's distribution from its own, so that every ELBO of Pyro counts that KL
+divergence once.
 """
 
 from __future__ import annotations
@@ -40,29 +41,29 @@ class LazyReparam(Reparam):
     """Base of the strategies: wraps a site's distribution, in guide and model alike.
 
     Attributes:
-        one_weight: whether everything that is done with a lazy weight sees one and the same draw.
+        one_weight: whether all uses of a lazy weight see the same sample.
     """
 
     one_weight = False
 
     def push(self, q: Distribution, at: LinearMap) -> Tensor:
-        """f(x, w) for w ~ q with this strategy's noise; without bias."""
+        """f(x, w) for w ~ q with the noise of this strategy, without bias."""
         raise TypeError(f"{type(self).__name__} is a strategy without push(q, at)")
 
     def pushes(self, q: Any, at: LinearMap) -> bool:
-        """Whether this strategy has noise for this map; if not, the weight is realised."""
+        """Whether this strategy has noise for this map; if not, the weight itself is sampled."""
         return True
 
     def keeps(self, q: Any) -> bool:
-        """Whether a second map of the weight can be given the noise of the first."""
+        """Whether a second map of the weight can use the noise of the first."""
         return False
 
     def whole(self, q: Any) -> Tensor:
-        """One draw of the weight itself, for what is no linear map."""
+        """One sample of the weight itself, for operations that are not linear maps."""
         return q.rsample()  # type: ignore[no-any-return]
 
     def bias(self, q: Distribution, at: LinearMap) -> Tensor:
-        """A bias with distribution q, one draw per example."""
+        """A bias with distribution q, one sample per example."""
         return at.over_outputs(at.once("bias", lambda: q.expand(at.batch).rsample()))
 
     def apply(self, msg: Any) -> Any:
@@ -72,7 +73,15 @@ class LazyReparam(Reparam):
 
 
 class LazyWeight(torch.Tensor):
-    """A weight to be drawn when it is used. See the module's text for how, and when that is refused by a ValueError."""
+    """A weight that is sampled when it is used.
+
+    Args:
+        law: its distribution, with the strategy.
+        transposed: whether this tensor stands for the transpose of the weight.
+        drawn: the sample that has been drawn, if any; a list that a weight shares with its transpose.
+
+    The module's docstring says how it is sampled, and which uses raise a ValueError.
+    """
 
     law: LazyLaw
     transposed: bool
@@ -89,14 +98,14 @@ class LazyWeight(torch.Tensor):
         return self  # type: ignore[no-any-return]
 
     def realise(self) -> Tensor:
-        """One draw of the weight, the same every time."""
+        """One sample of the weight, the same at every call."""
         if not self.drawn:
             self.law.check_unused()
             self.drawn.append(self.law.strategy.whole(self.law.law))
         return self.drawn[0].mT if self.transposed else self.drawn[0]
 
     def unbatched(self) -> LazyWeight:
-        """The weight of one particle, whose maps are handed the particles as further examples."""
+        """The weight of one particle; its maps see the particles as further examples."""
         return LazyWeight(self.law.unbatched(), self.transposed) if self.law.batch_shape else self
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
@@ -117,9 +126,8 @@ class LazyWeight(torch.Tensor):
                 continue
             at = recognise(func, args, kwargs, weight)
             if at is not None:
-                at = (
-                    None if isinstance(at.x, LazyWeight) else weight.law.place(at)
-                )  # a product of two weights has no rows
+                # a product of two weights has no rows
+                at = None if isinstance(at.x, LazyWeight) else weight.law.place(at)
             if at is not None:
                 return weight._map(at)
         plain, named = tree_map(lambda a: a.realise() if isinstance(a, LazyWeight) else a, (args, kwargs))
@@ -127,7 +135,7 @@ class LazyWeight(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise RuntimeError(f"{func} reached a lazy weight past its realisation; it has no numbers yet")
+        raise RuntimeError(f"{func} reached a lazy weight before it was sampled; it has no values yet")
 
     def _map(self, at: LinearMap) -> Tensor:
         law = self.law
@@ -139,7 +147,7 @@ class LazyWeight(torch.Tensor):
         return at.finish(y)
 
     def _as_bias(self, at: LinearMap) -> Tensor:
-        """This bias of a map, laid out to be added to its output: one draw per example, or what it was realised as."""
+        """This bias of a map, in the shape of the map's output: one sample per example, or the sample drawn before."""
         law = self.law
         if self.drawn or is_constant(law.law):
             return at.over_outputs(self.realise())
@@ -151,8 +159,8 @@ class LazyLaw(TorchDistribution):
     """The distribution of a lazy weight, or the prior that scores one.
 
     Attributes:
-        examples: for each linear map that the weight goes through, the axis of the map's input that counts examples; None
-            for a map where none does. None instead of a sequence: the first axis, of all maps.
+        examples: for each linear map of the weight, the axis of the map's input that counts examples, or None for a map
+            that has no such axis. None instead of a sequence means the first axis for all maps.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012
@@ -167,10 +175,10 @@ class LazyLaw(TorchDistribution):
         super().__init__(law.batch_shape if batch_shape is None else torch.Size(batch_shape), law.event_shape, False)
 
     def place(self, at: LinearMap) -> LinearMap | None:
-        """A map of the weight with its axis of examples, or None where the weight is to be realised.
+        """A map of the weight with its axis of examples, or None if the weight itself has to be sampled.
 
         Raises:
-            ValueError: an earlier map was given noise that this one cannot be given.
+            ValueError: an earlier map has used noise that this one cannot share.
         """
         number, self.maps = self.maps, self.maps + 1
         placed: LinearMap | None = at
@@ -186,12 +194,12 @@ class LazyLaw(TorchDistribution):
         return placed
 
     def check_unused(self) -> None:
-        """Raise a ValueError if a map was given noise that a further use would have to share and cannot."""
+        """Raise a ValueError if a map has used noise that a further use cannot share."""
         if self.pushed and not self.strategy.one_weight:
             raise ValueError(
-                f"weight {self.name!r} is used a second time, and its noise by example cannot be the same in both uses: "
-                "train a tied or recurrent weight with estimator='shared', and predict with joint=True; if it is the prior "
-                "that uses it, wrap model and guide both, as reparam.reparameterize does"
+                f"weight {self.name!r} is used a second time, and its noise per example cannot be the same in both uses: "
+                "train a tied or recurrent weight with estimator='shared', and predict with joint=True; if the second use "
+                "is the prior's, wrap both model and guide, as reparam.reparameterize does"
             )
 
     def _at_examples(self, at: LinearMap, number: int) -> LinearMap | None:
@@ -215,7 +223,7 @@ class LazyLaw(TorchDistribution):
         return self._of(self.law.expand(torch.Size(batch_shape)))
 
     def unbatched(self) -> LazyLaw:
-        """The law of one of a batch of equal ones."""
+        """The distribution of one weight out of a batch of equal ones."""
         return self._of(_first(self.law, len(self.batch_shape))) if self.batch_shape else self
 
     def _of(self, law: Any) -> LazyLaw:
@@ -226,24 +234,25 @@ class LazyLaw(TorchDistribution):
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         if torch.Size(sample_shape):
-            raise ValueError(f"a lazy weight is drawn one at a time; got sample_shape {tuple(sample_shape)}")
+            raise ValueError(f"sample_shape of a lazy weight must be empty; got {tuple(sample_shape)}")
         return LazyWeight(self)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """For a lazy weight minus the divergence of its law from this one, and 0 for its own law; else the density."""
+        """The log density of a value. For a lazy weight, minus the KL divergence of its distribution from this one, and 0
+        if its distribution is this one."""
         if not isinstance(value, LazyWeight):
             return self.law.log_prob(value)
         if value.law is not self:
             return -value.law.divergence(self)
         if not self._divergences:
             raise ValueError(
-                f"site {self.name!r} is reparameterised in the guide and not in the model, whose prior would score another "
-                "draw than the likelihood's; wrap both, as reparam.reparameterize(model, guide, strategy) does"
+                f"site {self.name!r} is reparameterised in the guide and not in the model, so the prior would score another "
+                "sample than the likelihood; wrap both, as reparam.reparameterize(model, guide, strategy) does"
             )
         return self.like.new_zeros(()).expand(self.batch_shape)
 
     def divergence(self, prior: LazyLaw) -> Tensor:
-        """KL of the law from a prior, computed once."""
+        """KL divergence of the weight's distribution from a prior, computed once."""
         for known, kl in self._divergences:
             if known is prior:
                 return kl

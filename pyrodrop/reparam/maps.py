@@ -1,8 +1,8 @@
-"""Linear maps of a weight as networks write them, brought to one form: y = f(x, w) + bias.
+"""Linear maps of a weight, as networks write them, in one form: y = f(x, w) + bias.
 
-A call of PyTorch is recognised by its function, whatever its calling form. What noise needs to know of a map is which
-entries of x are input units, which axis of the weight they are contracted with, and which axis of x counts examples: the
-other axes are rows within an example (tokens, nodes, positions), which share the weight.
+A call is recognised by its PyTorch function, with positional or keyword arguments. To push noise through a map one has to
+know which axis of x holds the input units, which axis of the weight it is contracted with, and which axis of x counts
+examples. The other axes are rows within an example (tokens, nodes, positions), which share the weight.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class LinearMap:
         outputs: axis of the output that holds the output units.
         axis: axis of the weight that x is contracted with: 1 for ``[out, in, ...]``, 0 for ``[in, out, ...]``.
         bias: added to the output, or None.
-        finish: brings the output to the form that the caller expects.
+        finish: turns the output into what the recognised call returns.
         examples: axis of x, and of the output, that counts examples; None for a single vector x.
-        kept: noise that earlier maps of the same weight have drawn, by name.
+        kept: noise that earlier maps of the same weight have sampled, by name.
     """
 
     x: Tensor
@@ -53,41 +53,45 @@ class LinearMap:
         return torch.Size([] if self.examples is None else [self.x.shape[self.examples]])
 
     def once(self, name: str, draw: Callable[[], Tensor], *, per_example: bool = True) -> Tensor:
-        """Noise ``[N, ...]`` by `draw`, or of any shape if it is not per example; what an earlier map of the same weight
-        has drawn, if one has.
+        """Noise that all maps of a weight share: sampled by the first of them.
+
+        Args:
+            name: of the noise.
+            draw: samples it, ``[N, ...]``; of any shape if it is not per example.
+            per_example: whether the first axis counts examples.
 
         Raises:
-            ValueError: the earlier map had another number of examples.
+            ValueError: an earlier map had another number of examples.
         """
         if name not in self.kept:
             self.kept[name] = draw()
         found = self.kept[name]
         if per_example and found.shape[: len(self.batch)] != self.batch:
             raise ValueError(
-                f"a weight with noise per example is used for {len(found)} and then for {self.batch[0]} examples, and its "
-                "two uses would be two different weights; use estimator='shared', and joint=True in prediction"
+                f"a weight with noise per example is used for {len(found)} and then for {self.batch[0]} examples, so the "
+                "two uses would see different weights; use estimator='shared', and joint=True in prediction"
             )
         return found
 
     def fits(self, q: Any) -> bool:
-        """Whether the units that q has noise for are those of x: not if a weight is used along its other axis."""
+        """Whether the units that q has noise for are the units of x. They are not if the map contracts another axis."""
         return q.units.axis == self.axis and q.noise_shape[0] == self.x.shape[self.units]
 
     def unit_noise(self, draw: Callable[[torch.Size], Tensor]) -> Tensor:
-        """One number per example and input unit, by `draw` of a shape ``[N, units]``, laid out to multiply x."""
+        """One number per example and input unit, in a shape that multiplies x; `draw` samples it, ``[N, units]``."""
         shape = torch.Size((*self.batch, self.x.shape[self.units]))
         return self.over_inputs(self.once(f"axis {self.axis}", lambda: draw(shape)))
 
     def over_inputs(self, per_input: Tensor) -> Tensor:
-        """Numbers ``[units]`` or ``[N, units]`` laid out to broadcast against x."""
+        """Numbers ``[units]`` or ``[N, units]`` in a shape that broadcasts against x."""
         return self._laid_out(per_input, self.units)
 
     def over_outputs(self, per_output: Tensor) -> Tensor:
-        """Numbers ``[out]`` or ``[N, out]`` laid out to broadcast against the output."""
+        """Numbers ``[out]`` or ``[N, out]`` in a shape that broadcasts against the output."""
         return self._laid_out(per_output, self.outputs)
 
     def over_examples(self, per_example: Tensor) -> Tensor:
-        """Numbers ``[N]`` laid out to broadcast against the output."""
+        """Numbers ``[N]`` in a shape that broadcasts against the output."""
         return per_example if self.examples is None else self._laid_out(per_example[:, None], -1)
 
     def _laid_out(self, numbers: Tensor, axis: int) -> Tensor:
@@ -99,7 +103,7 @@ class LinearMap:
 
 
 def recognise(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], weight: Any) -> LinearMap | None:
-    """The map that a call of `func` is in `weight`, or None if it is not one that noise can be pushed through."""
+    """The linear map of `weight` that a call of `func` computes, or None if it is not one that noise can go through."""
     build = _BUILDERS.get(func)
     return None if build is None else build(weight, *args, **kwargs)
 

@@ -1,9 +1,9 @@
-"""Local noise for prediction: the distribution of every point alone, with the masks of dropout cut from random words.
+"""Local noise for prediction: the marginal distribution of each point, with a fast sampler for dropout masks.
 
-`LocalReparam` draws from PyTorch's generator entry by entry; here one noise per example, input unit *and draw* is needed,
-and for Bernoulli dropout at theta = 0 that is what prediction would wait for. All other noise is that of `LocalReparam`,
-whose text says where a point's own distribution is that of a weight draw: for noise by input unit always, for other noise in
-networks whose examples are single rows.
+Prediction with ``joint=False`` needs noise per example, input unit *and sample*. For Bernoulli dropout at theta = 0 sampling
+the masks would take most of the time, so they come from `pyrodrop.masks.keep_mask`. All other noise is that of
+`LocalReparam`. The marginal distribution of a point equals that of a weight sample for noise per input unit always, and for
+noise per weight in networks whose examples are single rows (see `pyrodrop.reparam.local`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pyrodrop.reparam.maps import LinearMap
 
 
 class MarginalReparam(LocalReparam):
-    """Local noise within ``torch.vmap(..., randomness="different")`` over draws.
+    """Local noise within ``torch.vmap(..., randomness="different")`` over samples.
 
     Args:
-        draw: any tensor that the vmap runs over, by which masks know how many draws there are.
+        draw: any tensor that the vmap maps over; its batch size is the number of samples.
     """
 
     def __init__(self, draw: Tensor) -> None:
@@ -54,7 +54,7 @@ def check_local_form(name: str, q: Any) -> None:
 
 
 def _plain_dropout(q: Any) -> bool:
-    """Whether q drops input units at one rate and does nothing else."""
+    """Whether q only drops input units, all at the same rate."""
     if not isinstance(q, BernoulliMixture) or isinstance(q, RelaxedBernoulliMixture):
         return False
     one_rate = not isinstance(q.drop_rate, Tensor) or q.drop_rate.dim() == 0
@@ -62,7 +62,7 @@ def _plain_dropout(q: Any) -> bool:
 
 
 class _Masks(torch.autograd.Function):
-    """A mask for each of the draws that the surrounding vmap runs over."""
+    """A mask for each of the samples that the surrounding vmap maps over."""
 
     @staticmethod
     def forward(draw: Tensor, shape: torch.Size, rate: float) -> Tensor:
@@ -78,8 +78,8 @@ class _Masks(torch.autograd.Function):
 
 
 class _Draws(torch.autograd.Function):
-    """Weights of any distribution, one for each of the draws that the surrounding vmap runs over: most samplers fill a
-    tensor in place, which vmap has no rule for."""
+    """Weights of any distribution, one for each of the samples that the surrounding vmap maps over. Most samplers fill a
+    tensor in place, and vmap has no rule for that."""
 
     @staticmethod
     def forward(draw: Tensor, q: Any, batch: torch.Size) -> Tensor:

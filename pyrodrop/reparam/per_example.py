@@ -1,9 +1,9 @@
-"""One weight draw per example: independent between examples at the cost of their number of weights.
+"""One weight sample per example: independent between examples, at the cost of as many weights as there are examples.
 
     y_n = f(x_n, w_n),   w_n ~ q        all rows of an example (tokens, nodes, positions) share its w_n
 
-Kingma, Salimans & Welling (2015), section 2.2, the slow way that the local trick spares. Every example's outputs have the
-distribution that a weight draw gives them, all rows together.
+Kingma, Salimans & Welling (2015), section 2.2, https://arxiv.org/abs/1506.02557: the expensive estimator that the local
+reparameterisation trick replaces. The outputs of an example have the joint distribution that a weight sample gives them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from pyrodrop.reparam.maps import LinearMap
 
 
 class PerExampleReparam(LazyReparam):
-    """Draw a whole weight for every example. Works for every posterior that can be drawn."""
+    """Sample a whole weight for every example. Works for every posterior that can be sampled."""
 
     def keeps(self, q: Any) -> bool:
         return True
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
+        """f(x_n, w_n) for every example n, without bias."""
         if at.examples is None:  # a single vector
             return at.f(at.x, at.once("weight", q.rsample))
         weights = at.once("weight", lambda: q.expand(at.batch).rsample())

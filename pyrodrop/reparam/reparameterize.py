@@ -23,20 +23,23 @@ STRATEGIES: dict[str, LazyReparam | None] = {
 def reparameterize(
     model: Callable[..., Any], guide: Callable[..., Any], strategy: LazyReparam
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Model and guide with every weight handled by `strategy`: a pair for `SVI` or any ELBO of Pyro.
+    """Apply a strategy to every weight of a model and its guide.
 
     Args:
-        model: a model that knows its weights, such as those of `pyrodrop.models`.
+        model: a model with a method `weight_sites`, such as those of `pyrodrop.models`.
         guide: its guide.
         strategy: `LocalReparam()`, `PerExampleReparam()` or `FlipoutReparam()`.
 
+    Returns:
+        The wrapped model and guide, for Pyro's `SVI` or any of its ELBOs.
+
     Raises:
-        TypeError: the model does not know its weights; use ``poutine.reparam(model, config={site: strategy})`` and the
-            same on the guide.
+        TypeError: the model has no `weight_sites`. Use ``poutine.reparam(model, config={site: strategy})`` and the same
+            on the guide.
     """
     if not hasattr(model, "weight_sites"):
         raise TypeError(
-            f"reparameterize needs a model that knows its weights (weight_sites); got {type(model).__name__}: use "
+            f"model must have a method weight_sites, as the models of pyrodrop.models do; got {type(model).__name__}: use "
             "poutine.reparam with a config of site names, on model and guide"
         )
     config = dict.fromkeys(model.weight_sites(), strategy)

@@ -1,4 +1,4 @@
-"""One noise a draw, the same for every example: draws of functions without draws of weights.
+"""One noise sample per function, the same for every example: samples of functions without samples of whole weights.
 
     W = M diag(s)      f(x_n, W) = f(x_n s, M)      s one number per input unit, the same for all n
 
@@ -6,10 +6,10 @@
     the same, relaxed (concrete)        s_k in (0, 1)
     type A                              s_k ~ N(1, alpha_k)
 
-The distribution is that of drawing W: only the multiplication has moved. It goes to whichever is smaller, the examples'
-inputs or the weight; a layer that is narrower than the number of examples is cheaper multiplied, and T draws of it are then
-one matrix product. Posteriors without such an s (Gaussian ones, DropConnect, theta > 0) have their weights drawn, and a
-weight that is used otherwise than along its input units (an embedding's, tied to a linear layer) is multiplied by s itself.
+The functions have the same distribution as with samples of W. s multiplies either the inputs or the weight, whichever is
+smaller: a layer with fewer weights than its input has entries is multiplied itself, and T samples of it are then one matrix
+product. For posteriors that are not of this form (Gaussian ones, DropConnect, theta > 0) whole weights are sampled. A weight
+that is used in another way than along its input units (of an embedding that is tied to a linear layer) is multiplied by s.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from pyrodrop.reparam.maps import LinearMap
 
 
 class SharedNoise(LazyReparam):
-    """Push one draw's unit noise, ``[in]``, through every map of a weight. May be used within `torch.vmap` over draws.
+    """Push one sample of unit noise through every map of a weight. It can be used within `torch.vmap` over samples.
 
     Args:
-        noise: s, of a law for which `unit_noise` has one.
+        noise: s, ``[in]``, a sample of `unit_noise`.
     """
 
     one_weight = True
@@ -53,12 +53,20 @@ class SharedNoise(LazyReparam):
 
 
 def weight_is_smaller(at: LinearMap, loc: Tensor) -> bool:
-    """Whether noise is cheaper on the weight of a matrix product than on its input."""
+    """Whether it is cheaper to multiply the weight ``[out, in]`` of a matrix product by the noise than its input."""
     return at.f is F.linear and loc.numel() < at.x.numel()
 
 
 def unit_noise(q: Any, num_draws: int) -> Tensor | None:
-    """s of that many draws, ``[num_draws, in]``, or None where the weight is not M diag(s) with an s per input unit."""
+    """Samples of the scales of W = M diag(s).
+
+    Args:
+        q: the distribution of a weight.
+        num_draws: number of samples.
+
+    Returns:
+        s, ``[num_draws, in]``, or None if q is not of this form.
+    """
     form = noise_form(q)
     if form is None or form.scales is None or not (form.only_scales and q.columns):
         return None
@@ -76,14 +84,14 @@ def _masks(q: BernoulliMixture, shape: torch.Size) -> Tensor:
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """x W^T. Without gradients, `torch.vmap` over draws multiplies once what is the same for all of them."""
+    """x W^T, ``[N, in]`` times ``[out, in]``. Without gradients, `torch.vmap` over samples computes one matrix product."""
     if torch.is_grad_enabled():
         return F.linear(x, weight)
     return _Product.apply(x, weight)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Product(torch.autograd.Function):
-    """For an x without and a W with draws, ``[N, in]`` and ``[T, out, in]``, one product of N rows and T out columns."""
+    """x ``[N, in]``, the same for all samples, times W ``[T, out, in]`` as one product of N rows and T out columns."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor) -> Tensor:

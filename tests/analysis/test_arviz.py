@@ -183,7 +183,7 @@ def test_restarts_are_chains_and_other_replicates_are_not(small: Any) -> None:
         pyrodrop.to_arviz(other, sets[0], num_samples=10)
     rates = [guides.BernoulliDropout(model, rate) for rate in (0.1, 0.2)]
     mixed = pyrodrop.fit([model] * 2, rates, small.waves(), replicates=2, steps=2, progress=False)
-    with pytest.raises(ValueError, match="chains are restarts of one model and guide"):
+    with pytest.raises(ValueError, match="chains must be restarts of one model and guide"):
         pyrodrop.to_arviz(mixed, small.waves(), num_samples=10)
 
 
@@ -267,7 +267,7 @@ def test_arvizs_own_functions_take_the_tree(small: Any, chains: int) -> None:
 def test_what_has_no_tree_is_said(small: Any) -> None:
     with pytest.raises(TypeError, match=r"a Fit, of Replicates.*Gaussian process.*got a str"):
         pyrodrop.to_arviz("fit", small.waves())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"models of pyrodrop.models"):
+    with pytest.raises(TypeError, match=r"must be one of pyrodrop.models"):
         pyrodrop.to_arviz(pyrodrop.Fit(lambda x: x, lambda x: {}, None, torch.zeros(1, 3), {}), small.waves())
-    with pytest.raises(ValueError, match="num_samples is the number of draws"):
+    with pytest.raises(ValueError, match="num_samples, the number of draws, must be at least 1"):
         pyrodrop.to_arviz(small.fitted(small.dropout, steps=2), small.waves(), num_samples=0)

@@ -144,7 +144,7 @@ def test_the_points_of_a_test_set_have_the_form_of_the_training_data() -> None:
 
 def test_a_graph_has_no_folds() -> None:
     fit, train = made("graph")
-    with pytest.raises(ValueError, match="folds are rows that are left out.*as in a graph"):
+    with pytest.raises(ValueError, match="kfold leaves out rows of the data.*as in a graph"):
         kfold(fit.model, fit.guide, train, 3, steps=1)
 
 

@@ -16,7 +16,7 @@ from pyrodrop.divergences import log_uniform_kl as module
 
 
 def test_every_checked_pair_is_within_four_standard_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    torch_rows, columns = kl_table.posteriors(), kl_table.prior_laws()
+    torch_rows, columns = kl_table.posteriors(), kl_table.prior_examples()
     checked = 0
     for q in torch_rows.values():
         for name, p in columns.items():
