@@ -11,10 +11,11 @@ from rich.table import Table
 from pyrodrop.analysis.networks.case import Cell
 from pyrodrop.analysis.networks.contract import Result
 from pyrodrop.analysis.networks.posteriors import POSTERIORS
+from pyrodrop.reparam import STRATEGIES
 
 MARKS = {"right": "+", "fallback": "p", "other": "~", "refused": "-", "wrong": "X"}
 _RANK = ("right", "fallback", "other", "refused", "wrong")
-COLUMNS = ("predict", "shared", "per_example", "local", "flipout")
+COLUMNS = ("predict", *STRATEGIES)
 Found = Mapping[str, Mapping[Cell, Result]]  # by network
 
 

@@ -265,7 +265,7 @@ def test_arvizs_own_functions_take_the_tree(small: Any, chains: int) -> None:
 
 
 def test_what_has_no_tree_is_said(small: Any) -> None:
-    with pytest.raises(TypeError, match=r"a Fit, of Replicates.*Gaussian process.*got a str"):
+    with pytest.raises(TypeError, match=r"fit must be a Fit, Replicates .* or a Gaussian process.*got a str"):
         pyrodrop.to_arviz("fit", small.waves())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"must be one of pyrodrop.models"):
         pyrodrop.to_arviz(pyrodrop.Fit(lambda x: x, lambda x: {}, None, torch.zeros(1, 3), {}), small.waves())

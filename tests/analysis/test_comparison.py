@@ -154,7 +154,9 @@ def test_a_loaded_fit_knows_its_data_by_their_fingerprint(small: Any, tmp_path: 
     again = pyrodrop.compare({"loaded": loaded}, by="elbo", train=(data.x, data.y))
     assert again.rows["loaded"]["elbo"] == pytest.approx(want)
     for train in (None, other):
-        with pytest.raises(ValueError, match=r"(?s)which a loaded fit does not store.*compare\(train=...\): 'loaded'"):
+        with pytest.raises(
+            ValueError, match=r"(?s)which a loaded fit does not store.*compare\(train=...\), for 'loaded'"
+        ):
             pyrodrop.compare({"loaded": loaded}, by="elbo", train=train)
 
 
@@ -201,7 +203,7 @@ def test_by_loo_for_those_that_have_one(small: Any) -> None:
     assert abs(table.rows["good"]["elpd"] - float(exact.sum())) < 0.15
     assert table.rows["good"]["weight"] + table.rows["wide"]["weight"] == pytest.approx(1)
     assert table.rows["narrow"]["elpd"] is None
-    assert any(note.startswith("no LOO of narrow: k-hat is") for note in table.notes)
+    assert any(note.startswith("no LOO of narrow: the largest k-hat is") for note in table.notes)
     assert any(note.startswith("no LOO of dropout: log p - log q does not exist") for note in table.notes)
 
 
@@ -215,7 +217,6 @@ def test_kfold_is_the_fits_without_each_fold(small: Any) -> None:
     )
     settings = {"steps": 400, "lr": 2e-2, "progress": False}
     found = kfold(model, guides.MeanField(model), data, 5, num_samples=2000, **settings)
-    assert found.folds.bincount(minlength=5)[:5].tolist() == [6] * 5 if bool((found.folds >= 0).all()) else True
     assert int((found.folds < 0).sum()) == 1
     assert all(int((found.folds == f).sum()) == 6 for f in range(5))
     want = 0.0

@@ -35,7 +35,9 @@ def test_half_the_variance_is_flagged_where_plain_loo_is_wrong(small: Any) -> No
     fit, exact = small.conjugate(0.5)
     off = plain(fit) - float(exact.sum())
     assert 1.5 < off < 3.5
-    with pytest.raises(UnreliableLoo, match=r"the largest k-hat is 0\.\d+, .* observations have one above 0.7 .*force=True"):
+    with pytest.raises(
+        UnreliableLoo, match=r"the largest k-hat is 0\.\d+, .* observations have one above 0.7 .*force=True"
+    ):
         loo(fit, num_samples=4000)
     forced = loo(fit, num_samples=4000, force=True)
     assert forced.k_hat > 0.7

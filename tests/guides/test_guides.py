@@ -20,6 +20,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.divergences import NoDivergence
 from pyrodrop.elbo import elbo_terms
+from pyrodrop.reparam import STRATEGIES
 
 
 def _quiet(make: Callable[[], priors.Prior]) -> priors.Prior:
@@ -275,7 +276,7 @@ def test_a_guide_needs_a_model_that_knows_its_weights() -> None:
         guides.MeanField(small_model(), init_scale=0.0)
 
 
-@pytest.mark.parametrize("estimator", ["shared", "local", "per_example", "flipout"])
+@pytest.mark.parametrize("estimator", STRATEGIES)
 @pytest.mark.parametrize("name", GUIDES)
 def test_a_replayed_trace_is_pyro_step_by_step(name: str, estimator: str) -> None:
     """100 steps from one seed, for `shared` and `local`; the others' traces are checked against Pyro where they are made."""

@@ -22,7 +22,7 @@ from pyrodrop.distributions import ConstantLeftOut, InputUnits, NoiseForm, Weigh
 from pyrodrop.divergences import Convention, convention, divergence, pair
 from pyrodrop.guides import RateKind
 from pyrodrop.modules import ParameterTree
-from pyrodrop.reparam import LocalReparam
+from pyrodrop.reparam import STRATEGIES, LocalReparam
 from pyrodrop.reparam.lazy import LazyLaw, LazyWeight
 
 X, Y = torch.randn(20, 3, generator=torch.Generator().manual_seed(1)), torch.linspace(-1, 1, 20)[:, None]
@@ -141,7 +141,6 @@ class LaplaceGuide(ScaleGuide):
     kind = LaplaceWeights
 
 
-ESTIMATORS = ("shared", "per_example", "local", "flipout")
 REFUSED = {
     (UniformGuide, "flipout"): "flipout needs deviations.*got UniformScales",
     (LaplaceGuide, "flipout"): "flipout needs deviations.*got LaplaceWeights",
@@ -159,7 +158,7 @@ def fitted(make: Any, model: models.NetworkModel | None = None, **settings: Any)
     return pyrodrop.fit(model, make(model), (X, Y), **{"steps": 60, "lr": 0.02, "progress": False} | settings)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", STRATEGIES)
 @pytest.mark.parametrize("make", [UniformGuide, ScaleGuide, LaplaceGuide])
 def test_a_new_posterior_trains_or_is_refused_by_name(make: Any, estimator: str) -> None:
     """The loss falls, rates learn, and the ELBO has the value that the guide's own KL divergence implies."""

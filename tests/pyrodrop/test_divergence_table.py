@@ -90,7 +90,7 @@ def test_ard_by_weight_is_half_log1p_of_one_over_alpha() -> None:
     want = 0.5 * torch.log1p(torch.exp(-log_alpha)).sum()
     kl = kl_divergence(MultiplicativeNormal(m, log_alpha), p)
     assert abs(float(kl.detach() - want)) < 1e-12
-    assert kl.requires_grad is False or torch.equal(torch.autograd.grad(kl, m)[0], torch.zeros(3, 4))
+    assert not kl.requires_grad
     normal = dist.Normal(m.detach(), torch.exp(log_alpha / 2) * m.detach().abs()).to_event(2)
     assert abs(float(kl_divergence(normal, p) - want)) < 1e-12
 

@@ -56,9 +56,7 @@ def test_reparameterised_in_the_guide_alone_is_refused(linear: Linear) -> None:
     model, guide = linear
     half = poutine.reparam(guide, config={"weight": LocalReparam()})
     for objective in (Trace_ELBO(), TraceMeanField_ELBO()):
-        with pytest.raises(
-            ValueError, match="reparameterised in the guide and not in the model|wrap model and guide both"
-        ):
+        with pytest.raises(ValueError, match="if the second use is the prior's, wrap both model and guide"):
             objective.loss(model, half, X, Y)
 
 
