@@ -38,6 +38,15 @@ class BernoulliDropout(Guide):
     Raises:
         ValueError: a rate outside [0, 1), theta negative, a name pattern that fits no weight, or a rate other than 0 for a
             matrix that is no layer's weight (a class token, a scale of shape [C, 1, 1], a parameter of one's own module).
+
+    Example:
+        >>> from pyrodrop import guides, likelihoods, models, priors
+        >>> model = models.MLP([4, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+        >>> guide = guides.BernoulliDropout(model, drop_rate=0.1, mask_input=False)
+        >>> guide.rates()
+        {'layers.1.weight': 0.1}
+        >>> guide.draw(100)["layers.1.weight"].shape
+        torch.Size([100, 1, 8])
     """
 
     rate_kind = DROP_RATE

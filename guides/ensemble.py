@@ -31,6 +31,15 @@ class Ensemble(LocalModule):
     Raises:
         TypeError: the model has no ``reset_parameters()``, or `guide` makes no `Guide`.
         ValueError: a module of its network has parameters and no ``reset_parameters()``.
+
+    Example:
+        >>> from pyrodrop import guides, likelihoods, models, priors
+        >>> model = models.MLP([4, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+        >>> guide = guides.Ensemble(model, guides.Point, members=5)
+        >>> guide.describe()
+        'Ensemble(5 x Point)'
+        >>> guide.draw(10)["layers.0.weight"].unique(dim=0).shape
+        torch.Size([5, 8, 4])
     """
 
     def __init__(self, model: HasWeights, guide: Callable[[HasWeights], Guide], members: int = 5) -> None:

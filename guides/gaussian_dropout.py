@@ -40,6 +40,13 @@ class GaussianDropout(Guide):
 
     Raises:
         ValueError: neither or both given, or out of range; type A on a matrix that is no layer's weight, which has no units.
+
+    Example:
+        >>> from pyrodrop import guides, likelihoods, models, priors
+        >>> model = models.MLP([4, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+        >>> guide = guides.GaussianDropout(model, kind="B", drop_rate=0.2)
+        >>> guide.rates()
+        {'layers.0.weight': 0.25, 'layers.1.weight': 0.25}
     """
 
     rate_kind = dataclasses.replace(ALPHA, learned=False)

@@ -28,6 +28,16 @@ class MeanField(Guide):
 
     Raises:
         ValueError: init_scale not positive and finite.
+
+    Example:
+        >>> from pyrodrop import guides, likelihoods, models, priors
+        >>> model = models.MLP([4, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+        >>> guide = guides.MeanField(model, init_scale=0.05)
+        >>> weight = guide.posterior("layers.0.weight")
+        >>> weight.event_shape
+        torch.Size([8, 4])
+        >>> weight.stddev.mean()
+        tensor(0.0500, grad_fn=<MeanBackward0>)
     """
 
     def __init__(self, model: HasWeights, init_scale: float = 0.01) -> None:

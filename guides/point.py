@@ -27,6 +27,15 @@ class Point(Guide):
 
     Args:
         model: the model whose weights to estimate; they start at its layers' own initialisation.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import guides, likelihoods, models, priors
+        >>> model = models.MLP([4, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+        >>> dropout = guides.BernoulliDropout(model, drop_rate=0.5)
+        >>> point = guides.Point.average(model, dropout)
+        >>> torch.equal(point.mean()["layers.0.weight"], 0.5 * dropout.loc["layers.0.weight"])
+        True
     """
 
     def __init__(self, model: HasWeights) -> None:

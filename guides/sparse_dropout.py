@@ -27,6 +27,17 @@ class SparseDropout(Guide):
         log_variance: ln v that training starts from.
         cut: drop the mean of weights of ln alpha from here on while training, see `distributions.CutNormal`; None does not.
         log_alpha_range: what ln alpha is clamped to; the class's own if None.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import guides, likelihoods, models, priors
+        >>> _ = torch.manual_seed(0)
+        >>> model = models.MLP([4, 8, 1], prior=priors.ARD("weight"), likelihood=likelihoods.Gaussian())
+        >>> guide = guides.SparseDropout(model)
+        >>> with torch.no_grad():
+        ...     guide.log_variance["layers.0.weight"][:, :2] = 5.0  # the noise of two inputs, as if trained
+        >>> guide.sparsity()
+        {'layers.0.weight': 0.5, 'layers.1.weight': 0.0}
     """
 
     log_alpha_range = (-8.0, 8.0)

@@ -37,6 +37,13 @@ class VariationalDropout(Guide):
         kl_scale: factor of the divergence in training; 1/3 with type A is A2. What is trained is then no bound on the
             evidence: `Fit.elbo` has the whole divergence, `Fit.objective` the scaled one.
         drop_rate: where training starts, alpha = drop_rate / (1 - drop_rate), below max_alpha.
+
+    Example:
+        >>> from pyrodrop import guides, likelihoods, models, priors
+        >>> model = models.MLP([4, 8, 1], prior=priors.ARD("weight"), likelihood=likelihoods.Gaussian())
+        >>> guide = guides.VariationalDropout(model, kind="B", rates="input", drop_rate=0.2)
+        >>> guide.rates()["layers.0.weight"]
+        tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
 
     def __init__(

@@ -31,7 +31,22 @@ def compress(
     batch_size: int = 1000,
     x: Inputs | None = None,
 ) -> nn.Module:
-    """The network of the weights that stay, as a plain module on the CPU; see `Fit.compress`."""
+    """The network of the weights that stay, as a plain module on the CPU; see `Fit.compress`.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import compression, guides, likelihoods, models, priors
+        >>> _ = torch.manual_seed(0)
+        >>> model = models.MLP([4, 8, 1], prior=priors.ARD("weight"), likelihood=likelihoods.Gaussian())
+        >>> guide = guides.SparseDropout(model)
+        >>> with torch.no_grad():
+        ...     guide.log_variance["layers.0.weight"][2:] = 5.0  # the noise of six hidden units, as if trained
+        >>> network = compression.compress(model, guide, layout="dense")
+        >>> [tuple(parameter.shape) for parameter in network.parameters()]
+        [(2, 4), (2,), (1, 2), (1,)]
+        >>> network(torch.zeros(5, 4)).shape
+        torch.Size([5, 1])
+    """
     weights = {name: w.detach().cpu() for name, w in kept_weights(guide, threshold).items()}
     if structured:
         return network_of(_small(model, weights, layout, batch_size, x))

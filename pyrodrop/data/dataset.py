@@ -30,6 +30,15 @@ class Dataset:
         TypeError: x or y is not a tensor or an array of numbers, nor x a tuple or mapping of such.
         ValueError: the tensors of x and y differ in length, are empty, or hold NaN or infinite values; `inputs` for an x
             that cannot be standardised.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import data
+        >>> train = data.Dataset(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 20.0, 30.0])).standardized()
+        >>> train.x.shape, len(train)
+        (torch.Size([3, 1]), 3)
+        >>> train.targets.loc, train.rows(slice(2)).y
+        (tensor(20.), tensor([10., 20.]))
     """
 
     def __init__(

@@ -15,7 +15,17 @@ from pyrodrop.scaling import Standardize
 
 
 class Categorical(Likelihood):
-    """Class labels, whole numbers from 0; the network's outputs are logits."""
+    """Class labels, whole numbers from 0; the network's outputs are logits.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import likelihoods
+        >>> from pyrodrop.scaling import Standardize
+        >>> likelihood = likelihoods.Categorical()
+        >>> likelihood(torch.tensor([[0.0, 0.0], [0.0, 2.0]]), Standardize()).probs
+        tensor([[0.5000, 0.5000],
+                [0.1192, 0.8808]])
+    """
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
         return dist.Categorical(logits=output)

@@ -30,6 +30,15 @@ class Gaussian(Likelihood):
 
     Raises:
         ValueError: precision not positive and finite.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import likelihoods
+        >>> from pyrodrop.scaling import Standardize
+        >>> likelihood = likelihoods.Gaussian(precision=4.0)
+        >>> y = likelihood(torch.zeros(3, 1), Standardize(loc=10.0, scale=2.0))
+        >>> y.mean.squeeze(), y.stddev.squeeze()
+        (tensor([10., 10., 10.]), tensor([0.5000, 0.5000, 0.5000]))
     """
 
     def __init__(self, precision: float = 1.0, *, learned: bool = False) -> None:

@@ -38,7 +38,16 @@ def brier(predicted: Predicted, y: Tensor) -> float:
 
 
 def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
-    """The scores of one prediction in plain numbers; the mutual information only where there are draws to tell it."""
+    """The scores of one prediction in plain numbers; the mutual information only where there are draws to tell it.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import metrics
+        >>> probabilities = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+        >>> scores = metrics.classification_scores(probabilities, torch.tensor([0, 1, 1]))
+        >>> {name: round(scores[name], 3) for name in ("accuracy", "brier", "log_density")}
+        {'accuracy': 0.667, 'brier': 0.273, 'log_density': -0.415}
+    """
     p = class_probabilities(predicted)
     confidence, choice = p.max(-1)
     scores = {

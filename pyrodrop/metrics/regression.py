@@ -108,6 +108,16 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
 
     Raises:
         TypeError: y is no real number: its distribution has no cumulative distribution function, mean or variance.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> import torch
+        >>> from pyrodrop import Prediction, metrics
+        >>> f = torch.tensor([[[0.0], [1.0]], [[0.2], [1.2]]])  # two draws at two points, [S, N, D]
+        >>> prediction = Prediction(f, dist.Normal(f, 0.5).to_event(1))
+        >>> scores = metrics.regression_scores(prediction, torch.tensor([[0.1], [1.6]]))
+        >>> {name: round(scores[name], 3) for name in ("rmse", "log_density", "sharpness")}
+        {'rmse': 0.354, 'log_density': -0.486, 'sharpness': 0.51}
     """
     y = check_finite("y", aligned(y, prediction.law))
     transformed = pit(prediction, y)

@@ -31,6 +31,14 @@ class ARD(Prior):
             weight's units are, and a weight that belongs to no unit is refused for the groups ``input`` and ``output``.
         hyperprior: law of a variance, over positive numbers, such as ``dist.InverseGamma(1.0, 0.1)`` or
             ``dist.HalfCauchy(0.1)``; without one the variances are those the posterior makes most of.
+
+    Example:
+        >>> import pyro.distributions as dist
+        >>> from pyrodrop import priors
+        >>> priors.ARD("input").describe()
+        'ARD(group=input)'
+        >>> priors.ARD("layer", dist.InverseGamma(1.0, 0.1)).describe()
+        'ARD(group=layer, InverseGamma)'
     """
 
     def __init__(self, group: Group = "weight", hyperprior: TorchDistribution | None = None) -> None:

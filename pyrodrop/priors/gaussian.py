@@ -31,6 +31,16 @@ class Gaussian(Prior):
 
     Raises:
         ValueError: both given, or not positive and finite.
+
+    Example:
+        >>> from pyrodrop import priors
+        >>> prior = priors.Gaussian(length_scale=2.0)
+        >>> prior.scale
+        0.5
+        >>> prior.expand(8, 4).event_shape
+        torch.Size([8, 4])
+        >>> round(prior.weight_decay(drop_rate=0.1, num_data=1000, precision=10.0), 6)
+        0.00018
     """
 
     def __init__(self, scale: float | None = None, *, length_scale: float | None = None) -> None:

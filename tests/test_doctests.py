@@ -1,0 +1,40 @@
+"""The examples in the docstrings of the callables that users call most, run as doctests."""
+
+from __future__ import annotations
+
+import doctest
+import functools
+import inspect
+
+import pytest
+
+import pyrodrop
+
+EXAMPLES = [
+    "pyrodrop.compression.compress",
+    "pyrodrop.data.Dataset",
+    "pyrodrop.guides.BernoulliDropout",
+    "pyrodrop.guides.Ensemble",
+    "pyrodrop.guides.GaussianDropout",
+    "pyrodrop.guides.MeanField",
+    "pyrodrop.guides.Point",
+    "pyrodrop.guides.SparseDropout",
+    "pyrodrop.guides.VariationalDropout",
+    "pyrodrop.likelihoods.Categorical",
+    "pyrodrop.likelihoods.Gaussian",
+    "pyrodrop.metrics.classification_scores",
+    "pyrodrop.metrics.regression_scores",
+    "pyrodrop.priors.ARD",
+    "pyrodrop.priors.Gaussian",
+]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_gives_what_it_shows(name: str) -> None:
+    part = functools.reduce(getattr, name.split(".")[1:], pyrodrop)
+    text = inspect.cleandoc(part.__doc__ or "")
+    example = doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, name, name, 0)
+    assert example.examples, f"the docstring of {name} has no example"
+    report: list[str] = []
+    failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=report.append)
+    assert not failed, "".join(report)
