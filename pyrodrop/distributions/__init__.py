@@ -1,4 +1,4 @@
-"""Distributions of the dropout posteriors and their priors, usable on their own in any Pyro program."""
+"""The distributions behind the dropout posteriors and their priors. They can be used on their own in any Pyro program."""
 
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture
 from pyrodrop.distributions.correlated_normal import CorrelatedNormal

@@ -1,16 +1,16 @@
-"""The Bernoulli mixture: dropout's distribution over a whole weight.
+"""The Bernoulli mixture: the distribution over a weight tensor that dropout induces.
 
     W = M diag(z) + theta E,   z_k ~ Bernoulli(1 - drop_rate),   E_ij ~ N(0, 1)
 
-    M  loc    [out, in, *kernel], or as `units` says; [in] for a vector, each element then a unit of its own
-    z  mask   [in], one per input unit: whole units vanish together
+    M  loc    [out, in, *kernel], or the layout given by `units`; [in] for a vector, where each element is its own unit
+    z  mask   [in], one entry per input unit, so all weights of a unit are dropped together
 
 As a density, with column w_k of K = out * prod(kernel) entries and p = 1 - drop_rate,
 
     q(w_k) = p N(w_k; m_k, theta^2 I) + (1 - p) N(w_k; 0, theta^2 I)
 
-Gal & Ghahramani (2016), Dropout as a Bayesian Approximation: Appendix, section 3. theta = 0 is MC dropout: no density
-but atoms, m_k with probability p and 0 with probability 1 - p.
+Gal & Ghahramani (2016), Dropout as a Bayesian Approximation: Appendix (arXiv:1506.02157), section 3. theta = 0 is MC
+dropout: the distribution then has no density but two atoms per unit, m_k with probability p and 0 with probability 1 - p.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ class BernoulliMixture(WeightDistribution):
         loc: the means M, shape ``batch_shape + event_shape``.
         drop_rate: probability of dropping, in [0, 1): a number, or a tensor that broadcasts to
             ``batch_shape + noise_shape``.
-        theta: standard deviation of both components, at least 0. Zero is the limit, which has atoms.
-        event_dim: how many trailing dimensions of `loc` are one weight; all of them if None.
-        per: whether a mask's entry drops an ``input`` unit or a single ``weight`` (DropConnect).
-        units: where the weight's input units are, ``[out, in, ...]`` by default.
+        theta: standard deviation of both components, at least 0. At 0 the components are atoms.
+        event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
+        per: whether each mask entry drops an ``input`` unit or a single ``weight`` (DropConnect).
+        units: which axis of the weight indexes input units; ``[out, in, ...]`` by default.
 
-    A draw keeps its mask, which `log_prob` reads: comparing the draw with zero would misread a unit whose column is 0.
+    A sample stores its mask in the attribute ``mask``, and `log_prob` reads it from there: the mask cannot be recovered from
+    the sample for a unit whose column of `loc` is 0.
 
     Raises:
-        ValueError: drop_rate outside [0, 1), theta negative, or a loc without dimensions.
+        ValueError: `drop_rate` is outside [0, 1), `theta` is negative or not finite, or `loc` has no dimensions.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class BernoulliMixture(WeightDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """p M: the weight scaling of standard dropout at test time."""
+        """E[W] = p M, the scaled weights that standard dropout uses at test time."""
         return self.over_units(self.keep_rate) * self.loc
 
     @property
@@ -106,8 +107,9 @@ class BernoulliMixture(WeightDistribution):
         shape = torch.Size(sample_shape) + self.batch_shape
         if isinstance(self.drop_rate, Tensor) and self.drop_rate.requires_grad:
             raise ValueError(
-                "drop_rate is a constant of BernoulliMixture: a draw of its mask has no gradient with respect to it; "
-                "got a tensor that requires a gradient. A learned rate needs a relaxed mask."
+                "drop_rate of a BernoulliMixture must not require a gradient, since samples of the mask are not "
+                "differentiable with respect to it; got a tensor that requires a gradient. To learn the rate, use a "
+                "relaxed mask: RelaxedBernoulliMixture"
             )
         if never_drops(self.drop_rate):
             mask = self.loc.new_ones(shape + self.noise_shape)
@@ -121,8 +123,11 @@ class BernoulliMixture(WeightDistribution):
         return value
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density for theta > 0. For theta = 0 the log probability of the atom that `value` is: its mask's, where
-        it carries one, and otherwise that of the columns as they are, minus infinity where one is no atom."""
+        """Log density of `value` if theta > 0, and its log probability if theta = 0.
+
+        For theta = 0, the log probability is that of the mask if `value` has an attribute ``mask``. Otherwise each column of
+        `value` is compared with the two atoms, and the result is minus infinity if a column equals neither.
+        """
         keep, drop = self.keep_rate.log(), torch.log1p(-self.keep_rate)
         if self.theta > 0:
             scale = 2 * self.theta**2
@@ -140,12 +145,12 @@ class BernoulliMixture(WeightDistribution):
 
 
 def never_drops(drop_rate: float | Tensor) -> bool:
-    """Whether the rate is the number 0, so that no mask needs to be drawn."""
+    """Whether the rate is the Python number 0, so that no mask has to be sampled."""
     return not isinstance(drop_rate, Tensor) and drop_rate == 0
 
 
 def check_drop_rate(drop_rate: float | Tensor, where: str = "") -> None:
-    """Raise a ValueError unless the rate, or every rate of a tensor, lies in [0, 1)."""
+    """Raise a ValueError unless the rate, or every element of a tensor of rates, lies in [0, 1)."""
     rates = torch.as_tensor(drop_rate)
     if not bool(((rates >= 0) & (rates < 1)).all()):
         got = drop_rate if rates.dim() == 0 else f"rates from {rates.min():g} to {rates.max():g}"
@@ -156,7 +161,7 @@ def check_drop_rate(drop_rate: float | Tensor, where: str = "") -> None:
 
 
 def check_theta(theta: float) -> float:
-    """The mixture's standard deviation, or a ValueError."""
+    """Return theta as a float; raise a ValueError unless it is finite and at least 0."""
     if not (math.isfinite(theta) and theta >= 0):
         raise ValueError(
             f"theta is the standard deviation of the mixture's components and must be finite and at least 0; got {theta}"

@@ -1,10 +1,11 @@
 """Gaussian dropout with correlated noise, type A.
 
-    W = M diag(s),   s_k ~ N(1, alpha_k)                 M [out, in] or as `units` says, s [in]
+    W = M diag(s),   s_k ~ N(1, alpha_k)                 M [out, in] or the layout given by `units`, s [in]
 
-One scale per input unit and draw: the weights that leave a unit move together, Cov(w_jk, w_lk) = alpha_k m_jk m_lk. The
-marginals are those of type B, but the law lives on a line per unit and has no density over weights, so its divergence
-from the log-uniform prior is that of the scales. Kingma, Salimans & Welling (2015), section 3.2 and appendix B.
+Each sample has one scale per input unit, so all weights of a unit are scaled together: Cov(w_jk, w_lk) = alpha_k m_jk m_lk.
+The marginals equal those of type B. Each unit's weights lie on a line, so the distribution has no density over weights;
+its KL divergence from the log-uniform prior is that of the scales. Kingma, Salimans & Welling (2015), arXiv:1506.02557,
+section 3.2 and appendix B.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from pyrodrop.distributions.weight import ConstantLeftOut, Size, WeightDistribut
 
 
 class CorrelatedNormal(WeightDistribution):
-    """A Gaussian scale for every input unit.
+    """Weights whose columns are multiplied by one Gaussian scale per input unit.
 
     Args:
         loc: the means M, shape ``batch_shape + event_shape``.
-        log_alpha: log variance of the scales, broadcast to ``[in]``.
-        event_dim: how many trailing dimensions of `loc` are one weight; all of them if None.
-        units: where the weight's input units are, ``[out, in, ...]`` by default.
+        log_alpha: log variance of the scales, a number or a tensor that broadcasts to ``[in]``.
+        event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
+        units: which axis of the weight indexes input units; ``[out, in, ...]`` by default.
+
+    Raises:
+        ValueError: `loc` has no dimensions, or its shape has no such units.
     """
 
     def __init__(
@@ -73,6 +77,6 @@ class CorrelatedNormal(WeightDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         raise NotImplementedError(
-            "type A has no density over weights, it lives on a line per input unit: train it under priors.LogUniform, by "
-            "pyrodrop.fit or Pyro's TraceMeanField_ELBO, or use type B"
+            "type A has no density over weights: the weights of an input unit lie on a line. Use priors.LogUniform and "
+            "train with pyrodrop.fit or Pyro's TraceMeanField_ELBO, or use type B"
         )

@@ -1,13 +1,15 @@
-"""Gaussians whose means are dropped where noise drowns them.
+"""Gaussians whose means are set to 0 where the noise dominates.
 
     w_ij ~ N(m_ij [ln alpha_ij < threshold], alpha_ij m_ij^2)
 
-A weight above the threshold keeps its noise and loses its mean: what a network trains with is then, but for that noise, what
-is left after the cut, and m_ij gets no gradient but the divergence's, which pulls it to 0: a cut weight seldom returns. In
-the released code of Molchanov, Ashukha & Vetrov (2017) this is ``train_clip``.
+A weight whose ln alpha is at or above the threshold keeps its noise and loses its mean, so training uses the network that
+remains after pruning, plus that noise. The mean m_ij of such a weight then gets a gradient only from the KL divergence,
+which pulls it towards 0, so a cut weight seldom returns. In the released code of Molchanov, Ashukha & Vetrov (2017),
+arXiv:1701.05369, this is the option ``train_clip``.
 
-As in theirs, the divergence from the log-uniform prior and under ARD by weight is counted as if nothing were cut: an upper
-bound of this law's own, which is 0 above the threshold, and too much by at most .025 a weight at threshold 3.
+As in that code, the KL divergences from the log-uniform prior and from ARD with a variance per weight are computed as if
+no weight were cut. This is an upper bound on the KL divergence of this distribution, whose term for a cut weight is 0; the
+excess is at most .025 nats per weight at threshold 3.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ from pyrodrop.distributions.weight import Size
 
 
 class CutNormal(MultiplicativeNormal):
-    """Independent Gaussians, of mean 0 where ln alpha is at or above a threshold.
+    """Independent Gaussians with mean 0 where ln alpha is at or above a threshold.
 
     Args:
-        loc, log_alpha, event_dim: as of `MultiplicativeNormal`.
-        threshold: bound of ln alpha.
+        loc, log_alpha, event_dim: see `MultiplicativeNormal`.
+        threshold: weights with ln alpha at or above it have mean 0.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
-"""Log-uniform priors: uniform in the logarithm of a weight's size.
+"""Log-uniform priors: the logarithm of the absolute value of a weight is uniform.
 
     LogUniform            p(w) = 1 / |w|                                         improper
     TruncatedLogUniform   p(w) = 1 / (2 (high - low) |w|),   low <= ln |w| <= high
 
-Kingma, Salimans & Welling (2015), section 3. Improper means that the density has no integral: posteriors under it need not
-exist, and its ELBO is no bound on anything (Hron, Matthews & Ghahramani 2018, Variational Bayesian dropout: pitfalls and
-fixes).
+Kingma, Salimans & Welling (2015), arXiv:1506.02557, section 3. Improper means that the density does not integrate to a
+finite number: the posterior may not exist, and the ELBO is not a bound on the evidence (Hron, Matthews & Ghahramani 2018,
+Variational Bayesian dropout: pitfalls and fixes, arXiv:1807.01969).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ class LogUniform(TorchDistribution):
     """The improper prior ``p(log |w|) = const``, elementwise.
 
     Args:
-        shape: batch shape; ``to_event`` makes a weight of it.
-        kl: which form of the divergence from a Gaussian to use, see `pyrodrop.log_uniform_kl`.
+        shape: batch shape; apply ``to_event`` for the distribution of one weight tensor.
+        kl: form of the KL divergence from a Gaussian, a key of `pyrodrop.divergences.FORMS`: ``exact``, ``molchanov`` or
+            ``kingma``.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
@@ -44,23 +45,29 @@ class LogUniform(TorchDistribution):
 
     def sample(self, sample_shape: Size = ()) -> Tensor:
         raise ValueError(
-            "the log-uniform prior is improper and has no draws; TruncatedLogUniform(low, high) has, or a proper prior"
+            "the log-uniform prior is improper and cannot be sampled; use TruncatedLogUniform(low, high) or another "
+            "proper prior"
         )
 
 
 class TruncatedLogUniform(TorchDistribution):
-    """Log-uniform between two sizes, either sign: the proper one.
+    """The proper prior ``p(log |w|) = 1 / (high - low)`` on [low, high], with a random sign, elementwise.
 
     Args:
         low, high: bounds of ln |w|, with low < high.
         shape: batch shape.
+
+    Raises:
+        ValueError: the bounds are not finite, or `low` is not below `high`.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
 
     def __init__(self, low: float, high: float, shape: Size = (), validate_args: bool | None = None) -> None:
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ValueError(f"low and high bound the log of a weight's size, low < high; got {low} and {high}")
+            raise ValueError(
+                f"low and high are bounds of ln |w| and must be finite with low < high; got {low} and {high}"
+            )
         self.low, self.high = low, high
         super().__init__(torch.Size(shape), validate_args=validate_args)
 

@@ -1,8 +1,8 @@
-"""A Gaussian over a whole weight with a low-rank covariance.
+"""A Gaussian over a weight tensor with a low-rank plus diagonal covariance.
 
     vec(W) ~ N(vec(M), F F^T + diag(v))         F [weights, rank], v [weights]
 
-Ong, Nott & Smith (2018), Gaussian Variational Approximation with a Factor Covariance Structure.
+Ong, Nott & Smith (2018), Gaussian Variational Approximation with a Factor Covariance Structure, arXiv:1701.03208.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pyrodrop.distributions.weight import Size, WeightDistribution
 
 
 class LowRankNormal(WeightDistribution):
-    """A factor Gaussian with the shape of a weight.
+    """A low-rank multivariate normal distribution whose event has the shape of a weight.
 
     Args:
         loc: the means M, shape ``batch_shape + event_shape``.
-        factor: F, ``[weights, rank]``.
+        factor: F, ``[weights, rank]``, where `weights` is the number of elements of one weight tensor.
         diagonal: v, ``[weights]``, positive.
-        event_dim: how many trailing dimensions of `loc` are one weight; all of them if None.
+        event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
     w_ij = m_ij (1 + sqrt(alpha_ij) e_ij),   e_ij ~ N(0, 1),   so   w_ij ~ N(m_ij, alpha_ij m_ij^2)
 
-alpha is one number, or per input unit ``[in]`` laid out by the caller, or per weight. Kingma, Salimans & Welling (2015),
-Variational Dropout and the Local Reparameterization Trick, section 3.1.
+alpha is one number, one per input unit (the caller reshapes it to broadcast against the weight), or one per weight. Kingma,
+Salimans & Welling (2015), Variational Dropout and the Local Reparameterization Trick, arXiv:1506.02557, section 3.1.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class MultiplicativeNormal(WeightDistribution):
 
     Args:
         loc: the means M, shape ``batch_shape + event_shape``.
-        log_alpha: log of variance over squared mean, broadcast to `loc`.
-        event_dim: how many trailing dimensions of `loc` are one weight; all of them if None.
+        log_alpha: log of the variance divided by the squared mean; a number or a tensor that broadcasts to `loc`.
+        event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class MultiplicativeNormal(WeightDistribution):
 
     @property
     def log_variance(self) -> Tensor:
-        """ln(alpha m^2), kept finite where a mean is 0."""
+        """ln(alpha m^2), ``batch_shape + event_shape``; finite also where a mean is 0."""
         return (self.log_alpha + torch.log(self.loc**2 + torch.finfo(self.loc.dtype).tiny)).expand(self.loc.shape)
 
     def entropy(self) -> Tensor:

@@ -1,9 +1,11 @@
-"""The Gaussian prior of automatic relevance determination at its best variances.
+"""The Gaussian prior of automatic relevance determination (ARD) at its optimal variances.
 
     w_ij ~ N(0, lambda_g^2),   lambda_g^2 = mean over group g of E_q[w^2]
 
-Not a distribution by itself: its variances are those that a posterior q makes most of, so only a divergence from it is
-defined. MacKay (1994); Titsias & Lazaro-Gredilla (2014), Doubly Stochastic Variational Bayes, section 3.1.
+The variances are those that minimise the KL divergence of a posterior q from this prior. They depend on q, so only that KL
+divergence is defined: `log_prob` and `sample` raise. MacKay (1994), Bayesian Non-linear Modelling for the Prediction
+Competition; Titsias & Lazaro-Gredilla (2014), Doubly Stochastic Variational Bayes for non-Conjugate Inference, section 3.1,
+https://proceedings.mlr.press/v32/titsias14.html.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ GROUPS: tuple[Group, ...] = ("weight", "input", "output", "layer")
 
 
 class PooledNormal(TorchDistribution):
-    """N(0, lambda_g^2) with the variances left to the posterior.
+    """N(0, lambda_g^2) with variances that are determined by the posterior.
 
     Args:
-        shape: the weight's shape.
-        group: which weights share a variance.
-        units: where the weight's input units are, ``[out, in, ...]`` by default.
+        shape: shape of the weight, the event shape.
+        group: which weights share a variance: each ``weight`` has its own, or it is shared per ``input`` unit, per
+            ``output`` unit or over the whole ``layer``.
+        batch_shape: batch shape.
+        units: which axis of the weight indexes input units; ``[out, in, ...]`` by default.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
@@ -51,7 +55,14 @@ class PooledNormal(TorchDistribution):
         return PooledNormal(self.event_shape, self.group, batch_shape, units=self.units)
 
     def pool(self, second_moment: Tensor) -> Tensor:
-        """The best variance of every weight's group, from E_q[w^2]: of the weight's shape, or broadcasting to it."""
+        """lambda_g^2 for the group of every weight.
+
+        Args:
+            second_moment: E_q[w^2], ``[..., *event_shape]``.
+
+        Returns:
+            The variances, in a shape that broadcasts to that of `second_moment`.
+        """
         if self.group == "layer":
             return second_moment.mean(list(range(-len(self.event_shape), 0)), keepdim=True)
         units = units_of(self.group, self.units, self.event_shape)
@@ -59,19 +70,20 @@ class PooledNormal(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         raise NotImplementedError(
-            "ARD without a hyperprior has no density of its own, its variances are the posterior's: train by pyrodrop.fit "
-            "or TraceMeanField_ELBO, or give it a hyperprior, as in priors.ARD(hyperprior=dist.InverseGamma(1.0, 0.1))"
+            "ARD without a hyperprior has no density, because its variances depend on the posterior: train with "
+            "pyrodrop.fit or TraceMeanField_ELBO, or set a hyperprior, such as "
+            "priors.ARD(hyperprior=dist.InverseGamma(1.0, 0.1))"
         )
 
     def sample(self, sample_shape: Size = ()) -> Tensor:
         raise ValueError(
-            "ARD without a hyperprior has no draws: its variances are the posterior's; give it a hyperprior, as in "
-            "priors.ARD(hyperprior=dist.InverseGamma(1.0, 0.1))"
+            "ARD without a hyperprior cannot be sampled, because its variances depend on the posterior; set a hyperprior, "
+            "such as priors.ARD(hyperprior=dist.InverseGamma(1.0, 0.1))"
         )
 
 
 def units_of(group: Group, units: InputUnits, shape: torch.Size) -> InputUnits | None:
-    """The units whose weights share a variance; None where every weight has its own, or all have one."""
+    """The units whose weights share a variance; None if every weight has its own variance or all share one."""
     if group not in ("input", "output") or not units.apply_to(shape):
         return None
     return units if group == "input" else units.outputs

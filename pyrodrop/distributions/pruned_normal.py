@@ -1,8 +1,8 @@
-"""Gaussians of which some are gone.
+"""Independent Gaussians, some of which are replaced by 0.
 
-    w_ij = m_ij (1 + sqrt(alpha_ij) e_ij)  where kept,   0 elsewhere
+    w_ij = m_ij (1 + sqrt(alpha_ij) e_ij)  if kept,   0 otherwise,   e_ij ~ N(0, 1)
 
-Noise is drawn for the weights that are kept alone: as many numbers as there are of them.
+Noise is sampled only for the weights that are kept.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pyrodrop.distributions.weight import Size
 
 
 class PrunedNormal(MultiplicativeNormal):
-    """Independent Gaussians and zeros. It has atoms: neither a density nor a divergence from any prior.
+    """Independent Gaussians and zeros. The zeros are atoms, so there is no density and no KL divergence from any prior.
 
     Args:
         loc: the means, shape ``batch_shape + event_shape``.
-        log_alpha: log of variance over squared mean, of one weight's shape.
-        keep: which are kept, of one weight's shape.
+        log_alpha: log of the variance divided by the squared mean, shape ``event_shape``.
+        keep: boolean mask of the weights that are kept, shape ``event_shape``.
     """
 
     def __init__(self, loc: Tensor, log_alpha: Tensor, keep: Tensor, *, validate_args: bool | None = None) -> None:

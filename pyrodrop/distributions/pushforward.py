@@ -2,7 +2,7 @@
 
     W = g(M, e),   e ~ noise(M)
 
-What every stochastic regulariser is (Psaros, Dropout as variational inference, section 3: w = g(theta, eps)).
+Every stochastic regulariser has this form (Psaros, Dropout as variational inference, section 3: w = g(theta, eps)).
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from pyrodrop.distributions.weight import ConstantLeftOut, Size, WeightDistribut
 
 
 class Pushforward(WeightDistribution):
-    """The law of ``g(loc, noise)``.
+    """The distribution of ``g(loc, noise)``.
 
     Args:
-        loc: the parameters M, of the weight's shape.
-        g: from M and a draw of noise to a weight; must broadcast over leading dimensions of the noise.
-        noise: from M to the law of the noise.
-        regularizer: from M to Reg(M), a number that stands in for the divergence.
-        density: from W and M to the log density of W, for a divergence by Monte Carlo.
+        loc: the parameters M, of the shape of the weight.
+        g: function of M and a sample of the noise that returns a weight; must broadcast over leading dimensions of the
+            noise.
+        noise: function of M that returns the distribution of the noise.
+        regularizer: function of M that returns Reg(M), a number that replaces the KL divergence.
+        density: function of W and M that returns the log density of W, for a Monte Carlo estimate of the KL divergence.
+        event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
+
+    Raises:
+        ValueError: on sampling, if `g` returns a tensor that does not have the shape of the weight.
     """
 
     def __init__(
@@ -43,7 +48,7 @@ class Pushforward(WeightDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """g at the mean of the noise: exact where g is affine in it."""
+        """g at the mean of the noise. This is the mean of the weight if g is affine in the noise."""
         return self.g(self.loc, self.noise(self.loc).mean)
 
     @property
@@ -70,5 +75,5 @@ class Pushforward(WeightDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self.density is None:
-            raise NotImplementedError("a weight g(loc, noise) has no density unless one is given")
+            raise NotImplementedError("the log density of a Pushforward is unknown: pass density=")
         return self.density(value, self.loc)

@@ -1,8 +1,9 @@
-"""The Bernoulli mixture at theta = 0 with a relaxed mask, through which a drop rate can be learned.
+"""The Bernoulli mixture at theta = 0 with a relaxed mask, so that the drop rate can be learned by gradient descent.
 
     W = M diag(z),   z_k = 1 - sigmoid((logit(drop_rate) + logit(u_k)) / temperature),   u_k ~ U(0, 1)
 
-Gal, Hron & Kendall (2017), Concrete Dropout, eq. 5. As temperature -> 0 the mask is that of `BernoulliMixture`.
+Gal, Hron & Kendall (2017), Concrete Dropout, arXiv:1705.07832, eq. 5. As temperature -> 0 the distribution of the mask
+becomes that of `BernoulliMixture`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ from pyrodrop.distributions.weight import Size
 
 
 class RelaxedBernoulliMixture(BernoulliMixture):
-    """Concrete dropout's distribution over a weight.
+    """The distribution over a weight tensor that concrete dropout induces.
 
     Args:
         loc: the means M, shape ``batch_shape + event_shape``.
-        logit: log odds of dropping, broadcast to ``batch_shape + noise_shape``; gradients reach it through draws.
-        temperature: of the relaxation, positive; 0.1 in the paper.
-        event_dim, per, units: as of `BernoulliMixture`.
+        logit: log odds of dropping, of a shape that broadcasts to ``batch_shape + noise_shape``. Samples are differentiable
+            with respect to it.
+        temperature: temperature of the relaxation, positive; 0.1 in the paper.
+        event_dim, per, units: see `BernoulliMixture`.
+
+    Raises:
+        ValueError: `temperature` is not positive.
     """
 
     def __init__(
@@ -59,15 +64,23 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         return value
 
     def relaxed_mask(self, shape: torch.Size) -> Tensor:
-        """Masks ``[..., *noise_shape]``, differentiable in the rate."""
+        """Sample masks of the given shape, ``[..., *noise_shape]``, differentiable with respect to `logit`."""
         tiny = torch.finfo(self.loc.dtype).eps
         noise = torch.rand(shape, dtype=self.loc.dtype, device=self.loc.device).clamp(tiny, 1 - tiny)
         return torch.sigmoid(-(self.logit + torch.logit(noise)) / self.temperature)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The mask's log probability, linear between the two atoms: its mean is minus the entropy of the rate, but for the
-        difference of a relaxed mask's mean from the rate, of order temperature squared."""
+        """Log probability of the mask, interpolated linearly between its values at 0 and 1.
+
+        Its mean is minus the entropy of the rate, up to the difference between the mean of a relaxed mask and the rate,
+        which is of order temperature squared.
+
+        Raises:
+            NotImplementedError: `value` has no attribute ``mask``, so it is not a sample of `rsample`.
+        """
         mask = getattr(value, "mask", None)
         if mask is None:
-            raise NotImplementedError("a relaxed mask cannot be read off a weight: log_prob needs the draw itself")
+            raise NotImplementedError(
+                "a relaxed mask cannot be recovered from a weight: log_prob needs a sample of rsample, with its mask"
+            )
         return self.total(mask * self.keep_rate.log() + (1 - mask) * torch.log1p(-self.keep_rate))

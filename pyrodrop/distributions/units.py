@@ -1,9 +1,9 @@
-"""Which entries of a weight belong to one input unit of its layer.
+"""Which elements of a weight tensor belong to which input unit of its layer.
 
 nn.Linear, recurrent and attention layers   [out, in]                     axis 1
 nn.Conv*d                                   [out, in / groups, *kernel]   axis 1, unit k of group g is g in / groups + k
 nn.ConvTranspose*d                          [in, out / groups, *kernel]   axis 0
-nn.Embedding                                [words, out]                  axis 0, a unit is a word
+nn.Embedding                                [words, out]                  axis 0, each word is a unit
 vectors, scales, class tokens               any                           none
 """
 
@@ -17,11 +17,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class InputUnits:
-    """Where the input units of a weight are.
+    """Which axis of a weight tensor indexes the input units of its layer.
 
     Attributes:
-        axis: of the weight; None for what is no unit's weight.
-        groups: number of groups of a convolution whose weight holds each group's inputs only.
+        axis: the axis, 0 or larger; None for a parameter that has no input units.
+        groups: number of groups of a convolution whose weight has an axis for the inputs of one group only.
+
+    Raises:
+        ValueError: `axis` is negative.
     """
 
     axis: int | None = 1
@@ -29,15 +32,15 @@ class InputUnits:
 
     def __post_init__(self) -> None:
         if self.axis is not None and self.axis < 0:
-            raise ValueError(f"axis of a weight's input units is counted from the front, 0 or more; got {self.axis}")
+            raise ValueError(f"axis of the input units must be counted from the front, so 0 or larger; got {self.axis}")
 
     @property
     def outputs(self) -> InputUnits:
-        """Where the output units are: along the first axis, or the second where the first counts inputs."""
+        """The output units: along axis 0, or along axis 1 if axis 0 indexes input units."""
         return InputUnits(None if self.axis is None else int(self.axis == 0), self.groups)
 
     def check(self, shape: torch.Size) -> None:
-        """Raise a ValueError unless a weight of this shape has such units."""
+        """Raise a ValueError unless a weight of this shape can have these units."""
         if self.axis is None or len(shape) < 2:
             return
         if self.axis >= len(shape) or self.groups < 1 or (self._grouped and shape[0] % self.groups):
@@ -46,7 +49,7 @@ class InputUnits:
             )
 
     def apply_to(self, shape: torch.Size) -> bool:
-        """Whether a weight of this shape has units of several weights each; otherwise every weight is on its own."""
+        """Whether units of a weight of this shape have several elements each; otherwise every element is its own unit."""
         return self.axis is not None and len(shape) > 1
 
     def count(self, shape: torch.Size) -> int:
@@ -56,7 +59,7 @@ class InputUnits:
         return shape[self.axis] * (self.groups if self._grouped else 1)  # type: ignore[index]
 
     def over(self, noise: Tensor, shape: torch.Size) -> Tensor:
-        """Numbers ``[..., units]`` laid out to broadcast against weights ``[..., *shape]``."""
+        """Reshape values per unit, ``[..., units]``, so that they broadcast against weights ``[..., *shape]``."""
         if self._grouped:
             outputs = shape[0] // self.groups
             split = noise.reshape(*noise.shape[:-1], self.groups, 1, shape[1])
@@ -67,7 +70,7 @@ class InputUnits:
         return noise.reshape(*noise.shape[:-1], *(1,) * before, -1, *(1,) * (len(shape) - before - 1))
 
     def sum(self, per_weight: Tensor, shape: torch.Size) -> Tensor:
-        """Sum over each unit's weights: ``[..., *shape]`` to ``[..., units]``."""
+        """Sum over the elements of each unit, from ``[..., *shape]`` to ``[..., units]``."""
         first, last = per_weight.dim() - len(shape), per_weight.dim()
         if self._grouped:
             kernel = range(first + 2, last)
@@ -76,12 +79,12 @@ class InputUnits:
         return per_weight.sum([d for d in range(first, last) if d - first != self.axis])
 
     def mean(self, per_weight: Tensor, shape: torch.Size) -> Tensor:
-        """Mean over each unit's weights, laid out to broadcast against weights ``[..., *shape]``."""
+        """Mean over the elements of each unit, in a shape that broadcasts against weights ``[..., *shape]``."""
         if self._grouped:
             return self.over(self.sum(per_weight, shape) * (self.count(shape) / shape.numel()), shape)
         return per_weight.mean([d for d in range(-len(shape), 0) if d + len(shape) != self.axis], keepdim=True)
 
     @property
     def _grouped(self) -> bool:
-        """Whether the axis holds one group's units only."""
+        """Whether the axis indexes the units of one group only."""
         return self.axis == 1 and self.groups > 1

@@ -1,8 +1,8 @@
-"""What all distributions over one weight share: the weight is a single event, and it has input units.
+"""Base class of the distributions over one weight tensor: the whole tensor is a single event, and it has input units.
 
-    loc   [out, in, *kernel], or laid out otherwise as `InputUnits` says; or [in], where every element is a unit of its own
+    loc   [out, in, *kernel], or another layout described by `InputUnits`; or [in], where every element is its own unit
 
-Noise is shared by input unit (`per` = "input": one number for a whole column) or drawn for every weight.
+Noise is shared by all weights of an input unit (`per` = "input") or sampled independently per weight (`per` = "weight").
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class ConstantLeftOut(NamedTuple):
 
 
 class WeightDistribution(TorchDistribution):
-    """A distribution over a whole weight, with `loc` its location.
+    """A distribution over one weight tensor with location `loc`.
 
     Args:
-        loc: shape ``batch_shape + event_shape``.
-        event_dim: how many trailing dimensions of `loc` are one weight; all of them if None.
-        per: whether noise belongs to an ``input`` unit or to a single ``weight``.
-        units: where the weight's input units are. Without an axis every weight is a unit of its own.
+        loc: the location, shape ``batch_shape + event_shape``.
+        event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
+        per: whether the noise is sampled per ``input`` unit or per ``weight``.
+        units: which axis of the weight indexes input units. Without an axis every element is its own unit.
 
     Raises:
-        ValueError: a loc without dimensions, or units that a weight of its shape does not have.
+        ValueError: `loc` has no dimensions, `event_dim` is out of range, or `units` do not fit the shape of the weight.
     """
 
     arg_constraints = {"loc": constraints.real}  # noqa: RUF012
@@ -62,7 +62,7 @@ class WeightDistribution(TorchDistribution):
         event_dim = loc.dim() if event_dim is None else event_dim
         if not 1 <= event_dim <= loc.dim():
             raise ValueError(
-                f"loc is a weight with at least one dimension; got shape {tuple(loc.shape)}, event_dim={event_dim}"
+                f"loc must be a weight with at least one dimension; got shape {tuple(loc.shape)} and event_dim={event_dim}"
             )
         split = loc.dim() - event_dim
         self.loc = loc
@@ -77,17 +77,17 @@ class WeightDistribution(TorchDistribution):
 
     @property
     def columns(self) -> bool:
-        """Whether noise is shared by input units: one number per unit of a matrix or a convolution."""
+        """Whether noise is shared per input unit, so that each unit has several weights."""
         return self.per == "input" and self.units.apply_to(self.event_shape)
 
     @property
     def noise_shape(self) -> torch.Size:
-        """Shape of one draw's noise: ``[in]``, or the weight's."""
+        """Shape of the noise of one sample: ``[in]`` if it is shared per input unit, otherwise ``event_shape``."""
         return torch.Size([self.units.count(self.event_shape)]) if self.columns else self.event_shape
 
     @property
     def fan_out(self) -> int:
-        """K, the number of weights that share one number of noise."""
+        """K, the number of weights that share one noise value."""
         return self.event_shape.numel() // self.noise_shape.numel()
 
     @property
@@ -101,25 +101,25 @@ class WeightDistribution(TorchDistribution):
         return ConstantLeftOut((self.batch_shape + self.event_shape).numel())
 
     def over_units(self, noise: Tensor) -> Tensor:
-        """Noise ``[..., *noise_shape]``, laid out to broadcast against a weight."""
+        """Reshape noise ``[..., *noise_shape]`` so that it broadcasts against a weight ``[..., *event_shape]``."""
         return self.units.over(noise, self.event_shape) if self.columns else noise
 
     def sum_units(self, per_weight: Tensor) -> Tensor:
-        """Sum over what shares a number of noise: ``[..., *event_shape]`` to ``[..., *noise_shape]``."""
+        """Sum over the weights that share a noise value, from ``[..., *event_shape]`` to ``[..., *noise_shape]``."""
         return self.units.sum(per_weight, self.event_shape) if self.columns else per_weight
 
     def total(self, per_noise: Tensor) -> Tensor:
-        """Sum over a whole draw's noise: ``[..., *noise_shape]`` to ``[...]``."""
+        """Sum over all noise values of a sample, from ``[..., *noise_shape]`` to ``[...]``."""
         return per_noise.flatten(-len(self.noise_shape)).sum(-1)
 
     def total_weights(self, per_weight: Tensor) -> Tensor:
-        """Sum over the weight: ``[..., *event_shape]`` to ``[...]``."""
+        """Sum over all elements of the weight, from ``[..., *event_shape]`` to ``[...]``."""
         return per_weight.flatten(-len(self.event_shape)).sum(-1)
 
     def expand(self, batch_shape: Size, _instance: None = None) -> Self:
-        """The same law for a batch of weights."""
+        """The same distribution for a batch of weights; `batch_shape` is the new batch shape."""
         return self.at(self.loc.expand(torch.Size(batch_shape) + self.event_shape))
 
     def at(self, loc: Tensor) -> Self:
-        """The same law with another `loc`, whose leading dimensions are the batch."""
-        raise TypeError(f"{type(self).__name__} is a weight distribution without at(loc)")
+        """The same distribution with another `loc`, whose leading dimensions are the batch shape."""
+        raise TypeError(f"{type(self).__name__} must implement at(loc), which every weight distribution needs")

@@ -126,7 +126,7 @@ def test_log_uniform_density() -> None:
     assert bool(torch.isfinite(p.log_prob(draws)).all())
     assert 0.4 < float((draws > 0).double().mean()) < 0.6
     assert float(p.log_prob(torch.tensor([10.0]))) == -math.inf
-    with pytest.raises(ValueError, match="improper and has no draws"):
+    with pytest.raises(ValueError, match="improper and cannot be sampled"):
         LogUniform((2,)).sample()
     with pytest.raises(ValueError, match="low < high; got 1"):
         TruncatedLogUniform(1.0, 0.0)
