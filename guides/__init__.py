@@ -1,4 +1,4 @@
-"""Posteriors of a network's weights as Pyro guides."""
+"""Approximate posteriors over the weights of a network, as Pyro guides."""
 
 if __name__ != "pyrodrop.guides":
     raise ImportError("import pyrodrop.guides, not guides")

@@ -2,12 +2,15 @@
 
     W = M diag(z) + theta E,   z_k ~ Bernoulli(1 - drop_rate)      M [out, in], z [in]
 
-One z per draw of W, so whole input units vanish together. The model says which axis of a weight counts its input units: a
-unit is a channel of a convolution, also of a grouped or transposed one, and a word of an embedding.
-Gal & Ghahramani (2016), Dropout as a Bayesian Approximation: Appendix, section 3; theta = 0 is their limit, MC
-dropout. M is the papers' weight: `torch.nn.Dropout` divides what it keeps by 1 - drop_rate, so a layer behind it has the
-weight M (1 - drop_rate), the mean of W.
-KL to a Gaussian prior: at theta = 0 up to a constant of the number of weights alone, exact above.
+Each sample of W has one z, so all weights of an input unit are dropped together. The model specifies which axis of a weight
+indexes its input units: the input channels of a convolution (also grouped or transposed), the words of an embedding.
+
+Gal & Ghahramani (2016), Dropout as a Bayesian Approximation: Appendix (arXiv:1506.02157), section 3. theta = 0 is MC
+dropout. M is the weight matrix of the paper: `torch.nn.Dropout` divides the inputs that it keeps by 1 - drop_rate, so the
+layer after it has the weight (1 - drop_rate) M, the mean of W.
+
+The KL divergence from a Gaussian prior is exact for theta > 0. For theta = 0 it is known up to a constant that depends only
+on the number of weights.
 """
 
 from __future__ import annotations
@@ -26,18 +29,21 @@ from pyrodrop.names import by_name
 
 
 class BernoulliDropout(Guide):
-    """MC dropout: the inputs of a layer are dropped at random, the same ones for a whole draw of its weight.
+    """MC dropout: randomly drops input units of every layer, with one mask per sample of a weight.
 
     Args:
-        model: the model whose weights to infer.
-        drop_rate: probability of dropping an input unit, in [0, 1): one for all, or by weight name
-            (``{"layers.0.*": 0.0, "*": 0.1}``, first fit decides). Vectors such as biases are never dropped.
-        mask_input: whether the network's own input, that of the weights that see x itself, is dropped too.
-        theta: standard deviation of the mixture, at least 0; 0 is the limit.
+        model: the model whose weights are inferred.
+        drop_rate: probability of dropping an input unit, in [0, 1): one rate for all weights, or a mapping from name
+            patterns to rates (``{"layers.0.*": 0.0, "*": 0.1}``; the first pattern that matches applies). Vectors such as
+            biases are never dropped.
+        mask_input: whether to drop inputs of the network itself too, that is, inputs of the weights that act on x.
+        theta: standard deviation of the mixture components, at least 0; 0 is MC dropout.
 
     Raises:
-        ValueError: a rate outside [0, 1), theta negative, a name pattern that fits no weight, or a rate other than 0 for a
-            matrix that is no layer's weight (a class token, a scale of shape [C, 1, 1], a parameter of one's own module).
+        ValueError: a rate is outside [0, 1), `theta` is negative, a name pattern matches no weight, or a rate other than 0
+            is given for a tensor with several axes whose input units are unknown (a class token, a scale of shape
+            [C, 1, 1], a parameter of a custom module).
+        TypeError: the model does not list its weights (see `Guide`).
 
     Example:
         >>> from pyrodrop import guides, likelihoods, models, priors
@@ -77,7 +83,7 @@ class BernoulliDropout(Guide):
         return BernoulliMixture(self.loc[name], self._rate(name), self.theta, units=self.units[name])
 
     def rates(self) -> dict[str, float]:
-        """The drop rate of the input of every layer that has one dropped, by weight name."""
+        """The drop rate of every weight whose input units are dropped, by weight name."""
         rates: Tensor = self.drop_rate  # type: ignore[assignment]
         return dict(zip(self.masked, rates.tolist(), strict=True))
 
@@ -91,5 +97,5 @@ class BernoulliDropout(Guide):
         check_units(self.masked, model, "dropping input units", never)
 
     def _rate(self, name: str) -> float | Tensor:
-        """A tensor that replicates of the guide may hold different values of, or the number 0 for no mask."""
+        """The rate as a tensor, so that replicates can have different rates; the number 0 if there is no mask."""
         return self.drop_rate[self.masked.index(name)] if name in self.masked else 0.0  # type: ignore[index]

@@ -1,12 +1,13 @@
-"""Concrete dropout: Bernoulli dropout whose rates are learned through a relaxed mask.
+"""Concrete dropout: Bernoulli dropout with rates that are learned by means of a relaxed mask.
 
     W = V diag(z / (1 - r)),   z_k = 1 - sigmoid((logit(r) + logit(u_k)) / temperature),   u_k ~ U(0, 1)
 
-V = loc is the mean of W here, as the weight behind a dropout layer that divides by 1 - r is: a rate can then be learned
-without the function's mean moving with it.
-Gal, Hron & Kendall (2017). The divergence is that of the mask without relaxation, with -H(r) per input unit, which
-pulls the rate towards one half; without it the rate would go to zero. Up to the constant of theta -> 0, which depends on
-the number of weights alone.
+Here V = loc is the mean of W, like the weight of a layer after `torch.nn.Dropout`, which divides by 1 - r. Changing a rate
+therefore does not change the mean of W.
+
+Gal, Hron & Kendall (2017), Concrete Dropout, arXiv:1705.07832. The KL divergence is that of the mask without relaxation. It
+contains the term -H(r) per input unit, which pulls the rate towards one half; without this term the rate would go to zero.
+It is known up to the constant of the limit theta -> 0, which depends only on the number of weights.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ class ConcreteDropout(Guide):
     """Bernoulli dropout with learned rates. Vectors such as biases are never dropped.
 
     Args:
-        model: the model whose weights to infer.
-        rates: whether a rate belongs to a ``layer`` or an ``input`` unit.
-        drop_rate: where training starts, in (0, 1): one for all, or by weight name, where 0 is for what is never dropped.
-        temperature: of the relaxation, positive; 0.1 in the paper.
-        mask_input: whether the network's own input, that of the weights that see x itself, is dropped too.
+        model: the model whose weights are inferred.
+        rates: whether to learn one rate per ``layer`` or per ``input`` unit.
+        drop_rate: initial rate, in (0, 1): one for all weights, or a mapping from name patterns to rates. Weights with
+            rate 0 are never dropped.
+        temperature: temperature of the relaxation, positive; 0.1 in the paper.
+        mask_input: whether to drop inputs of the network itself too, that is, inputs of the weights that act on x.
 
     Raises:
-        ValueError: a rate or temperature out of range, or a rate for a matrix that is no layer's weight.
+        ValueError: a rate or the temperature is out of range, or a rate other than 0 is given for a tensor with several axes
+            whose input units are unknown.
+        TypeError: the model does not list its weights (see `Guide`).
     """
 
     rate_kind = dataclasses.replace(DROP_RATE, learned=True)
@@ -58,7 +62,7 @@ class ConcreteDropout(Guide):
         for name, rate in starts.items():
             check_drop_rate(rate, name)
         if not any(starts.values()):
-            raise ValueError("drop_rate is where a learned rate starts and must lie in (0, 1); got 0")
+            raise ValueError("drop_rate is the initial value of a learned rate and must lie in (0, 1); got 0")
         if not (math.isfinite(temperature) and temperature > 0):
             raise ValueError(f"temperature of the relaxed mask must be positive and finite; got {temperature}")
         self.granularity = known(rates, ("layer", "input"), "granularity of rates")
@@ -77,12 +81,12 @@ class ConcreteDropout(Guide):
             return BernoulliMixture(self.loc[name], 0.0, units=self.units[name])
         loc, logit = self.loc[name], self.logit[name]
         keep = torch.sigmoid(-logit)
-        if keep.dim():  # by input unit
+        if keep.dim():  # one rate per input unit
             keep = self.units[name].over(keep, loc.shape)
         return RelaxedBernoulliMixture(loc / keep, logit, self.temperature, units=self.units[name])
 
     def rates(self) -> dict[str, Tensor]:
-        """The drop rate of every masked weight site: a number or ``[in]``."""
+        """The drop rate of every weight that is dropped, by weight name: a scalar tensor or ``[in]``."""
         return {name: torch.sigmoid(self.logit[name]).detach() for name in self.logit}
 
     def describe(self) -> str:

@@ -1,10 +1,9 @@
-"""DropConnect as a posterior: every weight is dropped on its own.
+"""DropConnect as a posterior: weights are dropped independently of each other.
 
     W = M * Z + theta E,   Z_ij ~ Bernoulli(1 - drop_rate)      M, Z [out, in]
 
-Wan et al. (2013), Regularization of Neural Networks using DropConnect. The Bernoulli mixture with columns of one weight,
-so KL to a Gaussian prior is as of `BernoulliDropout`: at theta = 0 up to a constant of the number of weights alone, exact
-above.
+Wan et al. (2013), Regularization of Neural Networks using DropConnect, https://proceedings.mlr.press/v28/wan13.html. This is
+the Bernoulli mixture with columns of one weight each, so the statements on the KL divergence in `BernoulliDropout` apply.
 """
 
 from __future__ import annotations
@@ -19,13 +18,17 @@ from pyrodrop.guides.guide import HasWeights, RateKind
 
 
 class DropConnect(BernoulliDropout):
-    """Weights are dropped one by one.
+    """Randomly drops individual weights.
 
     Args:
-        model: the model whose weights to infer.
-        drop_rate: probability of dropping a weight, in [0, 1): one for all, or by weight name. Vectors are never dropped;
-            every other parameter is, a class token or a scale too, unless its rate is 0.
-        theta: standard deviation of the mixture, at least 0; 0 is the limit.
+        model: the model whose weights are inferred.
+        drop_rate: probability of dropping a weight, in [0, 1): one rate for all weights, or a mapping from name patterns to
+            rates. Vectors are never dropped. Every other tensor with a prior is, including class tokens and scales, unless
+            its rate is 0.
+        theta: standard deviation of the mixture components, at least 0.
+
+    Raises:
+        ValueError: a rate is outside [0, 1), `theta` is negative, or a name pattern matches no weight.
     """
 
     rate_kind = RateKind("drop_rate", "probability of dropping a weight", learned=False)
@@ -34,7 +37,7 @@ class DropConnect(BernoulliDropout):
         super().__init__(model, drop_rate, theta=theta)
 
     def _check_units(self, model: HasWeights) -> None:
-        """Weights that are dropped one by one need no units."""
+        """Nothing to check: weights that are dropped individually need no units."""
 
     def posterior(self, name: str) -> TorchDistribution:
         return BernoulliMixture(self.loc[name], self._rate(name), self.theta, per="weight")

@@ -1,9 +1,10 @@
-"""An ensemble: an equal mixture of posteriors of one kind, trained from different starts.
+"""An ensemble: a mixture, with equal weights, of posteriors of one kind that are trained from different starts.
 
     q(W) = mean_m q_m(W)
 
-Every draw takes one member at random. The mean of the members' ELBOs, which training maximises, is a lower bound on the
-mixture's, since the divergence is convex in q; it is what `Fit.elbo` reports. Lakshminarayanan, Pritzel & Blundell (2017).
+Every sample comes from one member chosen at random. Training maximises the mean of the members' ELBOs, which `Fit.elbo`
+reports. It is a lower bound on the ELBO of the mixture, because the KL divergence is convex in q. Lakshminarayanan, Pritzel
+& Blundell (2017), Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles, arXiv:1612.01474.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from pyrodrop.modules import LocalModule, announce
 
 
 class Ensemble(LocalModule):
-    """Several guides as one.
+    """Several guides of one model, used as one guide.
 
     Args:
-        model: the model whose weights to infer.
-        guide: makes a member of the model, such as ``guides.Point`` or ``lambda m: guides.MeanField(m)``.
-        members: how many, at least 1. Each starts from new weights, drawn by ``model.reset_parameters()`` from torch's
-            generator; what the model fits as points (biases without a prior) is one for all.
+        model: the model whose weights are inferred.
+        guide: function of the model that returns a member, such as ``guides.Point`` or ``lambda m: guides.MeanField(m)``.
+        members: number of members, at least 1. Each starts from new weights, which ``model.reset_parameters()`` draws from
+            torch's global generator. Parameters of the model without a prior (such as biases) are shared by all members.
 
     Raises:
-        TypeError: the model has no ``reset_parameters()``, or `guide` makes no `Guide`.
-        ValueError: a module of its network has parameters and no ``reset_parameters()``.
+        TypeError: the model has no ``reset_parameters()``, or `guide` does not return a `Guide`.
+        ValueError: `members` is below 1, or a module of the network has parameters but no ``reset_parameters()``.
 
     Example:
         >>> from pyrodrop import guides, likelihoods, models, priors
@@ -52,30 +53,33 @@ class Ensemble(LocalModule):
             member = guide(_anew(model))
             if not isinstance(member, Guide):
                 raise TypeError(
-                    "guide makes a member of an ensemble, one of pyrodrop.guides or of one's own that is a Guide (an "
-                    f"ensemble of ensembles is one ensemble of more members); got a {type(member).__name__}"
+                    "guide must return a Guide, one of pyrodrop.guides or a subclass of Guide (instead of an ensemble of "
+                    f"ensembles, use one ensemble with more members); got {type(member).__name__}"
                 )
             setattr(self, f"member_{index}", member)
         self.sites = self.members[0].sites
 
     @property
     def members(self) -> list[Guide]:
-        """The guides that it is made of."""
+        """The guides of the ensemble."""
         return [module for module in self.children() if isinstance(module, Guide)]
 
     def restart(self, model: HasWeights) -> None:
-        """Start every member anew, each from new weights of its own."""
+        """Reset every member to a new start, each with its own new weights."""
         for member in self.members:
             member.restart(_anew(model))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """One member's draw, of a member taken at random."""
-        announce(self)  # the optimiser is to know all members, whichever is drawn first
+        """Sample the weights of one member, chosen at random."""
+        announce(self)  # so that the optimiser knows the parameters of all members
         members = self.members
         return members[int(torch.randint(len(members), ()))](*args, **kwargs)
 
     def draw(self, num_samples: int) -> dict[str, Tensor]:
-        """That many weights of every site, the members as equally represented as can be, in random order."""
+        """Sample every weight, ``[num_samples, ...]`` by site name, in random order.
+
+        The numbers of samples per member differ by at most 1.
+        """
         order = torch.randperm(num_samples)
         members = self.members
         shares = [len(range(m, num_samples, len(members))) for m in range(len(members))]
@@ -83,12 +87,12 @@ class Ensemble(LocalModule):
         return {name: torch.cat([part[name] for part in parts])[order] for name in self.sites}
 
     def mean(self) -> dict[str, Tensor]:
-        """The mixture's mean of every weight. Functions are averaged by `predict`, not by this."""
+        """The mean of every weight under the mixture. `predict` averages the members' functions and does not use this."""
         means = [member.mean() for member in self.members]
         return {name: torch.stack([mean[name] for mean in means]).mean(0) for name in self.sites}
 
     def rates(self) -> dict[str, Any]:
-        """The members' rates, by ``member.name``."""
+        """The rates of all members, with keys ``member.name`` such as ``0.layers.0.weight``."""
         return {f"{m}.{n}": r for m, member in enumerate(self.members) for n, r in member.rates().items()}
 
     @property
@@ -102,11 +106,11 @@ class Ensemble(LocalModule):
 
 
 def _anew(model: HasWeights) -> HasWeights:
-    """A copy of the model with new initial weights, from torch's generator."""
+    """A copy of the model with new initial weights, drawn from torch's global generator."""
     if not callable(getattr(model, "reset_parameters", None)):
         raise TypeError(
-            "the members of an ensemble start anew, by a method reset_parameters() that models of pyrodrop.models have; "
-            f"{type(model).__name__} has none"
+            "an ensemble needs a model with a method reset_parameters(), as models of pyrodrop.models have, to draw new "
+            f"initial weights for each member; {type(model).__name__} has none"
         )
     model = copy.deepcopy(model)
     model.reset_parameters()  # type: ignore[attr-defined]

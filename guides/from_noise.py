@@ -1,10 +1,11 @@
-"""A stochastic regulariser of one's own as a posterior.
+"""A custom stochastic regulariser as a posterior.
 
     W = g(M, e),   e ~ noise(M)
 
-Psaros, Dropout as variational inference, section 4: other regularisers are other reparameterisations g. The ELBO's
-divergence is the user's Reg(M), up to a constant that only they know; or Monte Carlo, if they give the density of W. A
-prior with latent scales needs the density: Reg(M) is no function of them.
+Psaros, Dropout as variational inference, section 4: each regulariser corresponds to a reparameterisation g. In the ELBO,
+the user's Reg(M) replaces the KL divergence, up to an unknown constant. If the user gives the density of W instead, the KL
+divergence is estimated by Monte Carlo. A prior with latent scales needs the density, because Reg(M) does not depend on the
+scales.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pyrodrop.modules import ParameterTree
 
 
 class FromNoise(Guide):
-    """The guide that `from_noise` makes of a model."""
+    """The guide that `from_noise` creates for a model; see `from_noise` for the arguments."""
 
     def __init__(
         self,
@@ -34,9 +35,9 @@ class FromNoise(Guide):
         super().__init__(model)
         if regularizer is not None and self.hyper_sites:
             raise NoDivergence(
-                "a regularizer stands in for the divergence from a prior that is known; here the prior's scales are latent "
-                f"(of {', '.join(map(repr, self.hyper_sites))}), of which Reg of a weight's parameters is no function: "
-                "give a density instead, for a Monte Carlo divergence, or a prior without hyperparameters"
+                "a regularizer replaces the KL divergence from a fixed prior, but here the prior's scales are latent "
+                f"(for {', '.join(map(repr, self.hyper_sites))}), and the regularizer does not depend on them: pass "
+                "density= instead, for a Monte Carlo estimate of the KL divergence, or use a prior without hyperparameters"
             )
         self.g, self.noise, self.regularizer, self.density = g, noise, regularizer, density
         self.loc = ParameterTree(model.weight_sites())
@@ -52,21 +53,27 @@ def from_noise(
     regularizer: Callable[[Tensor], Tensor] | None = None,
     density: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Callable[[HasWeights], FromNoise]:
-    """A guide, to be called with a model, that draws every weight as ``g(loc, noise)``.
+    """Define a guide that samples every weight as ``g(loc, noise)``.
 
     Args:
-        g: from a weight's parameters and a draw of noise to the weight. Leading dimensions of the noise are draws.
-        noise: from a weight's parameters to the law of its noise, batch or event shaped as g wants it.
-        regularizer: Reg, from a weight's parameters to the number that stands in for its divergence.
-        density: from a weight and its parameters to the log density of the weight, for a Monte Carlo divergence.
+        g: function of the parameters of a weight and a sample of the noise that returns the weight. The noise can have
+            leading dimensions, one index per sample.
+        noise: function of the parameters of a weight that returns the distribution of its noise, with the batch and event
+            shape that `g` expects.
+        regularizer: Reg, a function of the parameters of a weight that returns the number that replaces its KL divergence.
+        density: function of a weight and its parameters that returns the log density of the weight, for a Monte Carlo
+            estimate of the KL divergence.
+
+    Returns:
+        A function that takes a model and returns its guide.
 
     Raises:
-        ValueError: neither regularizer nor density, or both; when the guide is made, a regularizer under a prior whose
-            scales are latent.
+        ValueError: neither or both of `regularizer` and `density` are given. When the guide is created: a regularizer is
+            used with a prior whose scales are latent.
     """
     if (regularizer is None) == (density is None):
         raise ValueError(
-            "from_noise needs a regularizer, Reg of the parameters, or a density of the weight for a Monte Carlo "
-            f"divergence, one of them; got {'both' if regularizer else 'neither'}"
+            "from_noise needs either regularizer, a function of the parameters, or density, the log density of the weight "
+            f"for a Monte Carlo estimate of the KL divergence, one of them; got {'both' if regularizer else 'neither'}"
         )
     return lambda model: FromNoise(model, g, noise, regularizer, density)

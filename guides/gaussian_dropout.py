@@ -1,13 +1,14 @@
 """Gaussian dropout with a fixed rate.
 
-    A  W = M diag(s),   s_k ~ N(1, alpha)                 one scale an input unit: weights of a unit move together
-    B  w_ij = m_ij (1 + sqrt(alpha) e_ij)                 independent
+    A  W = M diag(s),   s_k ~ N(1, alpha)                 one scale per input unit: the weights of a unit are correlated
+    B  w_ij = m_ij (1 + sqrt(alpha) e_ij)                 independent weights
 
-    alpha = drop_rate / (1 - drop_rate)                   the variance of Bernoulli dropout's noise
+    alpha = drop_rate / (1 - drop_rate)                   the variance of the noise of Bernoulli dropout
 
-Wang & Manning (2013); Srivastava et al. (2014), section 10; Kingma, Salimans & Welling (2015), section 3.1-3.2. Under the
-log-uniform prior the divergence depends on alpha alone, so with alpha fixed it is a constant and training is that of
-Gaussian dropout.
+Wang & Manning (2013), Fast dropout training, https://proceedings.mlr.press/v28/wang13a.html; Srivastava et al. (2014),
+Dropout, https://jmlr.org/papers/v15/srivastava14a.html, section 10; Kingma, Salimans & Welling (2015), arXiv:1506.02557,
+sections 3.1 and 3.2. Under the log-uniform prior the KL divergence depends only on alpha. With alpha fixed it is therefore
+a constant, and training the ELBO is the same as training with Gaussian dropout.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ Kind = Literal["A", "B"]
 
 
 class GaussianDropout(Guide):
-    """Multiplicative Gaussian noise of fixed size.
+    """Multiplicative Gaussian noise of fixed variance.
 
     Args:
-        model: the model whose weights to infer.
-        kind: ``A``, correlated, or ``B``, independent.
-        alpha: variance of the noise, positive: one for all, or by weight name.
-        drop_rate: the other way to say it, in (0, 1): alpha = drop_rate / (1 - drop_rate). Give one of the two.
+        model: the model whose weights are inferred.
+        kind: ``A`` for noise that is shared per input unit, ``B`` for independent noise per weight.
+        alpha: variance of the noise, positive: one value for all weights, or a mapping from name patterns to values.
+        drop_rate: alternative to `alpha`, in (0, 1): alpha = drop_rate / (1 - drop_rate). Exactly one of the two is needed.
 
     Raises:
-        ValueError: neither or both given, or out of range; type A on a matrix that is no layer's weight, which has no units.
+        ValueError: neither or both of `alpha` and `drop_rate` are given, a value is out of range, or type A is used for a
+            tensor with several axes whose input units are unknown.
+        TypeError: the model does not list its weights (see `Guide`).
 
     Example:
         >>> from pyrodrop import guides, likelihoods, models, priors
@@ -64,7 +67,9 @@ class GaussianDropout(Guide):
         if self.kind == "A":
             check_units(self.sites, model, "Gaussian dropout of type A", CORRELATED)
         if (alpha is None) == (drop_rate is None):
-            raise ValueError(f"Gaussian dropout takes alpha or drop_rate, one of them; got {alpha} and {drop_rate}")
+            raise ValueError(
+                f"Gaussian dropout takes alpha or drop_rate, one of them; got alpha={alpha} and drop_rate={drop_rate}"
+            )
         if drop_rate is not None:
             rates = by_name(drop_rate, self.sites, "drop_rate")
             alphas = {name: alpha_of_rate(rate, name) for name, rate in rates.items()}
@@ -85,7 +90,7 @@ class GaussianDropout(Guide):
         return gaussian(self.kind, self.loc[name], log_alpha[self.sites.index(name)], self.units[name])
 
     def rates(self) -> dict[str, float]:
-        """alpha of every weight site."""
+        """alpha of every weight, by weight name."""
         log_alpha: torch.Tensor = self.log_alpha  # type: ignore[assignment]
         return dict(zip(self.sites, log_alpha.exp().tolist(), strict=True))
 
@@ -93,16 +98,16 @@ class GaussianDropout(Guide):
         return f"GaussianDropout({self.kind}, alpha={'/'.join(f'{a:.3g}' for a in self.rates().values())})"
 
 
-CORRELATED = "use kind='B', whose noise is by weight, or no prior for it: prior={NAME: None, '*': ...}"
+CORRELATED = "use kind='B', with independent noise per weight, or no prior for it: prior={NAME: None, '*': ...}"
 
 
 def gaussian(kind: str, loc: torch.Tensor, log_alpha: torch.Tensor, units: InputUnits) -> TorchDistribution:
-    """The distribution of type A or B."""
+    """The distribution over one weight of type A or B."""
     log_alpha = log_alpha.to(loc)
     return CorrelatedNormal(loc, log_alpha, units=units) if kind == "A" else MultiplicativeNormal(loc, log_alpha)
 
 
 def alpha_of_rate(rate: float, name: str) -> float:
-    """alpha = rate / (1 - rate); a ValueError for a rate outside (0, 1)."""
+    """alpha = rate / (1 - rate); raise a ValueError for a rate outside [0, 1). `name` is used in the message."""
     check_drop_rate(rate, name)
     return rate / (1 - rate)

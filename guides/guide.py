@@ -1,10 +1,10 @@
-"""What every guide shares: q(W) = prod_j q_j(W_j), one factor a weight.
+"""Base class of the guides: q(W) = prod_j q_j(W_j), one factor per weight tensor.
 
-A posterior says what the factor of one weight is (`posterior`) and the rest follows: drawing, the posterior mean, and
-rates to read. Its parameters are its own, so any number of guides live in one process. Hyperparameters that a prior draws
-(ARD's variances, a horseshoe's scales) have log-normal factors
+A subclass implements `posterior`, the factor of one weight; sampling and the posterior mean follow from it. The parameters
+of a guide belong to that guide object, so several guides can be used in one process.
+Hyperparameters that a prior samples (the variances of ARD, the scales of a horseshoe) have log-normal factors
 
-    lambda ~ LogNormal(a, b^2)          a = hyper_loc, ln b = hyper_log_scale, of the hyperparameter's shape
+    lambda ~ LogNormal(a, b^2)          a = hyper_loc, ln b = hyper_log_scale, of the shape of lambda
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyrodrop.modules import LocalModule, ParameterTree
 
 @runtime_checkable
 class HasWeights(Protocol):
-    """A model that can say which weights it draws, from where training starts, and which hyperparameters."""
+    """A model that lists the weights and hyperparameters that it samples, with initial values for training."""
 
     def weight_sites(self) -> dict[str, Tensor]: ...
 
@@ -57,13 +57,13 @@ class Guide(LocalModule):
     """A posterior over the weights of a model.
 
     Args:
-        model: a model that knows its weights, such as those of `pyrodrop.models`.
+        model: a model with the methods ``weight_sites()`` and ``hyper_sites()``, such as those of `pyrodrop.models`.
 
     Attributes:
         rate_kind: what `rates` returns, for a guide that has rates.
 
     Raises:
-        TypeError: the model does not; `models.from_module` makes one that does of any network.
+        TypeError: the model lacks these methods. `models.from_module` creates a model that has them from a network.
     """
 
     rate_kind: ClassVar[RateKind] = ALPHA
@@ -72,8 +72,8 @@ class Guide(LocalModule):
         super().__init__()
         if not isinstance(model, HasWeights):
             raise TypeError(
-                f"{type(self).__name__} needs a model that knows its weights (weight_sites, hyper_sites), as models.MLP "
-                f"and models.from_module make; got {type(model).__name__}"
+                f"{type(self).__name__} needs a model with the methods weight_sites() and hyper_sites(), such as models.MLP "
+                f"or models.from_module(...); got {type(model).__name__}"
             )
         self.sites = tuple(model.weight_sites())
         self.units = input_units(model)
@@ -85,10 +85,10 @@ class Guide(LocalModule):
 
     @abstractmethod
     def posterior(self, name: str) -> TorchDistribution:
-        """q of one weight, an event of the weight's shape."""
+        """The posterior q_j of the weight `name`: a distribution whose event shape is the shape of the weight."""
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-        """Draw every weight, each at its site. Arguments are the model's and are not looked at."""
+        """Sample every weight at its Pyro site. The arguments are those of the model and are ignored."""
         drawn = {}
         for name in self.sites:
             self._draw_hyper(name)
@@ -96,13 +96,15 @@ class Guide(LocalModule):
         return drawn
 
     def restart(self, model: HasWeights) -> None:
-        """Start anew from the weights that the model has now, and its hyperparameters' starts; rates and variances stay.
+        """Reset the means to the current weights of the model and the hyperparameters to their initial values.
+
+        Rates and variances are not changed.
 
         Raises:
-            TypeError: the guide keeps no means under the name `loc`; a guide of one's own then has a `restart` of its own.
+            TypeError: the guide does not store its means as `loc`. A custom guide then has to implement `restart` itself.
         """
         if not isinstance(self._modules.get("loc"), ParameterTree):
-            raise TypeError(f"{type(self).__name__} has no means `loc` to start anew; give it a method restart(model)")
+            raise TypeError(f"{type(self).__name__} has no means `loc` to reset: implement a method restart(model)")
         means: Any = self.loc
         with torch.no_grad():
             for name, value in model.weight_sites().items():
@@ -112,21 +114,21 @@ class Guide(LocalModule):
                     self.hyper_loc[site].copy_(start.log())
 
     def draw(self, num_samples: int) -> dict[str, Tensor]:
-        """That many weights of every site, ``[num_samples, ...]``, without a trace."""
+        """Sample every weight outside of any Pyro trace: tensors ``[num_samples, ...]`` by site name."""
         with torch.no_grad():
             return {name: self.posterior(name).expand((num_samples,)).sample() for name in self.sites}
 
     def mean(self) -> dict[str, Tensor]:
-        """The posterior mean of every weight."""
+        """The posterior mean of every weight, by site name."""
         with torch.no_grad():
             return {name: self.posterior(name).mean.clone() for name in self.sites}
 
     def rates(self) -> dict[str, Any]:
-        """What the guide's noise is by weight name: drop rates, or alphas. Empty for a guide that has neither."""
+        """Drop rates or noise variances alpha, by weight name. Empty for a guide that has neither."""
         return {}
 
     def describe(self) -> str:
-        """One line for tables and saved files."""
+        """A description in one line, for tables and saved files."""
         return type(self).__name__
 
     def _draw_hyper(self, name: str) -> None:
@@ -137,7 +139,7 @@ class Guide(LocalModule):
 
 
 def input_units(model: HasWeights) -> dict[str, InputUnits]:
-    """Where the input units of a model's weights are: as the model says (``input_units()``), or else their second axis."""
+    """The input units of every weight: ``model.input_units()`` if it exists, otherwise axis 1 unless it is a vector."""
     if hasattr(model, "input_units"):
         known = model.input_units()
         return {name: known.get(name, InputUnits(None)) for name in model.weight_sites()}
@@ -145,20 +147,20 @@ def input_units(model: HasWeights) -> dict[str, InputUnits]:
 
 
 def first_weights(model: HasWeights) -> tuple[str, ...]:
-    """The weights that see x itself: as the model says (``first_weights()``), or else its first one."""
+    """The weights that act on x: ``model.first_weights()`` if it exists, otherwise the first weight with several axes."""
     if hasattr(model, "first_weights"):
         return tuple(model.first_weights())
     return tuple(name for name, w in model.weight_sites().items() if w.dim() > 1)[:1]
 
 
 def check_units(names: Iterable[str], model: HasWeights, what: str, instead: str) -> None:
-    """Raise a ValueError if of one of the weights `names` it is not known which axis counts input units.
+    """Raise a ValueError if the axis that indexes input units is unknown for one of the weights `names`.
 
     Args:
-        names: the weights that noise by input unit is meant for.
-        model: whose they are.
-        what: the noise, for the message.
-        instead: what else can be done; in it ``NAME: value`` stands for such an entry of every weight.
+        names: the weights that need noise per input unit.
+        model: the model of these weights.
+        what: the kind of noise, for the message.
+        instead: an alternative, for the message. In it, ``NAME: value`` is replaced by such an entry for every weight.
     """
     units, shapes = input_units(model), {name: tuple(w.shape) for name, w in model.weight_sites().items()}
     wrong = [name for name in names if len(shapes[name]) > 1 and units[name].axis is None]
@@ -167,7 +169,7 @@ def check_units(names: Iterable[str], model: HasWeights, what: str, instead: str
         axes = ", ".join(f"{name!r}: 0" for name in wrong)
         instead = re.sub("NAME: ([^,]*)", lambda found: ", ".join(f"{name!r}: {found[1]}" for name in wrong), instead)
         raise ValueError(
-            f"{what} needs to know which axis of a weight counts the input units of its layer; {which} "
-            f"{'belongs' if len(wrong) == 1 else 'belong'} to no layer of a known kind. For a weight, say its axis: "
-            f"models.from_module(..., input_axes={{{axes}}}); for what is none, {instead}"
+            f"{what} needs to know which axis of a weight indexes the input units of its layer; {which} "
+            f"{'belongs' if len(wrong) == 1 else 'belong'} to no layer of a known kind. For a weight, specify its axis: "
+            f"models.from_module(..., input_axes={{{axes}}}); otherwise {instead}"
         )

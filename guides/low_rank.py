@@ -1,8 +1,9 @@
-"""A Gaussian with a low-rank covariance within every weight.
+"""Gaussians with a low-rank plus diagonal covariance, one per weight tensor.
 
-    vec(W) ~ N(vec(M), F F^T + diag(v))         F [weights, rank]
+    vec(W) ~ N(vec(M), F F^T + diag(v))         F [weights, rank], v [weights]
 
-Ong, Nott & Smith (2018). KL to a Gaussian prior: exact.
+Ong, Nott & Smith (2018), Gaussian Variational Approximation with a Factor Covariance Structure, arXiv:1701.03208. The KL
+divergence from a Gaussian prior is exact.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from pyrodrop.modules import ParameterTree
 
 
 class LowRank(Guide):
-    """Gaussians that know `rank` directions of correlation.
+    """A Gaussian per weight tensor with a covariance of the form F F^T + diag(v).
 
     Args:
-        model: the model whose weights to infer.
-        rank: columns of F, at least 1.
-        init_scale: standard deviation that training starts from, positive.
+        model: the model whose weights are inferred.
+        rank: number of columns of F, at least 1.
+        init_scale: initial scale of both terms of the covariance, positive: v starts at ``init_scale ** 2``, and F F^T has
+            the expectation ``init_scale ** 2`` on its diagonal.
+
+    Raises:
+        ValueError: `rank` is below 1, or `init_scale` is not positive and finite.
     """
 
     def __init__(self, model: HasWeights, rank: int = 4, init_scale: float = 0.01) -> None:
@@ -43,7 +48,7 @@ class LowRank(Guide):
         )
 
     def restart(self, model: HasWeights) -> None:
-        """Start anew from the weights that the model has now, with new factors."""
+        """Reset the means to the current weights of the model and draw new factors F."""
         super().restart(model)
         with torch.no_grad():
             for name, weight in model.weight_sites().items():

@@ -1,9 +1,9 @@
 """Mean-field Gaussian posterior.
 
-    w_ij ~ N(m_ij, v_ij)      m = loc, ln v = log_variance, both of the weight's shape
+    w_ij ~ N(m_ij, v_ij)      m = loc, ln v = log_variance, both of the shape of the weight
 
 Graves (2011), Practical Variational Inference for Neural Networks; Blundell et al. (2015), Weight Uncertainty in Neural
-Networks. KL to a Gaussian prior: exact.
+Networks, arXiv:1505.05424. The KL divergence from a Gaussian prior is exact.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pyrodrop.modules import ParameterTree
 
 
 class MeanField(Guide):
-    """Independent Gaussians, one a weight.
+    """Independent Gaussians with a learned mean and variance per weight.
 
     Args:
-        model: the model whose weights to infer.
-        init_scale: standard deviation that training starts from, positive. Means start at the layer's own
-            initialisation.
+        model: the model whose weights are inferred. The means start at its current weights.
+        init_scale: initial standard deviation, positive.
 
     Raises:
-        ValueError: init_scale not positive and finite.
+        ValueError: `init_scale` is not positive and finite.
+        TypeError: the model does not list its weights (see `Guide`).
 
     Example:
         >>> from pyrodrop import guides, likelihoods, models, priors

@@ -1,15 +1,16 @@
-"""A point: every weight at one value.
+"""A point estimate: a posterior that puts all probability on one value of the weights.
 
     W = M
 
-Trained, it is the maximum a posteriori estimate: dropout at rate 0, with that divergence. Made of a trained dropout
-posterior by `Point.average`, it is what standard dropout uses at test time: the weights scaled by 1 - drop_rate (weight
-averaging; Srivastava et al. 2014, section 4), with no uncertainty.
+Training gives the maximum a posteriori estimate; it is dropout with rate 0 and the same KL divergence. `Point.average`
+converts a trained dropout posterior to the weights that standard dropout uses at test time, scaled by 1 - drop_rate (weight
+averaging; Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html, section 4), without uncertainty.
 
-The divergence is minus the log prior density at M, up to a constant of the number of weights alone. Where the prior's
-scales are latent (ARD with a hyperprior, the horseshoe) their factors are the guide's and minus the ELBO is minus the log
-joint density of weights and scales, but for what the factors add. A horseshoe's or half-Cauchy's joint density has no
-upper bound: it grows as weights and their scales go to 0 together, as in any maximum a posteriori estimate under them.
+The KL divergence is minus the log prior density at M, up to a constant that depends only on the number of weights. If the
+scales of the prior are latent (ARD with a hyperprior, the horseshoe), the guide has factors for them, and minus the ELBO is
+minus the log joint density of weights and scales up to the contribution of these factors. Under a horseshoe or half-Cauchy
+prior the joint density has no upper bound: it grows as the weights and their scales go to 0 together. This holds for every
+maximum a posteriori estimate under these priors.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from pyrodrop.modules import ParameterTree
 
 
 class Point(Guide):
-    """All probability on one value of the weights.
+    """A point estimate of the weights, trained by maximum a posteriori.
 
     Args:
-        model: the model whose weights to estimate; they start at its layers' own initialisation.
+        model: the model whose weights are estimated. Training starts at its current weights.
+
+    Raises:
+        TypeError: the model does not list its weights (see `Guide`).
 
     Example:
         >>> import torch
@@ -44,7 +48,12 @@ class Point(Guide):
 
     @classmethod
     def average(cls, model: HasWeights, guide: Guide) -> Point:
-        """The posterior mean of `guide` as a point: weight averaging."""
+        """A point estimate at the posterior mean of `guide` (weight averaging).
+
+        Args:
+            model: the model of `guide`.
+            guide: a trained guide.
+        """
         point = cls(model)
         with torch.no_grad():
             for name, mean in guide.mean().items():

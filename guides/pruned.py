@@ -1,8 +1,9 @@
-"""A sparse posterior after the cut.
+"""A sparse posterior after pruning.
 
-    w_ij ~ q(w_ij)  where kept,   w_ij = 0 elsewhere
+    w_ij ~ q(w_ij)  if kept,   w_ij = 0 otherwise
 
-For prediction: it has atoms at 0, so there is no divergence from a prior, no ELBO and nothing to train.
+This guide is for prediction only. It has atoms at 0, so it has no KL divergence from a prior and no ELBO, and it cannot be
+trained.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class Pruned(Guide):
-    """The weights of a sparse posterior that are left, as `SparseDropout.pruned` makes it.
+    """A sparse posterior whose pruned weights are 0; created by `SparseDropout.pruned`.
 
     Args:
-        guide: the posterior.
-        keep: by site, which of its weights are left.
+        guide: the sparse posterior.
+        keep: boolean mask of the weights that are kept, by site name.
     """
 
     def __init__(self, guide: SparseDropout, keep: dict[str, Tensor]) -> None:
@@ -37,7 +38,7 @@ class Pruned(Guide):
         return PrunedNormal(self.guide.loc[name], self.guide.log_alpha(name), self.keep[name])
 
     def keep_mask(self, threshold: float = 3.0) -> dict[str, Tensor]:
-        """Which weights are left, less those that another threshold cuts."""
+        """Masks of the weights that are kept both here and at `threshold`, by site name; see `SparseDropout.keep_mask`."""
         return {name: self.keep[name] & mask for name, mask in self.guide.keep_mask(threshold).items()}
 
     def describe(self) -> str:
@@ -46,7 +47,7 @@ class Pruned(Guide):
 
 
 class _Sites:
-    """What a guide needs to know of a model, from another guide of that model."""
+    """The weights of a model as `Guide` needs them, taken from another guide of that model."""
 
     def __init__(self, guide: SparseDropout) -> None:
         self.guide = guide

@@ -1,10 +1,11 @@
-"""Sparse variational dropout: rates per weight, free to go to infinity, where the weight is as good as gone.
+"""Sparse variational dropout: a learned noise variance alpha per weight. Weights with a large alpha can be pruned.
 
     w_ij ~ N(m_ij, alpha_ij m_ij^2),    ln alpha_ij = clamp(ln v_ij - ln m_ij^2, -8, 8)
 
-The additive parameterisation: v is learned, not alpha, which keeps the gradient's variance low where alpha is large.
-Molchanov, Ashukha & Vetrov (2017), Variational Dropout Sparsifies Deep Neural Networks, section 4; the clamp is that of
-their released code. KL to the log-uniform prior: up to the prior's constant, to 1e-10 per weight.
+The parameter is v and not alpha. This additive parameterisation keeps the variance of the gradient low for large alpha.
+Molchanov, Ashukha & Vetrov (2017), Variational Dropout Sparsifies Deep Neural Networks, arXiv:1701.05369, section 4; the
+clamp is that of their released code. The KL divergence from the log-uniform prior is known up to the constant of that
+improper prior, with an error below 1e-10 nats per weight in float64.
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ from pyrodrop.modules import ParameterTree
 
 
 class SparseDropout(Guide):
-    """A variance for every weight; weights of large alpha can be cut off.
+    """Gaussians with a learned variance per weight; weights with a large alpha can be pruned.
 
     Args:
-        model: the model whose weights to infer.
-        log_variance: ln v that training starts from.
-        cut: drop the mean of weights of ln alpha from here on while training, see `distributions.CutNormal`; None does not.
-        log_alpha_range: what ln alpha is clamped to; the class's own if None.
+        model: the model whose weights are inferred.
+        log_variance: initial value of ln v.
+        cut: during training, set the mean of weights with ln alpha at or above this value to 0, see
+            `distributions.CutNormal`. None never does.
+        log_alpha_range: bounds that ln alpha is clamped to; the default of the class if None.
+
+    Raises:
+        ValueError: the lower bound of `log_alpha_range` is not below the upper bound.
+        TypeError: the model does not list its weights (see `Guide`).
 
     Example:
         >>> import torch
@@ -55,14 +61,14 @@ class SparseDropout(Guide):
         if log_alpha_range is not None:
             low, high = log_alpha_range
             if not low < high:
-                raise ValueError(f"log_alpha_range is a lower and a larger upper bound; got {log_alpha_range}")
+                raise ValueError(f"log_alpha_range must be (low, high) with low < high; got {log_alpha_range}")
             self.log_alpha_range = (low, high)
         initial = model.weight_sites()
         self.loc = ParameterTree(initial)
         self.log_variance = ParameterTree({n: torch.full_like(w, log_variance) for n, w in initial.items()})
 
     def log_alpha(self, name: str) -> Tensor:
-        """ln alpha of every weight of a site."""
+        """ln alpha of every element of the weight `name`, of the shape of the weight."""
         loc = self.loc[name]
         square = loc**2 + torch.finfo(loc.dtype).tiny
         return (self.log_variance[name] - square.log()).clamp(*self.log_alpha_range)
@@ -76,14 +82,17 @@ class SparseDropout(Guide):
         return type(self).__name__ + ("" if self.cut is None else f"(cut={self.cut:g})")
 
     def rates(self) -> dict[str, Tensor]:
-        """alpha of every weight."""
+        """alpha of every element of every weight, by weight name."""
         return {name: self.log_alpha(name).detach().exp() for name in self.sites}
 
     def keep_mask(self, threshold: float = 3.0) -> dict[str, Tensor]:
-        """Which weights to keep: those with ln alpha below the threshold (3: a binary drop rate of .95).
+        """Boolean masks of the weights to keep, those with ln alpha below `threshold`, by site name.
+
+        Args:
+            threshold: bound of ln alpha. 3 corresponds to a binary drop rate of .95.
 
         Raises:
-            ValueError: a threshold outside the range that ln alpha is clamped to, which would keep all or none.
+            ValueError: `threshold` is outside the range that ln alpha is clamped to, so all or no weights would be kept.
         """
         low, high = self.log_alpha_range
         if not low < threshold < high:
@@ -91,9 +100,9 @@ class SparseDropout(Guide):
         return {name: self.log_alpha(name).detach() < threshold for name in self.sites}
 
     def pruned(self, threshold: float = 3.0) -> Pruned:
-        """This posterior with the weights that `keep_mask` drops at 0."""
+        """This posterior with the weights that `keep_mask` does not keep set to 0."""
         return Pruned(self, self.keep_mask(threshold))
 
     def sparsity(self, threshold: float = 3.0) -> dict[str, float]:
-        """Share of weights that `keep_mask` drops, by site."""
+        """Fraction of weights that `keep_mask` does not keep, by site name."""
         return {name: 1 - float(mask.double().mean()) for name, mask in self.keep_mask(threshold).items()}

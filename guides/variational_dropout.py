@@ -1,13 +1,14 @@
-"""Variational dropout: Gaussian dropout whose rates are learned.
+"""Variational dropout: Gaussian dropout with a learned noise variance.
 
     A  W = M diag(s),   s_k ~ N(1, alpha_k)
     B  w_ij = m_ij (1 + sqrt(alpha) e_ij)
 
-    alpha = max_alpha sigmoid(a)                          one a layer, input unit or weight
+    alpha = max_alpha sigmoid(a)                          one per layer, per input unit or per weight
 
-Kingma, Salimans & Welling (2015), section 3.3: alpha at most 1, since the objective has poor optima above. Their type A2
-is A with the divergence scaled by 1/3. KL to the log-uniform prior: up to the prior's constant, to
-1e-10; type A counts units.
+Kingma, Salimans & Welling (2015), Variational Dropout and the Local Reparameterization Trick, arXiv:1506.02557, section 3.3,
+limit alpha to 1, because the objective has poor local optima above. Their type A2 is type A with the KL divergence scaled
+by 1/3. The KL divergence from the log-uniform prior is known up to the constant of that improper prior, with an error below
+1e-10 nats per term in float64; it has one term per input unit for type A and one per weight for type B.
 """
 
 from __future__ import annotations
@@ -27,16 +28,22 @@ from pyrodrop.names import known
 
 
 class VariationalDropout(Guide):
-    """Multiplicative Gaussian noise of learned size.
+    """Multiplicative Gaussian noise with a learned variance alpha.
 
     Args:
-        model: the model whose weights to infer.
-        kind: ``A``, correlated, or ``B``, independent.
-        rates: whether an alpha belongs to a ``layer``, an ``input`` unit or a ``weight`` (type B only).
-        max_alpha: upper bound of alpha, positive; infinity for none.
-        kl_scale: factor of the divergence in training; 1/3 with type A is A2. What is trained is then no bound on the
-            evidence: `Fit.elbo` has the whole divergence, `Fit.objective` the scaled one.
-        drop_rate: where training starts, alpha = drop_rate / (1 - drop_rate), below max_alpha.
+        model: the model whose weights are inferred.
+        kind: ``A`` for noise that is shared per input unit, ``B`` for independent noise per weight.
+        rates: whether to learn one alpha per ``layer``, per ``input`` unit or per ``weight`` (type B only).
+        max_alpha: upper bound of alpha, positive; infinity for no bound.
+        kl_scale: factor of the KL divergence in training; 1/3 with type A gives type A2. With a factor other than 1 the
+            training objective is not a bound on the evidence: `Fit.elbo` uses the unscaled KL divergence, `Fit.objective`
+            the scaled one.
+        drop_rate: determines the initial alpha = drop_rate / (1 - drop_rate), which must be below `max_alpha`.
+
+    Raises:
+        ValueError: an argument is out of range, type A is combined with ``rates="weight"``, or noise per input unit is used
+            for a tensor with several axes whose input units are unknown.
+        TypeError: the model does not list its weights (see `Guide`).
 
     Example:
         >>> from pyrodrop import guides, likelihoods, models, priors
@@ -61,12 +68,14 @@ class VariationalDropout(Guide):
         self.granularity = known(rates, ("layer", "input", "weight"), "granularity of rates")
         if self.kind == "A" and rates == "weight":
             raise ValueError(
-                "type A has one noise an input unit, so its rates are per layer or input; got rates='weight'"
+                "type A has one noise value per input unit, so rates must be 'layer' or 'input'; got 'weight'"
             )
         if not max_alpha > 0:
-            raise ValueError(f"max_alpha bounds the noise's variance alpha and must be positive; got {max_alpha}")
+            raise ValueError(f"max_alpha bounds the variance alpha of the noise and must be positive; got {max_alpha}")
         if not (math.isfinite(kl_scale) and kl_scale > 0):
-            raise ValueError(f"kl_scale is a factor of the divergence and must be positive and finite; got {kl_scale}")
+            raise ValueError(
+                f"kl_scale is a factor of the KL divergence and must be positive and finite; got {kl_scale}"
+            )
         if self.kind == "A":
             check_units(self.sites, model, "variational dropout of type A", CORRELATED)
         elif rates == "input":
@@ -74,7 +83,8 @@ class VariationalDropout(Guide):
         start = alpha_of_rate(drop_rate, "the start")
         if not 0 < start < max_alpha:
             raise ValueError(
-                f"drop_rate must start alpha = rate / (1 - rate) between 0 and max_alpha {max_alpha:g}; got {start:g}"
+                "drop_rate must give an initial alpha = rate / (1 - rate) strictly between 0 and max_alpha "
+                f"{max_alpha:g}; got {start:g}"
             )
         self.max_alpha, self.kl_scale = max_alpha, kl_scale
         initial = model.weight_sites()
@@ -90,7 +100,7 @@ class VariationalDropout(Guide):
         return (self.units[name].count(weight.shape),)
 
     def log_alpha(self, name: str) -> Tensor:
-        """ln alpha of one weight site: a number, ``[in]`` or the weight's shape."""
+        """ln alpha of the weight `name`: a scalar tensor, ``[in]`` or the shape of the weight."""
         raw = self.raw_alpha[name]
         if math.isinf(self.max_alpha):
             return raw
@@ -111,7 +121,7 @@ class VariationalDropout(Guide):
         return drawn
 
     def rates(self) -> dict[str, Tensor]:
-        """alpha of every weight site: a number, ``[in]`` or the weight's shape."""
+        """alpha of every weight, by weight name: a scalar tensor, ``[in]`` or the shape of the weight."""
         return {name: self.log_alpha(name).detach().exp() for name in self.sites}
 
     def describe(self) -> str:

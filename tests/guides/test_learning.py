@@ -122,7 +122,7 @@ def test_masks_out_of_range_are_refused() -> None:
         (lambda m: guides.VariationalDropout(m, max_alpha=-1.0), "max_alpha bounds"),
         (lambda m: guides.VariationalDropout(m, max_alpha=0.05), "between 0 and max_alpha 0.05; got 0.111"),
         (lambda m: guides.VariationalDropout(m, kl_scale=0.0), "kl_scale is a factor"),
-        (lambda m: guides.VariationalDropout(m, "A", "weight"), "type A has one noise an input unit"),
+        (lambda m: guides.VariationalDropout(m, "A", "weight"), "type A has one noise value per input unit"),
         (lambda m: guides.VariationalDropout(m, "C"), "no type of variational dropout is called 'C'"),
         (lambda m: guides.GaussianDropout(m), "takes alpha or drop_rate, one of them"),
         (lambda m: guides.GaussianDropout(m, alpha=0.0), "alpha is the variance .* got 0"),

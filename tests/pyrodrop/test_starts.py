@@ -180,11 +180,11 @@ def test_what_cannot_start_anew_is_named(model: models.NetworkModel) -> None:
             call()
     with pytest.raises(TypeError, match=r"new initial weights need a model .*Own has none"):
         pyrodrop.restart(Own(), guides.Point(Own()), 0)
-    with pytest.raises(TypeError, match=r"the members of an ensemble start anew.*Own has none"):
+    with pytest.raises(TypeError, match=r"an ensemble needs a model with a method reset_parameters.*Own has none"):
         guides.Ensemble(Own(), guides.Point, 2)
     with pytest.raises(TypeError, match=r"new initial weights need a guide .*function has none"):
         pyrodrop.restart(model, lambda *_: None, 0)
-    with pytest.raises(TypeError, match=r"one ensemble of more members\); got a Ensemble"):
+    with pytest.raises(TypeError, match=r"one ensemble with more members\); got Ensemble"):
         guides.Ensemble(model, lambda m: guides.Ensemble(m, guides.Point), 2)  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match="OwnGuide has no means"):
         pyrodrop.restart(model, OwnGuide(model), 0)
