@@ -1,4 +1,4 @@
-"""Divergences between posteriors and priors, each saying how far it can be trusted."""
+"""KL divergences of posteriors from priors, each with a `Convention` that describes its accuracy."""
 
 from pyrodrop.divergences import gaussian, pushforward
 from pyrodrop.divergences.bernoulli import ATOMS, RELAXED, binary_entropy, lost_entropy

@@ -1,9 +1,9 @@
-"""Divergences of the Bernoulli mixture.
+"""KL divergences of the Bernoulli mixture.
 
     KL(BernoulliMixture || Normal(0, sigma^2)) =
         sum_k  p_k ||m_k||^2 / (2 sigma^2)  +  K/2 [theta^2 / sigma^2 - 1 - ln(theta^2 / sigma^2)]  -  H(p_k)  +  h(p_k, d_k)
 
-    the same at theta = 0, up to K/2 ln(2 pi e theta^2)  =  E_q[-ln p(W)] - H(masks)  =
+    at theta = 0, without the term -K/2 ln(2 pi e theta^2)  =  E_q[-ln p(W)] - H(masks)  =
         sum_k  p_k ||m_k||^2 / (2 sigma^2)  +  K/2 ln(2 pi sigma^2)  -  H(p_k)
 
     KL(BernoulliMixture || log-uniform) =
@@ -12,18 +12,18 @@
     h(p, d) = E_q[H(c | w)] = sqrt(p (1-p)) exp(-d^2 / 8) E_s~N(0,1)[g(ln(p / (1-p)) + d s)]
     g(u)    = 2 cosh(u / 2) H(1 / (1 + exp(-u)))
 
-K is a column's length, d_k = ||m_k|| / theta, c says which component w came from, H is the entropy of a coin in nats.
-Gal & Ghahramani's (2016) formula, Appendix section 4, is the case h = 0, right once d >> 1: between the two lies the
-information that overlapping components lose. The form of h follows from writing the mixture's density at log odds u as
-a Gaussian of width d, centred at the prior log odds, times exp(-d^2 / 8) 2 cosh(u / 2): what is left to integrate is
-smooth, so the trapezoidal rule converges geometrically.
+K is the number of weights in a column, d_k = ||m_k|| / theta, c is the component label of w, and H(p) is the entropy of a
+Bernoulli variable in nats. h is the entropy of the component label given the weight. Gal & Ghahramani's (2016) formula
+(Appendix, arXiv:1506.02157, section 4) is the case h = 0, which is accurate for d >> 1. To derive h, write the density of
+the mixture at log odds u as a Gaussian of width d, centred at the prior log odds, times exp(-d^2 / 8) 2 cosh(u / 2). The
+remaining integrand is smooth, so the trapezoidal rule converges geometrically.
 
-KL(alpha) is that of a Gaussian from the log-uniform prior, zero at alpha -> infinity (`log_uniform_kl`).
+KL(alpha) is the KL divergence of a Gaussian from the log-uniform prior, zero at alpha -> infinity (`log_uniform_kl`).
 
-At theta = 0 the differential entropy of the components, -K/2 ln(2 pi e theta^2) for K weights, is infinite and left out,
-from every prior alike. It depends on the number of weights alone: not on M, nor on the rates, nor on the prior, whose
-scale may be learned with the weights (ARD with a hyperprior, the horseshoe). It is what a point mass leaves out too, so
-with rate 0 this is minus the log prior density at M.
+At theta = 0 the term from the differential entropy of the components, -K/2 ln(2 pi e theta^2) for K weights, is infinite. It
+is left out for every prior. It depends only on the number of weights: not on M, the rates or the prior, whose scale can
+therefore be learned (ARD with a hyperprior, the horseshoe). The same term is left out for a point mass, so with rate 0
+the result is minus the log prior density at M.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ from pyrodrop.divergences.log_uniform import from_log_uniform, log_uniform_conve
 from pyrodrop.divergences.table import EXACT, Convention, pair, refuse
 
 ATOMS = Convention("up_to_constant", "theta -> 0: K/2 ln(2 pi e theta^2) of K weights is left out")
-RELAXED = Convention("up_to_constant", f"{ATOMS.detail}; the divergence is the mask's, draws are of its relaxation")
+RELAXED = Convention(
+    "up_to_constant", f"{ATOMS.detail}; the KL divergence is that of the mask, samples use its relaxation"
+)
 
 
 def _tag(q: BernoulliMixture, p: object) -> Convention:
@@ -62,7 +64,7 @@ def _from_normal(q: BernoulliMixture, p: Normal) -> Tensor:
 
 
 def _distinct(values: Tensor) -> Tensor:
-    """One of each entry that an expanded tensor repeats, broadcast to the same: a logarithm of few numbers, not of many."""
+    """The tensor without the repetitions of expanded dimensions, so that functions are evaluated once per distinct entry."""
     return values[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in values.stride())]
 
 
@@ -74,15 +76,15 @@ def _from_log_uniform(q: BernoulliMixture, p: LogUniform) -> Tensor:
 
 @pair(BernoulliMixture, torch.distributions.Distribution, _tag)
 def _from_any(q: BernoulliMixture, p: object) -> Tensor:
-    raise NotImplementedError("by Monte Carlo; only the tag is registered")
+    raise NotImplementedError("only the convention is registered here; the KL divergence is estimated by Monte Carlo")
 
 
 def _atoms(q: BernoulliMixture, p: object) -> str | None:
     if q.theta > 0:
         return None
     return (
-        "at theta = 0 weights are exactly zero with positive probability, where this prior has no finite density; "
-        "use theta > 0, or a proper prior with a fixed scale such as priors.Gaussian"
+        "at theta = 0 weights are exactly zero with positive probability, and the density of this prior at zero is not "
+        "finite; use theta > 0, or a proper prior with a fixed scale such as priors.Gaussian"
     )
 
 
@@ -91,47 +93,49 @@ refuse(BernoulliMixture, PooledNormal, _atoms)
 
 
 def mixture_entropy(q: BernoulliMixture) -> Tensor:
-    """Differential entropy of the mixture, theta > 0: K/2 ln(2 pi e theta^2) + H(p) - h(p, d), summed over units."""
+    """Differential entropy of the mixture in nats, theta > 0: sum over units of K/2 ln(2 pi e theta^2) + H(p) - h(p, d)."""
     gaussian = q.event_shape.numel() / 2 * math.log(2 * math.pi * math.e * q.theta**2)
     return q.total(information(q)) + gaussian
 
 
 def information(q: BernoulliMixture) -> Tensor:
-    """H(p_k) - h(p_k, d_k): what a draw tells of its mask, in nats, ``[..., *noise_shape]``; all of H at theta = 0."""
+    """Mutual information of weight and mask, H(p_k) - h(p_k, d_k) in nats, ``[..., *noise_shape]``; h is 0 at theta = 0."""
     entropy = binary_entropy(q.keep_rate)
     return entropy - lost_entropy(q.keep_rate, _norm(q) / q.theta) if q.theta > 0 else entropy
 
 
 def _norm(q: BernoulliMixture) -> Tensor:
-    """||m_k|| of each unit, with gradient 0 rather than NaN where the column is 0."""
+    """||m_k|| of each unit, ``[..., *noise_shape]``. The gradient is 0 instead of NaN where a column is 0."""
     square = q.sum_units(q.loc**2)
     zero = square == 0
     return torch.where(zero, square.new_zeros(()), torch.where(zero, square.new_ones(()), square).sqrt())
 
 
 def binary_entropy(p: Tensor) -> Tensor:
-    """H(p) = -p ln p - (1-p) ln(1-p) in nats, 0 at the ends."""
+    """H(p) = -p ln p - (1-p) ln(1-p) in nats, elementwise; 0 for p = 0 and p = 1."""
     return -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p))
 
 
-# Step and range of the trapezoidal rule in s ~ N(0, 1). The integrand's nearest singularities, at u = +-i pi, put the error
-# near exp(-2 pi^2 / (d step) - d^2 / 8), at most 1e-12 over all d for this step; N(0, 1) ends at 8 to 1e-15.
+# Step and range of the trapezoidal rule in s ~ N(0, 1). The nearest singularities of the integrand, at u = +-i pi, give an
+# error of about exp(-2 pi^2 / (d step) - d^2 / 8), at most 1e-12 over all d for this step; beyond 8, N(0, 1) has mass 1e-15.
 _STEP, _REACH = 0.125, 8.0
 
 
 def lost_entropy(p: Tensor, distance: Tensor) -> Tensor:
-    """h(p, d): what a draw leaves unknown about its component, in nats, between 0 (d -> infinity) and H(p) (d = 0).
+    """h(p, d): the entropy of the component label given the weight, in nats, elementwise.
+
+    It lies between 0 (d -> infinity) and H(p) (d = 0).
 
     Args:
         p: probability of keeping the unit, in (0, 1].
-        distance: d, the component means' distance in standard deviations, same shape.
+        distance: d, the distance between the means of the components in standard deviations, of the shape of `p`.
     """
     certain = (p <= 0) | (p >= 1)
     inside = torch.where(certain, torch.full_like(p, 0.5), p)
     s = torch.arange(-_REACH, _REACH + _STEP / 2, _STEP, dtype=p.dtype, device=p.device)
     weight = torch.exp(-(s**2) / 2) * (_STEP / math.sqrt(2 * math.pi))
     u = torch.logit(inside)[..., None] + distance[..., None] * s
-    # g(u) = exp(v/2) ((1 + e^-v) log(1 + e^-v) + v e^-v), v = |u|; exp(-d^2/8) goes in here lest exp(v/2) overflow
+    # g(u) = exp(v/2) ((1 + e^-v) log(1 + e^-v) + v e^-v), v = |u|; the factor exp(-d^2/8) keeps exp(v/2) from overflowing
     v = u.abs()
     small = torch.exp(-v)
     value = torch.exp(v / 2 - distance[..., None] ** 2 / 8) * ((1 + small) * torch.log1p(small) + v * small)

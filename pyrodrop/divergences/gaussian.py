@@ -1,11 +1,12 @@
-"""Divergences of Gaussian posteriors from Gaussian priors, fixed or with the best variances.
+"""KL divergences of Gaussian posteriors from Gaussian priors with fixed or with optimal variances.
 
     p = N(mu, sigma^2)             KL = sum_ij [ln(2 pi sigma^2) + E_q(w_ij - mu)^2 / sigma^2] / 2 - H(q)
     p = N(0, lambda_g^2), ARD      KL = sum_ij ln(2 pi e lambda_g^2) / 2 - H(q),    lambda_g^2 = mean_g E_q[w^2]
-                                      = sum_ij ln(1 + 1 / alpha_ij) / 2             a variance of its own for every weight
+                                      = sum_ij ln(1 + 1 / alpha_ij) / 2             if every weight has its own variance
 
-The second is the first at its minimum over the variances. Titsias & Lazaro-Gredilla (2014), section 3.1; Kharitonov,
-Molchanov & Vetrov (2018), Variational Dropout via Empirical Bayes, eq. 8.
+The second is the minimum of the first over the variances. Titsias & Lazaro-Gredilla (2014),
+https://proceedings.mlr.press/v32/titsias14.html, section 3.1; Kharitonov, Molchanov & Vetrov (2018), Variational Dropout
+via Empirical Bayes, arXiv:1811.00596, eq. 8.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _multiplicative_from_pooled(q: MultiplicativeNormal, p: PooledNormal) -> Ten
 
 
 def _uncut_convention(q: CutNormal, p: PooledNormal) -> Convention:
-    """Exact where variances are shared: there the means of the law itself are counted."""
+    """Exact if variances are shared, since the moments of the cut distribution itself are used then."""
     most = math.log1p(math.exp(-q.threshold)) / 2
     detail = "an upper bound, counted as if nothing were cut"
     return Convention("approximate", detail, most) if p.group == "weight" else EXACT
@@ -65,7 +66,7 @@ def _from_pooled(q: WeightDistribution, p: PooledNormal) -> Tensor:
 @register_kl(Independent, PooledNormal)
 def _normal_from_pooled(q: Independent, p: PooledNormal) -> Tensor:
     if not isinstance(q.base_dist, Normal):
-        raise NotImplementedError(f"no KL({type(q.base_dist).__name__} || PooledNormal)")
+        raise NotImplementedError(f"KL({type(q.base_dist).__name__} || PooledNormal) is not implemented")
     loc, variance = q.base_dist.loc, q.base_dist.scale**2
     log_ratio = (
         torch.log1p(loc**2 / variance) if p.group == "weight" else torch.log(p.pool(loc**2 + variance) / variance)
@@ -76,5 +77,5 @@ def _normal_from_pooled(q: Independent, p: PooledNormal) -> Tensor:
 refuse(
     PrunedNormal,
     Distribution,
-    "weights that were cut off are atoms at 0; the ELBO is that of the fit before it was pruned",
+    "pruned weights are atoms at 0; use the ELBO of the fit before pruning",
 )

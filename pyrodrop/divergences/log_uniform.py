@@ -1,10 +1,11 @@
-"""Divergences from the log-uniform prior, zero at alpha -> infinity.
+"""KL divergences from the log-uniform prior, with the constant chosen so that they are zero at alpha -> infinity.
 
     w_ij ~ N(m_ij, alpha_ij m_ij^2), independent      sum_ij KL(alpha_ij)
-    w_k = s_k m_k,  s_k ~ N(1, alpha_k)                sum_k  KL(alpha_k)              one term a unit
+    w_k = s_k m_k,  s_k ~ N(1, alpha_k)                sum_k  KL(alpha_k)              one term per unit
     any Gaussian with marginals as above               sum_ij [KL(alpha_ij) + ln(2 pi e sigma_ij^2) / 2] - H(q)
 
-Kingma, Salimans & Welling (2015), section 3 and appendix B; the last line because only E_q[ln |w|] and the entropy matter.
+Kingma, Salimans & Welling (2015), arXiv:1506.02557, section 3 and appendix B. The last line holds because the KL divergence
+depends on q only through E_q[ln |w|], a sum over the marginals, and the entropy.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ _CONVENTIONS = {
 
 
 def log_uniform_convention(q: Distribution, p: LogUniform) -> Convention:
-    """The improper prior's convention, with the error of the form of KL that it was told to use."""
+    """The convention of the improper prior, with the error of the form of KL(alpha) that ``p.kl`` selects."""
     return _CONVENTIONS[p.kl]
 
 
 def from_log_uniform(log_alpha: Tensor, p: LogUniform) -> Tensor:
-    """KL(alpha), elementwise, in the form that the prior was told to use."""
+    """KL(alpha) in nats, elementwise, in the form that ``p.kl`` selects."""
     return FORMS[p.kl](log_alpha)
 
 
@@ -83,15 +84,15 @@ def _no_density(q: CorrelatedNormal, p: Distribution) -> str | None:
     if isinstance(p, LogUniform):
         return None
     return (
-        "type A lives on a line per input unit and has no density over weights; use priors.LogUniform, whose divergence "
-        "is that of the units' scales, or type B"
+        "type A has no density over weights; use priors.LogUniform, for which the KL divergence is that of the scales, "
+        "or use type B"
     )
 
 
 def _outside(q: Distribution, p: TruncatedLogUniform) -> str:
     return (
-        f"it puts probability outside the prior's support, exp({p.low:g}) <= |w| <= exp({p.high:g}), so the divergence is "
-        "infinite; use a prior over all real weights"
+        f"the posterior puts probability outside the prior's support, exp({p.low:g}) <= |w| <= exp({p.high:g}), so the KL "
+        "divergence is infinite; use a prior over all real weights"
     )
 
 

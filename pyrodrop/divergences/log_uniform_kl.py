@@ -1,23 +1,24 @@
-"""The divergence of a Gaussian weight from the log-uniform prior, as a function of t = log alpha.
+"""The KL divergence of a Gaussian weight from the log-uniform prior, as a function of t = log alpha.
 
-For w ~ N(m, alpha m^2) and the improper prior p(log |w|) = const the divergence depends on alpha alone. It is known up to
-a constant, fixed here so that it vanishes as alpha -> infinity. With u = 1 / (2 alpha) and Dawson's function D,
+For w ~ N(m, alpha m^2) and the improper prior p(log |w|) = const the KL divergence depends only on alpha. It is defined up
+to a constant, which is chosen here so that the KL divergence vanishes as alpha -> infinity. With u = 1 / (2 alpha) and
+Dawson's function D,
 
     KL      =  2 integral_0^sqrt(u) D(x) dx  =  u 2F2(1, 1; 3/2, 2; -u)
     dKL/dt  =  -sqrt(u) D(sqrt(u))           =  -u 1F1(1; 3/2; -u)
     KL  ->  u  as alpha -> infinity,     KL  ->  -t/2 + (gamma + ln 2)/2  as alpha -> 0
 
-Value and derivative are those of Hron, Matthews & Ghahramani (2017), Variational Gaussian Dropout is not Bayesian, who
-published them as the exact objective. Both are evaluated by minimax rational approximations, as
+Hron, Matthews & Ghahramani (2017), Variational Gaussian Dropout is not Bayesian, arXiv:1711.02989, published value and
+derivative as the exact objective. Both are evaluated with minimax rational approximations,
 
     KL  =  ln(1 + u/3)/2 + s P(r)/Q(r),        dKL/dt  =  -s p(r)/q(r)
     ln(1 + u/3)  =  -min(t + ln 6, 0) - ln(1 - min(s, r))
 
 in s = sigmoid(-t - ln 6) = u / (3 + u) and r = 1 - s, with rational functions VALUE = (P, Q) and SLOPE = (p, q) of degree
-(9, 10), minimax in relative error: 2e-11 for the value and 1.4e-9 for the slope, at every t. Expanding in r keeps the sums
-stable, also in float32, where rounding is what is left.
+(9, 10), minimax in relative error: 2e-11 for the value and 1.4e-9 for the slope, at every t. The expansion in r keeps the
+sums stable; in float32 only rounding errors remain.
 
-`molchanov` and `kingma` are the approximations published for the same quantity: Molchanov, Ashukha & Vetrov (2017),
+`molchanov` and `kingma` are published approximations of the same quantity: Molchanov, Ashukha & Vetrov (2017),
 arXiv:1701.05369, eq. 14; Kingma, Salimans & Welling (2015), arXiv:1506.02557, appendix C.
 """
 
@@ -31,7 +32,10 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 EULER, LOG6 = 0.5772156649015329, log(6)
-MOLCHANOV_ERROR, KINGMA_ERROR = 9.4e-3, 4.1e-2  # largest, measured over log alpha in [-20, 20] and below 0
+MOLCHANOV_ERROR, KINGMA_ERROR = (
+    9.4e-3,
+    4.1e-2,
+)  # largest errors, measured over log alpha in [-20, 20] and over log alpha <= 0
 
 # Coefficients of numerator and denominator, highest power of r first.
 # fmt: off
@@ -53,29 +57,35 @@ SLOPE = (
 def log_uniform_kl(log_alpha: Tensor) -> Tensor:
     """KL(N(m, alpha m^2) || log-uniform), elementwise, zero at alpha -> infinity, by a minimax rational approximation.
 
-    Absolute error for |log alpha| <= 40: of the value below 1e-10 in float64 and 2e-6 in float32, of the derivative below
-    1e-9 and 1e-6. Value and derivatives are finite at every finite log alpha.
-    Half precision is computed in float32. Differentiable to any order, in reverse mode.
+    For abs(log alpha) <= 40 the absolute error of the value is below 1e-10 in float64 and 2e-6 in float32, that of the
+    derivative below 1e-9 and 1e-6. Value and derivatives are finite at every finite log alpha. Half precision is computed in
+    float32. Differentiable to any order in reverse mode.
+
+    Args:
+        log_alpha: log of the variance divided by the squared mean, any shape.
+
+    Returns:
+        The KL divergence in nats, of the shape and dtype of `log_alpha`.
     """
     t = log_alpha.float() if log_alpha.dtype in (torch.float16, torch.bfloat16) else log_alpha
     return _LogUniformKL.apply(t).to(log_alpha.dtype)
 
 
 def molchanov(log_alpha: Tensor) -> Tensor:
-    """The sigmoid fit of Molchanov et al., within 9.4e-3 of the divergence at every alpha."""
+    """The approximation of Molchanov et al. by sigmoids, elementwise in nats; its error is at most 9.4e-3 at every alpha."""
     k1, k2, k3 = 0.63576, 1.87320, 1.48695
     return k1 + 0.5 * softplus(-log_alpha) - k1 * torch.sigmoid(k2 + k3 * log_alpha)
 
 
 def kingma(log_alpha: Tensor) -> Tensor:
-    """The cubic of Kingma et al., for alpha <= 1 only, where it is within .041; exact as alpha -> 0."""
+    """The cubic of Kingma et al., elementwise in nats, for alpha <= 1 only; error at most .041, exact as alpha -> 0."""
     c1, c2, c3 = 1.16145124, -1.50204118, 0.58629921
     alpha = log_alpha.exp()
     return 0.5 * (EULER + log(2) - log_alpha) - alpha * (c1 + alpha * (c2 + alpha * c3))
 
 
 class _LogUniformKL(torch.autograd.Function):
-    """Spares the memory traffic of differentiating through the recurrence; differentiable to any order."""
+    """Avoids the memory traffic of differentiating through the recurrence; differentiable to any order."""
 
     generate_vmap_rule = True
 

@@ -1,4 +1,4 @@
-"""Weights g(theta, noise): the user's Reg(theta) in the place of a divergence, or Monte Carlo by the user's density.
+"""Weights g(theta, noise): the user's Reg(theta) replaces the KL divergence, or it is estimated with the user's density.
 
 L = -beta sum_n ln p(y_n | x_n, g(theta, eps)) + Reg(theta)            Psaros, Dropout as variational inference, eq. 6
 """
@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from pyrodrop.distributions import PooledNormal, Pushforward
 from pyrodrop.divergences.table import EXACT, Convention, pair, refuse
 
-REGULARIZER = Convention("up_to_constant", "the user's regulariser stands in for the divergence")
+REGULARIZER = Convention("up_to_constant", "the user's regulariser replaces the KL divergence")
 
 
 def _tag(q: Pushforward, p: Distribution) -> Convention:
@@ -21,14 +21,16 @@ def _tag(q: Pushforward, p: Distribution) -> Convention:
 @pair(Pushforward, Distribution, _tag)
 def _regularizer(q: Pushforward, p: Distribution) -> Tensor:
     if q.regularizer is None:
-        raise NotImplementedError("by Monte Carlo")
+        raise NotImplementedError("without a regularizer, the KL divergence is estimated by Monte Carlo")
     return q.regularizer(q.loc)
 
 
 def _neither(q: Pushforward, p: Distribution) -> str | None:
     if q.regularizer is not None or (q.density is not None and not isinstance(p, PooledNormal)):
         return None
-    return "a weight g(loc, noise) needs a regularizer (Reg of its parameters) or a density (for Monte Carlo)"
+    return (
+        "a weight g(loc, noise) needs a regularizer (Reg of its parameters) or a density (for a Monte Carlo estimate)"
+    )
 
 
 refuse(Pushforward, Distribution, _neither)

@@ -1,8 +1,8 @@
-"""The table of divergences KL(q || p) between a posterior and a prior over one weight.
+"""The table of KL divergences KL(q || p) of a posterior q from a prior p over one weight tensor.
 
-Every number is in nats, summed over all weights. A pair is registered, and says how far its number can be trusted; or it
-is refused, with the reason; or, where both densities exist, it is one draw's ``log q(w) - log p(w)``, whose mean is the
-divergence.
+Values are in nats and summed over all elements of the weight. There are three cases. A pair can be registered, with a
+`Convention` that describes its accuracy. It can be refused, with the reason. For all other pairs with two densities the
+value is ``log q(w) - log p(w)`` of one sample w from q, an unbiased estimate of the KL divergence.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pyrodrop.distributions import PooledNormal, WeightDistribution
 
 @dataclass(frozen=True)
 class Convention:
-    """What a divergence's number means.
+    """How to interpret the value of a KL divergence.
 
     Attributes:
-        kind: ``exact``; ``approximate``, off by at most `error` nats per weight; ``up_to_constant``, so that it can
-            be compared only with divergences that leave out the same constant; or ``objective``, what training minimised,
-            which is no bound and is compared with nothing.
-        detail: the constant or the approximation, in words; empty if exact.
-        error: bound on an approximation's error, in nats per weight.
+        kind: ``exact``; ``approximate``, with an error of at most `error` nats per weight; ``up_to_constant``, which can
+            only be compared with values that leave out the same constant; or ``objective``, a training objective that is not
+            a bound on the evidence and cannot be compared with other values.
+        detail: description of the constant or the approximation; empty if exact.
+        error: bound on the error of an approximation, in nats per weight.
     """
 
     kind: Literal["exact", "approximate", "up_to_constant", "objective"]
@@ -39,7 +39,7 @@ class Convention:
 
 
 class NoDivergence(ValueError):
-    """A posterior and a prior between which there is no divergence to minimise."""
+    """Raised for a posterior and a prior whose KL divergence does not exist or is not implemented."""
 
 
 EXACT = Convention("exact")
@@ -54,9 +54,15 @@ _REFUSALS: dict[tuple[type, type], Reason] = {}
 
 
 def pair(q: type[Distribution], p: type[Distribution], tag: Tag) -> Callable[..., Any]:
-    """Register the divergence of `q` from a prior whose elements are `p`, and how far it can be trusted.
+    """Decorator that registers the KL divergence of `q` from a prior whose elements are `p`, and its convention.
 
-    A `WeightDistribution` is handed the prior's elements with the weight's shape; any other `q` its own elements.
+    If `q` is a `WeightDistribution`, the decorated function is called with q itself and the base distribution of the prior,
+    of the shape of the weight. Otherwise it is called with the base distributions of both.
+
+    Args:
+        q: class of the posterior.
+        p: class of the elements of the prior, that is, of its base distribution without `Independent`.
+        tag: the convention, or a function of (q, p) that returns it.
     """
 
     def register(kl: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
@@ -71,25 +77,35 @@ def pair(q: type[Distribution], p: type[Distribution], tag: Tag) -> Callable[...
 
 
 def refuse(q: type[Distribution], p: type[Distribution], reason: Reason) -> None:
-    """Register that there is no divergence of `q` from `p`, and what to do instead (None from a function: there is)."""
+    """Register that `q` has no KL divergence from `p`.
+
+    Args:
+        q: class of the posterior.
+        p: class of the elements of the prior.
+        reason: the reason and an alternative, for the error message; or a function of (q, p) that returns this message, or
+            None if the KL divergence exists for these parameters.
+    """
     _REFUSALS[q, p] = reason
 
 
 def divergence(q: Distribution, p: Distribution, value: Tensor | Callable[[], Tensor]) -> Tensor:
-    """KL(q || p) of a weight, by the table or by Monte Carlo.
+    """KL(q || p) of one weight in nats, from the table or by a Monte Carlo estimate from one sample.
 
     Args:
         q: posterior of a weight.
         p: prior of the same weight.
-        value: a draw from `q`, or a function that makes one; used by the Monte Carlo form only.
+        value: a sample from `q`, or a function that draws one; used for the Monte Carlo estimate only.
+
+    Returns:
+        The KL divergence, of the batch shape of `q`.
 
     Raises:
-        NoDivergence: the pair is refused, or has neither a registered form nor two densities.
+        NoDivergence: the pair is refused, or it is not registered and one of the densities does not exist.
     """
     reason = _find(_REFUSALS, q, p)
     reason = reason(_elements(q), _elements(p)) if callable(reason) else reason
     if reason is not None:
-        raise NoDivergence(f"no divergence of {_name(q)} from {_name(p)}: {reason}")
+        raise NoDivergence(f"no KL divergence of {_name(q)} from {_name(p)}: {reason}")
     try:
         return kl_divergence(q, p)
     except NotImplementedError:
@@ -97,11 +113,11 @@ def divergence(q: Distribution, p: Distribution, value: Tensor | Callable[[], Te
         try:
             return q.log_prob(draw) - p.log_prob(draw)
         except NotImplementedError as error:
-            raise NoDivergence(f"no divergence of {_name(q)} from {_name(p)}: {error}") from error
+            raise NoDivergence(f"no KL divergence of {_name(q)} from {_name(p)}: {error}") from error
 
 
 def convention(q: Distribution, p: Distribution) -> Convention:
-    """How far `divergence(q, p, ...)` can be trusted. A Monte Carlo divergence counts as exact: its mean is."""
+    """The convention of `divergence(q, p, ...)`. A Monte Carlo estimate counts as exact, because it is unbiased."""
     if isinstance(_elements(q), Delta):
         return POINT
     tag = _find(_TAGS, q, p)
@@ -111,7 +127,7 @@ def convention(q: Distribution, p: Distribution) -> Convention:
 
 
 def worst(conventions: Iterable[Convention]) -> Convention:
-    """The least trustworthy of several: what their sum can be trusted for. Exact for none."""
+    """The convention of a sum of KL divergences: the least accurate of `conventions`; exact if there are none."""
     ranked = sorted(dict.fromkeys(conventions), key=lambda c: -_ORDER.index(c.kind))
     if not ranked:
         return EXACT
@@ -127,12 +143,14 @@ def worst(conventions: Iterable[Convention]) -> Convention:
 def _by_elements(q: WeightDistribution, p: Distribution) -> Tensor:
     kl = _find(_ROUTES, q, p)
     if kl is None or p.event_shape != q.event_shape:
-        raise NotImplementedError(f"no KL({_name(q)} || {_name(p)}) of shapes {q.event_shape}, {p.event_shape}")
+        raise NotImplementedError(
+            f"KL({_name(q)} || {_name(p)}) is not implemented for event shapes {q.event_shape} and {p.event_shape}"
+        )
     return kl(q, _elements(p))
 
 
 def _find(table: dict[tuple[type, type], Any], q: Distribution, p: Distribution) -> Any:
-    """The entry of the nearest classes of `q`, then of `p`; None if there is none."""
+    """The entry of the most specific classes of `q`, then of `p`; None if there is none."""
     for q_type in type(_elements(q)).__mro__:
         for p_type in type(_elements(p)).__mro__:
             if (q_type, p_type) in table:

@@ -277,7 +277,7 @@ def test_a_pruned_fit_draws_what_is_left() -> None:
     for joint in (True, False):
         assert pruned.predict(x, 20, joint=joint).f.shape == (20, 5, 2)
     torch.testing.assert_close(pruned.compress(layout="dense")(x), fit.compress(layout="dense")(x))
-    with pytest.raises(NoDivergence, match="atoms at 0; the ELBO is that of the fit before"):
+    with pytest.raises(NoDivergence, match="pruned weights are atoms at 0; use the ELBO of the fit before pruning"):
         pruned.elbo(1, (x, torch.zeros(5, dtype=torch.long)))
 
 
