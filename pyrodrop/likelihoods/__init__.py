@@ -1,4 +1,4 @@
-"""Likelihoods: how an observation scatters about a network's output. One file each."""
+"""Likelihoods: the distribution of an observation given the output of the network. One file each."""
 
 from pyrodrop.likelihoods.categorical import Categorical
 from pyrodrop.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian

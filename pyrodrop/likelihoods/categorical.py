@@ -15,7 +15,7 @@ from pyrodrop.scaling import Standardize
 
 
 class Categorical(Likelihood):
-    """Class labels, whole numbers from 0; the network's outputs are logits.
+    """Class labels, integers from 0 to classes - 1; the outputs of the network are the logits.
 
     Example:
         >>> import torch
@@ -36,8 +36,8 @@ class Categorical(Likelihood):
     def as_target(self, y: Tensor) -> Tensor:
         if y.is_floating_point():
             raise ValueError(
-                f"class labels are whole numbers of an integer dtype, of shape [N] for outputs [N, classes]; got {y.dtype} "
-                f"of shape {tuple(y.shape)}"
+                f"class labels must be whole numbers of an integer dtype, of shape [N] for outputs [N, classes]; got "
+                f"{y.dtype} of shape {tuple(y.shape)}"
             )
         return y.to(torch.long)
 
@@ -46,11 +46,11 @@ class Categorical(Likelihood):
         want = (len(y), *output.shape[1:-1])
         if y.shape != want:
             raise ValueError(
-                f"class labels are whole numbers, one for each row of logits: of shape {list(want)} for outputs "
+                f"class labels must have shape {list(want)}, one label per row of logits, for outputs "
                 f"[N, {', '.join(map(str, output.shape[1:]))}]; got shape {list(y.shape)}"
             )
         if not 0 <= int(y.min()) <= int(y.max()) < output.shape[-1]:
             raise ValueError(
-                f"class labels must lie in 0 ... {output.shape[-1] - 1}, the network's outputs; "
+                f"class labels must lie in 0 ... {output.shape[-1] - 1}, for a network with {output.shape[-1]} outputs; "
                 f"got {int(y.min())} to {int(y.max())}"
             )

@@ -1,9 +1,9 @@
 """Gaussian likelihoods.
 
     y ~ N(f, 1 / precision)                                  y, f  [N, D]
-    y ~ N(f, s^2 exp(-r)),   network output = (f, r)         the heteroscedastic twin, s the scale of y
+    y ~ N(f, s^2 exp(-r)),   network output = (f, r)         heteroscedastic, s is the scale of y
 
-The precision tau is in the original units of y (one over y's unit, squared), whatever the network works in.
+The precision tau is in the original units of y, to the power -2, also if the network works in standardised units.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from pyrodrop.scaling import Standardize
 
 
 class Gaussian(Likelihood):
-    """Observations scatter with one precision.
+    """Independent Gaussian observation noise with the same precision for all examples.
 
     Args:
         precision: tau, positive, in units of y to the power -2.
-        learned: whether training moves the precision from there (by maximising the ELBO).
+        learned: whether the precision is trained together with the guide, by maximising the ELBO. `precision` is then its
+            initial value.
 
     Raises:
-        ValueError: precision not positive and finite.
+        ValueError: `precision` is not positive and finite.
 
     Example:
         >>> import torch
@@ -65,7 +66,11 @@ class Gaussian(Likelihood):
 
 
 class HeteroscedasticGaussian(Likelihood):
-    """The network predicts its noise: its second half of outputs is the log precision of standardised y."""
+    """Gaussian observation noise whose precision the network predicts.
+
+    The network has ``2 D`` outputs for y ``[N, D]``: the first half is the mean, the second half the log precision, both of
+    the standardised y.
+    """
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
         _, log_precision = output.chunk(2, -1)

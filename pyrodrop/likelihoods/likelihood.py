@@ -1,4 +1,4 @@
-"""What every likelihood answers."""
+"""Base class of the likelihoods."""
 
 from __future__ import annotations
 
@@ -14,43 +14,52 @@ from pyrodrop.scaling import Standardize
 
 
 class Likelihood(LocalModule):
-    """The distribution of an observation given the network's output.
+    """The distribution of an observation given the output of the network.
 
-    A network works in standardised units; `targets` turns them into the units of y. Every argument and result here
-    that is not called an output is in the units of y. A likelihood of one's own needs `forward`, and `location` where f
-    is something else than the outputs in the units of y.
+    A network works in standardised units, and `targets` converts them to the units of y. All arguments and results except
+    `output` are in the units of y. A custom likelihood implements `forward`. It also implements `location` if f is not the
+    output converted to the units of y.
     """
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
-        """The distribution of y given outputs ``[..., N, *outputs]``, where ``...`` are draws.
-
-        Batch shape ``[..., N]``; further batch dimensions are taken as parts of one example (`likelihoods.per_row`).
+        """The distribution of y given outputs ``[..., N, *outputs]``, where ``...`` indexes samples of the weights.
 
         Args:
-            output: what the network returns, at least two-dimensional.
+            output: output of the network, with at least two dimensions.
             targets: the standardisation of y.
+
+        Returns:
+            A distribution with batch shape ``[..., N]``. Additional batch dimensions are interpreted as parts of one example
+            (see `likelihoods.per_row`).
         """
-        raise TypeError(f"{type(self).__name__} is a likelihood without forward(output, targets)")
+        raise TypeError(f"{type(self).__name__} must implement forward(output, targets), which every likelihood needs")
 
     def location(self, output: Tensor, targets: Standardize) -> Tensor:
-        """The function f that users look at, in the units of y where y has units: shape ``[..., N, ...]``."""
+        """The function f that predictions report, in the units of y if y has units: ``[..., N, ...]``."""
         return targets.inverse(output)
 
     def as_target(self, y: Tensor) -> Tensor:
-        """y in the form that this likelihood scores, its shape apart; raises a ValueError if it cannot be."""
+        """Convert y to the dtype that `log_prob` needs, without changing its shape.
+
+        Raises:
+            ValueError: y has an unsuitable dtype.
+        """
         return y
 
     def outputs(self, targets: int) -> int:
-        """How many outputs a network needs for `targets` columns of y."""
+        """Number of outputs that a network needs for a y with `targets` columns."""
         return targets
 
     def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
-        """Raise a ValueError, before anything is trained, if y is nothing that this likelihood can have drawn.
+        """Check before training that y has a shape and values that are possible under this likelihood.
 
         Args:
             y: all observations, ``[N, ...]``.
-            output: the network's outputs for the first rows, ``[n, *outputs]`` with n >= 1.
+            output: output of the network for the first rows, ``[n, *outputs]`` with n >= 1.
             targets: the standardisation of y.
+
+        Raises:
+            ValueError: the shape or dtype of y is wrong, or a value is outside the support.
         """
         y = self.as_target(y)
         if y.is_floating_point() and y.dim() == 2 and output.dim() == 2 and output.shape[1] != self.outputs(y.shape[1]):
@@ -60,14 +69,16 @@ class Likelihood(LocalModule):
             )
         law = per_row(self(output, targets), 1)
         y = aligned(y, law, len(y))
-        if constraints.is_dependent(type(elements(law)).support):  # on the outputs: only these rows have theirs
+        if constraints.is_dependent(
+            type(elements(law)).support
+        ):  # the support depends on the outputs, which are known for these rows only
             y = y[: len(output)]
         support: Any = elements(law).support
         inside = support.check(y)
         if not bool(inside.all()):
             wrong = y[~inside].flatten()[0].item()
-            raise ValueError(f"y must be a value that {self.describe()} can take, {support}; got {wrong:g} among them")
+            raise ValueError(f"values of y must be in the support of {self.describe()}, {support}; got {wrong:g}")
 
     def describe(self) -> str:
-        """One line for tables and saved files."""
+        """A description in one line, for tables and saved files."""
         return type(self).__name__

@@ -1,4 +1,4 @@
-"""Priors of weights: one file each. A prior is handed a weight's name and shape and answers with its distribution."""
+"""Priors over weights, one file each. A prior returns the distribution of a weight of a given name and shape."""
 
 from pyrodrop.priors.ard import ARD
 from pyrodrop.priors.gaussian import Gaussian

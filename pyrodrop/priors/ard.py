@@ -1,11 +1,12 @@
-"""Automatic relevance determination: Gaussians whose variances are found with the weights.
+"""Automatic relevance determination (ARD): Gaussians whose variances are inferred together with the weights.
 
-    w_ij ~ N(0, lambda_g^2)                                  g the group of w_ij
+    w_ij ~ N(0, lambda_g^2)                                  g is the group of w_ij
     lambda_g^2 = mean_g E_q[w^2]                             without a hyperprior: empirical Bayes in closed form
-    lambda_g^2 ~ hyperprior, site ``NAME_prior_variance``    with one: a latent variable with its own factor in the guide
+    lambda_g^2 ~ hyperprior, site ``NAME_prior_variance``    with a hyperprior: a latent variable with a factor in the guide
 
-MacKay (1994), Bayesian Non-linear Modelling for the Prediction Competition; Titsias & Lazaro-Gredilla (2014), section 3.1;
-Kharitonov, Molchanov & Vetrov (2018), Variational Dropout via Empirical Bayes.
+MacKay (1994), Bayesian Non-linear Modelling for the Prediction Competition; Titsias & Lazaro-Gredilla (2014),
+https://proceedings.mlr.press/v32/titsias14.html, section 3.1; Kharitonov, Molchanov & Vetrov (2018), Variational Dropout
+via Empirical Bayes, arXiv:1811.00596.
 """
 
 from __future__ import annotations
@@ -23,14 +24,19 @@ from pyrodrop.priors.prior import Prior
 
 
 class ARD(Prior):
-    """Gaussian with unknown variances.
+    """Zero-mean Gaussians with unknown variances.
 
     Args:
-        group: which weights share a variance: each ``weight`` has its own, all that leave an ``input`` unit or enter an
-            ``output`` unit share one, or the whole ``layer``. Vectors count every element as a unit. A model says where a
-            weight's units are, and a weight that belongs to no unit is refused for the groups ``input`` and ``output``.
-        hyperprior: law of a variance, over positive numbers, such as ``dist.InverseGamma(1.0, 0.1)`` or
-            ``dist.HalfCauchy(0.1)``; without one the variances are those the posterior makes most of.
+        group: which weights share a variance: each ``weight`` has its own, or it is shared by all weights of an ``input``
+            unit, of an ``output`` unit, or of the whole ``layer``. Every element of a vector counts as a unit. The model
+            specifies the units of each weight.
+        hyperprior: distribution of one variance, with positive support and scalar shape, such as
+            ``dist.InverseGamma(1.0, 0.1)`` or ``dist.HalfCauchy(0.1)``. Without a hyperprior the variances are those that
+            minimise the KL divergence of the posterior from the prior.
+
+    Raises:
+        ValueError: `group` is unknown, or `hyperprior` is not scalar. When the prior is used: the group is ``input`` or
+            ``output``, and the input units of a tensor with several axes are unknown.
 
     Example:
         >>> import pyro.distributions as dist
@@ -44,13 +50,13 @@ class ARD(Prior):
     def __init__(self, group: Group = "weight", hyperprior: TorchDistribution | None = None) -> None:
         self.group: Group = known(group, GROUPS, "ARD group")  # type: ignore[assignment]
         if hyperprior is not None and (hyperprior.batch_shape or hyperprior.event_shape):
-            raise ValueError(f"hyperprior is the law of one variance, a scalar; got shape {tuple(hyperprior.shape())}")
+            raise ValueError(f"hyperprior must be the distribution of a scalar; got shape {tuple(hyperprior.shape())}")
         self.hyperprior = hyperprior
 
     def expand(self, *shape: int, like: Tensor | None = None, units: InputUnits | None = None) -> TorchDistribution:
         if self.hyperprior is not None:
             raise ValueError(
-                "ARD with a hyperprior has a latent variance: draw it in a model, with for_site(name, like)"
+                "ARD with a hyperprior has a latent variance: call for_site(name, like) inside a model, which samples it"
             )
         return PooledNormal(shape, self.group, units=units or InputUnits())
 
@@ -71,7 +77,7 @@ class ARD(Prior):
         return dist.Normal(torch.zeros_like(like), variance.sqrt().expand(batch + like.shape)).to_event(like.dim())
 
     def _start(self, name: str, like: Tensor, units: InputUnits | None) -> Tensor:
-        """The mean square of each group's weights, in the shape of its variances' site."""
+        """The mean square of the weights of each group, in the shape of the site of the variances."""
         square, found = like.square(), self._units(name, like, units)
         if self.group == "layer":
             return square.mean(list(range(like.dim())), keepdim=True)
@@ -80,15 +86,15 @@ class ARD(Prior):
         means, count = found.mean(square, like.shape), found.count(like.shape)
         if means.numel() == count:
             return means
-        return found.sum(square, like.shape) * (count / like.numel())  # of a grouped convolution
+        return found.sum(square, like.shape) * (count / like.numel())  # a grouped convolution
 
     def _units(self, name: str, like: Tensor, units: InputUnits | None) -> InputUnits | None:
         if self.group in ("input", "output") and units is not None and units.axis is None and like.dim() > 1:
             raise ValueError(
-                f"ARD(group={self.group!r}) is one variance per {self.group} unit, and {name!r} of shape "
-                f"{tuple(like.shape)} is no unit's weight: give it another prior by name, "
+                f"ARD(group={self.group!r}) has one variance per {self.group} unit, but the units of {name!r} of shape "
+                f"{tuple(like.shape)} are unknown: set another prior for it by name, "
                 f"prior={{{name!r}: priors.ARD('weight'), '*': ...}}, "
-                f"or say which of its axes counts input units, models.from_module(..., input_axes={{{name!r}: 1}})"
+                f"or specify the axis of its input units, models.from_module(..., input_axes={{{name!r}: 1}})"
             )
         return units_of(self.group, units or InputUnits(), like.shape)
 

@@ -2,9 +2,9 @@
 
     w ~ N(0, scale^2),   scale = 1 / length_scale
 
-The length scale l is Gal & Ghahramani's (2016, Appendix section 4): w ~ N(0, l^-2). With drop rate 1 - p, N data and
-observation precision tau, the theta -> 0 limit of dropout minimises (1/N) sum_n E_n + weight_decay ||M||^2, where
-E = |y - f|^2 / 2 and
+The length scale l is that of Gal & Ghahramani (2016), Appendix (arXiv:1506.02157), section 4: w ~ N(0, l^-2). With drop
+rate 1 - p, N data points and observation precision tau, dropout in the limit theta -> 0 minimises
+(1/N) sum_n E_n + weight_decay ||M||^2, where E_n = |y_n - f_n|^2 / 2 and
 
     weight_decay = p l^2 / (2 N tau)
 """
@@ -23,14 +23,14 @@ from pyrodrop.priors.prior import Prior, full
 
 
 class Gaussian(Prior):
-    """Independent zero-mean Gaussians, all of one scale.
+    """Independent zero-mean Gaussians with the same standard deviation.
 
     Args:
-        scale: standard deviation of a weight, positive. Give this or `length_scale`; 1 if neither.
-        length_scale: l, the inverse of the scale, positive.
+        scale: standard deviation of a weight, positive; 1 if neither `scale` nor `length_scale` is given.
+        length_scale: l, the inverse of the scale, positive; an alternative to `scale`.
 
     Raises:
-        ValueError: both given, or not positive and finite.
+        ValueError: both are given, or the value is not positive and finite.
 
     Example:
         >>> from pyrodrop import priors
@@ -75,18 +75,21 @@ class Gaussian(Prior):
         """The prior under which dropout with this weight decay is variational inference: l^2 = 2 N tau decay / p.
 
         Args:
-            weight_decay: Gal's lambda, the factor of ||M||^2 beside the mean of |y - f|^2 / 2. Optimisers that add
-                ``decay * w`` to the gradient of that mean have twice this lambda.
+            weight_decay: lambda, the factor of ||M||^2 in a loss whose other term is the mean of |y - f|^2 / 2. The
+                ``weight_decay`` argument of an optimiser that adds ``decay * w`` to the gradient corresponds to 2 lambda.
             drop_rate: 1 - p, in [0, 1).
             num_data: N, size of the training set.
-            precision: tau, in the units of y that the loss is measured in.
+            precision: tau, the observation precision in the units of y in which the loss is computed, to the power -2.
+
+        Raises:
+            ValueError: `drop_rate` is outside [0, 1), or `weight_decay` is not positive and finite.
         """
         check_drop_rate(drop_rate)
         check_positive("weight_decay", weight_decay, "a Gaussian prior")
         return cls(length_scale=math.sqrt(2 * num_data * precision * weight_decay / (1 - drop_rate)))
 
     def weight_decay(self, *, drop_rate: float, num_data: int, precision: float) -> float:
-        """Gal's lambda = p l^2 / (2 N tau) of this prior; the inverse of `from_weight_decay`."""
+        """lambda = p l^2 / (2 N tau) for this prior; the inverse of `from_weight_decay`, with the same arguments."""
         check_drop_rate(drop_rate)
         return (1 - drop_rate) * self.length_scale**2 / (2 * num_data * precision)
 
@@ -98,6 +101,6 @@ class Gaussian(Prior):
 
 
 def check_positive(name: str, value: float, of: str) -> None:
-    """Raise a ValueError unless a prior's scale is a positive finite number."""
+    """Raise a ValueError unless `value`, the argument `name` of the prior `of`, is positive and finite."""
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name} of {of} must be positive and finite; got {value}")

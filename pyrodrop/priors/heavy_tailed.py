@@ -1,12 +1,12 @@
-"""Priors with heavier tails or a spike, from Pyro's distributions. Their divergences are Monte Carlo.
+"""Priors with heavier tails or a spike, from Pyro's distributions. KL divergences from them are Monte Carlo estimates.
 
     Laplace        p(w) = exp(-|w| / scale) / (2 scale)
     StudentT       w / scale ~ t(df)
     ScaleMixture   p(w) = mix N(w; 0, wide^2) + (1 - mix) N(w; 0, narrow^2)
-    SpikeAndSlab   the same, with a narrow component that is a spike
+    SpikeAndSlab   the same, with a much narrower second component
 
-Blundell et al. (2015), Weight Uncertainty in Neural Networks, eq. 7, for the mixture; Fortuin et al. (2022), Bayesian
-Neural Network Priors Revisited, for the tails.
+For the mixture see Blundell et al. (2015), Weight Uncertainty in Neural Networks, arXiv:1505.05424, eq. 7; for heavy tails
+Fortuin et al. (2022), Bayesian Neural Network Priors Revisited, arXiv:2102.06571.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from pyrodrop.priors.prior import Prior, full
 
 
 class Laplace(Prior):
-    """Double exponential.
+    """Laplace (double exponential) distribution with mean 0.
 
     Args:
         scale: mean absolute value of a weight, positive.
+
+    Raises:
+        ValueError: `scale` is not positive and finite.
     """
 
     def __init__(self, scale: float = 1.0) -> None:
@@ -40,11 +43,14 @@ class Laplace(Prior):
 
 
 class StudentT(Prior):
-    """Student's t.
+    """Student's t distribution with mean 0.
 
     Args:
         df: degrees of freedom, positive.
-        scale: positive.
+        scale: scale of the distribution, positive.
+
+    Raises:
+        ValueError: an argument is not positive and finite.
     """
 
     def __init__(self, df: float = 3.0, scale: float = 1.0) -> None:
@@ -61,17 +67,20 @@ class StudentT(Prior):
 
 
 class _OverAllNumbers(dist.MixtureSameFamily):  # type: ignore[misc]
-    """A mixture whose support automatic guides and HMC know a map to: the real line, as its components'."""
+    """A mixture with the real line as its support, so that automatic guides and HMC know how to transform it."""
 
     support = constraints.real
 
 
 class ScaleMixture(Prior):
-    """A wide and a narrow Gaussian.
+    """Mixture of a wide and a narrow zero-mean Gaussian.
 
     Args:
-        wide, narrow: standard deviations, positive.
-        mix: probability of the wide one, in (0, 1).
+        wide, narrow: standard deviations of the components, positive.
+        mix: probability of the wide component, in (0, 1).
+
+    Raises:
+        ValueError: an argument is out of range.
     """
 
     def __init__(self, wide: float = 1.0, narrow: float = 0.1, mix: float = 0.5) -> None:
@@ -92,11 +101,14 @@ class ScaleMixture(Prior):
 
 
 class SpikeAndSlab(ScaleMixture):
-    """A slab, and a spike narrow enough that its weights are as good as zero.
+    """Mixture of a Gaussian slab and a Gaussian spike that is narrow enough to make its weights nearly zero.
 
     Args:
-        slab, spike: standard deviations, positive.
+        slab, spike: standard deviations of the components, positive.
         mix: probability of the slab, in (0, 1).
+
+    Raises:
+        ValueError: an argument is out of range.
     """
 
     def __init__(self, slab: float = 1.0, spike: float = 0.01, mix: float = 0.5) -> None:

@@ -1,9 +1,10 @@
-"""The horseshoe: a local and a global scale, each half-Cauchy.
+"""The horseshoe prior: Gaussians with a local and a global scale, both half-Cauchy.
 
     w_ij ~ N(0, tau^2 lambda_ij^2),   lambda_ij ~ HalfCauchy(1),   tau ~ HalfCauchy(scale)
 
-Sites ``NAME_local_scale`` of the weight's shape and ``NAME_global_scale``. Carvalho, Polson & Scott (2010); for networks
-Louizos, Ullrich & Welling (2017), Bayesian Compression. Divergence by Monte Carlo over the scales.
+The scales are sampled at the sites ``NAME_local_scale``, of the shape of the weight, and ``NAME_global_scale``. The KL
+divergence is a Monte Carlo estimate over the scales. Carvalho, Polson & Scott (2010), The horseshoe estimator for sparse
+signals; for networks Louizos, Ullrich & Welling (2017), Bayesian Compression for Deep Learning, arXiv:1705.08665.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from pyrodrop.priors.prior import Prior
 
 
 class Horseshoe(Prior):
-    """Strong shrinkage of most weights, hardly any of a few.
+    """Strong shrinkage of most weights and little shrinkage of a few.
 
     Args:
-        scale: of the global scale's half-Cauchy, positive.
+        scale: scale of the half-Cauchy distribution of the global scale, positive.
+
+    Raises:
+        ValueError: `scale` is not positive and finite.
     """
 
     def __init__(self, scale: float = 1.0) -> None:
@@ -31,7 +35,7 @@ class Horseshoe(Prior):
         self.scale = scale
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
-        raise ValueError("a horseshoe has latent scales: draw it in a model, with for_site(name, like)")
+        raise ValueError("a horseshoe has latent scales: call for_site(name, like) inside a model, which samples them")
 
     def hyper_sites(self, name: str, like: Tensor, units: InputUnits | None = None) -> dict[str, Tensor]:
         one = torch.ones((1,) * like.dim(), dtype=like.dtype, device=like.device)

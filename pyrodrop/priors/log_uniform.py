@@ -3,8 +3,8 @@
     p(log |w|) = const                      LogUniform, improper
     p(log |w|) = 1 / (high - low)           TruncatedLogUniform, on [low, high]
 
-Kingma, Salimans & Welling (2015), section 3; Molchanov, Ashukha & Vetrov (2017); on its impropriety Hron, Matthews &
-Ghahramani (2018), arXiv:1807.01969.
+Kingma, Salimans & Welling (2015), arXiv:1506.02557, section 3; Molchanov, Ashukha & Vetrov (2017), arXiv:1701.05369. On
+the consequences of the improper prior see Hron, Matthews & Ghahramani (2018), arXiv:1807.01969.
 """
 
 from __future__ import annotations
@@ -21,31 +21,35 @@ from pyrodrop.priors.prior import Prior
 
 
 class ImproperPrior(UserWarning):
-    """A prior without an integral."""
+    """Warning that a prior is improper: its density does not integrate to a finite number."""
 
 
 class LogUniform(Prior):
-    """The scale-invariant prior of variational dropout. It is improper.
+    """The improper, scale-invariant prior of variational dropout.
 
-    Its density has no integral, so there may be no posterior behind a fit, the ELBO bounds no evidence, and ELBOs compare
-    only with others under this prior. It warns of that once. Proper relatives: `ARD`, `Horseshoe`.
+    Its density does not integrate to a finite number. The posterior may therefore not exist, the ELBO is not a bound on the
+    evidence, and ELBOs can only be compared with others under this prior. The first instance warns about this with
+    `ImproperPrior`. Similar proper priors are `ARD` and `Horseshoe`.
 
     Args:
-        kl: form of the divergence from a Gaussian: ``exact``, evaluated by a minimax rational approximation whose error per
-            weight is below 1e-10 in float64 and 2e-6 in float32 (`pyrodrop.divergences.log_uniform_kl`); or the published
-            approximations ``molchanov`` (error .0094 per weight) and ``kingma`` (alpha <= 1 only, error .041).
+        kl: form of the KL divergence from a Gaussian: ``exact``, a minimax rational approximation whose error per weight is
+            below 1e-10 in float64 and 2e-6 in float32 (`pyrodrop.divergences.log_uniform_kl`); or one of the published
+            approximations ``molchanov`` (error .0094 per weight) and ``kingma`` (for alpha <= 1 only, error .041).
+
+    Raises:
+        ValueError: `kl` is unknown.
     """
 
     _warned = False
 
     def __init__(self, kl: Literal["exact", "molchanov", "kingma"] = "exact") -> None:
-        self.kl = known(kl, ("exact", "molchanov", "kingma"), "form of the log-uniform divergence")
+        self.kl = known(kl, ("exact", "molchanov", "kingma"), "form of the log-uniform KL divergence")
         if not LogUniform._warned:
             LogUniform._warned = True
             warnings.warn(
-                "the log-uniform prior is improper: it has no integral, there may be no posterior behind the fit, and its "
-                "ELBO is no bound on the evidence and comparable only under the same prior (Hron et al. 2018). "
-                "priors.ARD is a proper relative.",
+                "the log-uniform prior is improper: its density does not integrate to a finite number, so the posterior may "
+                "not exist, and the ELBO is not a bound on the evidence and can only be compared under the same prior "
+                "(Hron et al. 2018, arXiv:1807.01969). priors.ARD is a similar proper prior.",
                 ImproperPrior,
                 stacklevel=2,
             )
@@ -58,13 +62,17 @@ class LogUniform(Prior):
 
 
 class TruncatedLogUniform(Prior):
-    """Log-uniform between two sizes: proper, but of bounded support.
+    """The log-uniform prior with ln |w| limited to [low, high]: proper, but of bounded support.
 
-    The divergence from it of any posterior with probability outside, a Gaussian's among them, is infinite and refused; it
-    is for drawing from, and for posteriors of one's own within the bounds.
+    The KL divergence of a posterior that puts probability outside the support, such as every Gaussian, is infinite;
+    training with it raises `NoDivergence`. The prior can be sampled, and it can be used with a posterior of
+    `guides.from_noise` that stays within the bounds.
 
     Args:
-        low, high: bounds of ln |w|.
+        low, high: bounds of ln |w|, with low < high.
+
+    Raises:
+        ValueError: the bounds are not finite, or `low` is not below `high`.
     """
 
     def __init__(self, low: float = -20.0, high: float = 0.0) -> None:

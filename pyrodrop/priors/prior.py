@@ -1,4 +1,4 @@
-"""What every prior answers."""
+"""Base class of the priors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from pyrodrop.distributions.units import InputUnits
 class Prior(ABC):
     """A prior over weights of any shape.
 
-    A model calls `for_site` where it draws the weight, inside its trace, so a prior with hyperparameters of its own may
-    draw them there under names that begin with the weight's, and says which (`hyper_sites`). One without implements
-    `expand` alone.
+    A model calls `for_site` when it samples a weight, inside its Pyro trace. A prior with latent hyperparameters samples
+    them there, at sites whose names start with the name of the weight, and lists them in `hyper_sites`. A prior without
+    latent hyperparameters only implements `expand` and `describe`.
+
+    Raises:
+        TypeError: on definition of a subclass whose `for_site` or `hyper_sites` has no argument `units`.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -26,38 +29,47 @@ class Prior(ABC):
         for method in (cls.for_site, cls.hyper_sites):
             if len(inspect.signature(method).parameters) < 4:
                 raise TypeError(
-                    f"a prior is told where a weight's input units are, {method.__name__}(self, name, like, units=None); "
+                    f"a prior needs the input units of a weight: {method.__name__}(self, name, like, units=None); "
                     f"{cls.__name__}.{method.__name__} takes no units: add the argument"
                 )
 
     @abstractmethod
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
-        """The prior of a weight of this shape: a distribution with that `event_shape`.
+        """The prior of a weight of this shape, a distribution whose `event_shape` is `shape`.
 
         Args:
-            shape: the weight's shape.
-            like: a tensor whose dtype and device the distribution takes; torch's defaults if None.
+            shape: shape of the weight.
+            like: tensor that determines dtype and device of the distribution; torch's defaults if None.
         """
 
     def for_site(self, name: str, like: Tensor, units: InputUnits | None = None) -> TorchDistribution:
-        """The prior of the weight `name`, shaped as `like`; `units` says where its input units are, if that is known."""
+        """The prior of one weight; samples the latent hyperparameters if there are any.
+
+        Args:
+            name: name of the site of the weight.
+            like: tensor of the shape, dtype and device of the weight.
+            units: input units of the weight, or None if they are unknown.
+        """
         return self.expand(*like.shape, like=like)
 
     def hyper_sites(self, name: str, like: Tensor, units: InputUnits | None = None) -> dict[str, Tensor]:
-        """Names of the positive hyperparameters that `for_site` draws, with where a guide's factor should start."""
+        """Site names of the positive hyperparameters that `for_site` samples, with initial values for the guide.
+
+        The arguments are those of `for_site`.
+        """
         return {}
 
     def numbers(self) -> dict[str, Tensor]:
-        """Hyperparameters held as tensors, which replicates of a fit may have different values of."""
+        """Fixed hyperparameters that are stored as tensors, by name; replicates of a fit can have different values."""
         return {}
 
     @abstractmethod
     def describe(self) -> str:
-        """One line for tables and saved files."""
+        """A description in one line, for tables and saved files."""
 
 
 def full(shape: torch.Size | tuple[int, ...], value: float | Tensor, like: Tensor | None) -> Tensor:
-    """`value` as a tensor of this shape, without memory of its own."""
+    """`value` expanded to a tensor of this shape, with the dtype and device of `like`."""
     dtype, device = (torch.get_default_dtype(), None) if like is None else (like.dtype, like.device)
     scalar = torch.as_tensor(value, dtype=dtype, device=device)
     return scalar.expand(shape)

@@ -142,8 +142,8 @@ def test_misuse_is_named(make: Any, message: str) -> None:
 def test_priors_out_of_range_are_named() -> None:
     for make, message in (
         (lambda: priors.ARD("column"), "no ARD group is called 'column'"),  # type: ignore[arg-type]
-        (lambda: priors.ARD("layer", dist.Normal(0, 1).expand((2,))), "law of one variance, a scalar"),
-        (lambda: priors.LogUniform("cubic"), "no form of the log-uniform divergence is called 'cubic'"),  # type: ignore[arg-type]
+        (lambda: priors.ARD("layer", dist.Normal(0, 1).expand((2,))), "distribution of a scalar"),
+        (lambda: priors.LogUniform("cubic"), "no form of the log-uniform KL divergence is called 'cubic'"),  # type: ignore[arg-type]
         (lambda: priors.Horseshoe(0.0), "scale of a horseshoe prior must be positive"),
         (lambda: priors.StudentT(-1.0), "df of a Student t prior"),
         (lambda: priors.ScaleMixture(mix=1.0), "mix is the probability"),
@@ -155,7 +155,7 @@ def test_priors_out_of_range_are_named() -> None:
 
 def test_the_improper_prior_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(priors.LogUniform, "_warned", False)
-    with pytest.warns(priors.ImproperPrior, match="improper: it has no integral"):
+    with pytest.warns(priors.ImproperPrior, match="improper: its density does not integrate"):
         priors.LogUniform()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

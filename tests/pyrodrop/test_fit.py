@@ -224,7 +224,7 @@ def test_bad_class_labels_never_train() -> None:
     guide = guides.Point(model)
     with pytest.raises(ValueError, match=r"class labels must lie in 0 ... 2.*got 0 to 3"):
         pyrodrop.fit(model, guide, (torch.ones(4, 1), torch.tensor([0, 1, 2, 3])), steps=1)
-    with pytest.raises(ValueError, match="class labels are whole numbers"):
+    with pytest.raises(ValueError, match="class labels must be whole numbers"):
         pyrodrop.fit(model, guide, (torch.ones(4, 1), torch.ones(4, 1)), steps=1)
 
 

@@ -125,9 +125,9 @@ def test_shapes_that_do_not_fit_are_refused_and_never_broadcast() -> None:
 @pytest.mark.parametrize(
     ("case", "change", "said"),
     [
-        ("counts", lambda y: torch.where(y == y[-1], -1, y), "y must be a value that Poisson can take.*got -1 among"),
+        ("counts", lambda y: torch.where(y == y[-1], -1, y), "values of y must be in the support of Poisson.*got -1"),
         ("counts", lambda y: y[:, None].expand(N, 2), r"y must have the shape \[7\].*got \[7, 2\]"),
-        ("labels_of_tokens", lambda y: y[:, 0], r"one for each row of logits: of shape \[7, 4\]"),
+        ("labels_of_tokens", lambda y: y[:, 0], r"must have shape \[7, 4\], one label per row of logits"),
         ("labels_of_tokens", lambda y: y + 1, r"class labels must lie in 0 \.\.\. 2.*to 3"),
         ("images", lambda y: y[..., :4], "y must have the shape"),
         ("6_tokens", lambda y: y[..., 0], "y must have the shape"),

@@ -235,7 +235,7 @@ def test_the_weights_that_see_x_are_the_models_to_say() -> None:
 
 
 def test_ard_by_unit_refuses_what_is_no_layers_weight() -> None:
-    with pytest.raises(ValueError, match=r"'token' of shape \(1, 1, 3\) is no unit's weight"):
+    with pytest.raises(ValueError, match=r"the units of 'token' of shape \(1, 1, 3\) are unknown"):
         priors.ARD("input").for_site("token", torch.ones(1, 1, 3), InputUnits(None))
 
 
