@@ -1,7 +1,7 @@
-"""How good a prediction is on observations that were held out, and how sure it is.
+"""Scores of predictions on held-out observations, and measures of their uncertainty.
 
-Scores of real observations are in `regression`, of class labels in `classification` and `calibration`; `ranking` asks
-whether the most certain predictions are the best, `uncertainty` where the uncertainty comes from.
+Scores of real observations are in `regression`, scores of class labels in `classification` and `calibration`. `ranking`
+measures whether confident predictions have a low loss, and `uncertainty` splits uncertainty into aleatoric and epistemic.
 """
 
 from pyrodrop.metrics.calibration import CalibrationCurve, adaptive_ece, calibration_curve, ece

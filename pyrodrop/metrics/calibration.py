@@ -1,13 +1,14 @@
-"""Calibration of a classifier: of the predictions made with confidence .8, are 80 % right?
+"""Calibration of a classifier: are 80 % of the predictions with confidence .8 correct?
 
     conf_n = max_c p_nc,   acc_n = [y_n = argmax_c p_nc]
     ECE    = sum_b |B_b| / N |mean_{B_b} acc - mean_{B_b} conf|
 
-over bins B_b of the confidence: of equal width (Guo et al. 2017, On Calibration of Modern Neural Networks, eq. 3), or of
-equal numbers of predictions (Nguyen & O'Connor 2015, Posterior Calibration and Exploratory Analysis).
+over bins B_b of the confidence, of equal width (Guo et al. 2017, On Calibration of Modern Neural Networks, arXiv:1706.04599,
+eq. 3) or of equal numbers of predictions (Nguyen & O'Connor 2015, Posterior Calibration and Exploratory Analysis,
+arXiv:1508.05154).
 
-An estimate: even a calibrated classifier has an ECE of about sqrt(2 / pi) sum_b sqrt(|B_b| v_b) / N, v_b the mean of
-conf (1 - conf) in the bin, which goes as 1 / sqrt(N).
+This estimate is biased: a perfectly calibrated classifier has an ECE of about sqrt(2 / pi) sum_b sqrt(|B_b| v_b) / N, where
+v_b is the mean of conf (1 - conf) in the bin. The bias decreases as 1 / sqrt(N).
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from pyrodrop.metrics.classes import Predicted, class_labels, class_probabilitie
 
 
 class CalibrationCurve(NamedTuple):
-    """By bin that holds predictions, in order of confidence: their mean confidence, accuracy and share of all, ``[B]``."""
+    """Accuracy per bin of the confidence, for the B bins that are not empty, in order of increasing confidence.
+
+    Attributes:
+        confidence: mean confidence of the predictions in each bin, ``[B]``.
+        accuracy: fraction of correct predictions in each bin, ``[B]``.
+        share: fraction of all predictions that are in each bin, ``[B]``.
+    """
 
     confidence: Tensor
     accuracy: Tensor
@@ -29,19 +36,22 @@ class CalibrationCurve(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Mean distance of accuracy from confidence, weighted by share."""
+        """Mean absolute difference of accuracy and confidence, weighted by share: the ECE."""
         return float((self.share * (self.accuracy - self.confidence).abs()).sum())
 
 
 def calibration_curve(predicted: Predicted, y: Tensor, bins: int = 15, *, equal_mass: bool = False) -> CalibrationCurve:
-    """Accuracy by confidence.
+    """Accuracy as a function of confidence.
 
     Args:
-        predicted: a prediction, or probabilities ``[N, C]`` or ``[T, N, C]``.
-        y: labels, ``[N]``.
-        bins: of the confidence, (0, 1 / bins], ... (1 - 1 / bins, 1].
-        equal_mass: bins that hold equally many predictions instead. Equal confidences share a bin, so that the
-            order of the rows does not matter.
+        predicted: a `Prediction`, or class probabilities ``[N, C]`` or ``[T, N, C]`` for T samples.
+        y: class labels, ``[N]``.
+        bins: number of bins (0, 1 / bins], ..., (1 - 1 / bins, 1] of the confidence.
+        equal_mass: use bins with equal numbers of predictions instead. Predictions with equal confidence are in the same
+            bin, so the result does not depend on the order of the rows.
+
+    Raises:
+        ValueError: `bins` is below 1, or shapes or values of probabilities or labels are invalid.
     """
     if bins < 1:
         raise ValueError(f"bins is the number of bins of the confidence and must be at least 1; got {bins}")
@@ -64,10 +74,10 @@ def calibration_curve(predicted: Predicted, y: Tensor, bins: int = 15, *, equal_
 
 
 def ece(predicted: Predicted, y: Tensor, bins: int = 15) -> float:
-    """Expected calibration error over bins of equal width; see `calibration_curve` for the arguments."""
+    """Expected calibration error, from 0 to 1, with bins of equal width; see `calibration_curve` for the arguments."""
     return calibration_curve(predicted, y, bins).error
 
 
 def adaptive_ece(predicted: Predicted, y: Tensor, bins: int = 15) -> float:
-    """Expected calibration error over bins of equal numbers of predictions; see `calibration_curve`."""
+    """Expected calibration error, from 0 to 1, with bins of equal numbers of predictions; see `calibration_curve`."""
     return calibration_curve(predicted, y, bins, equal_mass=True).error

@@ -1,4 +1,4 @@
-"""Class probabilities and labels as the scores take them, checked.
+"""Checks and conversions of class probabilities and labels.
 
 p(c | x_n) = mean_t p(c | f_nt),   p(c | f) = softmax(f)_c
 """
@@ -15,20 +15,20 @@ from pyrodrop.data.dataset import check_finite
 from pyrodrop.likelihoods import elements
 from pyrodrop.prediction.prediction import Prediction
 
-_NUMBERS = 2**22  # in double precision, held at a time
-_TOLERANCE = 1e-3  # of a sum of probabilities in single precision
+_NUMBERS = 2**22  # double-precision values that are processed at a time
+_TOLERANCE = 1e-3  # for sums of probabilities in single precision
 
 Predicted = Prediction | Tensor
-"""What a classifier says: a `Prediction`, or probabilities ``[N, C]``, or those of every draw ``[T, N, C]``."""
+"""Output of a classifier: a `Prediction`, or class probabilities ``[N, C]``, or those of T samples ``[T, N, C]``."""
 
 
 def class_probabilities(predicted: Predicted) -> Tensor:
-    """Probabilities of the classes under the mixture, ``[N, C]`` in float64."""
+    """Class probabilities averaged over samples, ``[N, C]``, float64."""
     return mean_over_draws(predicted, lambda p: p)
 
 
 def mean_over_draws(predicted: Predicted, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """mean_t function(p_t) of the probabilities p ``[T, N, C]`` of every draw in float64, in chunks of draws."""
+    """mean_t function(p_t) for the probabilities p ``[T, N, C]`` of all samples in float64, in chunks of samples."""
     values, normalise = _values(predicted)
     chunk = max(1, _NUMBERS // values[0].numel())
     parts = (function(normalise(part.double())).sum(0) for part in values.split(chunk))
@@ -36,46 +36,47 @@ def mean_over_draws(predicted: Predicted, function: Callable[[Tensor], Tensor]) 
 
 
 def class_labels(y: Tensor, p: Tensor) -> Tensor:
-    """Labels ``[N]`` that fit probabilities ``[N, C]``, on their device."""
+    """Check that labels ``[N]`` match probabilities ``[N, C]``, and move them to the device of these."""
     n, classes = p.shape
     if y.is_floating_point() or y.shape != (n,):
         raise ValueError(
-            f"class labels are whole numbers, one for each of the {n} predictions; got {y.dtype} of shape {tuple(y.shape)}"
+            f"class labels must be whole numbers of shape [{n}], one per prediction; got {y.dtype} of shape {tuple(y.shape)}"
         )
     if not 0 <= int(y.min()) <= int(y.max()) < classes:
         raise ValueError(
-            f"class labels must lie in 0 ... {classes - 1}, the classes predicted; got {int(y.min())} to {int(y.max())}"
+            f"class labels must lie in 0 ... {classes - 1}, for {classes} predicted classes; "
+            f"got {int(y.min())} to {int(y.max())}"
         )
     return y.long().to(p.device)
 
 
 def _values(predicted: Predicted) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Numbers ``[T, N, C]``, and what makes them probabilities."""
+    """Values ``[T, N, C]`` and a function that converts them to probabilities."""
     law = predicted.law if isinstance(predicted, Prediction) else None
     if law is not None and law.event_shape and isinstance(elements(law), Categorical):
         shape = [*law.batch_shape[1:], *law.event_shape]
         raise TypeError(
-            f"the scores of classification are of one label per example; this prediction has labels of shape {shape}. Score "
-            "its parts as examples: probabilities f.softmax(-1).flatten(1, -2) and labels y.flatten()"
+            f"classification scores need one label per example; this prediction has labels of shape {shape}. To score every "
+            "part as an example, pass the probabilities f.softmax(-1).flatten(1, -2) and the labels y.flatten()"
         )
     if isinstance(law, Categorical):
-        return check_finite("logits", law.logits), torch.exp  # which Categorical has normalised
+        return check_finite("logits", law.logits), torch.exp  # Categorical has normalised the logits
     if not isinstance(predicted, Tensor):
         got = type(predicted).__name__ + ("" if law is None else f" of {type(law).__name__}")
         raise TypeError(
-            "the scores of classification take a prediction under likelihoods.Categorical, or a tensor of class "
-            f"probabilities; got a {got}"
+            "classification scores need a prediction with likelihoods.Categorical or a tensor of class probabilities; "
+            f"got a {got}"
         )
     p = check_finite("probabilities", predicted)
     if p.dim() not in (2, 3) or 0 in p.shape:
         raise ValueError(
-            f"class probabilities have shape [N, C], or [T, N, C] for T draws, none of them 0; got {tuple(p.shape)}"
+            f"class probabilities must have shape [N, C], or [T, N, C] for T samples, none of them 0; got {tuple(p.shape)}"
         )
     sums = p.sum(-1, dtype=torch.float64)
     if float(p.min()) < 0 or float((sums - 1).abs().max()) > _TOLERANCE:
         raise ValueError(
-            "class probabilities lie in [0, 1] and sum to 1 over the last axis; got values from "
+            "class probabilities must lie in [0, 1] and sum to 1 over the last axis; got values from "
             f"{float(p.min()):.4g} to {float(p.max()):.4g} and sums from {float(sums.min()):.4g} to "
-            f"{float(sums.max()):.4g} (logits become probabilities by softmax(-1))"
+            f"{float(sums.max()):.4g} (convert logits to probabilities with softmax(-1))"
         )
     return (p[None] if p.dim() == 2 else p), lambda p: p

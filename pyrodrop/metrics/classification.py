@@ -1,11 +1,12 @@
 """Scores of class probabilities.
 
-    accuracy      share of y_n = argmax_c p_nc
-    log density   mean_n ln p_n(y_n), the negative log likelihood with its sign turned
+    accuracy      fraction of examples with y_n = argmax_c p_nc
+    log density   mean_n ln p_n(y_n), minus the negative log likelihood
     Brier score   mean_n sum_c (p_nc - [y_n = c])^2, from 0 to 2
 
-Both are strictly proper: lowest in expectation for the true probabilities. Brier (1950), Verification of Forecasts
-Expressed in Terms of Probability; Gneiting & Raftery (2007), Strictly Proper Scoring Rules, section 3.
+Log density and Brier score are strictly proper scoring rules: their expectation is optimal only for the true probabilities.
+Brier (1950), Verification of Forecasts Expressed in Terms of Probability; Gneiting & Raftery (2007), Strictly Proper Scoring
+Rules, Prediction, and Estimation, section 3, https://doi.org/10.1198/016214506000001437.
 """
 
 from __future__ import annotations
@@ -21,24 +22,41 @@ from pyrodrop.prediction.prediction import Prediction
 
 
 def accuracy(predicted: Predicted, y: Tensor) -> float:
-    """Share of labels ``[N]`` that are the likeliest class; of equally likely classes the first counts."""
+    """Fraction of the labels ``[N]`` that equal the most probable class; among equally probable classes the first counts."""
     p = class_probabilities(predicted)
     return float((p.argmax(-1) == class_labels(y, p)).double().mean())
 
 
 def negative_log_likelihood(predicted: Predicted, y: Tensor) -> float:
-    """Mean of -ln p(y_n | x_n) over labels ``[N]``, in nats; infinite if a label was given no probability at all."""
+    """Mean of -ln p(y_n | x_n) over labels ``[N]``, in nats; infinite if a label has probability 0."""
     return -_log_density(predicted, class_probabilities(predicted), y)
 
 
 def brier(predicted: Predicted, y: Tensor) -> float:
-    """Mean squared distance of the probabilities from the labels ``[N]`` as unit vectors; lower is better."""
+    """Brier score: mean squared distance of the probabilities from the one-hot labels, from 0 to 2; lower is better.
+
+    Args:
+        predicted: a `Prediction`, or class probabilities ``[N, C]`` or ``[T, N, C]``.
+        y: class labels, ``[N]``.
+    """
     p = class_probabilities(predicted)
     return float((p - F.one_hot(class_labels(y, p), p.shape[1])).square().sum(-1).mean())
 
 
 def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
-    """The scores of one prediction in plain numbers; the mutual information only where there are draws to tell it.
+    """All scores of one prediction.
+
+    Args:
+        predicted: a `Prediction`, or class probabilities ``[N, C]`` or ``[T, N, C]`` for T samples.
+        y: class labels, ``[N]``.
+
+    Returns:
+        A dictionary with the keys ``log_density`` (nats), ``accuracy``, ``brier``, ``ece``, ``adaptive_ece``, ``aurc`` and
+        ``entropy`` (nats); also ``mutual_information`` (nats), unless `predicted` are probabilities ``[N, C]``.
+
+    Raises:
+        ValueError: shapes or values of probabilities or labels are invalid.
+        TypeError: `predicted` is a prediction of something else than one class label per example.
 
     Example:
         >>> import torch
@@ -65,7 +83,7 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
 
 
 def _log_density(predicted: Predicted, p: Tensor, y: Tensor) -> float:
-    """Mean of ln p(y_n | x_n), of a prediction from the logits, none of whose probabilities underflows."""
+    """Mean of ln p(y_n | x_n). For a `Prediction` it is computed from the logits, so probabilities do not underflow."""
     y = class_labels(y, p)
     if isinstance(predicted, Prediction):
         return float(predicted.log_density(y).double().mean())

@@ -1,13 +1,14 @@
-"""Is what a model is sure of also right, and what it is unsure of foreign?
+"""Scores of confidence rankings: selective prediction and out-of-distribution detection.
 
     risk(n) = mean loss of the n most confident predictions,   n = 1 ... N
     AURC    = mean_n risk(n)
-    AUROC   = P(score of an outsider > score of an insider) + P(equal) / 2
+    AUROC   = P(score of an out-of-distribution example > score of an in-distribution example) + P(equal) / 2
 
-Both depend on the order of the scores alone. El-Yaniv & Wiener (2010), On the Foundations of Noise-free Selective
-Classification; Geifman, Uziel & El-Yaniv (2019), Bias-Reduced Uncertainty Estimation; Hanley & McNeil (1982), The
-Meaning and Use of the Area under a ROC Curve; for outsiders Hendrycks & Gimpel (2017), A Baseline for Detecting
-Misclassified and Out-of-Distribution Examples.
+Both depend only on the order of the scores. El-Yaniv & Wiener (2010), On the Foundations of Noise-free Selective
+Classification, https://jmlr.org/papers/v11/el-yaniv10a.html; Geifman, Uziel & El-Yaniv (2019), Bias-Reduced Uncertainty
+Estimation, arXiv:1805.08206; Hanley & McNeil (1982), The Meaning and Use of the Area under a ROC Curve. On
+out-of-distribution detection: Hendrycks & Gimpel (2017), A Baseline for Detecting Misclassified and Out-of-Distribution
+Examples, arXiv:1610.02136.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ from pyrodrop.data.dataset import check_finite
 
 
 def risk_coverage(confidence: Tensor, loss: Tensor) -> Tensor:
-    """Mean loss of the n most confident of N predictions, for n = 1 ... N, so at coverage n / N: ``[N]``.
+    """Mean loss of the n most confident of N predictions for n = 1 ... N, that is, at coverage n / N: ``[N]``.
 
-    Among equal confidences the order is left to chance, and the risk is its expectation.
+    Predictions with equal confidence are ordered at random, and the expected risk is returned.
 
     Args:
-        confidence: ``[N]``, higher is surer: the highest probability of a class, minus a standard deviation or entropy ...
-        loss: ``[N]``: whether the prediction is wrong, a squared error ...
+        confidence: confidence of each prediction, ``[N]``, such as the highest class probability or minus a standard
+            deviation or entropy.
+        loss: loss of each prediction, ``[N]``, such as a squared error or whether the label is wrong.
+
+    Raises:
+        ValueError: the shapes differ, `confidence` is not a vector without NaN, or a loss is not finite.
     """
     confidence, loss = _scores("confidence", confidence), check_finite("loss", loss).double()
     if loss.shape != confidence.shape:
         raise ValueError(
-            f"confidence and loss must have one shape; got {tuple(confidence.shape)} and {tuple(loss.shape)}"
+            f"confidence and loss must have the same shape; got {tuple(confidence.shape)} and {tuple(loss.shape)}"
         )
     _, group, size = torch.unique(-confidence, return_inverse=True, return_counts=True)
     of_group = torch.zeros(len(size), dtype=loss.dtype, device=loss.device).index_add(0, group, loss) / size
@@ -39,16 +44,21 @@ def risk_coverage(confidence: Tensor, loss: Tensor) -> Tensor:
 
 
 def aurc(confidence: Tensor, loss: Tensor) -> float:
-    """Area under the curve of risk over coverage; see `risk_coverage`. Lower is better."""
+    """Area under the risk-coverage curve, in the units of `loss`; see `risk_coverage`. Lower is better."""
     return float(risk_coverage(confidence, loss).mean())
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:
-    """How well a score tells outsiders: 1 if each of theirs is higher than each insider's, 1/2 if it says nothing.
+    """Area under the ROC curve of a score that should be higher for out-of-distribution examples.
+
+    It is 1 if every score of `outside` is higher than every score of `inside`, and 1/2 for an uninformative score.
 
     Args:
-        inside: scores of points like those of training, ``[N]``: `predictive_entropy`, `mutual_information`, a spread ...
-        outside: scores of points unlike them, ``[M]``; N and M need not be equal.
+        inside: scores of in-distribution examples, ``[N]``, such as `predictive_entropy` or `mutual_information`.
+        outside: scores of out-of-distribution examples, ``[M]``.
+
+    Raises:
+        ValueError: an argument is not a vector of at least one score without NaN.
     """
     ordered, outside = _scores("inside", inside).sort().values, _scores("outside", outside).to(inside.device)
     below = torch.searchsorted(ordered, outside)
@@ -57,7 +67,7 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
 
 
 def _scores(name: str, values: Tensor) -> Tensor:
-    """Scores to be put in order: a vector without NaN; infinite ones have their place."""
+    """Check that `values` is a vector without NaN, and convert it to float64. Infinite scores are allowed."""
     if values.dim() != 1 or len(values) == 0 or bool(values.isnan().any()):
         raise ValueError(
             f"{name} must be a vector of at least one score, none of them NaN; got shape {tuple(values.shape)} with "

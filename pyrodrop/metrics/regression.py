@@ -3,14 +3,16 @@
     rmse              sqrt(mean_nd (y_nd - E[y_nd])^2)
     log density       ln p(y_n | x_n) = logsumexp_t(-tau |y_n - f_nt|^2 / 2) - ln T + D/2 ln(tau / 2 pi)
     crps              E|Y - y| - E|Y - Y'| / 2
-    energy score      E|Y - y| - E|Y - Y'| / 2 with Euclidean norms over the columns of y: the crps where D = 1
-    pit               P(Y_n <= y_n): uniform on [0, 1] if the prediction is calibrated
-    coverage          share of y inside the central interval of a level: pit within level/2 of one half
-    interval width    mean distance of the interval's ends
-    sharpness         sqrt(mean_nd Var[y_nd]): what the rmse is expected to be, if the prediction is right
+    energy score      E|Y - y| - E|Y - Y'| / 2 with Euclidean norms over the columns of y; equal to the crps for D = 1
+    pit               P(Y_n <= y_n); uniform on [0, 1] if the prediction is calibrated
+    coverage          fraction of y inside the central interval of a level, where |pit - 1/2| <= level / 2
+    interval width    mean width of this interval
+    sharpness         sqrt(mean_nd Var[y_nd]); the expected rmse if the prediction is calibrated
 
-Log density: Gal & Ghahramani (2016), eq. 8. Crps and energy score: Gneiting & Raftery (2007), Strictly Proper Scoring
-Rules, sections 4.2 and 4.3. Calibration and sharpness: Gneiting, Balabdaoui & Raftery (2007), Probabilistic Forecasts.
+Log density: Gal & Ghahramani (2016), arXiv:1506.02142, eq. 8. Crps and energy score: Gneiting & Raftery (2007), Strictly
+Proper Scoring Rules, Prediction, and Estimation, sections 4.2 and 4.3, https://doi.org/10.1198/016214506000001437.
+Calibration and sharpness: Gneiting, Balabdaoui & Raftery (2007), Probabilistic Forecasts, Calibration and Sharpness,
+https://doi.org/10.1111/j.1467-9868.2007.00587.x.
 """
 
 from __future__ import annotations
@@ -25,28 +27,39 @@ from pyrodrop.data.dataset import check_finite
 from pyrodrop.likelihoods import aligned
 from pyrodrop.prediction.prediction import Prediction
 
-_DRAWS = 1000  # of y, where a score needs draws
-_PAIRS = 1_000_000  # of draws held at a time
+_DRAWS = 1000  # samples of y for scores that need samples
+_PAIRS = 1_000_000  # pairs of samples that are processed at a time
 
 
 def rmse(mean: Tensor, y: Tensor) -> float:
-    """Root mean squared error, in the units of y. Shapes must agree: nothing is broadcast."""
+    """Root mean squared error in the units of y.
+
+    Args:
+        mean: predicted means, ``[N, ...]``.
+        y: observations, of the shape of `mean`.
+
+    Raises:
+        ValueError: the shapes differ, or a value is not finite.
+    """
     if mean.shape != y.shape:
-        raise ValueError(f"mean and y must have one shape; got {tuple(mean.shape)} and {tuple(y.shape)}")
+        raise ValueError(f"mean and y must have the same shape; got {tuple(mean.shape)} and {tuple(y.shape)}")
     return float((check_finite("mean", mean).double() - check_finite("y", y).double()).square().mean().sqrt())
 
 
 def log_predictive_density(f: Tensor, y: Tensor, precision: float | Tensor) -> Tensor:
-    """ln p(y_n | x_n) of a Gaussian likelihood about T draws, in nats: ``[N]``.
+    """ln p(y_n | x_n) in nats for a Gaussian likelihood, averaged over T samples of the function: ``[N]``.
 
     Args:
-        f: draws of the function, ``[T, N, D]``.
+        f: samples of the function, ``[T, N, D]``.
         y: observations, ``[N, D]``.
         precision: tau, in the units of y to the power -2.
+
+    Raises:
+        ValueError: the shapes do not match.
     """
     if f.shape[1:] != y.shape:
         raise ValueError(
-            f"f must be draws of the shape of y, [T, {', '.join(map(str, y.shape))}]; got {tuple(f.shape)}"
+            f"f must be samples of the shape of y, [T, {', '.join(map(str, y.shape))}]; got {tuple(f.shape)}"
         )
     tau = torch.as_tensor(precision, dtype=f.dtype, device=f.device)
     exponent = -tau / 2 * (y - f).square().sum(-1)
@@ -54,7 +67,15 @@ def log_predictive_density(f: Tensor, y: Tensor, precision: float | Tensor) -> T
 
 
 def crps(draws: Tensor, y: Tensor) -> float:
-    """Mean continuous ranked probability score of draws ``[S, N, ...]``, in the units of y; lower is better."""
+    """Mean continuous ranked probability score in the units of y; lower is better.
+
+    Args:
+        draws: samples of y from the prediction, ``[S, N, ...]``.
+        y: observations, ``[N, ...]``.
+
+    Raises:
+        ValueError: the shapes do not match, or a value is not finite.
+    """
     _check_draws(draws, y)
     scores = scoringrules.crps_ensemble(
         y.double().cpu().numpy(), draws.double().cpu().numpy(), m_axis=0, estimator="qd"
@@ -63,13 +84,21 @@ def crps(draws: Tensor, y: Tensor) -> float:
 
 
 def energy_score(draws: Tensor, y: Tensor) -> float:
-    """Mean energy score of draws ``[S, N, D]`` of all columns at once, in the units of y; lower is better.
+    """Mean energy score over all columns jointly, in the units of y; lower is better.
 
-    Unlike a mean of the columns' crps it sees how they go together. The columns should be in comparable units.
+    Unlike the mean crps of the columns, it depends on the correlations between columns. The columns should have comparable
+    units.
+
+    Args:
+        draws: samples of y from the prediction, ``[S, N, D]``.
+        y: observations, ``[N, D]``.
+
+    Raises:
+        ValueError: the shapes do not match, or a value is not finite.
     """
     _check_draws(draws, y)
     if y.dim() != 2:
-        raise ValueError(f"the energy score is of vectors, y of shape [N, D]; got {tuple(y.shape)}")
+        raise ValueError(f"the energy score needs vectors, y of shape [N, D]; got {tuple(y.shape)}")
     rows = max(1, _PAIRS // len(draws) ** 2)
     parts = zip(y.to(draws.device).double().split(rows), draws.double().split(rows, dim=1), strict=True)
     scores = [scoringrules.es_ensemble(part, fct, m_axis=0, estimator="nrg", backend="torch") for part, fct in parts]
@@ -77,19 +106,39 @@ def energy_score(draws: Tensor, y: Tensor) -> float:
 
 
 def pit(prediction: Prediction, y: Tensor) -> Tensor:
-    """Probability integral transform of every observation, in [0, 1]: of the shape of y."""
+    """Probability integral transform of every observation, in [0, 1], of the shape of y.
+
+    Raises:
+        TypeError: the distribution of y has no cumulative distribution function.
+    """
     return prediction.cdf(y)
 
 
 def coverage(pit_values: Tensor, level: float) -> float:
-    """Share of observations inside the central interval of probability `level`, to be compared with `level`."""
+    """Fraction of observations inside the central interval of probability `level`; equal to `level` if calibrated.
+
+    Args:
+        pit_values: result of `pit`, any shape.
+        level: probability of the interval, in (0, 1).
+
+    Raises:
+        ValueError: `level` is outside (0, 1), or a value is not finite.
+    """
     _check_level(level)
     check_finite("pit_values", pit_values)
     return float(((pit_values - 0.5).abs() <= level / 2).double().mean())
 
 
 def interval_width(draws: Tensor, level: float) -> float:
-    """Mean width of the central interval of probability `level` of draws ``[S, N, D]``, in the units of y."""
+    """Mean width of the central interval of probability `level`, in the units of y.
+
+    Args:
+        draws: samples of y from the prediction, ``[S, N, ...]``.
+        level: probability of the interval, in (0, 1).
+
+    Raises:
+        ValueError: `level` is outside (0, 1), or a sample is not finite.
+    """
     _check_level(level)
     check_finite("draws", draws)
     ends = torch.quantile(
@@ -99,15 +148,24 @@ def interval_width(draws: Tensor, level: float) -> float:
 
 
 def sharpness(prediction: Prediction) -> float:
-    """Root mean variance of the prediction, observation noise included, in the units of y; lower is sharper."""
+    """Square root of the mean variance of y, including observation noise, in the units of y; lower is sharper."""
     return float(prediction.variance.double().mean().sqrt())
 
 
 def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
-    """The scores of one prediction in plain numbers; the energy score where one y is several numbers.
+    """All scores of one prediction.
+
+    Args:
+        prediction: prediction at N points.
+        y: observations, ``[N]`` or ``[N, ...]``, in the units of the prediction.
+
+    Returns:
+        A dictionary with the keys ``log_density`` (nats), ``rmse``, ``crps``, ``coverage_50``, ``coverage_95``,
+        ``width_95`` and ``sharpness``; also ``energy_score`` if an observation has several elements.
 
     Raises:
-        TypeError: y is no real number: its distribution has no cumulative distribution function, mean or variance.
+        TypeError: the distribution of y has no cumulative distribution function, mean or variance, as for class labels.
+        ValueError: y has another shape than the prediction, or a value is not finite.
 
     Example:
         >>> import pyro.distributions as dist
@@ -138,7 +196,9 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
 
 def _check_draws(draws: Tensor, y: Tensor) -> None:
     if draws.shape[1:] != y.shape:
-        raise ValueError(f"draws must be of the shape of y, {tuple(y.shape)}; got {tuple(draws.shape)}")
+        raise ValueError(
+            f"draws must have shape [S, {', '.join(map(str, y.shape))}], samples of the shape of y; got {tuple(draws.shape)}"
+        )
     check_finite("draws", draws)
     check_finite("y", y)
 

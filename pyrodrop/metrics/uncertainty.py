@@ -1,12 +1,13 @@
-"""Where the uncertainty of a prediction comes from: from the observations, or from not knowing the function.
+"""Aleatoric and epistemic uncertainty: from observation noise, and from uncertainty about the function.
 
     Var[y]  = mean_t Var[y | f_t]     +  Var_t E[y | f_t]
     H[y]    = mean_t H[y | f_t]       +  I[y; f]
     total   = aleatoric               +  epistemic
 
-The mutual information I is what an observation of y would tell about the function, BALD: Houlsby et al. (2011), Bayesian
-Active Learning for Classification and Preference Learning, eq. 2; the split of both: Depeweg et al. (2018), Decomposition
-of Uncertainty in Bayesian Deep Learning. Entropies are in nats, from 0 to ln C.
+The mutual information I is the expected information that an observation of y gives about the function (BALD; Houlsby et al.
+2011, Bayesian Active Learning for Classification and Preference Learning, arXiv:1112.5745, eq. 2). Both decompositions:
+Depeweg et al. (2018), Decomposition of Uncertainty in Bayesian Deep Learning, arXiv:1710.07283. Entropies are in nats, from
+0 to ln C.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from pyrodrop.prediction.prediction import Prediction
 
 
 class Uncertainty(NamedTuple):
-    """An uncertainty in its two parts, each ``[N]`` or ``[N, ...]``; total = aleatoric + epistemic."""
+    """Total uncertainty and its two parts: total = aleatoric + epistemic.
+
+    Attributes:
+        total: uncertainty of y, ``[N]`` or ``[N, ...]``.
+        aleatoric: expected uncertainty of y given the function, of the same shape.
+        epistemic: uncertainty that comes from the function, of the same shape.
+    """
 
     total: Tensor
     aleatoric: Tensor
@@ -31,16 +38,16 @@ class Uncertainty(NamedTuple):
 
 
 def variance_split(prediction: Prediction) -> Uncertainty:
-    """The variance of y in its two parts, each of the shape of y, in the units of y squared.
+    """Split the variance of y into two parts, each of the shape of y, in the units of y squared.
 
     Raises:
-        ValueError: y has no variance, as class labels have none; `entropy_split` is for those.
+        ValueError: y has no finite variance. Use `entropy_split` for class labels.
     """
     total, one = prediction.variance, elements(prediction.law)
     if isinstance(one, Categorical) or not bool(total.isfinite().all()):
         raise ValueError(
-            f"only a y with a finite variance can have it split; the law here is {type(one).__name__}. "
-            "For class labels there is entropy_split"
+            f"variance_split needs a distribution of y with a finite variance; got {type(one).__name__}. For class labels "
+            "use entropy_split"
         )
     if prediction.f_sd is None:
         epistemic = prediction.law.mean.var(0, correction=0)
@@ -50,33 +57,40 @@ def variance_split(prediction: Prediction) -> Uncertainty:
 
 
 def predictive_entropy(predicted: Predicted) -> Tensor:
-    """H[y], the entropy of the mixture: ``[N]``."""
+    """H[y], the entropy of the class probabilities averaged over samples, in nats: ``[N]``."""
     return _entropy(class_probabilities(predicted))
 
 
 def expected_entropy(predicted: Predicted) -> Tensor:
-    """mean_t H[y | f_t], the mean entropy of the mixture's components: ``[N]``.
+    """mean_t H[y | f_t], the entropy of the class probabilities of a sample, averaged over samples, in nats: ``[N]``.
 
     Raises:
-        ValueError: probabilities ``[N, C]``, in which the components cannot be told any more.
+        ValueError: `predicted` are probabilities ``[N, C]``, which are already averaged over samples.
     """
     if isinstance(predicted, Tensor) and predicted.dim() == 2:
         raise ValueError(
-            "to tell apart where uncertainty comes from, the probabilities of every draw are needed, [T, N, C]; "
-            f"got {tuple(predicted.shape)}, already averaged"
+            "splitting the uncertainty needs the probabilities of every sample, [T, N, C]; got probabilities of shape "
+            f"{tuple(predicted.shape)}, which are already averaged"
         )
     return mean_over_draws(predicted, _entropy)
 
 
 def mutual_information(predicted: Predicted) -> Tensor:
-    """I[y; f] = H[y] - mean_t H[y | f_t], from 0 to the lesser of ln C and ln T: ``[N]``."""
+    """I[y; f] = H[y] - mean_t H[y | f_t] in nats, between 0 and min(ln C, ln T): ``[N]``."""
     return entropy_split(predicted).epistemic
 
 
 def entropy_split(predicted: Predicted) -> Uncertainty:
-    """The entropy of a class label in its two parts, each ``[N]``, from a prediction or probabilities ``[T, N, C]``."""
+    """Split the entropy of a class label into two parts, each ``[N]``, in nats.
+
+    Args:
+        predicted: a `Prediction`, or class probabilities ``[T, N, C]`` for T samples.
+
+    Raises:
+        ValueError: `predicted` are probabilities ``[N, C]``, which are already averaged over samples.
+    """
     total, aleatoric = predictive_entropy(predicted), expected_entropy(predicted)
-    return Uncertainty(total, aleatoric, (total - aleatoric).clamp_min(0))  # below 0 by rounding only
+    return Uncertainty(total, aleatoric, (total - aleatoric).clamp_min(0))  # it is below 0 only by rounding
 
 
 def _entropy(p: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ def test_bad_input_is_named() -> None:
         metrics.auroc(one, one[:0])
     with pytest.raises(ValueError, match=r"outside must be a vector.*got shape \(3, 1\)"):
         metrics.auroc(one, one[:, None])
-    with pytest.raises(ValueError, match=r"one shape; got \(3,\) and \(2,\)"):
+    with pytest.raises(ValueError, match=r"the same shape; got \(3,\) and \(2,\)"):
         metrics.aurc(one, one[:2])
     with pytest.raises(ValueError, match="confidence must be a vector"):
         metrics.aurc(one * math.nan, one)

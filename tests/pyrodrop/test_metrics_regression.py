@@ -112,7 +112,7 @@ def test_regression_scores_are_the_parts() -> None:
 
 def test_shapes_are_never_broadcast() -> None:
     column, row = torch.ones(4, 1), torch.ones(4)
-    with pytest.raises(ValueError, match="one shape"):
+    with pytest.raises(ValueError, match="the same shape"):
         metrics.rmse(column, row)
     with pytest.raises(ValueError, match="shape of y"):
         metrics.crps(torch.ones(3, 4, 1), row)
@@ -120,7 +120,7 @@ def test_shapes_are_never_broadcast() -> None:
         metrics.log_predictive_density(torch.ones(3, 4, 1), row, 1.0)
     with pytest.raises(ValueError, match="must lie in"):
         metrics.coverage(column, 95.0)
-    with pytest.raises(ValueError, match="is of vectors"):
+    with pytest.raises(ValueError, match="needs vectors"):
         metrics.energy_score(torch.ones(3, 4), row)
 
 

@@ -78,10 +78,12 @@ def test_a_prediction_in_closed_form_has_its_parts_too() -> None:
 
 
 def test_what_cannot_be_split_is_named() -> None:
-    with pytest.raises(ValueError, match=r"probabilities of every draw are needed, \[T, N, C\]; got \(3, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"probabilities of every sample, \[T, N, C\]; got probabilities of shape \(3, 2\)"
+    ):
         metrics.mutual_information(torch.full((3, 2), 0.5))
     logits = torch.zeros(2, 3, 4)
-    with pytest.raises(ValueError, match="the law here is Categorical. For class labels there is entropy_split"):
+    with pytest.raises(ValueError, match="got Categorical. For class labels use entropy_split"):
         metrics.variance_split(Prediction(f=logits, law=dist.Categorical(logits=logits)))
     with pytest.raises(TypeError, match="got a Prediction of Independent"):
         metrics.entropy_split(Prediction(f=logits, law=dist.Normal(logits, 1.0).to_event(1)))
