@@ -1,4 +1,4 @@
-"""Data sets, in their own units, with the standardisation that training uses."""
+"""Data sets in their original units, with the standardisation that training uses."""
 
 from pyrodrop.data.dataset import Data, Dataset, Split
 from pyrodrop.data.gal2016 import gal2016

@@ -1,4 +1,4 @@
-"""A data set: inputs and observations in the units they were measured in."""
+"""A data set: inputs and observations in their original units."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from pyrodrop.scaling import Standardize
 
 
 class Dataset:
-    """Inputs x and observations y with one row per example each, checked.
+    """Inputs x and observations y with one row per example, checked for shape and finite values.
 
     Args:
-        x: inputs, shape ``[N, ...]``; ``[N]`` is taken as ``[N, 1]``. Or a tuple or mapping of tensors ``[N, ...]``, the
-            positional or named arguments of the network, such as ``(ids, mask)``; their shapes are left as they are.
-        y: observations, shape ``[N]`` or ``[N, ...]``.
-        inputs, targets: the standardisations a network should use for them; those of other data, usually (a test set
-            carries its training set's). None leaves the values as they are. Only an x of one tensor of real numbers can
-            have `inputs`.
+        x: inputs, ``[N, ...]``; ``[N]`` is converted to ``[N, 1]``. Or a tuple or mapping of tensors ``[N, ...]``, the
+            positional or named arguments of the network, such as ``(ids, mask)``; their shapes are not changed.
+        y: observations, ``[N]`` or ``[N, ...]``.
+        inputs: standardisation of x that a network should use; x is not changed itself. A test set usually has the
+            standardisation of its training set. None means no standardisation. Only allowed if x is one tensor of real
+            numbers.
+        targets: standardisation of y, likewise.
 
     Raises:
-        TypeError: x or y is not a tensor or an array of numbers, nor x a tuple or mapping of such.
-        ValueError: the tensors of x and y differ in length, are empty, or hold NaN or infinite values; `inputs` for an x
-            that cannot be standardised.
+        TypeError: x or y is not a tensor or an array of numbers, and x is not a tuple or mapping of such either.
+        ValueError: the tensors of x and y differ in length, are empty, or contain NaN or infinite values, or `inputs` is
+            given for an x that cannot be standardised.
 
     Example:
         >>> import torch
@@ -65,39 +66,53 @@ class Dataset:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that equal data have in common: see `pyrodrop.data.fingerprint`."""
+        """32 hexadecimal digits that are equal for equal data; see `pyrodrop.data.fingerprint`."""
         return fingerprint(self.x, self.y)
 
     @classmethod
     def of(cls, data: Data) -> Dataset:
-        """`data` itself, or a pair (x, y) checked and wrapped."""
+        """Return `data` itself if it is a `Dataset`, or convert a pair (x, y).
+
+        Raises:
+            TypeError: `data` is neither.
+        """
         if isinstance(data, Dataset):
             return data
         try:
             x, y = data
         except (TypeError, ValueError):
             raise TypeError(
-                "data is a Dataset or a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), y); "
+                "data must be a Dataset or a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), y); "
                 f"got {type(data).__name__}"
             ) from None
         return cls(x, y)
 
     def first(self, count: int) -> Dataset:
-        """The first `count` observations, with the same standardisations."""
+        """The first `count` examples, with the same standardisations.
+
+        Raises:
+            ValueError: `count` is not between 1 and the number of examples.
+        """
         if not 1 <= count <= len(self):
-            raise ValueError(f"count is the number of observations to keep, from 1 to {len(self)}; got {count}")
+            raise ValueError(
+                f"count is the number of observations to keep and must lie in 1 ... {len(self)}; got {count}"
+            )
         return self.rows(slice(count))
 
     def rows(self, chosen: slice | Tensor) -> Dataset:
-        """Some observations, by a slice, their numbers or a mask ``[N]``, with the same standardisations."""
+        """Some of the examples, with the same standardisations.
+
+        Args:
+            chosen: a slice, a tensor of row indices or a boolean mask ``[N]``.
+        """
         x = mapped(lambda part: part[chosen], self.x)
         return Dataset(x, self.y[chosen], inputs=self.inputs, targets=self.targets)
 
     def standardized(self) -> Dataset:
-        """The same data, with the standardisation of its own columns.
+        """The same data, with standardisations computed from the columns of x and y.
 
         Raises:
-            ValueError: x is several tensors, or x or y are whole numbers, such as labels and token ids.
+            ValueError: x consists of several tensors, or x or y has an integer dtype, like labels and token ids.
         """
         _check_standardizable("x", self.x)
         _check_standardizable("y", self.y)
@@ -110,15 +125,17 @@ Data: TypeAlias = Dataset | tuple[Inputs, Tensor]
 
 @dataclass(frozen=True)
 class Split:
-    """A data set in two parts; `test` carries the standardisation of `train`.
+    """A data set in a training and a test part; `test` has the standardisations of `train`.
 
     Attributes:
-        name: what to call it.
-        train, test: the parts.
-        x_unit, y_unit: units of x and y, for axes and tables.
-        source: where the data come from, and their licence.
-        period: of a season that is known beforehand, in units of x.
-        truth: whether `test` has real observations; without, its y is there only for its shape.
+        name: name of the data set.
+        train: training part.
+        test: test part.
+        x_unit: unit of x, for axes and tables.
+        y_unit: unit of y, for axes and tables.
+        source: source and licence of the data.
+        period: known period of a seasonal component, in units of x; None if there is none.
+        truth: whether `test` has real observations. If False, its y only has the right shape.
     """
 
     name: str
@@ -132,17 +149,17 @@ class Split:
 
 
 def check_inputs(x: Inputs) -> Any:
-    """Inputs finite and not empty, with one first axis; a single tensor has a column dimension.
+    """Convert inputs to tensors and check them. A single tensor ``[N]`` becomes ``[N, 1]``.
 
     Raises:
-        TypeError: neither a tensor or an array of numbers, nor a tuple or mapping of such.
-        ValueError: tensors without rows, of different lengths, or with NaN or infinite values.
+        TypeError: x is neither a tensor or an array of numbers, nor a tuple or mapping of such.
+        ValueError: a tensor has no rows or contains NaN or infinite values, or the lengths differ.
     """
     if isinstance(x, Mapping):
         wrong = [name for name in x if not isinstance(name, str)]
         if wrong:
             raise TypeError(
-                f"a mapping of inputs has the names of the network's arguments, which are str; got {wrong[0]!r}"
+                f"the keys of a mapping of inputs must be names of the network's arguments, which are str; got {wrong[0]!r}"
             )
         return _one_length({name: check_finite(f"x[{name!r}]", _tensor(value)) for name, value in x.items()})
     if isinstance(x, tuple) and not all(isinstance(value, int | float) for value in x):
@@ -156,16 +173,16 @@ def _tensor(value: Any) -> Tensor:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
-            "x is a tensor or an array of numbers, or a tuple or mapping of them with a common first axis, the examples; "
-            f"got a {type(value).__name__}: {error}"
+            "x must be a tensor or an array of numbers, or a tuple or mapping of them with a common first axis, the "
+            f"examples; got a {type(value).__name__}: {error}"
         ) from None
 
 
 def _one_length(x: Any) -> Any:
-    """x if its tensors have one length."""
+    """Return x; raise a ValueError unless all of its tensors have the same length."""
     found = {name: len(part) for name, part in zip(x if isinstance(x, dict) else range(len(x)), parts(x), strict=True)}
     if not found:
-        raise ValueError(f"x must hold at least one tensor; got an empty {type(x).__name__}")
+        raise ValueError(f"x must contain at least one tensor; got an empty {type(x).__name__}")
     if len(set(found.values())) > 1:
         rows = ", ".join(f"x[{name!r}] {count}" for name, count in found.items())
         raise ValueError(f"all tensors of x must have one row per example, a common first axis; got rows {rows}")
@@ -173,24 +190,24 @@ def _one_length(x: Any) -> Any:
 
 
 def _check_standardizable(name: str, values: Any) -> None:
-    """A ValueError unless there is one tensor of real numbers."""
+    """Raise a ValueError unless `values` is one tensor of real numbers."""
     if not isinstance(values, Tensor):
         raise ValueError(
-            f"only one tensor of real numbers is standardised; {name} is a {type(values).__name__} of {len(values)}: "
-            "standardise its parts beforehand, and give Dataset the targets alone"
+            f"only a single tensor of real numbers can be standardised; {name} is a {type(values).__name__} of "
+            f"{len(values)}: standardise its parts yourself and pass Dataset only targets="
         )
     if not values.is_floating_point():
         raise ValueError(
-            f"only real numbers are standardised; {name} has dtype {values.dtype}: convert measurements by .float(), and "
-            "leave labels and token ids as they are"
+            f"only real numbers can be standardised; {name} has dtype {values.dtype}: convert measurements with .float(), "
+            "and do not standardise labels and token ids"
         )
 
 
 def check_finite(name: str, values: Tensor) -> Tensor:
-    """`values`, or a ValueError if they are empty, NaN or infinite."""
+    """Return `values`; raise a ValueError if they are empty or contain NaN or infinite values."""
     if values.dim() == 0 or len(values) == 0:
-        raise ValueError(f"{name} must hold at least one observation; got shape {tuple(values.shape)}")
-    if bool(torch.isfinite(values.sum())):  # then every value is, and no second array of them is made
+        raise ValueError(f"{name} must contain at least one observation; got shape {tuple(values.shape)}")
+    if bool(torch.isfinite(values.sum())):  # then all values are finite; this needs no second array
         return values
     bad = int((~torch.isfinite(values)).sum())
     if bad:

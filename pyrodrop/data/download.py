@@ -1,8 +1,9 @@
-"""Downloads that go on where they broke off.
+"""Downloads that resume after an interruption.
 
-What has come so far is kept beside the file to be, with the server's mark of its version (ETag, or date of change). The
-next attempt asks for the rest of that version: RFC 9110, HTTP Semantics, sections 14.2 (Range) and 13.1.5 (If-Range). A
-server that has another version by now, gives no mark or sends no parts sends the whole, and the file begins anew.
+The bytes received so far are stored next to the target file, with the version of the file on the server (ETag, or date of
+last modification). The next attempt requests the rest of that version: RFC 9110, HTTP Semantics, sections 14.2 (Range) and
+13.1.5 (If-Range), https://www.rfc-editor.org/rfc/rfc9110. If the version has changed, or the server reports no version or
+does not support ranges, it sends the whole file and the download starts again.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ _BROKEN = (requests.ConnectionError, requests.Timeout, ProtocolError, ReadTimeou
 
 
 def fetch(url: str, path: Path, *, known_hash: str | None = None, progress: bool = False) -> Path:
-    """The file at `path`, downloaded if it is not there; of several processes one downloads and the others wait.
+    """Return the file at `path`; download it first if it does not exist.
+
+    If several processes ask for the same file, one downloads it and the others wait.
 
     Args:
-        url: where it comes from.
-        path: where it is kept.
-        known_hash: of the file as pooch writes it, ``sha256:...``; None leaves the check to the caller.
-        progress: whether a download shows a bar on a terminal.
+        url: address of the file.
+        path: path of the local copy.
+        known_hash: expected hash in the notation of pooch, ``sha256:...``; None for no check.
+        progress: whether to show a progress bar on a terminal.
 
     Raises:
-        requests.RequestException: the server cannot be reached, has no such file, or broke off too often.
+        requests.RequestException: the server cannot be reached or has no such file, or the connection broke too often.
         ValueError: the file has another hash.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,12 +46,12 @@ def fetch(url: str, path: Path, *, known_hash: str | None = None, progress: bool
 
 
 class Resumable:
-    """A downloader for pooch that resumes.
+    """A downloader for pooch that resumes interrupted downloads.
 
     Args:
-        progress: whether to show a bar on a terminal.
-        attempts: connections in one call; a later call goes on from what they brought.
-        timeout: seconds without an answer after which a connection counts as broken.
+        progress: whether to show a progress bar on a terminal.
+        attempts: number of connections per call. A later call resumes where the last one stopped.
+        timeout: time in seconds without an answer after which a connection counts as broken.
     """
 
     def __init__(self, *, progress: bool = False, attempts: int = 3, timeout: float = 30.0) -> None:
@@ -67,22 +70,22 @@ class Resumable:
                 _mark(part).unlink(missing_ok=True)
                 return
         raise requests.ConnectionError(
-            f"{url} broke off in each of {self.attempts} attempts, the last time with {_size(part)} bytes here "
-            f"({failure}); they are kept, and the next call goes on from there"
+            f"the download of {url} failed in each of {self.attempts} attempts; {_size(part)} bytes were received "
+            f"({failure}). They are kept, and the next call resumes from there"
         ) from failure
 
     def _go_on(self, url: str, part: Path) -> None:
-        """Ask for what `part` lacks and add it, in one connection."""
+        """Request the missing bytes of `part` and append them, in one connection."""
         held = _size(part) if _mark(part).exists() else 0
-        headers = {"Accept-Encoding": "identity"}  # bytes as they are stored, whose places can be counted
+        headers = {"Accept-Encoding": "identity"}  # no compression, so that byte positions refer to the stored file
         if held:
             headers |= {"Range": f"bytes={held}-", "If-Range": _mark(part).read_text()}
         with requests.get(url, headers=headers, stream=True, timeout=self.timeout) as response:
             if response.status_code == requests.codes.requested_range_not_satisfiable:
                 if _total(response) == held:
-                    return  # all of it had come
+                    return  # the file was already complete
                 _mark(part).unlink()
-                raise requests.ConnectionError(f"{held} bytes are more than the {_total(response)} of the file")
+                raise requests.ConnectionError(f"{held} bytes were received, but the file has {_total(response)}")
             response.raise_for_status()
             if response.status_code != requests.codes.partial_content:
                 held = 0
@@ -90,7 +93,7 @@ class Resumable:
             elif _start(response) != held:
                 _mark(part).unlink()
                 raise requests.ConnectionError(
-                    f"the bytes from {held} were asked for, those from {_start(response)} came"
+                    f"requested the bytes from {held}, but the server sent those from {_start(response)}"
                 )
             self._add(part, held, response)
 
@@ -104,11 +107,11 @@ class Resumable:
                 file.write(chunk)
                 bar.update(len(chunk))
         if total is not None and _size(part) != total:
-            raise requests.ConnectionError(f"{_size(part)} bytes of {total} came")
+            raise requests.ConnectionError(f"received {_size(part)} of {total} bytes")
 
 
 def _begin(part: Path, response: requests.Response) -> None:
-    """An empty part, with the version of what will fill it; a weak ETag marks no bytes."""
+    """Create an empty part and store the version of the file. A weak ETag does not identify bytes and is not used."""
     _mark(part).unlink(missing_ok=True)
     part.write_bytes(b"")
     etag = response.headers.get("ETag", "W/")
@@ -131,7 +134,7 @@ def _start(response: requests.Response) -> int | None:
 
 
 def _total(response: requests.Response) -> int | None:
-    """Length of the whole file, where the server says it."""
+    """Length of the whole file in bytes; None if the server does not report it."""
     if "Content-Range" in response.headers:
         found = re.search(r"/(\d+)$", response.headers["Content-Range"])
         return int(found[1]) if found else None

@@ -1,4 +1,4 @@
-"""A fingerprint of a data set, by which fits know whether they are of the same data."""
+"""A fingerprint of a data set, used to check whether two fits are of the same data."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from pyrodrop.inputs import Inputs, named_parts
 
-_AT_A_TIME = 2**20  # numbers that are converted at a time
+_AT_A_TIME = 2**20  # values that are converted at a time
 
 
 def fingerprint(x: Inputs, y: Tensor) -> str:
-    """32 hexadecimal digits of the values of x and y, in their order, with their names and shapes.
+    """Hash of the values, order, names and shapes of x and y, as 32 hexadecimal digits.
 
-    Floats count by value, whatever their precision; a last axis of one column of y does not count. Equal data have equal
-    fingerprints, and other data others but for a chance of one in 10^38.
+    Equal values of different floating-point precision give the same fingerprint, and so do y ``[N]`` and y ``[N, 1]``.
+    Different data have the same fingerprint with a probability of about 10^-38.
     """
     digest = hashlib.blake2b(digest_size=16)
     if y.dim() == 2 and y.shape[1] == 1:
@@ -32,7 +32,7 @@ def fingerprint(x: Inputs, y: Tensor) -> str:
 
 
 def _pieces(values: Tensor) -> Iterator[Tensor]:
-    """All values in their order, as vectors short enough to be converted one by one."""
+    """All values in order, in vectors of limited length that are converted one at a time."""
     rows = max(1, _AT_A_TIME // max(1, values[0].numel()))
     for first in range(0, len(values), rows):
         yield values[first : first + rows].detach().flatten()

@@ -1,8 +1,8 @@
-"""The regression series of Gal & Ghahramani (2016), exactly as their experiments used them.
+"""The regression series of Gal & Ghahramani (2016), arXiv:1506.02142, exactly as used in their experiments.
 
-CO2 is figure 2's Mauna Loa series (272 months, detrended and standardised by its authors), solar its twin in the
-appendix. Both are in standardised units; the test part has a grid of inputs only, so its y holds the dummies of the file.
-Public source: GitHub yaringal/DropoutUncertaintyCaffeModels.
+CO2 is the Mauna Loa series of figure 2 (272 months, detrended and standardised by the authors); solar is the series of the
+appendix. Both are in standardised units. The test part is a grid of inputs without observations; its y contains the
+placeholders of the file. Source: https://github.com/yaringal/DropoutUncertaintyCaffeModels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyrodrop.data.dataset import Dataset, Split
 
 COMMIT = "afd0b1c72ecf4669c0823a2458d645c2683159a3"
 URL = f"https://raw.githubusercontent.com/yaringal/DropoutUncertaintyCaffeModels/{COMMIT}/{{series}}_regression/data/{{part}}.h5"
-MONTH = 0.0127358  # of the CO2 series, in standardised time
+MONTH = 0.0127358  # one month of the CO2 series in standardised time
 SHA256 = {
     ("co2", "train"): "5e872111e517ac619350009fe3b9b5e2752ad52b4cf0086ec53b33db4c32417b",
     ("co2", "test"): "87da916948348f9f850a52327a457dc091f3104cafa42f75e176f66dc9b966fb",
@@ -33,11 +33,15 @@ SHA256 = {
 def gal2016(series: Literal["co2", "solar"] = "co2") -> Split:
     """One of the two series: x and y ``[N, 1]``, float32, standardised.
 
-    Read from ``$PYRODROP_DATA/gal2016/`` where that is set, and otherwise fetched once, checked and cached.
+    If the environment variable PYRODROP_DATA is set, the series is read from ``$PYRODROP_DATA/gal2016/``. Otherwise it is
+    downloaded once, its hash is checked, and it is cached.
+
+    Args:
+        series: ``co2`` or ``solar``.
 
     Raises:
-        ValueError: an unknown series.
-        FileNotFoundError: PYRODROP_DATA is set and has no such file.
+        ValueError: `series` is unknown.
+        FileNotFoundError: PYRODROP_DATA is set, but the file does not exist.
     """
     if series not in ("co2", "solar"):
         raise ValueError(f"the series of Gal & Ghahramani (2016) are 'co2' and 'solar'; got {series!r}")
@@ -60,7 +64,7 @@ def _read(series: str, part: str) -> Tensor:
         path = Path(local) / "gal2016" / f"{series}_{part}.csv"
         if not path.is_file():
             raise FileNotFoundError(
-                f"PYRODROP_DATA is set, so {series} {part} data are expected at {path}; it is not there"
+                f"PYRODROP_DATA is set, so the {series} {part} data are expected at {path}, but this file does not exist"
             )
         return torch.from_numpy(np.loadtxt(path, delimiter=",", skiprows=1)).float()
     cached = pooch.retrieve(

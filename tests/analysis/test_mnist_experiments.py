@@ -40,11 +40,11 @@ def test_files_that_are_not_mnist_are_refused(tmp_path: Path, monkeypatch: pytes
     content = b"\0\0\x08\x03" + b"\0" * 40
     file.write_bytes(gzip.compress(content))
     found, wanted = hashlib.sha256(content).hexdigest(), SHA256["train-images-idx3-ubyte"]
-    with pytest.raises(ValueError, match=f"{file} does not hold.* is {found} and should be {wanted}; remove it"):
+    with pytest.raises(ValueError, match=f"{file} does not contain.* is {found} and should be {wanted}; remove it"):
         mnist()
     for broken in (b"half a file", gzip.compress(content)[:-9]):
         file.write_bytes(broken)
-        with pytest.raises(ValueError, match=f"{file} is not a whole gzip file.*{wanted}"):
+        with pytest.raises(ValueError, match=f"{file} is not a complete gzip file.*{wanted}"):
             mnist()
 
 
@@ -56,7 +56,7 @@ def test_no_network_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError("no route to host")
 
     monkeypatch.setattr("pooch.retrieve", offline)
-    with pytest.raises(ConnectionError, match=r"could not be fetched.*no route to host.*set PYRODROP_DATA"):
+    with pytest.raises(ConnectionError, match=r"could not be downloaded.*no route to host.*set PYRODROP_DATA"):
         mnist()
 
 

@@ -189,7 +189,7 @@ def test_a_loss_that_is_not_finite_stops_the_run() -> None:
         (torch.tensor([[1.0], [math.nan]]), torch.ones(2, 1), "x must be finite; got 1 NaN or infinite of 2 values"),
         (torch.ones(2, 1), torch.tensor([[math.inf], [1.0]]), r"y must be finite; got 1 .* first at index \[0, 0\]"),
         (torch.ones(3, 1), torch.ones(2, 1), "one row per observation each; got 3 and 2 rows"),
-        (torch.ones(0, 1), torch.ones(0, 1), "x must hold at least one observation"),
+        (torch.ones(0, 1), torch.ones(0, 1), "x must contain at least one observation"),
         (
             torch.ones(4, 2),
             torch.ones(4, 1),

@@ -72,7 +72,9 @@ def test_mistakes_are_said_in_words(tmp_path: Path, data_folder: Path, monkeypat
         data.uci("bosten")
     content = (data_folder / "uci" / "yacht" / "data.txt").read_bytes()
     monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"data.txt of yacht is expected at .*uci/yacht/data.txt; it is not"):
+    with pytest.raises(
+        FileNotFoundError, match=r"data.txt of yacht is expected at .*uci/yacht/data.txt, but this file does not exist"
+    ):
         data.uci("yacht")
     file = tmp_path / "uci" / "yacht" / "data.txt"
     file.parent.mkdir(parents=True)
@@ -102,7 +104,7 @@ def test_offline_says_where_to_put_the_file(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ConnectionError, match=r"data.txt of wine-quality-red could not .*put it at .*PYRODROP_DATA"):
         data.uci("wine")
     with pytest.raises(
-        ConnectionError, match=r"YearPredictionMSD.txt.zip of year could not be fetched from https://ar"
+        ConnectionError, match=r"YearPredictionMSD.txt.zip of year could not be downloaded from https://ar"
     ):
         data.uci("year")
 
@@ -111,7 +113,7 @@ def test_tables_that_cannot_be_split() -> None:
     x, y = torch.randn(4, 2).double(), torch.randn(4, 1).double()
     with pytest.raises(ValueError, match="two training rows and one test row; split 0 of small has 1 and 3"):
         Splits("small", x, y, [([0], [1, 2, 3])], "")
-    with pytest.raises(ValueError, match="split 0 of flat has a constant y, 5 in all of 3 rows"):
+    with pytest.raises(ValueError, match="split 0 of flat has a constant y, 5 in all 3 rows"):
         Splits("flat", x, torch.full((4, 1), 5.0).double(), [([0, 1, 2], [3])], "")[0]
     bad = x.clone()
     bad[1, 1] = np.nan
