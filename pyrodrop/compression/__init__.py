@@ -1,11 +1,11 @@
-"""Networks that really shrink: from a sparse posterior to a small plain module.
+"""Compression of a sparse posterior to a smaller network, a plain PyTorch module.
 
-    kept       weights that stay                   units     dead units cut out, their constants folded into biases
-    chain      a network read as steps             layout    dense, picked or sparse rows, by measurement
-    steps      steps made a module again           storage   small files of them
-    draws      plain networks of posterior draws   report    what it brought
+    kept       which weights are kept                units     removes units, folds constants into the next bias
+    chain      converts a network to a list of steps layout    chooses the fastest layout of each dense layer
+    steps      converts a list of steps to a module  storage   saves and loads networks in small files
+    draws      networks sampled from a posterior     report    measures a network before and after
 
-`Fit.compress`, `Fit.compression_report` and `Fit.ensemble` are how it is used.
+Users call `Fit.compress`, `Fit.compression_report` and `Fit.ensemble`.
 """
 
 from pyrodrop.compression.compress import compress, compressed_steps, compression_report

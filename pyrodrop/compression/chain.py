@@ -1,13 +1,13 @@
-"""Reading a network as a chain of steps: layers one after the other, each fed by the one before alone.
+"""Conversion of a network to a chain of steps, layers in sequence where each gets its input only from the previous one.
 
-Dense layers, convolutions (zero padding, no groups), batch normalisation behind them in evaluation mode, elementwise
-activations, pooling and flattening, as modules or as calls of their functions. What is cut out of such a chain has one
-consumer, so what it fed can be corrected for it.
+Supported are dense layers, convolutions (zero padding, one group), batch normalisation directly after them in evaluation
+mode, elementwise activations, pooling and flattening, as modules or as function calls. Every unit in such a chain has a
+single consumer, the next layer, so a unit can be removed by correcting that layer.
 
-Nothing is assumed of shapes. The network is run on example inputs, and the numbers of a layer's units go through what lies
-between it and the next layer, which says of every input of that layer which unit it comes from. A layer whose inputs are no
-single unit's (a dense layer over the positions of a convolution) makes the network no chain. At the end the chain is run
-on the example inputs too, and refused where its outputs are not the network's.
+The code does not assume any shapes. It runs the network on example inputs and passes the indices of the units of each layer
+through the operations up to the next layer. This gives the unit that each input of the next layer comes from. A network is
+not a chain if an input of a layer does not always come from the same unit (as in a dense layer over the positions of a
+convolution). Finally, the chain is run on the example inputs and refused if its outputs differ from those of the network.
 """
 
 from __future__ import annotations
@@ -30,21 +30,24 @@ from pyrodrop.networks.modes import evaluating
 
 _CONVOLUTIONS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_ROWS, _LONGEST = 2, 512  # of examples, and the largest image or sequence that is tried where no example is known
+_ROWS, _LONGEST = (
+    2,
+    512,
+)  # number of example rows, and the largest image or sequence that is tried if no example is given
 
 
 class NoChain(TypeError):
-    """The network is no chain of layers that are known."""
+    """Raised for a network that is not a chain of supported layers."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A network as steps.
+    """A network as a list of steps.
 
     Attributes:
-        steps: from x to f, both in their own units.
+        steps: the steps from x to f, both in their original units.
         x: example inputs, ``[2, ...]``.
-        f: what the network itself makes of them.
+        f: the outputs of the original network for `x`.
     """
 
     steps: list[Step]
@@ -52,33 +55,37 @@ class Chain:
     f: Tensor
 
     def network(self, steps: Sequence[Step]) -> fx.GraphModule:
-        """The module of these steps, which must give what the network gives; a NoChain if it does not."""
+        """The module of these steps, after a check that it gives the same outputs as the original network.
+
+        Raises:
+            NoChain: the outputs differ.
+        """
         made = network_of(steps)
         with torch.no_grad():
             f = made(self.x.to(self.f.dtype))
         scale = float(self.f.abs().max()) if self.f.numel() else 1.0
         if f.shape != self.f.shape or not torch.allclose(f, self.f, rtol=1e-3, atol=1e-4 * scale, equal_nan=True):
             raise NoChain(
-                f"{_CHAINS}; this one computes something else than its layers one after the other, as by a hook"
+                f"{_CHAINS}; the output of this one is not that of its layers in sequence, for example because of a hook"
             )
         return made
 
 
 def chain_of(model: Any, weights: Mapping[str, Tensor], x: Inputs | None = None) -> Chain:
-    """A model of `pyrodrop.models` with these weights as a chain.
+    """Convert the network of a model with the given weights to a chain.
 
     Args:
-        model: a network model, read in evaluation mode.
-        weights: of every site.
-        x: example inputs, of which the first rows are used; looked for if None.
+        model: a network model of `pyrodrop.models`; it is run in evaluation mode.
+        weights: weights by site name.
+        x: example inputs, of which the first rows are used. If None, suitable shapes are tried.
 
     Raises:
-        NoChain: the network is no chain of layers that are known, and which step is not.
-        TypeError: the model has no network, or its likelihood's f is no rescaling of the network's outputs.
+        NoChain: the network is not a chain of supported layers; the message names the step.
+        TypeError: the model has no network, or f of its likelihood is not a linear rescaling of the outputs of the network.
     """
     if not hasattr(model, "network"):
         raise TypeError(
-            f"only a network can be compressed, in a model of pyrodrop.models; got a {type(model).__name__}"
+            f"compression needs a model of pyrodrop.models, which has a network; got a {type(model).__name__}"
         )
     weights = {name: value.detach() for name, value in weights.items()}
     like = next(iter(weights.values()))
@@ -88,20 +95,20 @@ def chain_of(model: Any, weights: Mapping[str, Tensor], x: Inputs | None = None)
         steps = _steps(nodes, seen)
         missing = [name for name, value in weights.items() if not any(value is own for own in seen.used)]
         if missing:
-            raise NoChain(f"{_CHAINS}; {', '.join(missing)} is no such layer's weight or bias")
+            raise NoChain(f"{_CHAINS}; {', '.join(missing)} is not the weight or bias of such a layer")
         f = model.likelihood.location(seen.output, model.targets).detach()
         return Chain([*units_of_x(model, like), *steps, *units_of_y(model, seen.output)], seen.x, f)
 
 
 _CHAINS = (
-    "networks are compressed that are a chain of dense layers, convolutions, elementwise activations, pooling and "
-    "flattening (structured=False keeps the shape of any network)"
+    "compression needs a network that is a chain of dense layers, convolutions, elementwise activations, pooling and "
+    "flattening (structured=False works for every network and keeps its shape)"
 )
 
 
 @dataclass
 class _Nodes:
-    """The operations of a network in their order, each on what the one before gave, and modules by name."""
+    """The operations of a network in order, each applied to the result of the previous one, and its modules by name."""
 
     graph: fx.Graph
     chain: list[fx.Node]
@@ -110,13 +117,14 @@ class _Nodes:
 
 @dataclass
 class _Seen:
-    """What running the network on examples showed.
+    """The record of a run of the network on example inputs.
 
     Attributes:
-        x, output: of the network, in the model's units and in its own.
-        shapes: of what every operation gave.
+        x: inputs, in the units of the model.
+        output: outputs of the network, in its own standardised units.
+        shapes: shape of the result of every operation.
         values: weight and bias of every operation that has them.
-        used: all of those.
+        used: all of these weights and biases.
     """
 
     x: Tensor
@@ -129,10 +137,10 @@ class _Seen:
 def _nodes(network: nn.Module) -> _Nodes:
     try:
         graph = fx.Tracer().trace(network)
-    except Exception as error:  # whatever a network does that needs values
-        raise NoChain(f"{_CHAINS}; this one cannot be read: {error}") from error
+    except Exception as error:  # any operation that needs concrete values
+        raise NoChain(f"{_CHAINS}; torch.fx cannot trace this one: {error}") from error
     chain: list[fx.Node] = []
-    asides: set[fx.Node] = set()  # parameters, and shapes that are asked for
+    asides: set[fx.Node] = set()  # parameters, and operations that only compute sizes
     for node in graph.nodes:
         if node.op == "placeholder" and not chain:
             chain.append(node)
@@ -155,7 +163,7 @@ def _nodes(network: nn.Module) -> _Nodes:
 
 
 def _asks_shape(node: fx.Node, asides: set[fx.Node]) -> bool:
-    """Whether a node only asks for sizes, as in ``x.view(x.size(0), -1)``."""
+    """Whether a node only computes sizes, as in ``x.view(x.size(0), -1)``."""
     if node.op == "call_method" and node.target in ("size", "dim"):
         return True
     if node.op == "call_function" and node.target is getattr:
@@ -180,13 +188,13 @@ def _seen(model: Any, weights: Mapping[str, Tensor], nodes: _Nodes, x: Inputs | 
             return _run(model, weights, nodes, torch.randn(_ROWS, *shape, generator=generator).to(like))
         except NoChain:
             raise
-        except Exception:  # another shape may be the network's
+        except Exception:  # this is not the shape of the network's inputs; try the next one
             continue
-    raise NoChain(f"{_CHAINS}; the shape of this one's inputs is not known: give some as x=")
+    raise NoChain(f"{_CHAINS}; the shape of the inputs of this one is unknown: pass example inputs as x=")
 
 
 def _shapes_of_x(model: Any, nodes: _Nodes) -> Iterator[tuple[int, ...]]:
-    """Shapes of one example that the first layer could take."""
+    """Shapes of one example that the first layer may accept."""
     width = getattr(model, "in_features", None)
     if width is not None:
         yield width if isinstance(width, tuple) else (width,)
@@ -204,7 +212,7 @@ def _shapes_of_x(model: Any, nodes: _Nodes) -> Iterator[tuple[int, ...]]:
 
 
 def _first_sizes(node: fx.Node, network: nn.Module, nodes: _Nodes) -> tuple[int, int] | None:
-    """Inputs of a layer and the number of axes that its kernel runs along; None for one without weights."""
+    """Number of inputs of a layer and number of axes of its kernel; None for an operation without weights."""
     weight, _ = _own_values(node, network, nodes.modules)
     if weight is None or weight.dim() < 2:
         return None
@@ -213,7 +221,7 @@ def _first_sizes(node: fx.Node, network: nn.Module, nodes: _Nodes) -> tuple[int,
 
 
 def _run(model: Any, weights: Mapping[str, Tensor], nodes: _Nodes, x: Tensor) -> _Seen:
-    """Call the model once; while its network has the weights that it is called with, look at all of its layers."""
+    """Call the model once and record all of its layers while its network has the given weights."""
     network: nn.Module = model.network
     shapes: dict[fx.Node, torch.Size] = {}
     values: dict[fx.Node, tuple[Tensor | None, Tensor | None]] = {}
@@ -238,7 +246,7 @@ def _run(model: Any, weights: Mapping[str, Tensor], nodes: _Nodes, x: Tensor) ->
 
 
 class _Shapes(fx.Interpreter):
-    """Runs a graph and remembers the shape of everything."""
+    """Runs a graph and stores the shape of every result."""
 
     def __init__(self, network: nn.Module, graph: fx.Graph) -> None:
         super().__init__(network, graph=graph)
@@ -270,7 +278,7 @@ def _own_values(node: fx.Node, network: nn.Module, modules: Mapping[str, Any]) -
 def _steps(nodes: _Nodes, seen: _Seen) -> list[Step]:
     steps: list[Step] = []
     units: Tensor | None = (
-        None  # of the last layer with weights, the number of the unit that every activation comes from
+        None  # for every activation, the index of the unit of the last layer with weights that it comes from
     )
     for before, node in zip(nodes.chain, nodes.chain[1:], strict=False):
         shape = seen.shapes[before]
@@ -303,29 +311,31 @@ def _affine(node: fx.Node, layer: Any, seen: _Seen, shape: torch.Size, units: Te
     if layer is not None and not isinstance(layer, nn.Linear):
         if layer.groups != 1 or layer.padding_mode != "zeros":
             raise NoChain(
-                f"convolutions are compressed that have one group and zero padding; {name} has {layer.groups} and "
+                f"compression needs convolutions with one group and zero padding; {name} has {layer.groups} and "
                 f"{layer.padding_mode!r}"
             )
         if len(shape) != weight.dim():
-            raise NoChain(f"{_CHAINS}; {name} takes all examples as one, of shape {tuple(shape)}")
+            raise NoChain(f"{_CHAINS}; {name} gets an input without a batch dimension, of shape {tuple(shape)}")
         options = {n: getattr(layer, n) for n in ("stride", "padding", "dilation")}
     feeds = None
     if units is not None:
         columns = units.movedim(1, -1) if options else units
         columns = columns.reshape(-1, columns.shape[-1])
         if not torch.equal(columns, columns[:1].expand_as(columns)):
-            raise NoChain(f"{_CHAINS}; an input of {name} is not always the same unit of the layer before")
+            raise NoChain(f"{_CHAINS}; an input of {name} is not always the same unit of the previous layer")
         feeds = columns[0].clone()
     return Affine(name, weight.detach(), bias, options, feeds=feeds, input_dim=len(shape))
 
 
 def _normalised(node: fx.Node, layer: Any, before: Step | None, shape: torch.Size, seen: _Seen) -> Affine:
-    """A layer and the batch normalisation behind it as one layer."""
+    """A layer and the batch normalisation after it, combined into one layer."""
     name = str(node.target)
     if layer.training or layer.running_mean is None:
-        raise NoChain(f"{_CHAINS}; {name} normalises by the batch at hand")
+        raise NoChain(f"{_CHAINS}; {name} normalises with the statistics of the current batch")
     if not isinstance(before, Affine) or (before.dense and len(shape) != 2):
-        raise NoChain(f"{_CHAINS}; {name} is a {type(layer).__name__} that is not right behind a layer's units")
+        raise NoChain(
+            f"{_CHAINS}; {name} is a {type(layer).__name__} that does not directly follow a dense layer or convolution"
+        )
     scale = torch.rsqrt(layer.running_var.double() + layer.eps)
     weight, bias = seen.values[node]
     if weight is not None:
@@ -363,18 +373,18 @@ def _plain(node: fx.Node, layer: nn.Module | None, nodes: _Nodes, shape: torch.S
 
 def _keeping_examples(step: Plain, node: fx.Node, shape: torch.Size, after: torch.Size) -> Plain:
     if len(after) < 2 or after[0] != shape[0]:
-        raise NoChain(f"{_CHAINS}; {node.name} makes {tuple(after)} of {tuple(shape)}, which has the examples first")
+        raise NoChain(f"{_CHAINS}; {node.name} changes {tuple(shape)}, with one row per example, to {tuple(after)}")
     return step
 
 
 def _numbered(units: int, shape: torch.Size, axis: int) -> Tensor:
-    """The numbers of the units along an axis of a tensor of this shape."""
+    """The index of the unit of every element of a tensor of this shape, for units along `axis`."""
     numbers = torch.arange(units)
     return numbers.reshape(-1, *(1,) * (len(shape) - 2) if axis == 1 else ()).expand(shape)
 
 
 def _through(step: Plain, node: fx.Node, units: Tensor, shape: torch.Size) -> Tensor:
-    """Units' numbers behind a layer without weights."""
+    """The unit index of every activation after a layer without weights."""
     if step.kind is nn.Flatten:
         return step.module()(units)  # type: ignore[no-any-return]
     if step.kind in POOLS:

@@ -1,4 +1,4 @@
-"""From a trained model and guide to the small network, and to the report on it."""
+"""Compression of a trained model and guide, and the report on it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,28 @@ def compress(
     batch_size: int = 1000,
     x: Inputs | None = None,
 ) -> nn.Module:
-    """The network of the weights that stay, as a plain module on the CPU; see `Fit.compress`.
+    """The network of the weights that are kept, as a plain PyTorch module on the CPU; see `Fit.compress`.
+
+    Removes units whose incoming or outgoing weights are all pruned, folds constant units into the next layer's bias, and
+    picks the fastest layout for each layer.
+
+    Args:
+        model: a trained model of `pyrodrop.models`.
+        guide: a trained guide with an alpha per weight, `guides.SparseDropout` or `guides.ARDDropout`.
+        threshold: weights with ln alpha at or above it are pruned.
+        structured: whether to remove units. With False, all networks are supported and keep their shape; pruned weights
+            are 0.
+        layout: layout of the dense layers: ``dense``, ``picked`` (only the inputs that have a weight), ``csr`` (a sparse
+            matrix), or ``fastest``, the one that is fastest in a measurement.
+        batch_size: number of rows in this measurement.
+        x: example inputs, ``[N, ...]``, to determine the shapes of layers.
+
+    Returns:
+        A module that maps x to f, both in their original units.
+
+    Raises:
+        TypeError: the guide has no alpha per weight, or the network is not a chain of supported layers.
+        ValueError: an argument is out of range.
 
     Example:
         >>> import torch
@@ -67,7 +88,7 @@ def compressed_steps(
     batch_size: int = 1000,
     x: Inputs | None = None,
 ) -> list[Step]:
-    """The steps of the compressed network, for `write_network`."""
+    """The steps of the compressed network, for `write_network`; see `compress` for the arguments."""
     weights = {name: w.detach().cpu() for name, w in kept_weights(guide, threshold).items()}
     return _small(model, weights, layout, batch_size, x)
 
@@ -82,7 +103,7 @@ def compression_report(
     layout: Layout = "fastest",
     kl_weight: float = 1.0,
 ) -> CompressionReport:
-    """Measure the network of all posterior means beside the compressed one; see `Fit.compression_report`."""
+    """Compare the network of the posterior means with the compressed one; see `Fit.compression_report`."""
     small = compressed_steps(model, guide, threshold=threshold, layout=layout, x=data.x)
     means = {name: w.detach().cpu() for name, w in uncut_weights(guide).items()}
     dense = chain_of(_on_cpu(model), means, _few(data.x))
@@ -98,11 +119,11 @@ def _small(model: Any, weights: Mapping[str, Tensor], layout: Layout, batch_size
 
 
 def _on_cpu(model: Any) -> Any:
-    """The model where its networks are cut: the trained one stays where it is."""
+    """The model itself if it is on the CPU, otherwise a copy on the CPU."""
     parameters = list(model.parameters()) if isinstance(model, nn.Module) else []
     return model if all(p.device.type == "cpu" for p in parameters) else copy.deepcopy(model).cpu()
 
 
 def _few(x: Inputs | None) -> Any:
-    """Example inputs where networks are cut."""
+    """The first two example inputs, on the CPU."""
     return None if x is None else mapped(lambda part: part[:2].cpu(), x)

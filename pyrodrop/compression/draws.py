@@ -1,10 +1,10 @@
-"""Plain networks drawn from a posterior, at the storage of the posterior.
+"""Plain networks sampled from a posterior, with the memory of the posterior only.
 
-    network i:   W = draw of q under seed + i
+    network i:   W ~ q, sampled with seed + i
 
-Of n networks only the posterior is held: for a Gaussian one two numbers a weight, mean and variance, whatever n is. A
-network is made when it is asked for and takes its own memory for as long as it is kept; asked for again it is the same one,
-bit for bit. n networks in use at once are n networks: nothing short of that computes n draws exactly.
+Only the posterior is stored, whatever the number of networks; for a Gaussian posterior these are two numbers per weight,
+mean and variance. A network is created on access and uses its own memory as long as the caller keeps it. A second access
+gives the same network, bit for bit.
 """
 
 from __future__ import annotations
@@ -25,19 +25,23 @@ from pyrodrop.threads import drawing
 
 
 class DrawnNetworks(Sequence[nn.Module]):
-    """Several plain networks, each a draw of the posterior and a function of x in its own units.
+    """A sequence of plain networks, each with weights sampled from the posterior; x and f are in their original units.
 
-    A network that is no chain of layers (`compression.chain`) is drawn in the shape that it has.
+    A network that is not a chain of layers (`compression.chain`) keeps its own structure.
 
     Args:
-        model, guide: trained ones.
+        model: a trained model of `pyrodrop.models`.
+        guide: its trained guide.
         count: number of networks, at least 1.
-        threshold: cut the weights of larger ln alpha and the units that this leaves dead; None keeps all weights.
-        seed: of network 0; network i has seed + i.
-        x: example inputs, by which the shapes of layers are found.
+        threshold: prune weights with ln alpha at or above this value and remove the units that are then unused; None keeps
+            all weights.
+        seed: seed of network 0; network i has the seed ``seed + i``.
+        x: example inputs, ``[N, ...]``, to determine the shapes of layers.
 
     Raises:
-        TypeError: a guide that does not draw weights, or, with a threshold, a network that is no chain of layers.
+        ValueError: `count` is below 1, or `threshold` is out of range.
+        TypeError: the guide does not sample weights. With a threshold: the guide has no alpha per weight, or the network is
+            not a chain of supported layers.
     """
 
     def __init__(
@@ -51,16 +55,16 @@ class DrawnNetworks(Sequence[nn.Module]):
         x: Inputs | None = None,
     ) -> None:
         if count < 1:
-            raise ValueError(f"an ensemble has a number of networks, at least 1; got {count}")
+            raise ValueError(f"count is the number of networks and must be at least 1; got {count}")
         if not hasattr(guide, "draw"):
             raise TypeError(
-                f"networks are drawn from guides that draw weights, as those of pyrodrop.guides; got {type(guide).__name__}"
+                f"sampling networks needs a guide with a method draw, as in pyrodrop.guides; got {type(guide).__name__}"
             )
         self.model, self.guide, self.size, self.seed = model, guide, count, seed
         self._mask = None if threshold is None else keep_mask(guide, threshold)
         self._x = None if x is None else mapped(lambda part: part[:2].clone(), x)
         self._is_chain = True
-        self._make(0)  # a network that cannot be read is refused now
+        self._make(0)  # raises now if the network is not supported
 
     def __len__(self) -> int:
         return self.size
@@ -77,7 +81,7 @@ class DrawnNetworks(Sequence[nn.Module]):
     def __iter__(self) -> Iterator[nn.Module]:
         return (self._make(i) for i in range(self.size))
 
-    @drawing()  # torch.fx, which reads the network, replaces torch's own functions while it does
+    @drawing()  # torch.fx replaces functions of torch while it traces the network
     def _make(self, index: int) -> nn.Module:
         guide: Any = self.guide
         like = next(iter(self.model.weight_sites().values()))

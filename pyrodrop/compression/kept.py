@@ -1,8 +1,9 @@
-"""What is left of a posterior when the weights whose noise drowns them are cut off.
+"""Pruning of a posterior: weights with a large noise variance alpha are set to 0.
 
     w_j = E_q[w_j] [ln alpha_j < threshold]
 
-Molchanov, Ashukha & Vetrov (2017), section 4: at threshold 3, alpha is 20, as of a binary drop rate of .95.
+Molchanov, Ashukha & Vetrov (2017), arXiv:1701.05369, section 4: at threshold 3, alpha is 20, which corresponds to a binary
+drop rate of .95.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 
 @runtime_checkable
 class Prunes(Protocol):
-    """A guide that can say which weights are worth keeping."""
+    """A guide with posterior means and a mask of the weights to keep."""
 
     def mean(self) -> dict[str, Tensor]: ...
 
@@ -24,32 +25,36 @@ class Prunes(Protocol):
 
 
 def kept_weights(guide: Callable[..., Any], threshold: float) -> dict[str, Tensor]:
-    """The posterior mean of every weight, 0 where it is cut off.
+    """The posterior mean of every weight, by site name, with pruned weights set to 0.
+
+    Args:
+        guide: a guide with an alpha per weight.
+        threshold: weights with ln alpha at or above it are pruned.
 
     Raises:
-        TypeError: the guide has no rate a weight by which to cut.
+        TypeError: the guide has no alpha per weight.
     """
     mask = keep_mask(guide, threshold)
     return {name: torch.where(mask[name], mean, 0.0) for name, mean in guide.mean().items()}  # type: ignore[attr-defined]
 
 
 def keep_mask(guide: Callable[..., Any], threshold: float) -> dict[str, Tensor]:
-    """Which weights stay; a TypeError for a guide that cannot say."""
+    """Boolean masks of the weights to keep, by site name; see `kept_weights` for the arguments and what it raises."""
     if not isinstance(guide, Prunes):
         raise TypeError(
-            "weights are cut off by their own alpha, which guides.SparseDropout and guides.ARDDropout learn (keep_mask); "
+            "pruning needs a per-weight alpha: use guides.SparseDropout or guides.ARDDropout; "
             f"got {type(guide).__name__}"
         )
     return guide.keep_mask(threshold)
 
 
 def compression(mask: dict[str, Tensor]) -> float | None:
-    """Number of weights over number of those kept, as the papers count it: without biases. None if none is kept."""
+    """Compression ratio: number of weights divided by number of weights kept, without biases. None if none is kept."""
     kept = sum(int(m.sum()) for m in mask.values())
     return sum(m.numel() for m in mask.values()) / kept if kept else None
 
 
 def uncut_weights(guide: Any) -> dict[str, Tensor]:
-    """The means of all weights, also of those that a guide cuts while it trains (`distributions.CutNormal`)."""
+    """The means of all weights, by site name, including those that `distributions.CutNormal` sets to 0 in training."""
     with torch.no_grad():
         return {name: getattr(q, "loc", q.mean).clone() for name in guide.sites for q in (guide.posterior(name),)}

@@ -1,7 +1,7 @@
-"""Layers without weights that a chain may have, and the calls that are the same as one of them.
+"""Layers without weights that a chain may contain, and the function calls that are equivalent to one of them.
 
-Activations are elementwise. Pooling takes its windows within one channel. Functions have other defaults and another order
-of arguments than the modules that they are the same as, so every call is bound by the function's own signature.
+Activations are elementwise. Pooling windows lie within one channel. Functions have other defaults and another order of
+arguments than the equivalent modules, so the arguments of a call are bound according to the signature of the function.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-# With the options that a layer is made again by. Whether it works in place is none of them: a chain gains nothing by it.
+# With the options that are needed to recreate a layer; inplace is left out, because it makes no difference in a chain.
 ELEMENTWISE: dict[type[nn.Module], tuple[str, ...]] = {
     nn.ReLU: (),
     nn.ReLU6: (),
@@ -58,7 +58,7 @@ _QUIET = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout,
 _IN_PLACE = ("inplace",)
 _POOL = ("kernel_size", "stride", "padding")
 _AVERAGE = (*_POOL, "ceil_mode", "count_include_pad", "divisor_override")
-# Function: the module's type, the function's own parameters behind the input, and its defaults where the module's differ.
+# Function: the equivalent module, the parameters of the function after the input, and its defaults that differ.
 _FUNCTIONS: dict[Any, tuple[type[nn.Module], tuple[str, ...], dict[str, Any]]] = {
     **dict.fromkeys((torch.relu, "relu", "relu_", torch.relu_), (nn.ReLU, (), {})),
     F.relu: (nn.ReLU, _IN_PLACE, {}),
@@ -93,7 +93,7 @@ _FUNCTIONS: dict[Any, tuple[type[nn.Module], tuple[str, ...], dict[str, Any]]] =
 
 
 def plain_layer(layer: nn.Module) -> tuple[type[nn.Module], dict[str, Any]] | None:
-    """Type and options of a layer without weights, or None where it is not one that is understood."""
+    """Type and options of a layer without weights; None if it is not supported."""
     kind = type(layer)
     if kind in _QUIET and not layer.training:
         return nn.Identity, {}
@@ -105,7 +105,7 @@ def plain_layer(layer: nn.Module) -> tuple[type[nn.Module], dict[str, Any]] | No
 def plain_call(
     target: Callable[..., Any] | str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[type[nn.Module], dict[str, Any]] | None:
-    """The same of a call, whose `args` and `kwargs` are those behind the input."""
+    """Type and options of the module equivalent to a call with `args` and `kwargs` after the input; None if unsupported."""
     if target not in _FUNCTIONS:
         return None
     kind, names, defaults = _FUNCTIONS[target]

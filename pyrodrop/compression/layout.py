@@ -1,12 +1,11 @@
-"""How the dense layers that are left are laid out: whichever way is fastest here, by measurement.
+"""The layout of the dense layers of a compressed network; by default the fastest one in a measurement.
 
-    dense     W x + b                   every input
-    picked    W' x[used] + b            the inputs that have a weight
+    dense     W x + b                   all inputs
+    picked    W' x[used] + b            only the inputs that have a nonzero weight
     csr       W x + b, W sparse         compressed sparse rows
 
-Zeros in a dense weight are multiplied like anything else, and processors are so good at it that it takes more than nine in
-ten of them before a sparse product pays. Timings are interleaved, the least of several rounds, so that what else the
-machine does meets all alike.
+Dense products are so fast that a sparse product only pays off if more than about nine in ten weights are 0. Timings are
+interleaved and the median of several rounds is used, so that other load on the machine affects all layouts alike.
 """
 
 from __future__ import annotations
@@ -30,10 +29,21 @@ _ROUNDS, _SECONDS = 7, 0.02
 
 
 def laid_out(steps: Sequence[Step], layout: Layout, batch_size: int) -> list[Step]:
-    """The same steps with every dense layer in a layout, the fastest on batches of this size if so asked."""
+    """The same steps with every dense layer in the given layout.
+
+    Args:
+        steps: steps of the network.
+        layout: ``dense``, ``picked``, ``csr``, or ``fastest`` for the fastest of the three, chosen separately per layer.
+        batch_size: number of rows of the batches that are timed for ``fastest``.
+
+    Raises:
+        ValueError: `layout` is unknown, or `batch_size` is below 1.
+    """
     known(layout, LAYOUTS, "layout")
     if batch_size < 1:
-        raise ValueError(f"batch_size is what layouts are timed with and must be at least 1; got {batch_size}")
+        raise ValueError(
+            f"batch_size is the number of rows that layouts are timed with and must be at least 1; got {batch_size}"
+        )
     done: list[Step] = []
     for step in steps:
         if isinstance(step, Affine) and step.dense and step.weight.shape[1]:
@@ -62,7 +72,7 @@ def _fastest(ways: Mapping[str, Sequence[Step]], layer: Affine, batch_size: int)
 
 
 def latency(networks: Mapping[str, Callable[[Tensor], Tensor]], x: Tensor) -> dict[str, float]:
-    """Seconds of one call of each network on x: the median of interleaved rounds, each of enough calls to be timed."""
+    """Seconds per call of each network on x, by name: the median of interleaved rounds of several calls."""
     with torch.no_grad():
         calls = {name: _calls(network, x) for name, network in networks.items()}
         rounds: dict[str, list[float]] = {name: [] for name in networks}
@@ -93,5 +103,5 @@ def _wait(x: Tensor) -> None:
 
 
 def parameter_count(network: nn.Module) -> int:
-    """Weights and biases that a module holds, those that are 0 in a dense weight included."""
+    """Number of weights and biases that a module stores, including zeros in dense weights."""
     return sum(p.values().numel() if p.layout is torch.sparse_csr else p.numel() for p in network.parameters())

@@ -1,4 +1,4 @@
-"""Between the units of x and y and the standardised ones that a network works in."""
+"""Steps that convert between the original units of x and y and the standardised units of a network."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from pyrodrop.compression.steps import Rescaled, Standardised, Step
 
 
 def units_of_x(model: Any, like: Tensor) -> list[Step]:
-    """What turns x into the network's inputs, in numbers like `like`; nothing where they are the same."""
+    """The step that standardises x, with the dtype and device of `like`; no step if nothing changes."""
     loc, scale = model.inputs.loc.to(like), model.inputs.scale.to(like)
     same = not bool(loc.any()) and bool((scale == 1).all())
     return [] if same else [Standardised(loc, scale)]
 
 
 def units_of_y(model: Any, output: Tensor) -> list[Step]:
-    """What turns outputs like `output` into f: found by trying, so that any likelihood's rescaling is.
+    """The step that converts outputs of the network to f; no step if nothing changes.
+
+    It is determined by calling ``likelihood.location`` on random outputs of the shape of `output`, so it works for every
+    likelihood whose f is a linear rescaling.
 
     Raises:
-        TypeError: the likelihood's f is no rescaling of the network's outputs.
+        TypeError: f of the likelihood is not a linear rescaling of the outputs.
     """
     generator = torch.Generator().manual_seed(0)
     output = torch.randn(output.shape, generator=generator).to(output)
@@ -32,6 +35,7 @@ def units_of_y(model: Any, output: Tensor) -> list[Step]:
     columns, width = f.shape[-1], output.shape[-1]
     if columns > width or not torch.allclose(f, output[..., :columns] * scale + loc):
         raise TypeError(
-            f"the f of a {type(model.likelihood).__name__} is no rescaling of the network's outputs, as compression needs"
+            "compression needs a likelihood whose f is a linear rescaling of the network's outputs; got "
+            f"{type(model.likelihood).__name__}"
         )
     return [Rescaled(loc, scale, columns)]

@@ -1,8 +1,8 @@
-"""What compression brought: two networks side by side, measured.
+"""Report on a compression: measurements of a network before and after.
 
-Parameters are weights and biases that a network holds, zeros in a dense layout included; weights, as the papers count them,
-are those that are not 0, without biases. FLOPs are two for a weight and place that it is multiplied at, of one example.
-Latency is the median of interleaved calls on this machine, in this process, with the threads that PyTorch has.
+Parameters are all weights and biases that a network stores, including zeros in dense layouts. Weights are counted as in the
+papers: those that are not 0, without biases. FLOPs are for one example, with two per weight and position that it is applied
+at. Latency is the median of interleaved calls on this machine, in this process, with the current number of PyTorch threads.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ from pyrodrop.compression.steps import Affine, Step, network_of
 from pyrodrop.compression.storage import read_network, write_network
 from pyrodrop.data import Dataset
 
-_ROWS = 1000  # whose activations are held at a time, and the larger batch that is timed
+_ROWS = 1000  # rows that are evaluated at a time, and size of the larger batch that is timed
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One network.
+    """Measurements of one network.
 
     Attributes:
-        units: of every layer, its outputs.
-        weights: that are not 0.
-        parameters: weights and biases held.
-        bytes_32, bytes_16: size of its file, with values at 32 and at 16 bits.
-        flops: of one example.
-        latency_1, latency_1000: seconds of a batch of 1 and of 1,000.
-        error, error_16: share of wrong classes, or root mean square error in units of y; with values of 16 bits.
+        units: number of outputs of every layer.
+        weights: number of weights that are not 0.
+        parameters: number of weights and biases that are stored.
+        bytes_32: size of its file in bytes, with 32-bit values.
+        bytes_16: size of its file in bytes, with 16-bit values.
+        flops: floating-point operations per example.
+        latency_1: seconds per call for a batch of 1 example.
+        latency_1000: seconds per call for a batch of 1,000 examples.
+        error: fraction of wrong labels, or root mean squared error in the units of y.
+        error_16: the same for 16-bit weights.
     """
 
     units: list[int]
@@ -55,14 +58,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class CompressionReport:
-    """The dense network of all posterior means, and the compressed one.
+    """Measurements of the dense network of all posterior means and of the compressed network.
 
     Attributes:
-        dense, compressed: what was measured of each.
-        error_name: what their errors are.
-        threshold: bound of ln alpha.
-        kl_weight: that training ended with; below 1 the cut is not the objective's.
-        threads: of PyTorch while latencies were taken.
+        dense: measurements of the dense network.
+        compressed: measurements of the compressed network.
+        error_name: name of the error, ``error`` for class labels and ``RMSE`` otherwise.
+        threshold: bound of ln alpha; weights at or above it are pruned.
+        kl_weight: factor of the KL divergence at the end of training. With a factor below 1, training did not maximise
+            the ELBO, on which pruning by alpha is based.
+        threads: number of PyTorch threads during the latency measurements.
     """
 
     dense: Measured
@@ -80,7 +85,7 @@ class CompressionReport:
         return {name: dense[name] / max(small[name], 1e-12) for name in names}
 
     def record(self) -> dict[str, Any]:
-        """As plain numbers, for JSON."""
+        """All measurements and ratios as a dictionary that can be written as JSON."""
         return {**asdict(self), "ratios": self.ratios}
 
     def __str__(self) -> str:
@@ -118,7 +123,15 @@ class CompressionReport:
 def measure(
     dense: Sequence[Step], small: Sequence[Step], data: Dataset, threshold: float, kl_weight: float
 ) -> CompressionReport:
-    """Measure two networks on `data`; what they come from is only handed on."""
+    """Measure two networks on `data`.
+
+    Args:
+        dense: steps of the dense network.
+        small: steps of the compressed network.
+        data: data set for the errors and latencies.
+        threshold: stored in the report.
+        kl_weight: stored in the report.
+    """
     networks: dict[str, nn.Module] = {"dense": network_of(dense), "compressed": network_of(small)}
     x = data.x.float()
     rows = x if len(x) >= _ROWS else x.repeat(-(-_ROWS // len(x)), *(1,) * (x.dim() - 1))
@@ -158,7 +171,7 @@ def _measured(
 
 
 def error(network: nn.Module, data: Dataset) -> float:
-    """Share of wrong classes where y are labels, and the root mean square error in units of y elsewhere."""
+    """Fraction of wrong labels if y has an integer dtype, otherwise the root mean squared error in the units of y."""
     total = 0.0
     with torch.no_grad():
         for x, y in zip(data.x.split(_ROWS), data.y.split(_ROWS), strict=True):

@@ -1,9 +1,9 @@
-"""A plain network as a list of steps, and the module that it makes.
+"""A plain network as a list of steps, and the conversion to a module.
 
     x -> (x - loc) / scale -> pick columns -> W x + b -> g -> pool -> ... -> y scale + loc
 
-The module is a `torch.fx.GraphModule` of PyTorch's own layers: it needs nothing of this package to be run, pickled,
-exported or read (``print(network.code)``).
+The module is a `torch.fx.GraphModule` of PyTorch layers. Running, pickling, exporting or printing it
+(``print(network.code)``) does not need this package.
 """
 
 from __future__ import annotations
@@ -20,15 +20,25 @@ _CONVOLUTIONS: dict[int, type[nn.Module]] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.C
 
 
 class Step(Protocol):
-    """Something that a network does to its activations."""
+    """One operation of a network on its activations."""
 
     def add(self, root: nn.Module, graph: fx.Graph, h: fx.Node, name: str) -> fx.Node:
-        """Append to the graph what turns activations `h` into those behind the step."""
+        """Append the operation to the graph.
+
+        Args:
+            root: module that owns the parameters and buffers of the graph.
+            graph: the graph.
+            h: node of the activations before the step.
+            name: name for new modules and buffers.
+
+        Returns:
+            The node of the activations after the step.
+        """
 
 
 @dataclass
 class Standardised:
-    """(x - loc) / scale, in columns or by one number."""
+    """(x - loc) / scale, with one value per column or a single value."""
 
     loc: Tensor
     scale: Tensor
@@ -40,7 +50,7 @@ class Standardised:
 
 @dataclass
 class Picked:
-    """Some of the columns of ``[N, ..., D]``."""
+    """Selects some of the columns of ``[N, ..., D]``."""
 
     columns: Tensor
 
@@ -53,12 +63,14 @@ class Affine:
     """A dense layer, ``[out, in]``, or a convolution, ``[out, in, ...]``.
 
     Attributes:
-        name: of the layer in the network that it was.
-        weight, bias: its values.
-        options: of a convolution: stride, padding, dilation.
-        csr: whether a dense layer's weight is laid out as compressed sparse rows.
-        feeds: for each input, the unit of the layer before that it comes from, ``[in]``; None where no layer is before.
-        input_dim: number of dimensions of the inputs, examples included.
+        name: name of the layer in the original network.
+        weight: its weight.
+        bias: its bias, ``[out]``.
+        options: stride, padding and dilation of a convolution.
+        csr: whether the weight of a dense layer is stored as compressed sparse rows.
+        feeds: for each input, the index of the unit of the previous layer that it comes from, ``[in]``; None for the first
+            layer.
+        input_dim: number of dimensions of the inputs, including the batch dimension.
     """
 
     name: str
@@ -71,17 +83,17 @@ class Affine:
 
     @property
     def dense(self) -> bool:
-        """Whether it is a dense layer."""
+        """Whether this is a dense layer."""
         return self.weight.dim() == 2
 
     def module(self) -> nn.Module:
-        """PyTorch's layer of these values."""
+        """The PyTorch layer with these values."""
         outputs, inputs = self.weight.shape[:2]
         layer: Any
         if self.dense:
             layer = nn.utils.skip_init(
                 nn.Linear, max(1, inputs), outputs
-            )  # PyTorch warns of none, whose sum is the bias
+            )  # with 0 inputs the output is the bias, but PyTorch would warn
             layer.in_features = inputs
         else:
             kind = _CONVOLUTIONS[self.weight.dim()]
@@ -98,13 +110,13 @@ class Affine:
 
 @dataclass
 class Plain:
-    """A layer of PyTorch's without weights."""
+    """A PyTorch layer without weights."""
 
     kind: type[nn.Module]
     options: Mapping[str, Any]
 
     def module(self) -> nn.Module:
-        """PyTorch's layer with these options."""
+        """The PyTorch layer with these options."""
         return self.kind(**self.options)
 
     def add(self, root: nn.Module, graph: fx.Graph, h: fx.Node, name: str) -> fx.Node:
@@ -114,7 +126,7 @@ class Plain:
 
 @dataclass
 class Whole:
-    """A network of the user's own, as it is."""
+    """A whole network of the user, unchanged."""
 
     network: nn.Module
 
@@ -125,7 +137,7 @@ class Whole:
 
 @dataclass
 class Rescaled:
-    """The first `columns` outputs, times scale plus loc: in the units of y."""
+    """The first `columns` outputs, multiplied by scale and shifted by loc, which gives f in the units of y."""
 
     loc: Tensor
     scale: Tensor
@@ -138,7 +150,7 @@ class Rescaled:
 
 
 def network_of(steps: Sequence[Step]) -> fx.GraphModule:
-    """The module that takes the steps."""
+    """The module that applies the steps in order, in evaluation mode."""
     root, graph = nn.Module(), fx.Graph()
     h = graph.placeholder("x")
     counts: dict[str, int] = {}

@@ -1,8 +1,8 @@
-"""Small files of small networks (safetensors).
+"""Small files of compressed networks, in the safetensors format.
 
-A weight is written whichever way takes fewer bytes: as it is, or, row by row, the values that are not 0, their places in
-the row and how many a row has. Places take 1, 2 or 4 bytes, values 4 or, at 16 bits, 2. The steps of the network are in the
-header as plain words, so a file is a whole network and reading it runs nothing that it holds.
+A weight is stored in the smaller of two forms: dense, or sparse by rows, as the nonzero values, their positions in the row
+and their number per row. Positions take 1, 2 or 4 bytes, values 4 or 2 bytes. The header describes the steps of the network
+as plain JSON. A file therefore contains the complete network, and reading it does not execute any code from the file.
 """
 
 from __future__ import annotations
@@ -28,13 +28,18 @@ _NUMBERS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
 
 
 def write_network(path: str | Path, steps: Sequence[Step], *, bits: Bits = 32, compact: bool = True) -> Path:
-    """Write a network's steps, whole or not at all; at 16 bits weights and biases are rounded to half precision.
+    """Write the steps of a network to a file.
+
+    An interrupted call does not leave an incomplete file.
 
     Args:
-        path: the file.
-        steps: of the network.
-        bits: of a value, 32 or 16.
-        compact: whether to leave out zeros where that is smaller.
+        path: path of the file.
+        steps: steps of the network.
+        bits: size of a stored value, 32 or 16. With 16, weights and biases are rounded to half precision.
+        compact: whether to use the sparse form for weights where it is smaller.
+
+    Raises:
+        ValueError: `bits` is neither 16 nor 32.
     """
     if bits not in (16, 32):
         raise ValueError(f"bits is the size of a stored value, 16 or 32; got {bits}")
@@ -49,14 +54,14 @@ def write_network(path: str | Path, steps: Sequence[Step], *, bits: Bits = 32, c
 
 
 def read_network(path: str | Path) -> fx.GraphModule:
-    """The network in a file of `write_network`, in single precision.
+    """Read a network from a file of `write_network`, in single precision.
 
     Raises:
-        ValueError: the file holds something else.
+        ValueError: the file does not contain a network.
     """
     tensors, about = read_tensors(Path(path))
     if "steps" not in about:
-        raise ValueError(f"{path} holds no network: write_network or CompressedNetwork.save write one")
+        raise ValueError(f"{path} does not contain a network; files of networks are written by write_network")
     steps = []
     for number, record in enumerate(about["steps"]):
         own = {n.removeprefix(f"{number}."): v for n, v in tensors.items() if n.startswith(f"{number}.")}
@@ -113,7 +118,7 @@ def _sparse(matrix: Tensor) -> dict[str, Tensor]:
 
 
 def _small(numbers: Tensor, below: int | None = None) -> Tensor:
-    """Whole numbers from 0 in the fewest bytes."""
+    """Convert nonnegative integers to the smallest integer dtype that can represent them."""
     most = int(numbers.max()) if below is None and numbers.numel() else (below or 1) - 1
     return numbers.to(torch.uint8 if most < 2**8 else torch.int16 if most < 2**15 else torch.int32)
 
@@ -123,5 +128,5 @@ def _bytes(tensors: Mapping[str, Tensor]) -> int:
 
 
 def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON's lists as the tuples that they were."""
+    """Convert lists, as read from JSON, back to tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}

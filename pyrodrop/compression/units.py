@@ -1,13 +1,14 @@
-"""Cutting dead units out of a chain of layers.
+"""Removal of dead units from a chain of layers.
 
     unit k of layer l:  a_k = g(b_k + sum_j W_l[k, j] a_j),      layer l + 1:  b + sum_k W_{l+1}[:, k] a_k
 
-    W_{l+1}[:, k] = 0      nobody listens: k goes
-    W_l[k, :] = 0          a_k = g(b_k) is a constant: b <- b + W_{l+1}[:, k] g(b_k), and k goes
+    W_{l+1}[:, k] = 0      unit k is not used: remove it
+    W_l[k, :] = 0          a_k = g(b_k) is constant: b <- b + W_{l+1}[:, k] g(b_k), then remove it
 
-until neither is left; either may make another unit dead, before or behind. Of a convolution a unit is a map, whose constant
-has the same value everywhere; behind it W[:, k] is summed over the kernel. There zero padding must not meet it: a constant
-other than 0 in front of a padded convolution stays, since at the border it counts less.
+Both rules are repeated until no unit is dead, because removing a unit can make another one dead in the layer before or
+after. The units of a convolution are its feature maps; a constant map has the same value at all positions, and the
+W[:, k] of the next convolution is summed over the kernel. A constant other than 0 before a convolution with zero padding is
+not removed, because its contribution is smaller at the border.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pyrodrop.compression.steps import Affine, Picked, Plain, Step
 
 
 def without_dead_units(steps: Sequence[Step]) -> list[Step]:
-    """The same function with fewer units. Inputs, outputs and what a layer computes of a unit that stays are as before."""
+    """The same function with fewer units. Inputs, outputs and the activations of the remaining units do not change."""
     affine = [i for i, step in enumerate(steps) if isinstance(step, Affine)]
     layers = [_copy(steps[i]) for i in affine]
     between = [list(steps[a + 1 : b]) for a, b in itertools.pairwise(affine)]
@@ -35,14 +36,14 @@ def without_dead_units(steps: Sequence[Step]) -> list[Step]:
     for i, keep in enumerate(alive):
         if not keep.any() and not (layers[i + 1].dense and layers[i + 1].input_dim == 2):
             keep[0] = (
-                True  # PyTorch has no convolution of nothing, and rows within an example are counted by it: one of zeros
+                True  # keep one unit of zeros: PyTorch has no convolution without inputs, and the shape must be kept
             )
     empty = max((i + 1 for i, keep in enumerate(alive) if not keep.any()), default=0)
     for i, keep in enumerate(alive):
         layers[i] = replace(layers[i], weight=layers[i].weight[keep], bias=layers[i].bias[keep])
         layers[i + 1] = _narrowed(layers[i + 1], keep)
     done: list[Step] = [] if empty else list(steps[: affine[0]])
-    if empty:  # no unit of some layer is left: what comes before it does not count
+    if empty:  # no unit of some layer is left, so the layers before it are not needed
         before = steps[: affine[empty]]
         flat = all(step.dense for step in before if isinstance(step, Affine)) and not any(_reshapes(s) for s in before)
         done = [] if flat else [Plain(nn.Flatten, {"start_dim": 1, "end_dim": -1})]
@@ -57,12 +58,12 @@ def _reshapes(step: Step) -> bool:
 
 
 def used_columns(layer: Affine) -> Tensor:
-    """Which inputs of a layer have a weight."""
+    """Boolean mask of the inputs of a layer that have a nonzero weight, ``[in]``."""
     return layer.weight.flatten(2).any(-1).any(0) if not layer.dense else layer.weight.any(0)
 
 
 def _fold(layers: list[Affine], between: Sequence[Sequence[Step]]) -> bool:
-    """Move every constant unit into the next bias; whether there was one."""
+    """Fold every constant unit into the bias of the next layer; return whether there was one."""
     moved = False
     for i, steps in enumerate(between):
         layer, following = layers[i], layers[i + 1]
@@ -86,7 +87,7 @@ def _fold(layers: list[Affine], between: Sequence[Sequence[Step]]) -> bool:
 
 
 def _silence(layers: list[Affine]) -> bool:
-    """Set the weights of units that nobody listens to to 0; whether there was one."""
+    """Set the incoming weights of unused units to 0; return whether there was one."""
     moved = False
     for i in range(len(layers) - 1):
         idle = ~_used(layers, i) & layers[i].weight.flatten(1).any(1)
@@ -97,14 +98,14 @@ def _silence(layers: list[Affine]) -> bool:
 
 
 def _used(layers: Sequence[Affine], i: int) -> Tensor:
-    """Which units of layer i the next one listens to."""
+    """Boolean mask of the units of layer i that the next layer uses."""
     used = torch.zeros(len(layers[i].bias), dtype=torch.bool, device=layers[i].bias.device)
     used[_feeds(layers[i + 1])[used_columns(layers[i + 1])]] = True
     return used
 
 
 def _feeds(layer: Affine) -> Tensor:
-    """The unit before that each input comes from: flattening makes several inputs of a map."""
+    """For each input, the index of the unit of the previous layer; flattening turns one map into several inputs."""
     assert layer.feeds is not None
     return layer.feeds.to(layer.weight.device)
 
@@ -116,7 +117,7 @@ def _narrowed(layer: Affine, keep: Tensor) -> Affine:
 
 
 def _activation(constant: Tensor, steps: Sequence[Step]) -> Tensor | None:
-    """What activations make of constant maps; None where pooling averages padding into them."""
+    """The result of the steps for constant maps; None if pooling averages padding, so that the result is not constant."""
     for step in steps:
         if isinstance(step, Plain) and step.kind is not nn.Flatten:
             if step.kind not in POOLS:
@@ -127,7 +128,7 @@ def _activation(constant: Tensor, steps: Sequence[Step]) -> Tensor | None:
 
 
 def _averages_padding(options: Mapping[str, Any]) -> bool:
-    """Whether an average over a constant map is another number, somewhere."""
+    """Whether average pooling of a constant map changes its value at some position."""
     averages = "count_include_pad" in options
     padded = averages and (torch.as_tensor(options["padding"]).any() or options["ceil_mode"])
     return bool(padded) or options.get("divisor_override") is not None
@@ -135,7 +136,7 @@ def _averages_padding(options: Mapping[str, Any]) -> bool:
 
 def _padding(layer: Affine) -> tuple[int, ...]:
     padding = layer.options["padding"]
-    if isinstance(padding, str):  # "same" pads unless the kernel is 1 wide
+    if isinstance(padding, str):  # "same" pads unless the kernel size is 1
         return (0,) if padding == "valid" else tuple(size - 1 for size in layer.weight.shape[2:])
     return tuple(padding)
 

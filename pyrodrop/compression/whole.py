@@ -1,4 +1,4 @@
-"""A network with given weights as a plain module, in the shape that the user gave it."""
+"""The user's network with given weights, as a plain module with unchanged structure."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from pyrodrop.networks.modes import evaluating
 
 
 def whole_network(model: Any, weights: Mapping[str, Tensor], x: Inputs | None = None) -> nn.Module:
-    """The user's own network in evaluation mode, with its parameters back; within a module that maps the units of x and y to
-    the network's where those differ.
+    """A copy of the user's network in evaluation mode with the given weights as parameters.
+
+    If the network works in standardised units, it is wrapped in a module that converts x and f.
 
     Args:
-        model: a network model.
-        weights: of every site.
-        x: example inputs.
+        model: a network model of `pyrodrop.models`.
+        weights: weights by site name.
+        x: example inputs; needed if the network works in standardised units.
 
     Raises:
-        ValueError: units that differ, of a model of several inputs or without an example.
-        TypeError: f is no rescaling of the network's outputs.
+        ValueError: the network works in standardised units, and the model has several inputs or `x` is None.
+        TypeError: f of the likelihood is not a linear rescaling of the outputs of the network.
     """
     network = _with_parameters(model, weights)
     like = next(iter(weights.values()))
@@ -34,8 +35,8 @@ def whole_network(model: Any, weights: Mapping[str, Tensor], x: Inputs | None = 
     if x is None:
         if head or units_of_y(model, like.new_zeros(2, 4)):
             raise ValueError(
-                "a network that works in other units than x and y is given back between the two, for which example inputs "
-                "are needed: give some as x="
+                "the network works in standardised units, and example inputs are needed to convert them to the units of x "
+                "and y: pass some as x="
             )
         return network
     with evaluating(model), torch.no_grad():
@@ -44,14 +45,14 @@ def whole_network(model: Any, weights: Mapping[str, Tensor], x: Inputs | None = 
         return network
     if not isinstance(x, Tensor):
         raise ValueError(
-            "a network of several inputs is given back alone, which works in its own units; this model's are others than "
-            "those of x and y"
+            "a network with several inputs cannot be combined with a conversion of units, but this model standardises x or "
+            "rescales its outputs"
         )
     return network_of([*(head if x.is_floating_point() else []), Whole(network), *tail])
 
 
 def _with_parameters(model: Any, weights: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of the network whose parameters are parameters again, one under all of its names."""
+    """A copy of the network with the weights as parameters; a shared parameter is the same object under all of its names."""
     network: nn.Module = copy.deepcopy(model.network)
     given = {**{name: model.free[name].detach() for name in model.free}, **weights}
     names: Mapping[str, tuple[str, ...]] = model.parameter_names
@@ -62,5 +63,5 @@ def _with_parameters(model: Any, weights: Mapping[str, Tensor]) -> nn.Module:
             parent, _, leaf = name.rpartition(".")
             module = network.get_submodule(parent)
             del module._buffers[leaf]
-            setattr(module, leaf, parameter)  # recurrent layers keep a list of theirs by it
+            setattr(module, leaf, parameter)  # recurrent layers update their list of weights in __setattr__
     return network.eval()

@@ -198,7 +198,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "pooling of tokens": (
         sequential(nn.Linear(3, 6), nn.AvgPool1d(2), nn.Linear(3, 2)), (4, 3), "pools over units"
     ),
-    "a hook": (hooked, (3,), "something else than its layers"),
+    "a hook": (hooked, (3,), "not that of its layers in sequence"),
     "softmax": (sequential(nn.Linear(3, 6), nn.Softmax(-1), nn.Linear(6, 2)), (3,), "1 is a Softmax"),
     "slopes": (sequential(nn.Linear(3, 6), nn.PReLU(6), nn.Linear(6, 2)), (3,), "1 is a PReLU"),
     "indices": (
@@ -209,7 +209,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "all examples in one": (
         own(lambda self, x: self.b(torch.flatten(self.a(x), 0, 1)).view(-1, 4, 2), a=nn.Linear(3, 5), b=nn.Linear(5, 2)),
         (4, 3),
-        "which has the examples first",
+        "with one row per example",
     ),
     "a transposition": (
         own(lambda self, x: self.b(self.a(x).transpose(1, 2)).flatten(1), a=nn.Linear(3, 4), b=nn.Linear(4, 2)),
@@ -229,10 +229,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "norm behind an activation": (
         lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.BatchNorm1d(4).eval(), nn.Linear(4, 2)),
         (3,),
-        "not right behind",
+        "does not directly follow",
     ),
     "norm of tokens": (
-        lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4).eval(), nn.Linear(4, 2)), (4, 3), "not right behind"
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4).eval(), nn.Linear(4, 2)), (4, 3), "does not directly follow"
     ),
     "grouped": (
         sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 2)), (2, 3, 3), "one group and zero padding"
@@ -303,7 +303,7 @@ def test_no_chain_is_refused_and_keeps_its_shape(name: str) -> None:
     net = build()
     fit, x = cut_fit(net, dead=0.2), torch.randn(5, *shape)
     with pytest.raises(
-        TypeError, match=f"networks are compressed that are a chain|one group.*{reason}|{reason}"
+        TypeError, match=f"compression needs a network that is a chain|one group.*{reason}|{reason}"
     ) as refusal:
         fit.compress(x=x)
     assert reason in str(refusal.value)
@@ -433,7 +433,7 @@ def test_standardised_networks_that_are_no_chain() -> None:
     torch.testing.assert_close(
         (fit.compress(structured=False, x=x)(x) - 300) / 20, (expected - 300) / 20, atol=1e-4, rtol=0
     )
-    with pytest.raises(ValueError, match="give some as x="):
+    with pytest.raises(ValueError, match="pass some as x="):
         fit.compress(structured=False)
 
 
@@ -492,5 +492,5 @@ def test_networks_of_other_kinds_are_given_back_with_their_weights(form: str) ->
         draw = {n: w[0] for n, w in fit.guide.draw(1).items()}
         expected = functional_call(copy.deepcopy(net), {**free, **draw}, args)
         torch.testing.assert_close(fit.ensemble(1, seed=2, x=given)[0](*args), expected)
-    with pytest.raises(TypeError, match="networks are compressed that are a chain"):
+    with pytest.raises(TypeError, match="compression needs a network that is a chain"):
         fit.compress(x=given)
