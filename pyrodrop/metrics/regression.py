@@ -171,7 +171,7 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
         >>> import pyro.distributions as dist
         >>> import torch
         >>> from pyrodrop import Prediction, metrics
-        >>> f = torch.tensor([[[0.0], [1.0]], [[0.2], [1.2]]])  # two draws at two points, [S, N, D]
+        >>> f = torch.tensor([[[0.0], [1.0]], [[0.2], [1.2]]])  # two samples at two points, [S, N, D]
         >>> prediction = Prediction(f, dist.Normal(f, 0.5).to_event(1))
         >>> scores = metrics.regression_scores(prediction, torch.tensor([[0.1], [1.6]]))
         >>> {name: round(scores[name], 3) for name in ("rmse", "log_density", "sharpness")}
