@@ -97,7 +97,7 @@ class Ensemble(LocalModule):
 
     @property
     def rate_kind(self) -> RateKind:
-        """What `rates` returns: the members' kind."""
+        """The kind of rates of the members."""
         return self.members[0].rate_kind
 
     def describe(self) -> str:

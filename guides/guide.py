@@ -36,12 +36,12 @@ class HasWeights(Protocol):
 
 @dataclass(frozen=True)
 class RateKind:
-    """What the numbers are that a guide's `rates` returns.
+    """The kind of rates that `Guide.rates` returns.
 
     Attributes:
-        name: of the variable in a data tree, such as ``drop_rate``.
-        meaning: in words.
-        learned: whether training changes them; if not, they are the user's.
+        name: name of the variable in a data tree, such as ``drop_rate``.
+        meaning: description of the rate.
+        learned: whether training changes the rates; if False, they are constants that the user sets.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Guide(LocalModule):
         model: a model with the methods ``weight_sites()`` and ``hyper_sites()``, such as those of `pyrodrop.models`.
 
     Attributes:
-        rate_kind: what `rates` returns, for a guide that has rates.
+        rate_kind: the kind of rates that `rates` returns, for a guide that has rates.
 
     Raises:
         TypeError: the model lacks these methods. `models.from_module` creates a model that has them from a network.

@@ -61,7 +61,7 @@ class CorrelatedNormal(WeightDistribution):
 
     @property
     def constant_left_out(self) -> ConstantLeftOut:
-        """One per input unit."""
+        """The constant is left out once per input unit."""
         return ConstantLeftOut((self.batch_shape + self.noise_shape).numel(), "units")
 
     def at(self, loc: Tensor) -> Self:

@@ -1,9 +1,9 @@
-"""How the noise of a weight enters it, as far as the weight is linear in its noise.
+"""The noise form of a weight distribution: the weight as a linear function of independent noise.
 
     W = M diag(s) + sqrt(V) * E + sum_r e_r F_r        M, V, F_r [out, in, ...], s [in], E_ij and e_r ~ N(0, 1)
 
-A distribution states its form once (`WeightDistribution.noise_form`), and everything that pushes noise through a linear map
-without drawing W follows from it: the estimators ``local`` and ``flipout`` and both ways to predict, in `pyrodrop.reparam`.
+A distribution defines its form once (`WeightDistribution.noise_form`). Everything that propagates noise through a linear map
+without sampling W follows from it: the estimators ``local`` and ``flipout`` and both ways to predict, in `pyrodrop.reparam`.
 A distribution without such a form is sampled as a whole weight, and those estimators refuse it by name.
 """
 

@@ -53,7 +53,7 @@ class Pushforward(WeightDistribution):
 
     @property
     def constant_left_out(self) -> ConstantLeftOut:
-        """What only the user knows: equal for the same functions, compared by identity, and the same shape."""
+        """The constant is unknown. It is equal for the same functions, compared by identity, and the same shape."""
         own, name = (self.g, self.noise, self.regularizer), type(self.regularizer).__name__
         unit = f"weights by {getattr(self.regularizer, '__qualname__', name)}"
         return ConstantLeftOut(

@@ -21,12 +21,12 @@ Size = torch.Size | list[int] | tuple[int, ...]
 
 
 class ConstantLeftOut(NamedTuple):
-    """How often a KL divergence that is known up to a constant leaves that constant out.
+    """The constant that is left out of a KL divergence which is known up to a constant, counted in units.
 
     Attributes:
-        number: how often.
-        unit: what is counted, in words.
-        same: what two distributions must have in common for their constants to be equal, besides number and unit.
+        number: number of times that the constant is left out.
+        unit: name of what is counted, such as ``weights``.
+        same: values that must be equal, besides number and unit, for the constants of two distributions to be equal.
     """
 
     number: int
@@ -97,7 +97,7 @@ class WeightDistribution(TorchDistribution):
 
     @property
     def constant_left_out(self) -> ConstantLeftOut:
-        """What a KL divergence of this distribution leaves out where it is known up to a constant: one per weight."""
+        """The constant that is left out of KL divergences which are known up to a constant: by default one per weight."""
         return ConstantLeftOut((self.batch_shape + self.event_shape).numel())
 
     def over_units(self, noise: Tensor) -> Tensor:
