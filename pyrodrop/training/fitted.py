@@ -154,7 +154,7 @@ class Fit:
         guide: Any = self.guide
         if not hasattr(guide, "pruned"):
             raise TypeError(
-                "pruning needs an alpha per weight: use guides.SparseDropout or guides.ARDDropout; got "
+                "pruning needs a per-weight alpha: use guides.SparseDropout or guides.ARDDropout; got "
                 f"{type(guide).__name__}"
             )
         return replace(self, guide=guide.pruned(threshold))

@@ -115,12 +115,17 @@ class Loop:
             self.first_step()
         if self.done < len(self.history):
             left = len(self.history) - self.done
-            self.choose_engine(self.batches.samples(left), left)
+            self.choose_engine(left, left)
 
-    def choose_engine(self, samples: Sequence[Batch], steps: int) -> None:
-        """Choose the engine of the next `steps` steps, given a minibatch of every shape; at most once."""
+    def choose_engine(self, steps: int, most: int | None) -> None:
+        """Choose the engine of the next steps, unless it is chosen already.
+
+        Args:
+            steps: the number of steps by which to choose.
+            most: the largest number of steps; None if there is no limit.
+        """
         if not self._chosen:
-            self.engine, self._chosen = self._choose(samples, steps), True
+            self.engine, self._chosen = self._choose(self.batches.samples(most), steps), True
 
     def forget_engine(self) -> None:
         """Return to the engine of the first step, as after the optimiser's state was replaced."""

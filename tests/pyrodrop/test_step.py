@@ -1,0 +1,154 @@
+"""Training one step at a time: the bits of `fit`, whatever happens between two steps, and states to return to."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors, schedules
+
+X = torch.randn(30, 3, generator=torch.Generator().manual_seed(1))
+Y = X[:, :1].sin()
+OPTIONS: dict[str, Any] = {"batch_size": 8, "lr": 0.01, "seed": 3, "kl_weight": schedules.linear(4)}
+
+
+def parts() -> tuple[models.NetworkModel, guides.Guide]:
+    """With batch norm, whose buffers move in training mode alone."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0, learned=True))
+    return model, guides.BernoulliDropout(model, 0.2)
+
+
+def same(one: pyrodrop.Fit, two: pyrodrop.Fit) -> bool:
+    a, b = ({**f.model.state_dict(), **f.guide.state_dict()} for f in (one, two))  # type: ignore[attr-defined]
+    return all(torch.equal(a[n], b[n]) for n in a) and torch.equal(one.history, two.history)
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_n_steps_are_the_fit_of_n_steps(engine: Any) -> None:
+    """With predictions, estimates and the caller's own draws between them; the last minibatch of an epoch is smaller."""
+    whole = pyrodrop.fit(*parts(), (X, Y), steps=21, engine=engine, **OPTIONS)
+    training = pyrodrop.Training(*parts(), (X, Y), engine=engine, **OPTIONS)
+    torch.manual_seed(17)
+    before = torch.get_rng_state()
+    losses = []
+    for number in range(21):
+        losses.append(training.step())
+        assert torch.equal(torch.get_rng_state(), before)
+        if number % 6 == 0:
+            torch.randn(number + 1)
+            training.fit.predict(X, 3)
+            training.fit.elbo(2)
+            before = torch.get_rng_state()
+    fit = training.fit
+    assert same(whole, fit)
+    assert torch.equal(torch.stack([torch.stack(one) for one in losses]), whole.history[:, :2])
+    assert fit.settings.keys() == whole.settings.keys()
+    assert {n for n in fit.settings if fit.settings[n] != whole.settings[n]} <= {"seconds"}
+    assert (training.steps_done, training.steps_per_epoch, training.engine) == (21, 4, engine)
+    assert not fit.model.training  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_a_state_goes_on_to_the_same_bits(engine: Any, tmp_path: Path) -> None:
+    """In another training, from a file, and in the same one, whose later steps are undone."""
+    training = pyrodrop.Training(*parts(), (X, Y), engine=engine, **OPTIONS)
+    start = training.state()
+    for _ in range(5):
+        training.step()
+    state = training.state()
+    kept = {name: value.clone() for name, value in state.items()}
+    for _ in range(7):
+        training.step()
+    want = copy.deepcopy(training.fit)
+    assert all(torch.equal(kept[name], value) for name, value in state.items()), "a copy"
+    save_file(state, tmp_path / "state.safetensors")
+    other = pyrodrop.Training(*parts(), (X, Y), engine=engine, **OPTIONS)
+    for again, own in ((other, load_file(tmp_path / "state.safetensors")), (training, state)):
+        again.load_state(own)
+        assert again.steps_done == 5
+        for _ in range(7):
+            again.step()
+        assert same(want, again.fit)
+    training.load_state(start)
+    for _ in range(12):
+        training.step()
+    assert same(want, training.fit)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, functools.partial(torch.optim.SGD, momentum=0.9)])
+def test_a_state_of_an_optimizer_with_little_or_none_of_its_own(optimizer: Any) -> None:
+    options = OPTIONS | {"optimizer": optimizer, "lr": 1e-3, "engine": "traced"}
+    training = pyrodrop.Training(*parts(), (X, Y), **options)
+    states = [training.state()]
+    for _ in range(6):
+        training.step()
+        states.append(training.state())
+    for first in (0, 3):
+        training.load_state(states[first])
+        for want in states[first + 1 :]:
+            training.step()
+            assert all(torch.equal(value, want[name]) for name, value in training.state().items())
+
+
+def test_steps_in_blocks_are_the_same_steps() -> None:
+    one, two = (pyrodrop.Training(*parts(), (X, Y), engine="traced", **OPTIONS) for _ in range(2))
+    single = [one.step() for _ in range(12)]
+    blocks = [two.advance(count) for count in (4, 1, 7)]
+    assert [len(block.nll) for block in blocks] == [4, 1, 7]
+    for term in ("nll", "kl"):
+        want = torch.stack([getattr(step, term) for step in single])
+        assert torch.equal(want, torch.cat([getattr(block, term) for block in blocks]))
+    assert same(one.fit, two.fit)
+    with pytest.raises(ValueError, match="count is the number of steps and must be at least 1; got 0"):
+        two.advance(0)
+
+
+def test_auto_is_the_choice_of_as_many_steps_as_are_expected() -> None:
+    engines = []
+    for steps in (None, 20, 400):
+        training = pyrodrop.Training(*parts(), (X, Y), steps=steps, **OPTIONS)
+        for _ in range(2):
+            training.step()
+        engines.append(training.engine)
+    assert engines == ["traced", "pyro", "traced"]
+    assert pyrodrop.fit(*parts(), (X, Y), steps=400, **OPTIONS).settings["engine"] == "traced"
+
+
+def test_a_training_says_what_is_wrong() -> None:
+    with pytest.raises(TypeError, match=r"Training\(\) has no argument 'batchsize'; did you mean 'batch_size'"):
+        pyrodrop.Training(*parts(), (X, Y), batchsize=3)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="steps is the number of gradient steps"):
+        pyrodrop.Training(*parts(), (X, Y), steps=0)
+    training = pyrodrop.Training(*parts(), (X, Y), **OPTIONS)
+    small = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    other = pyrodrop.Training(small, guides.MeanField(small), (X, Y), **OPTIONS)
+    with pytest.raises(ValueError, match="the state is of another model or guide: parameter"):
+        other.load_state(training.state())
+    diverging = pyrodrop.Training(*parts(), (X, Y), lr=1e30, engine="pyro")
+    diverging.advance(99)
+    with pytest.raises(FloatingPointError, match="stopped being finite at step"):
+        diverging.step()  # the 100th, which checks
+
+
+def test_early_stopping_in_six_lines() -> None:
+    """The example of the README."""
+    training = pyrodrop.Training(*parts(), (X, Y), lr=0.1, batch_size=8, engine="pyro")
+    best, state = float("inf"), training.state()
+    while training.steps_done < 400:
+        loss = float(training.advance(20).nll.mean())
+        if loss > best:
+            training.load_state(state)
+            break
+        best, state = loss, training.state()
+    assert training.steps_done < 400
+    assert len(training.fit.losses) == training.steps_done
