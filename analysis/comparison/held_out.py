@@ -17,8 +17,7 @@ from pyrodrop.data import Data, Dataset
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.scaling import Standardize
-from pyrodrop.training.fit import fit
-from pyrodrop.training.replicates import Replicates
+from pyrodrop.training.replicates import Replicates, fit_replicates
 
 _ROWS = 1000  # predicted at a time
 
@@ -116,7 +115,7 @@ def kfold(
         raise ValueError(f"k, the number of folds, must lie between 2 and the {len(data)} observations; got {k}")
     folds = _folds(len(data), k, seed)
     sets = [_subset(data, folds != number) for number in range(k)]
-    fits = fit(model, guide, sets, replicates=k, seed=seed, **{"starts": "new", **settings})
+    fits = fit_replicates(model, guide, sets, count=k, seed=seed, **{"starts": "new", **settings})
     if fits.failed:
         raise FloatingPointError(f"the loss of folds {sorted(fits.failed)} is not finite")
     pointwise = torch.full((len(data),), math.nan, dtype=torch.float64)

@@ -25,8 +25,8 @@ from pyrodrop.devices import resolve, seeded
 from pyrodrop.files import whole, writable_folder, write_json
 from pyrodrop.metrics import accuracy
 from pyrodrop.names import known
-from pyrodrop.training.fit import fit
 from pyrodrop.training.fitted import Fit
+from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.zoo.kingma_fig1a import EPOCHS, METHODS, PUBLISHED_WIDTHS, network, training
 
 PRESETS: Mapping[str, tuple[tuple[int, ...], int]] = {"default": ((100, 250), 4), "paper": (PUBLISHED_WIDTHS, EPOCHS)}
@@ -118,9 +118,9 @@ def _measure(
         with seeded(cell.seed + number, torch.device("cpu")):
             models.append(network(data, method=cell.method, width=cell.width))
             posteriors.append(METHODS[cell.method].guide(models[-1]))
-    many = fit(
+    many = fit_replicates(
         models, posteriors, data,
-        replicates=cell.seeds, seed=cell.seed, device=device, progress=progress, **training(data, epochs=cell.epochs),
+        count=cell.seeds, seed=cell.seed, device=device, progress=progress, **training(data, epochs=cell.epochs),
     )  # fmt: skip
     if many.failed:
         raise FloatingPointError(f"the loss of {name} stopped being finite in replicates {sorted(many.failed)}")

@@ -1,4 +1,4 @@
-"""Every step by one compiled call: gradient and optimiser are one graph, compiled by TorchInductor."""
+"""The engine that compiles gradient and optimiser into one program with TorchInductor."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Graphs(Protocol):
 
 
 class Compiled:
-    """Every step by one compiled call; a program for each shape of minibatch.
+    """Makes every step with one compiled program; there is one for each shape of minibatch.
 
     Args:
         loss: to minimise; its graphs are compiled.
@@ -106,11 +106,11 @@ class Compiled:
                 count.fill_(steps)
 
     def choice(self, terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-        """From old and new value of a parameter or state to the one that it takes."""
+        """A function from the old and the new value of a parameter or state to the value that it takes."""
         return lambda old, new: new
 
     def _program(self, batch: Batch) -> tuple[Any, Callable[..., Any]]:
-        """The graph for minibatches of this shape and the call that makes a step of it."""
+        """The graph for minibatches of this shape, and its compiled program."""
         graph = self.loss.graph(batch)
         return graph, self._compile(graph, self._held, batch)
 
@@ -131,7 +131,7 @@ class Compiled:
     def _try(
         self, program: Callable[..., Any], graph: Any, held: Sequence[Tensor], batch: Batch, controls: Tensor
     ) -> None:
-        """Make a step of copies by the program and compare its terms with the graph's."""
+        """Run the program on copies and compare its terms with those of the graph."""
         noise = [torch.full_like(n, _any_number(n)) for n in graph.shapes()]
         count, buffers = len(self.leaves), len(self.loss.buffers)
         states = sum(len(state) for state in self.state)
@@ -140,16 +140,16 @@ class Compiled:
         try:
             got = program(*(h.clone() for h in held), *batch.tensors, controls, *graph.constants, *noise)[0]
         except Exception as error:
-            raise Untraceable(f"what the compiler made of it cannot be run: {_first_line(error)}") from error
+            raise Untraceable(f"its compiled program cannot be run: {_first_line(error)}") from error
         if not near(want, got, 2e-3 if self.loss.precision is None else 0.05):
-            raise Untraceable("what the compiler made of it gives other numbers than the trace does")
+            raise Untraceable("its compiled program gives other numbers than the trace does")
 
     def _update(self, graph: Any, tensors: int) -> Callable[..., list[Tensor]]:
-        """The step as a function of all its inputs that moves parameters, state and buffers in place.
+        """The step as a function of all its inputs that updates parameters, state and buffers in place.
 
         Args:
             graph: of the gradient.
-            tensors: how many x and y are made of.
+            tensors: number of tensors in x and y.
         """
         count, buffers = len(self.leaves), len(self.loss.buffers)
         sizes = [len(state) for state in self.state]
@@ -197,12 +197,12 @@ def compile_graph(
     raise Untraceable(f"the compiler failed: {_first_line(failure)}") from failure
 
 
-# Fusing loops of unlike depths, TorchInductor 2.13 may look for a buffer that one of them does not read: a KeyError.
+# Fusing loops of different depths, TorchInductor 2.13 may look up a buffer that one of them does not read: a KeyError.
 _SMALL_KERNELS = {"max_fusion_size": 8}
 
 
 def _any_number(noise: Tensor) -> float:
-    """A value that any random input of this type may take."""
+    """A value that any random input of this dtype may take."""
     return 0.5 if noise.is_floating_point() else float(noise.dtype == torch.uint8)
 
 

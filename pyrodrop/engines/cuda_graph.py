@@ -1,8 +1,8 @@
-"""A compiled step as one CUDA graph: its kernels are recorded once and launched by one call.
+"""A compiled step as one CUDA graph, whose kernels are recorded once and launched by one call.
 
-A small net's step is dozens of kernels of microseconds each, and launching them one by one takes longer than running them.
-What a graph reads and writes stays where it was recorded: a step's own inputs are copied there; parameters, optimiser state
-and constants are there already.
+A step of a small network runs dozens of kernels of a few microseconds each, and launching them one by one takes longer than
+running them. A graph reads and writes the memory that it was recorded with: the inputs of each step are copied there;
+parameters, optimiser state and constants are there already.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 Call = Callable[[], Sequence[Tensor]]
-_WARM_UP = 3  # calls before recording, in which libraries make their choices and allocate
+_WARM_UP = 3  # calls before recording, in which libraries choose algorithms and allocate
 
 
 class Captured:
-    """A program that replays what it did at first.
+    """A program that is recorded once and replayed at every call.
 
     Args:
-        program: of all inputs; may move some of them in place.
-        inputs: one set of inputs. Those that are not fresh at every call are used where they are.
-        fresh: positions of inputs that each call brings anew.
-        record: from a call without arguments to its replay and the tensors in which its results lie.
+        program: a function of all inputs; may update some of them in place.
+        inputs: one set of inputs. Those that are not new at every call are used in place.
+        fresh: positions of the inputs that are new at each call.
+        record: a function from a call without arguments to its replay and the tensors of its results.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Captured:
         self._fresh = {position: inputs[position].clone() for position in fresh}
         held = [self._fresh.get(position, value) for position, value in enumerate(inputs)]
         self._replay, self._results = (record or cuda_graph)(lambda: program(*held))
-        for value, old in zip(inputs, before, strict=True):  # recording has made steps
+        for value, old in zip(inputs, before, strict=True):  # recording has run steps
             value.copy_(old)
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
-        """The results, in tensors that the next call writes over."""
+        """The results, in tensors that the next call overwrites."""
         for position, place in self._fresh.items():
             place.copy_(inputs[position], non_blocking=True)
         self._replay()
@@ -49,7 +49,7 @@ class Captured:
 
 
 def cuda_graph(call: Call) -> tuple[Callable[[], None], Sequence[Tensor]]:
-    """Record a call's kernels on the current device."""
+    """Record the kernels of a call on the current device."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

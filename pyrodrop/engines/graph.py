@@ -4,10 +4,10 @@
 
     loss = controls[0] nll + controls[1] kl(weights) + kl(hyperparameters)
 
-Pyro runs its handlers at every step to find out the same; here they run once, under `make_fx`, with the parameters
-substituted, and what they did to tensors is kept. Every tensor that the trace met on its way (rates, precisions, prior
-scales, standardisations) is an input of the graph, so nothing is baked in, and so is every random number; buffers that a
-call moves (running statistics) go in and come out: the graph is a pure function.
+Pyro runs its handlers at every step. Here they run once, under `make_fx`, with the parameters substituted, and the tensor
+operations are recorded. Every tensor that the trace meets (rates, precisions, prior scales, standardisations) becomes an
+input of the graph, so no value is fixed in it, and so does every random number. Buffers that a call updates (running
+statistics) are inputs and outputs. The graph is a pure function.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ Shapes = tuple[torch.Size, ...]
 
 
 class Parameter(NamedTuple):
-    """A parameter as the optimiser moves it, and where its values may lie."""
+    """A parameter as the optimiser sees it, without constraint, and the constraint of its value."""
 
     unconstrained: Tensor
     constraint: constraints.Constraint
 
 
 class Batch(NamedTuple):
-    """Arguments of model and guide: x, y, and num_data where they are a part of the data set."""
+    """The arguments of model and guide: x, y, and num_data where they are a part of the data set."""
 
     x: Inputs
     y: Tensor
@@ -53,12 +53,12 @@ class Batch(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that x and y are made of, in the order in which graphs take them."""
+        """The tensors of x and y, in the order in which graphs take them."""
         return [*parts(self.x), self.y]
 
     @property
     def shapes(self) -> Shapes:
-        """Of `tensors`; what graphs are kept by."""
+        """The shapes of `tensors`; there is one graph per value."""
         return tuple(tensor.shape for tensor in self.tensors)
 
     @property
@@ -66,7 +66,7 @@ class Batch(NamedTuple):
         return self.y.device
 
     def at(self, index: int | slice) -> Batch:
-        """Every tensor at an index of its first axis: a replicate's batch, or a part of the rows."""
+        """Every tensor at an index of its first axis: the batch of a replicate, or a part of the rows."""
         return Batch(mapped(lambda tensor: tensor[index], self.x), self.y[index], self.kwargs)
 
 
@@ -75,9 +75,9 @@ class Graph:
     """A traced gradient. Call ``module(*parameters, *buffers, *x, y, controls, *constants, *noise)``.
 
     Attributes:
-        module: the graph; its outputs are ``[nll, kl]``, the gradient of every parameter and the moved buffers.
+        module: the graph; its outputs are ``[nll, kl]``, the gradient of every parameter and the updated buffers.
         constants: the tensors that the trace met, by reference.
-        noise_of: from values of the constants to how each random input is drawn, in the order in which Pyro draws them.
+        noise_of: from values of the constants to the `Noise` of each random input, in the order in which Pyro draws them.
     """
 
     module: fx.GraphModule
@@ -90,18 +90,18 @@ class Graph:
         self._sources = sources([[noise] for noise in self.noise], [None])
 
     def shapes(self) -> list[Tensor]:
-        """The random inputs without their values."""
+        """Uninitialised tensors in the shapes of the random inputs."""
         return [noise.empty() for noise in self.noise]
 
     def draw(self) -> list[Tensor]:
-        """Random numbers for one step, from torch's generator, as Pyro would draw them."""
+        """Random numbers for one step, from torch's default generator, as Pyro would draw them."""
         return [drawn[0] for source in self._sources for drawn in source.draw()]
 
 
 def evaluate(
     model: Callable[..., Any], guide: Callable[..., Any], batch: Batch, precision: torch.dtype | None = None
 ) -> Terms:
-    """The ELBO's terms by Pyro; `precision` is the dtype of matrix products, the parameters' own if None."""
+    """The terms of the ELBO, by Pyro; `precision` is the dtype of matrix products, that of the parameters if None."""
     with torch.autocast(batch.device.type, dtype=precision, enabled=precision is not None):
         return elbo_terms(model, guide, batch.x, batch.y, **batch.kwargs)
 
@@ -114,19 +114,19 @@ def trace(
     precision: torch.dtype | None = None,
     moving: Moving | None = None,
 ) -> Graph:
-    """Trace the gradient for minibatches shaped as `batch`. Whatever happens, model and guide stay as they were.
+    """Trace the gradient for minibatches in the shapes of `batch`. Model and guide do not change, even if it fails.
 
     Args:
-        model, guide: as the estimator sees them.
-        parameters: what gradients are taken of.
+        model, guide: with the estimator applied.
+        parameters: to differentiate by.
         batch: one minibatch.
         precision: of matrix products.
-        moving: the buffers that a call moves, and the modules to be left as they were.
+        moving: the buffers that a call updates, and the modules that must not change.
 
     Raises:
         Untraceable: model or guide does something that depends on the values of tensors, draws random numbers outside
-            torch, draws noise whose distribution depends on parameters or data, moves tensors that are no buffers of a
-            module, or the graph's numbers are not Pyro's.
+            torch, draws noise whose distribution depends on parameters or data, updates tensors that are not buffers of a
+            module, or the graph gives other numbers than Pyro.
     """
     moving = moving or Moving()
     sizes = [len(parameters), len(moving), len(batch.tensors) - 1]
@@ -165,8 +165,10 @@ def trace(
 
 
 def near(want: Tensor, got: Tensor, tolerance: float, least: float = 0.0) -> bool:
-    """Whether two tensors agree to rounding, of a size of `least` if they are smaller; whole numbers do exactly. What is not
-    finite is not compared."""
+    """Whether two tensors agree up to rounding, relative to the largest entry or to `least` if that is larger.
+
+    Integers must be equal. Tensors that are not finite are not compared.
+    """
     if want.shape != got.shape or not (want.is_floating_point() and want.numel()):
         return torch.equal(want, got)
     scale = want.abs().max().clamp_min(max(least, torch.finfo(want.dtype).tiny))
@@ -174,7 +176,7 @@ def near(want: Tensor, got: Tensor, tolerance: float, least: float = 0.0) -> boo
 
 
 def _purify(module: fx.GraphModule, inputs: int) -> Graph:
-    """Turn tensors that the graph holds and random numbers that it draws into inputs."""
+    """Turn the graph's constants and random numbers into inputs."""
     graph = module.graph
     graph._codegen = fx.graph.CodeGen()  # flat in, flat out
     last = [node for node in graph.nodes if node.op == "placeholder"][inputs - 1]
@@ -191,7 +193,7 @@ def _purify(module: fx.GraphModule, inputs: int) -> Graph:
             graph.erase_node(node)
     _refuse_writes(graph, set(held.values()))
     if any(node.target is torch.ops.aten.mkldnn_rnn_layer.default for node in graph.nodes):
-        raise Untraceable("nn.LSTM runs by a kernel of the processor whose gradient cannot be replayed")
+        raise Untraceable("nn.LSTM runs a kernel on this processor whose gradient cannot be replayed")
     noise_of = hoist(graph, last, list(held.values()))
     graph.eliminate_dead_code()
     module.recompile()
@@ -199,17 +201,17 @@ def _purify(module: fx.GraphModule, inputs: int) -> Graph:
 
 
 def _refuse_writes(graph: fx.Graph, constants: set[fx.Node]) -> None:
-    """What the trace met must not be written to: the graph would move it, and nobody would know to keep it."""
+    """Raise `Untraceable` if the graph writes to a constant, which is not part of the state that training saves."""
     for node in graph.nodes:
         if any(_base(written) in constants for written in _written(node)):
             raise Untraceable(
                 f"it changes a tensor in place, by {node.target}, that is no buffer of a module and that a trace would "
-                "lose; register_buffer makes it one"
+                "lose; register it with register_buffer"
             )
 
 
 def _written(node: fx.Node) -> list[fx.Node]:
-    """Arguments that an operation writes to."""
+    """The arguments that an operation writes to."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return []
     if node.target in _BATCH_NORMS:  # they write to running statistics, which their signatures do not say
@@ -227,14 +229,14 @@ def _written(node: fx.Node) -> list[fx.Node]:
 
 
 def _base(node: fx.Node) -> fx.Node:
-    """The tensor that a view is of."""
+    """The base tensor of a view."""
     while node.op == "call_function" and getattr(node.target, "is_view", False):
         node = node.args[0]  # type: ignore[assignment]
     return node
 
 
 def loosen_views(module: fx.GraphModule) -> None:
-    """Let views copy where they must: with an axis of replicates, strides are not those that the trace saw."""
+    """Turn views into reshapes, which may copy: with an axis of replicates the strides differ from those of the trace."""
     graph = module.graph
     written = {_base(node) for each in graph.nodes for node in _written(each)}
     for view in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
@@ -257,7 +259,7 @@ def _verify(
     precision: torch.dtype | None,
     moving: Moving,
 ) -> None:
-    """Compare with Pyro on other noise than the trace's: what Python did during the trace must not have stayed in it."""
+    """Compare the graph with Pyro on new noise: a value that Python computed during the trace must not be fixed in it."""
     leaves = [p.unconstrained for p in parameters.values()]
     with pyro.validation_enabled(False), torch.random.fork_rng(_devices(batch)):
         torch.manual_seed(1)
@@ -269,12 +271,12 @@ def _verify(
         inputs = [*(leaf.detach() for leaf in leaves), *moving.tensors(), *batch.tensors, controls]
         try:
             ours = graph.module(*inputs, *graph.constants, *graph.draw())
-        except Exception as error:  # as where an operation's gradient needs what a trace has not
+        except Exception as error:  # such as a gradient that needs something a trace does not have
             raise Untraceable(f"its trace cannot be replayed: {_first_line(error)}") from error
     tolerance = 1e-3 if leaves[0].dtype == torch.float32 else 1e-7
     tolerance = max(tolerance, 0.0 if precision is None else 0.05)
     first = torch.stack([terms.nll, terms.kl]).detach()
-    # A gradient may be 0 but for rounding, as that of attention's key bias: rounding is then of the others' size.
+    # A gradient may be 0 up to rounding, such as that of the key bias of attention: errors are relative to the others.
     sizes = [float(gradient.abs().max()) for gradient in wanted if gradient.numel()]
     least = 1e-3 * max((size for size in sizes if math.isfinite(size)), default=0.0)
     small = [0.0, *(least for _ in wanted), *(0.0 for _ in moved)]
@@ -290,7 +292,7 @@ def _devices(batch: Batch) -> list[torch.device]:
 
 
 def _states_outside_torch() -> tuple[Any, ...]:
-    """Of the generators of Python and NumPy that a model may draw from without being seen."""
+    """The states of the generators of Python and NumPy, which a trace does not record."""
     _, keys, position, *_ = np.random.get_state(legacy=True)
     return random.getstate(), keys.tobytes(), position  # type: ignore[union-attr]
 

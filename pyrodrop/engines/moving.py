@@ -1,7 +1,7 @@
-"""What a step moves beside the parameters: buffers, such as running statistics and counters.
+"""The buffers that a step updates beside the parameters, such as running statistics and counters.
 
-In training mode nn.BatchNorm moves its running statistics in place at every call. A graph must do the same, so the buffers
-that a call moves are inputs of it, and their new values are outputs.
+In training mode nn.BatchNorm updates its running statistics in place at every call. A graph must do the same, so the buffers
+that a call updates are inputs of the graph, and their new values are outputs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Place = tuple[nn.Module, str]
 
 
 class Moving:
-    """The buffers of some modules that a step moves.
+    """The buffers of some modules that a step updates.
 
     Args:
-        parts: model and guide; those that are modules are left as they were by a trace.
-        places: by the buffer's name, every module that holds it, with its name there.
+        parts: model and guide; a trace leaves those that are modules unchanged.
+        places: for every buffer, by name, the modules that have it, each with its name there.
     """
 
     def __init__(self, parts: Sequence[Any] = (), places: Mapping[str, Sequence[Place]] | None = None) -> None:
@@ -35,22 +35,22 @@ class Moving:
         return len(self.places)
 
     def tensors(self) -> list[Tensor]:
-        """Their values, by reference."""
+        """The buffers, by reference."""
         return [module._buffers[name] for (module, name), *_ in self.places.values()]  # type: ignore[misc]
 
     def named(self) -> dict[str, Tensor]:
-        """Their values by name, by reference."""
+        """The buffers by name, by reference."""
         return dict(zip(self.places, self.tensors(), strict=True))
 
     def take(self, values: Sequence[Tensor]) -> None:
-        """Give them these values, in place."""
+        """Set the buffers to these values, in place."""
         with torch.no_grad():
             for own, value in zip(self.tensors(), values, strict=True):
                 own.copy_(value)
 
     @contextmanager
     def replaced(self, values: Sequence[Tensor]) -> Iterator[Callable[[], list[Tensor]]]:
-        """Other tensors in their places, which calls then move; a call of what is yielded gives what has become of them."""
+        """Replace the buffers by other tensors, which calls then update; yields a function that returns these."""
         before = self.tensors()
         self._put(values)
         try:
@@ -65,10 +65,10 @@ class Moving:
 
 
 class Watch:
-    """What calls change in model and guide while the block lasts: ``with Watch(model, guide) as seen``.
+    """Records what calls within the block change in model and guide: ``with Watch(model, guide) as seen``.
 
     Attributes:
-        moving: the buffers that have moved.
+        moving: the buffers that have changed.
         changes: the Python attributes that have changed, as words; empty if none has.
     """
 
@@ -84,7 +84,7 @@ class Watch:
         self._values = {name: (buffer._version, buffer.detach().clone()) for name, buffer in self._buffers.items()}  # type: ignore[union-attr]
         modules = {
             n: m for n, m in _modules(*self.parts).items() if not isinstance(m, LocalModule)
-        }  # ours keep what they found
+        }  # our own modules only cache what they found
         self._attributes = {name: (module, attributes_of(module)) for name, module in modules.items()}
         return self
 
@@ -106,7 +106,7 @@ class Watch:
 
 
 def places_of(model: Any, guide: Any) -> dict[str, list[Place]]:
-    """Every buffer of model and guide by name, with the modules that hold it."""
+    """Every buffer of model and guide by name, with the modules that have it."""
     found: dict[int, tuple[str, list[Place]]] = {}
     for prefix, module in _modules(model, guide).items():
         for name, buffer in module._buffers.items():

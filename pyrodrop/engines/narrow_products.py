@@ -1,10 +1,10 @@
-"""Stacked matrix products with narrow results, the other way round.
+"""Batched matrix products with narrow results, computed as the transposed product.
 
     A B  =  (B^T A^T)^T
 
-Libraries compute many small products row by row of the result; rows of a few numbers leave their vectors empty, as in the
-gradient of a layer with few inputs. Transposes of operands and result are views; so what was seen through a view before may
-need a copy now.
+Libraries compute many small products row by row of the result, so short rows use only a part of the processor's vectors, as
+in the gradient of a layer with few inputs. The transposes of operands and result are views, whose strides differ, so a later
+view of the result may have to become a copy.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 from torch import fx
 
 _A = torch.ops.aten
-_NARROW = 32  # numbers in a row, two vectors of the widest
+_NARROW = 32  # numbers per row: two of the widest vectors
 
 
 def turn_narrow_products(module: fx.GraphModule) -> None:
-    """Rewrite every batched product whose result is narrower than 32 and than it is high."""
+    """Rewrite every batched product whose result has fewer than 32 columns, and fewer columns than rows."""
     graph = module.graph
     for node in graph.find_nodes(op="call_function", target=_A.bmm.default):
         *_, rows, columns = node.meta["val"].shape

@@ -1,7 +1,7 @@
 """Random numbers as inputs of a graph.
 
-A traced step draws its noise by a handful of operations. Each is taken out of the graph and becomes an input, and a
-`Noise` that draws it by the same operation, in the same order: from the same seed the numbers are Pyro's.
+A traced step draws its noise with a few operations. Each of them is replaced by an input of the graph, whose values a
+`Noise` draws with the same operation and in the same order, so the same seed gives the same numbers as with Pyro.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Noise:
 
     Attributes:
         kind: the operation.
-        like: a tensor of the input's shape, dtype and device; for Bernoulli masks their probabilities.
-        low, high: bounds of whole numbers, high excluded.
-        shape: of coins, whose probabilities broadcast to it.
+        like: a tensor of the input's shape, dtype and device; for Bernoulli masks, their probabilities.
+        low, high: bounds of integers, high excluded.
+        shape: of coin tosses, to which their probabilities broadcast.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Noise:
     shape: tuple[int, ...] = ()
 
     def empty(self, *batch: int) -> Tensor:
-        """A tensor for draws of it."""
+        """An uninitialised tensor for draws."""
         if self.kind == "coins":
             return torch.empty((*batch, *self.shape), dtype=torch.uint8, device=self.like.device)
         return self.like.new_empty((*batch, *self.like.shape))
@@ -48,15 +48,15 @@ class Source(Protocol):
     """Random inputs of several replicates, each from its own generator."""
 
     def draw(self) -> list[Tensor]:
-        """Fresh numbers for each input, ``[R, ...]``."""
+        """New random numbers for each input, ``[R, ...]``."""
 
 
 class Filled:
     """One random input.
 
     Args:
-        noises: by replicate.
-        generators: by replicate; torch's where None.
+        noises: one per replicate.
+        generators: one per replicate; torch's default generator where None.
     """
 
     def __init__(self, noises: Sequence[Noise], generators: Sequence[torch.Generator | None]) -> None:
@@ -70,11 +70,11 @@ class Filled:
 
 
 class Tossed:
-    """Masks that are drawn one after the other.
+    """Consecutive masks.
 
     Args:
         inputs: by mask and replicate.
-        generators: by replicate; torch's where None.
+        generators: one per replicate; torch's default generator where None.
     """
 
     def __init__(self, inputs: Sequence[Sequence[Noise]], generators: Sequence[torch.Generator | None]) -> None:
@@ -93,7 +93,7 @@ class Tossed:
 
 
 def sources(inputs: Iterable[Sequence[Noise]], generators: Sequence[torch.Generator | None]) -> list[Source]:
-    """How to draw random inputs, given by input and replicate, in this order; masks in a row are drawn together."""
+    """The sources of random inputs, given by input and replicate, in this order; consecutive masks are drawn together."""
     found: list[Source] = []
     for coins, some in itertools.groupby(inputs, lambda noises: noises[0].kind == "coins"):
         run = list(some)
@@ -122,7 +122,7 @@ _KINDS = {
 
 
 def hoist(graph: fx.Graph, last: fx.Node, constants: list[fx.Node]) -> Callable[[Sequence[Tensor]], list[Noise]]:
-    """Make every random number an input behind `last`; how to draw them, in order, given the constants' values.
+    """Turn every random number into an input after `last`; returns how to draw them, given the values of the constants.
 
     Raises:
         Untraceable: an unknown operation draws random numbers, or a probability depends on parameters or data.
@@ -151,7 +151,7 @@ def _is_random(node: fx.Node) -> bool:
 
 
 def _drops_nothing(node: fx.Node) -> bool:
-    """Whether an operation with dropout inside, as attention has, is told to drop at rate 0."""
+    """Whether an operation that contains dropout, such as attention, has a drop rate of 0."""
     arguments = node.target._schema.arguments  # type: ignore[union-attr]
     rates = [(a, number) for number, a in enumerate(arguments) if a.name == "dropout_p"]
     given = [node.args[n] if n < len(node.args) else node.kwargs.get(a.name, a.default_value) for a, n in rates]
@@ -159,11 +159,11 @@ def _drops_nothing(node: fx.Node) -> bool:
 
 
 def _recipe(node: fx.Node, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node, Tensor]], Noise]:
-    """From the constants' values to the noise that `node` draws."""
+    """A function from the values of the constants to the noise that `node` draws."""
     kind = _KINDS.get(node.target)
     default_law = node.target not in (_A.normal_.default, _A.uniform_.default) or len(node.args) == 1
     if kind is None or not default_law:
-        raise Untraceable(f"it draws noise by {node.target}, which is not known here as a random input")
+        raise Untraceable(f"it draws noise by {node.target}, which is not a known random operation")
     if kind == "bernoulli":
         rates = _program(node.args[0], constants)
         return lambda known: Noise(kind, rates(known))
@@ -179,12 +179,12 @@ def _recipe(node: fx.Node, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node
 
 
 def _program(node: Any, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node, Tensor]], Any]:
-    """A part of the graph that depends on constants alone, as a function of their values."""
+    """The value of a node that depends on constants alone, as a function of their values."""
     if node in constants:
         return lambda known: known[node]
     if node.op != "call_function" or _is_random(node):
         raise Untraceable(
-            "it draws masks whose rate depends on parameters or data; a learned rate needs a relaxed mask"
+            "it draws masks whose rate depends on parameters or data; learning a rate needs a relaxed mask"
         )
     inputs = {n: _program(n, constants) for n in node.all_input_nodes}
     target, args, kwargs = node.target, node.args, node.kwargs

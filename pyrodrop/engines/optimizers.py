@@ -1,11 +1,12 @@
-"""Optimisers as pure functions, so that their update is a part of the graph.
+"""Optimisers as pure functions, so that their update can be a part of a graph.
 
     Adam    m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2,   w <- w - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)
     AdamW   w <- (1 - lr decay) w first, Adam then
     SGD     u <- momentum u + (1 - dampening) g,   w <- w - lr u,   or  w - lr (g + momentum u)  after Nesterov
 
-Kingma & Ba (2015); Loshchilov & Hutter (2019); Sutskever et al. (2013). State lives in the `torch.optim` optimiser under its
-own names, so that checkpoints do not care who made the steps. What depends on the step's number comes in as numbers.
+Kingma & Ba (2015); Loshchilov & Hutter (2019); Sutskever et al. (2013). The state is
+stored in the `torch.optim` optimiser under its own names, so checkpoints do not depend on the engine. What depends on the
+number of the step is computed outside the graph and passed in as numbers.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class Rule(ABC):
     @property
     @abstractmethod
     def state(self) -> tuple[str, ...]:
-        """Names of the tensors that it keeps for every parameter."""
+        """Names of the state tensors of every parameter."""
 
     @abstractmethod
     def schedule(self, step: int, lr: float) -> tuple[float, ...]:
-        """Its numbers at the step of this number, counted from 1."""
+        """The numbers to pass in at a step, counted from 1."""
 
     @abstractmethod
     def update(self, w: Tensor, g: Tensor, state: list[Tensor], numbers: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -72,7 +73,7 @@ class AdamW(Adam):
 
 
 class SGD(Rule):
-    """Gradient descent, with momentum or without."""
+    """Gradient descent with or without momentum."""
 
     numbers = 1
 
@@ -103,7 +104,7 @@ _UNKNOWN_OPTIONS = ("amsgrad", "maximize", "differentiable")
 
 
 def rules_of(optimizer: torch.optim.Optimizer) -> list[Rule] | None:
-    """A rule for every parameter group; None for an optimiser, or options of one, that have none."""
+    """A rule for every parameter group; None if the optimiser, or one of its options, has no rule."""
     rule = _RULES.get(type(optimizer))
     if rule is None or any(group.get(option) for group in optimizer.param_groups for option in _UNKNOWN_OPTIONS):
         return None

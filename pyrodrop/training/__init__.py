@@ -1,1 +1,1 @@
-"""Training a guide: from data and settings to a fit, alone or as replicates."""
+"""Training a guide: from data and settings to a fit, or to replicates."""

@@ -1,9 +1,9 @@
-"""Pyro's autoguides in training: where they are in a guide, and parameters that are theirs alone.
+"""Pyro's autoguides in training: finding them in a guide, and keeping their parameters apart.
 
-An `AutoGuide` holds its model by reference, forgets it when it is copied or pickled, and makes its parameters when it is
-first called. They live in Pyro's global store under the name of its class, where a second autoguide of that name would
-take over the values of the first, in silence and for both. So a guide with one in it is trained in place, with its model;
-its parameters are made before training begins; and it gets a name that no other living one has.
+An `AutoGuide` refers to its model, loses that reference when it is copied or pickled, and creates its parameters at its
+first call. They are stored in Pyro's global store under the name of its class, where a second autoguide of that class would
+silently share the values of the first. Therefore a guide that contains one is trained in place, together with its model; its
+parameters are created before training begins; and it gets a name that no other existing autoguide has.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAMED: weakref.WeakValueDictionary[str, AutoGuide] = weakref.WeakValueDictionar
 
 
 def autoguides(guide: Any) -> list[AutoGuide]:
-    """Every outermost `AutoGuide` in a guide, itself included; an `AutoGuideList` is one."""
+    """Every outermost `AutoGuide` in a guide, which may be the guide itself; an `AutoGuideList` counts as one."""
     if not isinstance(guide, nn.Module):
         return []
     found = [module for module in guide.modules() if isinstance(module, AutoGuide)]
@@ -36,17 +36,17 @@ def check_model(guide: Any, model: Any) -> None:
     """Raise a ValueError for an autoguide of a module other than the model that is trained, such as a copy of it."""
     for auto in autoguides(guide):
         own: Any = auto.model
-        while isinstance(own, functools.partial):  # in handlers of Pyro: the handler, and what it is around
+        while isinstance(own, functools.partial):  # a handler of Pyro: the handler itself, and the function inside it
             own = own.args[-1]
         if isinstance(own, nn.Module) and own is not model:
             raise ValueError(
-                f"an autoguide is of the model that it was made with: this {type(auto).__name__} was made with another "
-                f"{type(own).__name__} than the model to be trained; make it of that model"
+                f"an autoguide belongs to the model that it was made with: this {type(auto).__name__} was made with another "
+                f"{type(own).__name__} than the model to be trained; make it with that model"
             )
 
 
 def prepare(guide: Any, device: torch.device, *args: Any, **kwargs: Any) -> None:
-    """Make the parameters of all autoguides in `guide`, by one call that draws none of the caller's random numbers."""
+    """Create the parameters of all autoguides in `guide` by one call; the caller's random state does not change."""
     found = autoguides(guide)
     for auto in found:
         _name_apart(auto)
@@ -56,7 +56,7 @@ def prepare(guide: Any, device: torch.device, *args: Any, **kwargs: Any) -> None
 
 
 def _name_apart(auto: AutoGuide) -> None:
-    """Give an autoguide a name under which neither a living one nor Pyro's store has parameters."""
+    """Give an autoguide a name that no existing autoguide has and under which Pyro's store has no parameters."""
     old = auto._pyro_name
     name, number = old, 1
     while not _free(name, auto):

@@ -16,7 +16,7 @@ from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
 from pyrodrop.training.fit import fit
 from pyrodrop.training.fitted import Fit
-from pyrodrop.training.replicates import Replicates
+from pyrodrop.training.replicates import Replicates, fit_replicates
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Entry:
         self, built: Sequence[tuple[NetworkModel, Guide]], splits: Sequence[Split], seed: int, settings: Any
     ) -> Replicates:
         models, posteriors = [model for model, _ in built], [guide for _, guide in built]
-        return fit(models, posteriors, [s.train for s in splits], replicates=len(built), seed=seed, **settings)
+        return fit_replicates(models, posteriors, [s.train for s in splits], count=len(built), seed=seed, **settings)
 
     def recipe(self, data: Dataset) -> dict[str, Any]:
         """What the entry is made of, in plain numbers and words."""

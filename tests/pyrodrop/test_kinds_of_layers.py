@@ -112,6 +112,6 @@ def test_an_lstm_trains_by_default_where_there_are_steps_enough_for_a_trace(capl
     with caplog.at_level(logging.INFO, "pyrodrop"):
         fit = trained(model, guide, steps=301)
     assert fit.settings["engine"] == "pyro"
-    assert "nn.LSTM runs by a kernel of the processor" in caplog.text
+    assert "nn.LSTM runs a kernel on this processor" in caplog.text
     assert torch.equal(fit.history, trained(model, guide, steps=301, engine="pyro").history)
     assert float(fit.losses[-50:].mean()) < 0.7 * float(fit.losses[:10].mean())

@@ -210,7 +210,7 @@ def test_every_batch_norm_is_right_or_named(layer: nn.Module, caplog: pytest.Log
     assert cumulative == ("cannot be traced" in caplog.text)
     assert_same(state_of(fit), plain_training(net, 10))
     if cumulative:
-        with pytest.raises(ValueError, match="replicates are one traced step.*Fit one by one"):
+        with pytest.raises(ValueError, match="replicates are trained as one traced step.*Fit one by one"):
             trained("auto", model, guides.Point(model), replicates=2)
 
 

@@ -122,7 +122,7 @@ def test_a_part_of_the_rows_still_stands_for_all() -> None:
 def test_mistakes() -> None:
     model = line()
     fit = pyrodrop.Fit(model, guides.MeanField(model), None, torch.zeros(0, 3), {})
-    with pytest.raises(ValueError, match=r"give them as objective\(data=...\)"):
+    with pytest.raises(ValueError, match=r"pass them as objective\(data=...\)"):
         fit.objective()
     with pytest.raises(ValueError, match="num_samples"):
         fit.objective(0)

@@ -56,7 +56,7 @@ def test_a_line_search_is_refused_before_the_first_step(optimizer: Any, replicat
         (pyro.optim.Adam({"lr": 0.1}), TypeError, "got one of pyro.optim"),
         (pyro.optim.Adam, TypeError, "got one of pyro.optim"),
         (pyro.optim.ClippedAdam, TypeError, "got one of pyro.optim"),
-        (lambda groups: groups, TypeError, "it gave a list"),
+        (lambda groups: groups, TypeError, "it returned a list"),
     ],
 )
 def test_what_is_no_optimiser_of_a_fit(optimizer: Any, error: type[Exception], message: str) -> None:
@@ -72,7 +72,7 @@ def test_rates_by_name_are_refused_for_a_line_search_too() -> None:
 @pytest.mark.parametrize("optimizer", [torch.optim.Adafactor, with_one_norm])
 def test_replicates_need_an_optimiser_of_single_entries(optimizer: Any) -> None:
     assert torch.isfinite(fit(optimizer).losses).all()
-    with pytest.raises(ValueError, match="moves every entry by its own gradient alone"):
+    with pytest.raises(ValueError, match="updates every entry by its own gradient alone"):
         fit(optimizer, replicates=2)
 
 

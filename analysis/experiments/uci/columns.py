@@ -19,8 +19,7 @@ from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.priors import Prior
-from pyrodrop.training.fit import fit
-from pyrodrop.training.replicates import Replicates
+from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.zoo.uci import LR, keras_start, released_prior
 
 _LOSSES = 25_000_000  # steps of replicates in one fit
@@ -62,9 +61,9 @@ class Column:
         built = [self.build(part.train, plan, part.point, seed + number) for number, part in enumerate(own)]
         steps = plan.epochs * -(-len(parts[0].train) // plan.batch)
         falling = schedules.cosine(steps) if self.decays else None
-        many = fit(
+        many = fit_replicates(
             [model for model, _ in built], [guide for _, guide in built], [part.train for part in own],
-            replicates=len(own), steps=steps, batch_size=plan.batch, lr=self.rate_of, lr_schedule=falling, estimator="local",
+            count=len(own), steps=steps, batch_size=plan.batch, lr=self.rate_of, lr_schedule=falling, estimator="local",
             engine=plan.engine, device=plan.device, seed=seed, progress=progress,
         )  # fmt: skip
         found: list[Predicts | None] = []
