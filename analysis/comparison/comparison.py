@@ -23,10 +23,11 @@ from torch import Tensor
 from pyrodrop.analysis.comparison.elbo_constants import training_data, why_not_comparable
 from pyrodrop.analysis.comparison.held_out import log_density
 from pyrodrop.data import Data, Dataset
-from pyrodrop.names import known
+from pyrodrop.names import one_of
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.training.fitted import Fit
 
+By = Literal["log_density", "loo", "elbo"]
 _ELBO_DRAWS = 100
 _FORMS = {"weight": ".2f", "k_hat": ".2f", "p": ".1f"}
 _HEADERS = {
@@ -88,7 +89,7 @@ class Comparison:
 def compare(
     fits: Mapping[str, Predicts],
     data: Data | None = None,
-    by: Literal["log_density", "loo", "elbo"] = "log_density",
+    by: By = "log_density",
     *,
     train: Data | None = None,
     num_samples: int = 1000,
@@ -115,7 +116,7 @@ def compare(
         ValueError: no fits or no data; for ``by="elbo"``, if nothing has an ELBO, fits were trained on different data, or
             ELBOs leave out different constants, with the names of fits and sites.
     """
-    known(by, ("log_density", "loo", "elbo"), "way to compare")
+    one_of(by, By, "by")
     if not fits:
         raise ValueError("fits must contain at least one fit by name; got none")
     if by == "log_density" and data is None:

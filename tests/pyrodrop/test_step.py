@@ -98,6 +98,7 @@ def test_a_state_of_an_optimizer_with_little_or_none_of_its_own(optimizer: Any) 
         for want in states[first + 1 :]:
             training.step()
             assert all(torch.equal(value, want[name]) for name, value in training.state().items())
+            assert training.engine == ("pyro" if training.steps_done == 1 else "traced")
 
 
 def test_steps_in_blocks_are_the_same_steps() -> None:
@@ -111,6 +112,23 @@ def test_steps_in_blocks_are_the_same_steps() -> None:
     assert same(one.fit, two.fit)
     with pytest.raises(ValueError, match="count is the number of steps and must be at least 1; got 0"):
         two.advance(0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+def test_steps_and_states_on_a_gpu(engine: Any) -> None:
+    options = OPTIONS | {"engine": engine, "device": "cuda"}
+    whole = pyrodrop.fit(*parts(), (X, Y), steps=12, **options)
+    training = pyrodrop.Training(*parts(), (X, Y), **options)
+    training.advance(5)
+    state = training.state()
+    torch.randn(3, device="cuda")
+    training.advance(7)
+    assert same(whole, training.fit)
+    training.load_state(state)
+    training.advance(7)
+    assert same(whole, training.fit)
 
 
 def test_auto_is_the_choice_of_as_many_steps_as_are_expected() -> None:
