@@ -86,7 +86,7 @@ class Draws:
         model, guide: a trained pair; the network runs in evaluation mode.
         data: the data.
         device: where model and guide are.
-        num_samples: number of draws.
+        num_samples: number of draws, at least 1.
         seed: of the draws.
         whole: whether to count the KL divergence in full, without the guide's ``kl_scale``.
 
@@ -95,7 +95,7 @@ class Draws:
         factors: the factors of the guide, by site, for every member of an ensemble.
 
     Raises:
-        ValueError: num_samples is less than 1, or the network cannot be called on the data.
+        ValueError: the network cannot be called on the data.
     """
 
     def __init__(
@@ -109,8 +109,6 @@ class Draws:
         *,
         whole: bool,
     ) -> None:
-        if num_samples < 1:
-            raise ValueError(f"num_samples is the number of draws and must be at least 1; got {num_samples}")
         self._data, self._device = data, device
         with drawing(), torch.no_grad(), evaluating(model, guide):
             seeds = torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()

@@ -101,6 +101,8 @@ class Fit:
 
     def _draws(self, name: str, num_samples: int, data: Data | None, seed: int, *, whole: bool) -> Draws:
         """Draws on the training data, or on `data`, for the method of this name."""
+        if num_samples < 1:
+            raise ValueError(f"num_samples is the number of draws and must be at least 1; got {num_samples}")
         chosen = self.data if data is None else Dataset.of(data)
         if chosen is None:
             raise ValueError(f"a loaded fit has no training data: pass them as {name}(data=...)")
