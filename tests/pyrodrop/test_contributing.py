@@ -9,6 +9,7 @@ import pkgutil
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 
@@ -19,6 +20,7 @@ from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models import NetworkModel
 from pyrodrop.priors import Prior
 from pyrodrop.reparam.lazy import LazyReparam
+from pyrodrop.training.settings import Estimator
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -81,6 +83,10 @@ def test_what_a_file_defines_is_exported(package: ModuleType, kinds: tuple[type,
         classes = inspect.getmembers(module, inspect.isclass)
         found |= {n for n, c in classes if issubclass(c, kinds) and c.__module__ == info.name and not n.startswith("_")}
     assert found - {"LazyReparam"} <= set(package.__all__)
+
+
+def test_the_estimators_that_fit_accepts_are_the_strategies() -> None:
+    assert get_args(Estimator) == tuple(reparam.STRATEGIES)
 
 
 def test_every_metric_has_a_test_that_names_it() -> None:
