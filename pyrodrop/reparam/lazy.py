@@ -110,7 +110,9 @@ class LazyWeight(torch.Tensor):
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         with torch._C.DisableTorchFunctionSubclass():
-            return f"LazyWeight({self.law.name!r}, shape={tuple(self.shape)}, law={type(self.law.law).__name__})"
+            return (
+                f"LazyWeight({self.law.name!r}, shape={tuple(self.shape)}, distribution={type(self.law.law).__name__})"
+            )
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

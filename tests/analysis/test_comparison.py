@@ -84,12 +84,14 @@ def normal(loc: torch.Tensor) -> Any:
          (lambda m: guides.VariationalDropout(m, "B"), lambda: mlp(prior=priors.LogUniform())), "5 units.*8 weights"),
         ((several(lambda m: guides.VariationalDropout(m, "A")), lambda: mlp(prior=priors.LogUniform())),
          (several(lambda m: guides.VariationalDropout(m, "B")), lambda: mlp(prior=priors.LogUniform())), "units.*weights"),
+        ((lambda m: guides.VariationalDropout(m, "A"), lambda: mlp(7, prior=priors.LogUniform())),
+         (lambda m: guides.VariationalDropout(m, "B"), lambda: mlp(4, prior=priors.LogUniform())), "8 units.*8 weights"),
         ((regularised("square"), mlp), (regularised("absolute"), mlp), "regulariser stands in.*regulariser stands in"),
         ((guides.ConcreteDropout, mlp), (small_dropout, mlp), "its relaxation.*of 8 weights"),
     ],
     ids=[
         "theta=0 and exact", "two widths", "improper and proper", "type A and B", "type A in an ensemble and B",
-        "ensembles of A and B", "two regularisers", "relaxed and not",
+        "ensembles of A and B", "as many units as weights", "two regularisers", "relaxed and not",
     ],
 )  # fmt: skip
 def test_elbos_of_two_conventions_are_refused_by_name(small: Any, one: Any, two: Any, said: str) -> None:
