@@ -22,7 +22,8 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop.distributions import BernoulliMixture
-from pyrodrop.distributions.bernoulli_mixture import check_drop_rate, check_theta
+from pyrodrop.distributions.bernoulli_mixture import check_theta
+from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.guides.guide import DROP_RATE, Guide, HasWeights, check_units, first_weights
 from pyrodrop.modules import ParameterTree
 from pyrodrop.names import by_name

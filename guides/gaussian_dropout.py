@@ -22,7 +22,7 @@ import torch
 from pyro.distributions import TorchDistribution
 
 from pyrodrop.distributions import CorrelatedNormal, InputUnits, MultiplicativeNormal
-from pyrodrop.distributions.bernoulli_mixture import check_drop_rate
+from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.guides.guide import ALPHA, Guide, HasWeights, check_units
 from pyrodrop.modules import ParameterTree
 from pyrodrop.names import by_name, known

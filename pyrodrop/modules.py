@@ -19,7 +19,7 @@ from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
-from pyrodrop.param_names import let_pyro_find, not_traced
+from pyrodrop.param_names import let_pyro_find
 
 
 class LocalModule(PyroModule):
@@ -48,8 +48,8 @@ class LocalModule(PyroModule):
         """``pyro.param``, but for where the value is kept."""
         full_name = f"{self._pyro_name}.{name}" if self._pyro_name else name
         if torch.jit.is_tracing():
-            with not_traced():
-                value = transform_to(constraint)(unconstrained).detach()
+            # torch.jit takes it as a number: it refuses to record a leaf that requires a gradient
+            value = transform_to(constraint)(unconstrained.data)
         else:
             value = transform_to(constraint)(unconstrained)
             let_pyro_find(full_name, unconstrained, constraint, self)

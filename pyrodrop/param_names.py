@@ -1,70 +1,75 @@
-"""Names by which Pyro finds parameters that live in modules.
+"""Names under which Pyro finds parameters that are stored in modules.
 
-A `LocalModule` keeps its parameters itself, so that any number of guides live in one process. Two parts of Pyro look names
-or parameters up in its global store all the same:
+A `LocalModule` stores its own parameters, so that one process can have any number of guides. Two parts of Pyro still use
+its global parameter store:
 
-    pyro.optim with a function of the name, and its save and load     the name of a parameter: kept beside, weakly
-    the jitted ELBOs (JitTrace_ELBO and its kin)                      the parameter of a name: lent to the store
+    pyro.optim with a function of the name; its save and load    look up the name of a parameter
+    the jitted ELBOs (JitTrace_ELBO and others)                  look up the parameter of a name
 
-Nothing is lent but to a jitted ELBO, which from then on finds parameters by name alone. It would silently train another
-module's of the same name, so a second module's are refused until the store is cleared.
+The store is told the name of every parameter, by a weak reference to it. It is given the parameter itself only for a
+jitted ELBO, which then finds parameters by name alone. With a second module whose parameters have the same names it would
+silently train the wrong module, so that is an error until the store is cleared.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pyro
-import torch
 from pyro.poutine.block_messenger import BlockMessenger
-from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
 from torch.distributions import constraints
+
+from pyrodrop.private_apis import lend_to_store, name_in_store, pyro_handlers
 
 _lenders: dict[str, weakref.ref[nn.Module]] = {}
 _lent: weakref.WeakValueDictionary[str, Tensor] = weakref.WeakValueDictionary()
 
 
 def let_pyro_find(name: str, unconstrained: Tensor, constraint: constraints.Constraint, owner: nn.Module) -> None:
-    """Within a step of Pyro's SVI, have it know a parameter's name, and a jitted one the name's parameter.
+    """In a step of Pyro's SVI, tell the parameter store the parameter's name; for a jitted ELBO, lend it the parameter.
+
+    Args:
+        name: full name of the parameter.
+        unconstrained: the tensor that an optimiser moves.
+        constraint: support of the parameter's values.
+        owner: the module that stores the parameter.
 
     Raises:
-        ValueError: a jitted ELBO, where another parameter has the name.
+        ValueError: a jitted ELBO is used and another module's parameter has the name.
+        MissingApi: a jitted ELBO is used and the store of the installed Pyro cannot take a parameter.
     """
-    recorders = [
-        i for i, handler in enumerate(_PYRO_STACK) if isinstance(handler, TraceMessenger) and handler.param_only
-    ]
+    handlers = pyro_handlers()
+    recorders = [i for i, handler in enumerate(handlers) if isinstance(handler, TraceMessenger) and handler.param_only]
     if not recorders:
         return
     store: Any = pyro.get_param_store()
     if store.param_name(unconstrained) != name:
-        key = _Weakly(unconstrained, store._param_to_name)
-        store._param_to_name[key] = name
-    before = _PYRO_STACK[recorders[-1] - 1] if recorders[-1] > 0 else None
-    if isinstance(before, BlockMessenger):  # as pyro.ops.jit looks for parameters
+        name_in_store(store, functools.partial(_Weakly, unconstrained), name)
+    before = handlers[recorders[-1] - 1] if recorders[-1] > 0 else None
+    if isinstance(before, BlockMessenger):  # pyro.ops.jit collects parameters in this way
         _lend(store, name, unconstrained, constraint, owner)
 
 
 def _lend(store: Any, name: str, unconstrained: Tensor, constraint: constraints.Constraint, owner: nn.Module) -> None:
-    held = store._params.get(name)
+    stored = dict(store.named_parameters()).get(name)
     lender = _lenders[name]() if name in _lenders else None
-    if held is not None and lender is not owner and (lender is not None or held is not _lent.get(name)):
+    if stored is not None and lender is not owner and (lender is not None or stored is not _lent.get(name)):
         raise ValueError(
             f"a jitted ELBO finds parameters by their names in Pyro's global store, where {name!r} belongs to another "
-            "module or statement; one model and guide at a time can be trained by one. When done with the other call "
-            "pyro.clear_param_store(); or train by Trace_ELBO, or by pyrodrop.fit, whose compiled steps have no such limit"
+            "module or param statement; jitted ELBOs can train one model and guide at a time. Call "
+            "pyro.clear_param_store() when the other training is done, or train with Trace_ELBO or pyrodrop.fit, which do "
+            "not have this limit"
         )
+    lend_to_store(store, name, unconstrained, constraint)
     _lenders[name], _lent[name] = weakref.ref(owner), unconstrained
-    store._params[name] = unconstrained
-    store._constraints[name] = constraint
 
 
 class _Weakly:
-    """A key of a dictionary that is found by a tensor and does not keep it alive."""
+    """A dictionary key that equals a tensor without keeping the tensor alive; it leaves the dictionary with the tensor."""
 
     def __init__(self, tensor: Tensor, keys: dict[Any, str]) -> None:
         self._hash = hash(tensor)
@@ -75,14 +80,3 @@ class _Weakly:
 
     def __eq__(self, other: object) -> bool:
         return other is self or (isinstance(other, Tensor) and self._tensor() is other)
-
-
-@contextmanager
-def not_traced() -> Iterator[None]:
-    """What torch.jit does not see: it takes a parameter's value as a number, not as a leaf to differentiate by."""
-    state = torch._C._get_tracing_state()
-    torch._C._set_tracing_state(None)  # type: ignore[arg-type, attr-defined]
-    try:
-        yield
-    finally:
-        torch._C._set_tracing_state(state)  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.timing import interleaved, machine
-from pyrodrop.masks import keep_mask
+from pyrodrop.distributions.coins import keep_mask
 
 RATE = 0.5
 CHECK_POINTS, CHECK_DRAWS, WITHIN = 20, 2000, 5.0  # of the laws: how many points and draws, and how many s.e.

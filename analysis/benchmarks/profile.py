@@ -15,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from pyrodrop.analysis.benchmarks.networks import POSTERIORS, networks, prepared
 from pyrodrop.analysis.benchmarks.timing import machine, report
 from pyrodrop.names import known
+from pyrodrop.private_apis import profile_kernels
 
 
 def main(posterior: str = "Bernoulli", network: str = "MLP", steps: int = 30, least: float = 0.01) -> None:
@@ -29,8 +30,7 @@ def main(posterior: str = "Bernoulli", network: str = "MLP", steps: int = 30, le
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     known(posterior, POSTERIORS, "posterior")
-    torch._inductor.config.cpp.enable_kernel_profile = True  # fused kernels by name
-    torch._inductor.config.force_disable_caches = True
+    profile_kernels()
     training = prepared(networks()[known(network, networks(), "network")], posterior, "compiled")
     training.advance(training.done + 5)
     with profile(activities=[ProfilerActivity.CPU]) as recorded:

@@ -31,7 +31,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from pyrodrop.distributions.bernoulli_mixture import check_drop_rate
+from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.names import known
 
 _LARGEST = 20 * math.log(10)  # of the logarithm of a variance

@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -20,6 +19,7 @@ from pyrodrop.analysis.networks.contract import THIN, Bench, Draws, Result, cell
 from pyrodrop.analysis.networks.table import as_json, notes, table
 from pyrodrop.analysis.reports.console import console
 from pyrodrop.files import whole
+from pyrodrop.private_apis import silence_slow_vmap
 
 _CELLS = {"usual": usual_cells, "all": cells}
 
@@ -39,8 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    functorch: Any = torch._C._functorch
-    functorch._set_vmap_fallback_warning_enabled(False)  # that an operation is mapped one by one is no news here
+    silence_slow_vmap()
     cases = load(_folder(options.where))
     unknown = set(options.only) - set(cases)
     if unknown:

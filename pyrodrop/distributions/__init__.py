@@ -1,6 +1,10 @@
-"""The distributions behind the dropout posteriors and their priors. They can be used on their own in any Pyro program."""
+"""The distributions behind the dropout posteriors and their priors. They can be used on their own in any Pyro program.
+
+`keep_mask` draws dropout masks quickly.
+"""
 
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture
+from pyrodrop.distributions.coins import keep_mask, row_correlation
 from pyrodrop.distributions.correlated_normal import CorrelatedNormal
 from pyrodrop.distributions.cut_normal import CutNormal
 from pyrodrop.distributions.log_uniform import LogUniform, TruncatedLogUniform
@@ -30,4 +34,6 @@ __all__ = [
     "RelaxedBernoulliMixture",
     "TruncatedLogUniform",
     "WeightDistribution",
+    "keep_mask",
+    "row_correlation",
 ]

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.distributions.utils import lazy_property
 
-from pyrodrop.distributions.coins import coins
+from pyrodrop.distributions.coins import check_drop_rate, coins
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import Size, WeightDistribution
@@ -147,17 +147,6 @@ class BernoulliMixture(WeightDistribution):
 def never_drops(drop_rate: float | Tensor) -> bool:
     """Whether the rate is the Python number 0, so that no mask has to be sampled."""
     return not isinstance(drop_rate, Tensor) and drop_rate == 0
-
-
-def check_drop_rate(drop_rate: float | Tensor, where: str = "") -> None:
-    """Raise a ValueError unless the rate, or every element of a tensor of rates, lies in [0, 1)."""
-    rates = torch.as_tensor(drop_rate)
-    if not bool(((rates >= 0) & (rates < 1)).all()):
-        got = drop_rate if rates.dim() == 0 else f"rates from {rates.min():g} to {rates.max():g}"
-        raise ValueError(
-            f"drop_rate is the probability of dropping an input unit and must lie in [0, 1); got {got}"
-            + (f" for layer {where!r}" if where else "")
-        )
 
 
 def check_theta(theta: float) -> float:

@@ -1,17 +1,31 @@
-"""Dropout masks cut from random bits.
+"""Dropout masks from random bits.
 
-    z = [u < t],   u uniform on {0, ..., 2^16 - 1},   t = floor(2^16 keep + v),   v uniform on [0, 1)
+A generator gives 64-bit random words. They are cut into integers u, and a unit is kept or dropped by comparing its u with
+a threshold t. This is several times as fast as drawing one float per unit. Two functions do it:
 
-u are 16-bit pieces of 64-bit random words, several times as fast as drawing a float for every entry. The threshold is
-dithered by one v a draw, so the rate is exact in the mean, E[t] = 2^16 keep, where floor(2^16 keep) alone would miss it by
-up to 2^-16. Entries of one draw share v; it correlates them by less than 2^-34 / (keep (1 - keep)). Masks are bytes, 0 or 1:
-torch's and its compiler's bool masks are widened to floats one entry at a time.
+    coins        keep = [u < t],    t = max(floor(2^16 (1 - r) + v), 1)     training: any rates, one operation in a trace
+    keep_mask    keep = [u >= t],   t = floor(2^b r) + [v < frac(2^b r)]    prediction: one rate, b = 8 or 16
+
+r is the drop rate, u is uniform on {0, ..., 2^b - 1} (b = 16 for `coins`) and v is uniform on [0, 1). The threshold is
+random ("dithered") so that the rate is exact on average, E[t] = 2^16 (1 - r) or 2^b r. A fixed threshold would be wrong by
+up to 2^-b. The maximum, without which t = 0 would need a 17th bit, matters only for 1 - r < 2^-16.
+
+`coins` draws one v per mask, `keep_mask` one v per row, where a row is all entries along the last axis. Entries with the
+same v share their threshold, which gives any two of them the correlation
+
+    corr = F (1 - F) / (4^b r (1 - r)),   F = frac(2^b r)
+
+It is 0 where r is a multiple of 2^-b and at most 1 / (4^(b+1) r (1 - r)) elsewhere: for r = .1, 4e-5 with 8 bits and 6e-10
+with 16 bits. Entries with different v are independent.
+
+`coins` returns floats and `keep_mask` booleans. On a CPU both compare with NumPy, whose comparison is vectorised, unlike
+PyTorch's. The engines take the masks of `coins` as bytes, which PyTorch converts to floats faster than booleans.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,27 +33,29 @@ import torch
 from torch import Tensor
 
 from pyrodrop.distributions.weight import Size
+from pyrodrop.private_apis import in_function_transform
 
-_LOWEST, _HIGHEST = -(2**15), 2**15 - 1
+_LOWEST = -(2**15)  # of 16-bit integers
+_PIECES = {8: torch.uint8, 16: torch.int16}
 
 
 def coins(keep: Tensor, shape: Size) -> Tensor:
-    """Independent zeros and ones, ``shape``, each 1 with probability `keep`.
+    """Draw independent zeros and ones.
 
     Args:
-        keep: probabilities that broadcast to `shape`; their dtype and device are the result's.
-        shape: of the result.
+        keep: probability of a one. It broadcasts to `shape`; its dtype and device are those of the result.
+        shape: shape of the result.
     """
-    # torch.vmap has rules for randomness, and torch.jit no list of sizes as an argument
-    if torch._C._functorch.peek_interpreter_stack() is not None or torch.jit.is_tracing():
+    # The operation below has no rule for the randomness of torch.vmap, and torch.jit cannot trace its list of sizes.
+    if in_function_transform() or torch.jit.is_tracing():
         return torch.bernoulli(keep.expand(torch.Size(shape)))
     return _coins(keep, list(shape)).to(keep.dtype)
 
 
 @torch.library.custom_op("pyrodrop::coins", mutates_args=())
 def _coins(keep: Tensor, shape: Sequence[int]) -> Tensor:
-    """1 with probability `keep`, in bytes. One operation, so that a trace sees one."""
-    if not keep.is_cuda and not any(keep.stride()):  # one rate, expanded
+    """Draw `coins` as bytes. It is a custom operation, so that a trace records one node."""
+    if not keep.is_cuda and not any(keep.stride()):  # a single rate that was expanded
         return toss_one(float(keep.flatten()[0]), shape)
     return toss(keep[None].double(), shape, [None])[0]
 
@@ -50,12 +66,27 @@ def _(keep: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def toss(keep: Tensor, shape: Size | Sequence[int], generators: Sequence[torch.Generator | None]) -> Tensor:
-    """One draw of coins for every generator (torch's for None), ``[R, *shape]`` bytes, by `keep` ``[R, ...]`` float64."""
+    """Draw one mask per generator.
+
+    Args:
+        keep: probabilities of a one, ``[R, ...]`` in float64; they broadcast to ``[R, *shape]``.
+        shape: shape of each mask.
+        generators: R of them; None is PyTorch's default generator.
+
+    Returns:
+        Masks of zeros and ones as bytes, ``[R, *shape]``.
+    """
     return Tosses([keep], [shape], generators).draw()[0]
 
 
 class Tosses:
-    """What `toss` gives for each of `keeps` and `shapes` one after the other, with one call of every generator."""
+    """Draws several masks per generator with one call of each generator.
+
+    Args:
+        keeps: probabilities of each mask, see `toss`.
+        shapes: shape of each mask.
+        generators: R of them; None is PyTorch's default generator.
+    """
 
     def __init__(
         self,
@@ -69,14 +100,14 @@ class Tosses:
         self._draws = list(zip(keeps, shapes, bits.view(torch.int16).split([4 * n for n in words], 1), strict=True))
 
     def draw(self) -> list[Tensor]:
-        """Fresh coins, ``[R, *shape]`` for every shape."""
+        """Draw new masks, ``[R, *shape]`` for every shape. Every call writes over the random bits of the last one."""
         for row, generator in self._rows:
-            row.random_(-(2**63), None, generator=generator)  # random_() alone would leave the sign bit 0
+            _fill(row, generator)
         return [_compare(*draw) for draw in self._draws]
 
 
 def _compare(keep: Tensor, shape: Size | Sequence[int], pieces: Tensor) -> Tensor:
-    """Coins ``[R, *shape]`` from their pieces ``[R, at least the coins and one]``, the next of which is the dither."""
+    """Make masks ``[R, *shape]`` from 16-bit integers ``[R, n]``: one per entry, followed by the one for the dither."""
     shape = torch.Size(shape)
     count = shape.numel()
     coins = pieces[:, :count].unflatten(1, shape) if shape else pieces[:, 0]
@@ -84,27 +115,114 @@ def _compare(keep: Tensor, shape: Size | Sequence[int], pieces: Tensor) -> Tenso
     keep = keep.reshape(len(keep), *(1,) * missing, *keep.shape[1:])
     dither = pieces[:, count].reshape(-1, *(1,) * len(shape))
     if coins.is_cuda:
-        thresholds = torch.floor(2**16 * keep + (dither.double() - _LOWEST) / 2**16) + _LOWEST
-        return (coins < thresholds.clamp_max(_HIGHEST).to(torch.int16)).view(torch.uint8)
-    cuts = np.floor(2**16 * keep.numpy() + (dither.numpy() - float(_LOWEST)) / 2**16) + _LOWEST
-    return _less(coins.numpy(), np.minimum(cuts, _HIGHEST).astype(np.int16))
+        last = torch.floor(2**16 * keep + (dither.double() - _LOWEST) / 2**16) + (_LOWEST - 1)
+        return (coins <= last.clamp_min(_LOWEST).to(torch.int16)).view(torch.uint8)
+    cuts = np.floor(2**16 * keep.numpy() + (dither.numpy() - float(_LOWEST)) / 2**16) + (_LOWEST - 1)
+    return _compared(np.less_equal, coins.numpy(), np.maximum(cuts, _LOWEST).astype(np.int16)).view(torch.uint8)
 
 
 def toss_one(keep: float, shape: Size | Sequence[int]) -> Tensor:
-    """`toss` of one draw at one rate from torch's generator on the CPU, ``shape``: the same coins with little ado."""
+    """Draw one mask with one rate from PyTorch's default CPU generator: the same bytes as `toss`, with less overhead."""
     shape = torch.Size(shape)
     count = shape.numel()
-    pieces = torch.empty(_words(count), dtype=torch.int64).random_(-(2**63), None).numpy().view(np.int16)
+    pieces = _fill(torch.empty(_words(count), dtype=torch.int64)).numpy().view(np.int16)
     dither = (int(pieces[count]) - _LOWEST) / 2**16
-    threshold = np.int16(min(math.floor(2**16 * keep + dither) + _LOWEST, _HIGHEST))
-    return _less(pieces[:count].reshape(shape), threshold)
+    last = np.int16(max(math.floor(2**16 * keep + dither) + _LOWEST - 1, _LOWEST))
+    return _compared(np.less_equal, pieces[:count].reshape(shape), last).view(torch.uint8)
 
 
-def _less(pieces: np.ndarray, threshold: Any) -> Tensor:
-    """By NumPy: torch's comparison is not vectorised, and its small operations cost more."""
-    return torch.from_numpy(np.asarray(np.less(pieces, threshold))).view(torch.uint8)
+def keep_mask(
+    shape: Sequence[int],
+    drop_rate: float,
+    *,
+    bits: int | None = None,
+    generator: torch.Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Draw independent booleans that are True with probability 1 - `drop_rate`.
+
+    Args:
+        shape: shape of the mask. Entries along its last axis share a random threshold, see the module's docstring.
+        drop_rate: probability of False, in [0, 1).
+        bits: random bits per entry, 8 or 16. None takes 8 where `drop_rate` is a multiple of 1/256 and 16 elsewhere.
+        generator: a generator on `device`; PyTorch's default one if None.
+        device: device of the mask; the CPU if None.
+
+    Returns:
+        A bool tensor.
+
+    Raises:
+        ValueError: `drop_rate` is outside [0, 1), or `bits` is neither 8 nor 16.
+    """
+    check_drop_rate(drop_rate)
+    if bits is None:
+        bits = 8 if (256 * drop_rate).is_integer() else 16
+    if bits not in _PIECES:
+        raise ValueError(f"bits is the number of random bits per entry of a mask and must be 8 or 16; got {bits}")
+    shape = torch.Size(shape)
+    words = _fill(torch.empty(-(-shape.numel() * bits // 64), dtype=torch.int64, device=device), generator)
+    pieces = words.view(_PIECES[bits])[: shape.numel()].view(shape)
+    # The smaller of the two probabilities has a threshold that fits into `bits` bits.
+    rare = drop_rate > 0.5
+    thresholds = _thresholds(shape, 1 - drop_rate if rare else drop_rate, bits, generator, device)
+    if pieces.device.type == "cpu":
+        cuts = thresholds if isinstance(thresholds, int) else thresholds.numpy()
+        return _compared(np.less if rare else np.greater_equal, pieces.numpy(), cuts)
+    return pieces < thresholds if rare else pieces >= thresholds
+
+
+def _thresholds(
+    shape: torch.Size,
+    rate: float,
+    bits: int,
+    generator: torch.Generator | None,
+    device: torch.device | str | None,
+) -> Tensor | int:
+    """One threshold per row, counted from the smallest value of a piece, with mean ``2^bits rate``; one in all if exact."""
+    part, whole = math.modf(2**bits * rate)
+    lowest = 0 if bits == 8 else _LOWEST
+    if not part:
+        return int(whole) + lowest
+    rows = (*shape[:-1], 1) if shape else ()
+    dither = torch.rand(rows, generator=generator, device=device) < part
+    return dither.to(_PIECES[bits]) + (int(whole) + lowest)
+
+
+def row_correlation(drop_rate: float, bits: int) -> float:
+    """Correlation of two entries in the same row of a `keep_mask`: the last equation of the module's docstring.
+
+    Args:
+        drop_rate: probability of False, in [0, 1).
+        bits: random bits per entry, 8 or 16.
+    """
+    part = math.modf(2**bits * drop_rate)[0]
+    return part * (1 - part) / (4**bits * drop_rate * (1 - drop_rate)) if part else 0.0
+
+
+def check_drop_rate(drop_rate: float | Tensor, where: str = "") -> None:
+    """Raise a ValueError unless the rate, or every rate of a tensor, lies in [0, 1)."""
+    if isinstance(drop_rate, int | float):  # without PyTorch, whose small operations take longer than a small mask
+        inside, got = 0 <= drop_rate < 1, str(drop_rate)
+    else:
+        rates = torch.as_tensor(drop_rate)
+        inside = bool(((rates >= 0) & (rates < 1)).all())
+        got = str(drop_rate) if rates.dim() == 0 else f"rates from {rates.min():g} to {rates.max():g}"
+    if not inside:
+        raise ValueError(
+            f"drop_rate is the probability of dropping an input unit and must lie in [0, 1); got {got}"
+            + (f" for layer {where!r}" if where else "")
+        )
 
 
 def _words(count: int) -> int:
-    """64-bit words of 4 pieces: one piece for every coin and one for the dither."""
+    """Number of 64-bit words with 16 bits for each of `count` entries and for the dither."""
     return (count + 4) // 4
+
+
+def _fill(words: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Fill with random 64-bit words; ``random_()`` without bounds would leave the sign bit 0."""
+    return words.random_(-(2**63), None, generator=generator)
+
+
+def _compared(comparison: Callable[..., Any], pieces: np.ndarray, threshold: Any) -> Tensor:
+    return torch.from_numpy(np.asarray(comparison(pieces, threshold)))

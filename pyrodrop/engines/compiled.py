@@ -8,23 +8,20 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
-from torch._decomp import get_decompositions
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from pyrodrop.engines.cuda_graph import Captured
 from pyrodrop.engines.engine import Plan
-from pyrodrop.engines.graph import Batch, Shapes, near
+from pyrodrop.engines.graph import Batch, Shapes, make_flat, near
 from pyrodrop.engines.narrow_products import turn_narrow_products
 from pyrodrop.engines.optimizers import rules_of
-from pyrodrop.engines.untraceable import Untraceable
+from pyrodrop.engines.untraceable import Untraceable, needs_private_apis
+from pyrodrop.private_apis import MissingApi, compile_by_inductor, elementary_forms, record
 
 _A: Any = torch.ops.aten
 
 
-# Operations that write to what their signatures do not say: as elementary ones, that say it.
-_IN_THE_OPEN: Any = get_decompositions(
-    [_A.native_batch_norm, _A.native_batch_norm_backward, _A.cudnn_batch_norm, _A.cudnn_batch_norm_backward]
-)
+# Operations that write to tensors which their signatures do not mark as written; their elementary forms mark them.
+_BATCH_NORMS = (_A.native_batch_norm, _A.native_batch_norm_backward, _A.cudnn_batch_norm, _A.cudnn_batch_norm_backward)
 
 
 class Graphs(Protocol):
@@ -114,13 +111,14 @@ class Compiled:
         graph = self.loss.graph(batch)
         return graph, self._compile(graph, self._held, batch)
 
+    @needs_private_apis()
     def _compile(self, graph: Any, held: Sequence[Tensor], batch: Batch) -> Callable[..., Any]:
         with torch.no_grad():
             noise = graph.shapes()
             controls = torch.ones(2 + sum(rule.numbers for rule in self.rules)).to(self._held[0])
             inputs = [*held, *batch.tensors, controls, *graph.constants, *noise]
             update = self._update(graph, len(batch.tensors))
-            whole = make_fx(update, _IN_THE_OPEN, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+            whole = record(update, inputs, elementary_forms(_BATCH_NORMS))
             program = compile_graph(whole, inputs, self.options)
             self._try(program, graph, held, batch, controls)
             if not batch.y.is_cuda:
@@ -187,11 +185,13 @@ def compile_graph(
     Raises:
         Untraceable: the compiler fails, as where there is no C++ compiler.
     """
-    module.graph._codegen = torch.fx.graph.CodeGen()
+    make_flat(module)
     turn_narrow_products(module)
     for attempt in ({}, _SMALL_KERNELS):
         try:
-            return torch._inductor.compile(module, [*inputs], options={**(options or {}), **attempt})  # type: ignore[no-any-return, attr-defined]
+            return compile_by_inductor(module, inputs, {**(options or {}), **attempt})
+        except MissingApi:
+            raise
         except Exception as error:  # the compiler's errors have no common type
             failure = error
     raise Untraceable(f"the compiler failed: {_first_line(failure)}") from failure

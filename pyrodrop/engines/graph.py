@@ -24,15 +24,15 @@ import torch
 from pyro import poutine
 from torch import Tensor, fx
 from torch.distributions import constraints, transform_to
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.elbo import Terms, elbo_terms
 from pyrodrop.engines.moving import Moving
 from pyrodrop.engines.noise import Noise, hoist, sources
-from pyrodrop.engines.untraceable import Untraceable
+from pyrodrop.engines.untraceable import Untraceable, needs_private_apis
 from pyrodrop.inputs import Inputs, mapped, parts, rebuilt
 from pyrodrop.networks.modes import undisturbed
+from pyrodrop.private_apis import MissingApi, arguments_of, record
 
 Shapes = tuple[torch.Size, ...]
 
@@ -106,6 +106,7 @@ def evaluate(
         return elbo_terms(model, guide, batch.x, batch.y, **batch.kwargs)
 
 
+@needs_private_apis()
 def trace(
     model: Callable[..., Any],
     guide: Callable[..., Any],
@@ -154,7 +155,9 @@ def trace(
     with pyro.validation_enabled(False), torch.random.fork_rng(_devices(batch)), undisturbed(*moving.parts):
         try:
             with sdpa_kernel(SDPBackend.MATH):  # attention by elementary operations, which can be mapped and compiled
-                module = make_fx(gradient, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+                module = record(gradient, inputs)
+        except MissingApi:
+            raise
         except Exception as error:  # whatever a user's model raises when its tensors have no values
             raise Untraceable(f"it cannot be traced: {_first_line(error)}") from error
     if _states_outside_torch() != outside:
@@ -177,8 +180,8 @@ def near(want: Tensor, got: Tensor, tolerance: float, least: float = 0.0) -> boo
 
 def _purify(module: fx.GraphModule, inputs: int) -> Graph:
     """Turn the graph's constants and random numbers into inputs."""
+    make_flat(module)
     graph = module.graph
-    graph._codegen = fx.graph.CodeGen()  # flat in, flat out
     last = [node for node in graph.nodes if node.op == "placeholder"][inputs - 1]
     held: dict[str, fx.Node] = {}
     constants: list[Tensor] = []
@@ -200,6 +203,13 @@ def _purify(module: fx.GraphModule, inputs: int) -> Graph:
     return Graph(module, constants, noise_of)
 
 
+def make_flat(module: fx.GraphModule) -> None:
+    """Give a module of `record` a flat list of inputs and of outputs, by a copy of its graph without anything else."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    module.graph = graph
+
+
 def _refuse_writes(graph: fx.Graph, constants: set[fx.Node]) -> None:
     """Raise `Untraceable` if the graph writes to a constant, which is not part of the state that training saves."""
     for node in graph.nodes:
@@ -212,11 +222,11 @@ def _refuse_writes(graph: fx.Graph, constants: set[fx.Node]) -> None:
 
 def _written(node: fx.Node) -> list[fx.Node]:
     """The arguments that an operation writes to."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not isinstance(node.target, _OPERATION):
         return []
     if node.target in _BATCH_NORMS:  # they write to running statistics, which their signatures do not say
         return [arg for arg in node.args[3:5] if isinstance(arg, fx.Node) and node.args[5]]  # in training mode
-    arguments = node.target._schema.arguments
+    arguments = arguments_of(node.target)
     given = [
         *zip(arguments, node.args, strict=False),
         *((a, node.kwargs[a.name]) for a in arguments if a.name in node.kwargs),
@@ -246,6 +256,7 @@ def loosen_views(module: fx.GraphModule) -> None:
     module.recompile()
 
 
+_OPERATION: Any = type(torch.ops.aten.add.Tensor)
 _BATCH_NORMS = {torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default}
 
 

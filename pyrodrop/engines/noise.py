@@ -16,6 +16,7 @@ from torch import Tensor, fx
 
 from pyrodrop.distributions.coins import Tosses, toss_one
 from pyrodrop.engines.untraceable import Untraceable
+from pyrodrop.private_apis import arguments_of
 
 _A: Any = torch.ops.aten
 
@@ -152,7 +153,7 @@ def _is_random(node: fx.Node) -> bool:
 
 def _drops_nothing(node: fx.Node) -> bool:
     """Whether an operation that contains dropout, such as attention, has a drop rate of 0."""
-    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    arguments = arguments_of(node.target)
     rates = [(a, number) for number, a in enumerate(arguments) if a.name == "dropout_p"]
     given = [node.args[n] if n < len(node.args) else node.kwargs.get(a.name, a.default_value) for a, n in rates]
     return bool(given) and all(rate == 0 for rate in given)

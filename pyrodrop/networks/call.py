@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
@@ -10,7 +11,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pyrodrop.inputs import Inputs, arguments, mapped
-from pyrodrop.param_names import not_traced
 
 
 def call(
@@ -45,7 +45,8 @@ def of_traced_size(x: Inputs) -> Inputs:
         return x
 
     def fixed(part: Tensor) -> Tensor:
-        with not_traced():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)  # fixed sizes are what is wanted
             sizes = [int(size) for size in part.shape]
         return part.reshape(sizes)
 

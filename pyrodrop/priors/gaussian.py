@@ -18,7 +18,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.distributions.bernoulli_mixture import check_drop_rate
+from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.priors.prior import Prior, full
 
 

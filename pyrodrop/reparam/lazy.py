@@ -29,11 +29,11 @@ from pyro.distributions import TorchDistribution
 from pyro.infer.reparam.reparam import Reparam
 from torch import Tensor
 from torch.distributions import Distribution, register_kl
-from torch.utils._pytree import tree_map
 
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import divergence
+from pyrodrop.private_apis import mapped_tree, without_overrides, without_values
 from pyrodrop.reparam.maps import LinearMap, recognise
 
 
@@ -92,7 +92,7 @@ class LazyWeight(torch.Tensor):
         shape, like = law.batch_shape + law.event_shape, law.like
         if transposed:
             shape = shape[:-2] + (shape[-1], shape[-2])
-        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=like.dtype, device=like.device)  # type: ignore[attr-defined]
+        self = without_values(cls, shape, like)
         self.law, self.transposed = law, transposed
         self.drawn = [] if drawn is None else drawn
         return self  # type: ignore[no-any-return]
@@ -109,18 +109,14 @@ class LazyWeight(torch.Tensor):
         return LazyWeight(self.law.unbatched(), self.transposed) if self.law.batch_shape else self
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        with torch._C.DisableTorchFunctionSubclass():
-            return (
-                f"LazyWeight({self.law.name!r}, shape={tuple(self.shape)}, distribution={type(self.law.law).__name__})"
-            )
+        return f"LazyWeight({self.law.name!r}, shape={tuple(self.shape)}, distribution={type(self.law.law).__name__})"
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         lazy = [a for a in (*args, *kwargs.values()) if isinstance(a, LazyWeight)]
         if func in _METADATA:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
+            return without_overrides(func, args, kwargs)
         if func in _TRANSPOSITIONS and len(lazy) == 1 and lazy[0].dim() == 2 and _swaps(func, args[1:]):
             return LazyWeight(lazy[0].law, not lazy[0].transposed, lazy[0].drawn)
         for weight in lazy:
@@ -132,7 +128,7 @@ class LazyWeight(torch.Tensor):
                 at = None if isinstance(at.x, LazyWeight) else weight.law.place(at)
             if at is not None:
                 return weight._map(at)
-        plain, named = tree_map(lambda a: a.realise() if isinstance(a, LazyWeight) else a, (args, kwargs))
+        plain, named = mapped_tree(lambda a: a.realise() if isinstance(a, LazyWeight) else a, (args, kwargs))
         return func(*plain, **named)
 
     @classmethod

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.distributions.bernoulli_mixture import never_drops
+from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.noise_form import noise_form
-from pyrodrop.masks import keep_mask
 from pyrodrop.reparam.local import LocalReparam
 from pyrodrop.reparam.maps import LinearMap
 
@@ -66,7 +66,7 @@ class _Masks(torch.autograd.Function):
 
     @staticmethod
     def forward(draw: Tensor, shape: torch.Size, rate: float) -> Tensor:
-        return keep_mask(shape, rate, device=draw.device)
+        return keep_mask(shape, rate, device=draw.device).view(torch.uint8)  # multiplied faster than bool
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -74,7 +74,7 @@ class _Masks(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, draw: Tensor, shape: torch.Size, rate: float) -> tuple[Tensor, int]:
-        return keep_mask((info.batch_size, *shape), rate, device=draw.device), 0
+        return keep_mask((info.batch_size, *shape), rate, device=draw.device).view(torch.uint8), 0
 
 
 class _Draws(torch.autograd.Function):

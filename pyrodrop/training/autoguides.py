@@ -70,6 +70,6 @@ def _name_apart(auto: AutoGuide) -> None:
 
 def _free(name: str, auto: AutoGuide) -> bool:
     own = {id(parameter) for parameter in auto.parameters()}
-    stored = pyro.get_param_store()._params
-    others = [n for n, value in stored.items() if n.startswith(f"{name}.") and id(value) not in own]
+    stored = pyro.get_param_store().named_parameters()
+    others = [n for n, value in stored if n.startswith(f"{name}.") and id(value) not in own]
     return not others and _NAMED.get(name, auto) is auto

@@ -1,41 +1,72 @@
-"""Dropout masks from random bits have the law of Bernoulli trials."""
+"""Dropout masks from random bits: rates and correlations by enumeration, independence by counting, seeds, shapes, errors."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from scipy import stats
+from torch import Tensor
 
+from pyrodrop.distributions import coins as module
+from pyrodrop.distributions import keep_mask, row_correlation
 from pyrodrop.distributions.coins import coins, toss, toss_one
 
-
-@pytest.mark.parametrize("keep", [0.1, 0.5, 0.95, 1 - 1e-4, 1e-3])
-def test_rate(keep: float) -> None:
-    """Within 4 standard errors of 4 million, and exact in the mean over the dither: E[floor(2^16 keep + v)] = 2^16 keep."""
-    n = 4_000_000
-    draws = coins(torch.tensor(keep), (n,))
-    assert abs(float(draws.double().mean()) - keep) < 4 * math.sqrt(keep * (1 - keep) / n) + 2**-16
-    v = (torch.arange(2**16, dtype=torch.float64)) / 2**16
-    assert float(torch.floor(2**16 * torch.tensor(keep).double() + v).mean() / 2**16) == pytest.approx(keep, abs=1e-7)
+LOWEST = -(2**15)
 
 
-def test_the_dither_is_drawn_anew() -> None:
-    """At half a 65536th no piece is under the threshold without the dither; with it, 38 of 5 million are."""
+def every_mask(rate: float, bits: int, dithers: int, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """`keep_mask` of every integer of that many bits, ``[dithers, 2^bits]``, with evenly spaced dithers for v."""
+    values = torch.arange(2**bits).to(torch.uint8) if bits == 8 else (torch.arange(2**bits) + LOWEST).to(torch.int16)
+    words = values.repeat(dithers).view(torch.int64)
+    monkeypatch.setattr(module, "_fill", lambda *_: words)
+    monkeypatch.setattr(torch, "rand", lambda *_, **__: (torch.arange(dithers)[:, None] + 0.5).double() / dithers)
+    return keep_mask((dithers, 2**bits), rate, bits=bits)
+
+
+@pytest.mark.parametrize("keep", [2**-16, 1e-3, 0.1, 0.5, 0.95, 1 - 1e-4, 1 - 1e-6, 1.0])
+def test_the_rate_of_coins_is_exact(keep: float) -> None:
+    """Every 16-bit integer with each of 64 evenly spaced dithers: the share of ones is `keep`, not a multiple of 2^-16."""
+    dithers = ((torch.arange(64) + 0.5) * 2**10).long() + LOWEST
+    pieces = torch.cat([(torch.arange(2**16) + LOWEST).expand(64, -1), dithers[:, None]], 1).to(torch.int16)
+    rates = torch.full((64, 1), keep, dtype=torch.float64)
+    ones = int(module._compare(rates, (2**16,), pieces).sum(dtype=torch.int64))
+    assert ones / 2**22 == pytest.approx(keep, abs=2**-22)
+
+
+@pytest.mark.parametrize("keep", [1e-3, 0.1, 0.5, 0.95, 1 - 1e-4])
+def test_draws_of_coins_have_the_rate(keep: float) -> None:
+    torch.manual_seed(0)
+    ones = int(coins(torch.tensor(keep), (1_000_000,)).sum(dtype=torch.float64))
+    assert stats.binomtest(ones, 1_000_000, keep).pvalue > 1e-4
+
+
+def test_a_rate_of_one_keeps_everything() -> None:
+    """A million draws: at 1 - 2^-16 the mask would have about 15 zeros."""
+    assert bool((coins(torch.tensor(1.0), (1_000_000,)) == 1).all())
+    assert bool((coins(torch.tensor([1.0, 0.5]), (1_000_000, 2))[:, 0] == 1).all())
+
+
+def test_every_draw_has_a_dither_of_its_own() -> None:
+    """At a drop rate of half a 65536th a fixed threshold drops nothing or twice as many; the mean is 38 of 5 million."""
     draws, entries, rate = 5000, 1000, 0.5 / 2**16
-    heads = int(toss(torch.full((draws, 1), rate, dtype=torch.float64), (entries,), [None] * draws).sum())
+    torch.manual_seed(0)
+    ones = int(toss(torch.full((draws, 1), 1 - rate, dtype=torch.float64), (entries,), [None] * draws).sum())
     low, high = stats.poisson.interval(0.9999, draws * entries * rate)
-    assert 0 < low <= heads <= high
+    assert 0 < low <= draws * entries - ones <= high
 
 
-def test_entries_are_independent() -> None:
-    """Counts of the 16 patterns of neighbouring fours: chi-squared."""
-    draws = coins(torch.tensor(0.3), (400_000,)).reshape(-1, 4)
+@pytest.mark.parametrize("keep", [0.3, 0.9])
+def test_entries_of_coins_are_independent(keep: float) -> None:
+    """Counts of the 16 patterns of four neighbours: chi-squared."""
+    torch.manual_seed(0)
+    draws = coins(torch.tensor(keep), (400_000,)).reshape(-1, 4)
     patterns = (draws * torch.tensor([1.0, 2, 4, 8])).sum(1).long().bincount(minlength=16)
     ones = torch.tensor([bin(p).count("1") for p in range(16)])
-    expected = 100_000 * 0.3**ones * 0.7 ** (4 - ones)
-    assert stats.chisquare(patterns.numpy(), (expected * 100_000 / expected.sum()).numpy()).pvalue > 1e-4
+    expected = 100_000 * keep ** ones.double() * (1 - keep) ** (4 - ones.double())
+    assert stats.chisquare(patterns.numpy(), expected.numpy()).pvalue > 1e-4
 
 
 def test_rates_by_column_and_by_generator() -> None:
@@ -49,10 +80,9 @@ def test_rates_by_column_and_by_generator() -> None:
         torch.manual_seed(2)
         assert torch.equal(coins(torch.tensor(0.8), (7, 30)).bool(), many[1])
     assert coins(torch.tensor(0.5), ()).shape == ()
-    assert float(coins(torch.tensor(1.0), (1000,)).min()) == 1.0
 
 
-def test_within_vmap_its_rules_of_randomness_hold() -> None:
+def test_vmap_decides_about_randomness() -> None:
     keep, over = torch.tensor(0.5), torch.zeros(3)
     draws = torch.vmap(lambda z: z + coins(keep, (100,)), randomness="different")(over)
     assert not torch.equal(draws[0], draws[1])
@@ -66,3 +96,92 @@ def test_one_draw_is_the_first_of_many(keep: float) -> None:
         (many,) = toss(torch.tensor([keep]).double(), (7, 30), [torch.Generator().manual_seed(seed)])
         torch.manual_seed(seed)
         assert torch.equal(toss_one(float(torch.tensor(keep).double()), (7, 30)), many)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.3, 0.5, 0.7, 0.9, 0.999])
+def test_the_rate_of_a_keep_mask_is_exact(rate: float, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share kept of every integer is 1 - rate to 1e-6; rounding to 2^-bits would be off by more."""
+    kept = every_mask(rate, bits, 4096 if bits == 8 else 64, monkeypatch)
+    assert float(kept.sum(dtype=torch.float64)) / kept.numel() == pytest.approx(1 - rate, abs=1e-6)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.3, 0.7])
+def test_the_correlation_within_a_row_is_the_one_stated(
+    rate: float, bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given v, entries are independent with one probability of True; its variance over v is the covariance of two."""
+    share = every_mask(rate, bits, 1024 if bits == 8 else 128, monkeypatch).double().mean(1)
+    want = float(share.var(correction=0)) / (rate * (1 - rate))
+    assert row_correlation(rate, bits) == pytest.approx(want, rel=0.05)
+    assert want > 0
+
+
+def test_a_rate_that_is_a_multiple_of_the_resolution_has_no_correlation() -> None:
+    assert row_correlation(0.25, 8) == row_correlation(0.5, 16) == 0
+
+
+@pytest.mark.parametrize("bits", [8, 16, None])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])
+def test_a_keep_mask_has_its_rate_and_independent_entries(rate: float, bits: int | None) -> None:
+    """The rate of every column, every pair of columns, and neighbours in a column, within 4.5 standard errors."""
+    torch.manual_seed(1)
+    rows, columns = 200_000, 24  # 24 bytes are 3 words, so that every place in a word is seen
+    mask = keep_mask((rows, columns), rate, bits=bits).double()
+    z = (mask.mean(0) - (1 - rate)) / math.sqrt(rate * (1 - rate) / rows)
+    assert float(z.abs().max()) < 4.5
+    pairs = torch.corrcoef(mask.T) - torch.eye(columns)
+    assert float(pairs.abs().max()) * math.sqrt(rows) < 4.5
+    centred = mask - mask.mean(0)
+    neighbours = (centred[1:] * centred[:-1]).mean(0) / (rate * (1 - rate))
+    assert float(neighbours.abs().max()) * math.sqrt(rows) < 4.5
+
+
+def test_shapes_seeds_and_ends_of_a_keep_mask() -> None:
+    state = torch.get_rng_state()
+    first, again = (keep_mask((3, 5, 7), 0.4, generator=torch.Generator().manual_seed(3)) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first, again)
+    assert (first.shape, first.dtype) == ((3, 5, 7), torch.bool)
+    assert not torch.equal(keep_mask((99,), 0.4), keep_mask((99,), 0.4))
+    assert bool(keep_mask((1000,), 0.0, bits=16).all())
+    assert keep_mask((4, 0), 0.3).shape == (4, 0)
+    assert keep_mask((), 0.3).shape == keep_mask((), 0.5).shape == ()
+    assert keep_mask((9,), 0.3, device="cpu").device.type == "cpu"
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.7, 0.75])
+@pytest.mark.parametrize("bits", [None, 8, 16])
+def test_numpys_comparison_is_pytorchs(rate: float, bits: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masks are compared by NumPy on a CPU and by PyTorch elsewhere."""
+
+    def by_pytorch(comparison: Any, pieces: Any, threshold: Any) -> Tensor:
+        cuts = threshold if isinstance(threshold, int) else torch.from_numpy(threshold)
+        return getattr(torch, comparison.__name__)(torch.from_numpy(pieces), cuts)
+
+    seed = torch.Generator()
+    ours = keep_mask((50, 40), rate, bits=bits, generator=seed.manual_seed(5))
+    monkeypatch.setattr(module, "_compared", by_pytorch)
+    assert torch.equal(ours, keep_mask((50, 40), rate, bits=bits, generator=seed.manual_seed(5)))
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"drop_rate .* must lie in \[0, 1\); got 1.2"):
+        keep_mask((3,), 1.2)
+    with pytest.raises(ValueError, match="bits is the number of random bits .* 8 or 16; got 12"):
+        keep_mask((3,), 0.2, bits=12)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bits", [8, 16])
+def test_masks_on_a_gpu(bits: int) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    mask = keep_mask((100_000, 24), 0.3, bits=bits, device="cuda").double()
+    assert mask.device.type == "cuda"
+    z = (mask.mean(0) - 0.7) / math.sqrt(0.21 / 100_000)
+    assert float(z.abs().max()) < 4.5
+    assert bool((coins(torch.tensor(1.0, device="cuda"), (1_000_000,)) == 1).all())
+    ones = int(coins(torch.tensor(0.7, device="cuda"), (1_000_000,)).sum(dtype=torch.float64))
+    assert stats.binomtest(ones, 1_000_000, 0.7).pvalue > 1e-4
