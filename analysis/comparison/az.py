@@ -21,8 +21,8 @@ def _found() -> ModuleType:
     missing = [name for name in ("loo_approximate_posterior", "plot_ppc_pit", "from_dict") if not hasattr(module, name)]
     if missing:
         raise ImportError(
-            "pyrodrop needs an ArviZ with data trees: arviz[preview] >= 0.23 on Python 3.11, arviz >= 1.2 from Python 3.12 "
-            f"on; {module.__name__} has no {', '.join(missing)}"
+            "pyrodrop needs an ArviZ with data trees: arviz[preview] >= 0.23 with arviz-stats and arviz-plots >= 0.8 on "
+            f"Python 3.11, arviz >= 1.2 from Python 3.12 on; {module.__name__} has no {', '.join(missing)}"
         )
     return module
 

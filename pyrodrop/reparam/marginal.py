@@ -1,7 +1,7 @@
 """Local noise for prediction: the marginal distribution of each point, with a fast sampler for dropout masks.
 
 Prediction with ``joint=False`` needs noise per example, input unit *and sample*. For Bernoulli dropout at theta = 0 sampling
-the masks would take most of the time, so they come from `pyrodrop.masks.keep_mask`. All other noise is that of
+the masks would take most of the time, so they come from `pyrodrop.distributions.keep_mask`. All other noise is that of
 `LocalReparam`. The marginal distribution of a point equals that of a weight sample for noise per input unit always, and for
 noise per weight in networks whose examples are single rows (see `pyrodrop.reparam.local`).
 """

@@ -230,3 +230,16 @@ def test_help_says_what_each_option_means(name: str, capsys: pytest.CaptureFixtu
     for text in options:
         flags, _, words = text.partition("  ")
         assert re.match(r"\s*\w+[^(]*\w", words), f"{flags} has no words of its own"
+
+
+def test_lower_bounds_are_read_from_the_project() -> None:
+    """`.ci/run` tests the oldest packages that pyproject.toml allows."""
+    spec = importlib.util.spec_from_file_location("lower_bounds", ROOT / ".ci" / "lower_bounds.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    given = ["a[b]>=1.2", "c>=3,<4", "d>=5; python_version < '3'", "e>=6.1; python_version >= '3.11'"]
+    assert module.lower_bounds(given) == ["a==1.2", "c==3", "e==6.1"]
+    with pytest.raises(ValueError, match="needs one lower bound.*got 'f'"):
+        module.lower_bounds(["f"])

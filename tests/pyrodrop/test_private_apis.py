@@ -127,7 +127,7 @@ def test_without_signatures_of_operations_pyro_trains(
 
 def test_replicates_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("torch.fx.experimental.proxy_tensor.make_fx")
-    with pytest.raises(ValueError, match=r"replicates are one traced step.*proxy_tensor\.make_fx.*Fit one by one"):
+    with pytest.raises(ValueError, match=r"replicates are .*one traced step.*proxy_tensor\.make_fx.*Fit one by one"):
         fitted("traced", replicates=2)
 
 
