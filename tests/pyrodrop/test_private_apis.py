@@ -22,10 +22,11 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, private_apis
 from pyrodrop.distributions import BernoulliMixture
+from pyrodrop.distributions.coins import coins
 from pyrodrop.engines.graph import make_flat
 from pyrodrop.private_apis import MissingApi
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
 SETTINGS: Mapping[str, Any] = {"steps": 8, "batch_size": 20, "lr": 1e-2, "progress": False}
@@ -74,6 +75,9 @@ def test_without_the_interpreter_stack_masks_come_from_torch_bernoulli(
     se = theirs.std(0) / math.sqrt(draws)
     assert bool(((ours.mean(0) - theirs.mean(0)).abs() < 4 * math.sqrt(2) * se).all())
     torch.testing.assert_close(ours.T.cov(), theirs.T.cov(), atol=0.05, rtol=0)
+    draws_of = torch.vmap(lambda z: z + coins(torch.tensor(0.5), (100,)), randomness="different")
+    first, second = draws_of(torch.zeros(2))
+    assert not torch.equal(first, second)
     by_pyro, traced = fitted("pyro"), fitted("traced")
     assert traced.settings["engine"] == "traced"
     torch.testing.assert_close(weights(traced), weights(by_pyro), rtol=1e-5, atol=1e-6)
@@ -266,7 +270,8 @@ def private_names(text: str) -> list[str]:
 
 
 def test_private_apis_are_used_in_one_file_alone() -> None:
-    files = [f for top in ("pyrodrop", "models", "guides", "analysis") for f in (ROOT / top).rglob("*.py")]
+    every = (f for top in ("pyrodrop", "models", "guides", "analysis") for f in (ROOT / top).rglob("*.py"))
+    files = {f.resolve() for f in every}  # pyrodrop/ has links to the others
     used = {str(f.relative_to(ROOT)): names for f in files if (names := private_names(f.read_text()))}
     assert set(used) == {"pyrodrop/private_apis.py"}
     assert "torch.fx.experimental.proxy_tensor.make_fx" in used["pyrodrop/private_apis.py"]
