@@ -86,7 +86,7 @@ def normal(loc: torch.Tensor) -> Any:
          (several(lambda m: guides.VariationalDropout(m, "B")), lambda: mlp(prior=priors.LogUniform())), "units.*weights"),
         ((lambda m: guides.VariationalDropout(m, "A"), lambda: mlp(7, prior=priors.LogUniform())),
          (lambda m: guides.VariationalDropout(m, "B"), lambda: mlp(4, prior=priors.LogUniform())), "8 units.*8 weights"),
-        ((regularised("square"), mlp), (regularised("absolute"), mlp), "regulariser stands in.*regulariser stands in"),
+        ((regularised("square"), mlp), (regularised("absolute"), mlp), "regulariser replaces.*regulariser replaces"),
         ((guides.ConcreteDropout, mlp), (small_dropout, mlp), "its relaxation.*of 8 weights"),
     ],
     ids=[
