@@ -1,11 +1,11 @@
-"""The convolutional network of variational dropout's figure 1b, for small images.
+"""The convolutional network of Kingma, Salimans & Welling (2015), figure 1b, for small images.
 
-    conv1 [32k, c, 5, 5]   conv2 [64k, 32k, 5, 5]       stride 2, padded by 2: each halves height and width
+    conv1 [32k, c, 5, 5]   conv2 [64k, 32k, 5, 5]       stride 2, padding 2: each halves height and width
     dense1 [128k, .]       dense2 [128k, 128k]          out [classes, 128k]
     f = out g(dense2 g(dense1 g(conv2 g(conv1 x)))),    g = softplus
 
-Kingma, Salimans & Welling (2015), Variational Dropout and the Local Reparameterization Trick, section 5.2; k is their
-scale of the widths. The size of the kernels and the padding are ours.
+Variational Dropout and the Local Reparameterization Trick, section 5.2, https://arxiv.org/abs/1506.02557; k is their
+scale of the widths. The paper does not state kernel size and padding; the values above are our choice.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ class ConvNet(NetworkModel):
     """Two strided convolutions and two hidden dense layers.
 
     Args:
-        shape: channels, height and width of an image; (3, 32, 32) is CIFAR-10's, (1, 28, 28) MNIST's.
-        classes: number of outputs.
+        shape: channels, height and width of an image: (3, 32, 32) for CIFAR-10, (1, 28, 28) for MNIST. Inputs x are
+            ``[N, *shape]``.
+        classes: number of outputs; f is ``[N, classes]``.
         scale: k, the factor of all widths.
         prior, likelihood, bias_prior: as in `MLP`; sites are ``conv1.weight``, ``conv2.weight``, ``dense1.weight``,
             ``dense2.weight`` and ``out.weight``.
 
     Raises:
-        ValueError: scale times 32 is less than one map, or a shape without three sizes.
+        ValueError: `scale` leaves the first convolution without a channel, or `shape` does not consist of three positive
+            sizes.
     """
 
     def __init__(
@@ -45,8 +47,8 @@ class ConvNet(NetworkModel):
         few, many, hidden = (int(scale * width) for width in (32, 64, 128))
         if few < 1 or len(shape) != 3 or min(shape) < 1:
             raise ValueError(
-                "a ConvNet has 32 scale maps, at least one, of images with channels, height and width; "
-                f"got scale {scale} and shape {tuple(shape)}"
+                "ConvNet needs a scale of at least 1/32, which gives the first convolution one channel, and images of shape "
+                f"(channels, height, width); got scale {scale} and shape {tuple(shape)}"
             )
         channels, height, width = shape
         area = -(-height // 4) * -(-width // 4)

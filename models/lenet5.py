@@ -3,9 +3,10 @@
     conv1 [20, 1, 5, 5]   conv2 [50, 20, 5, 5]   ip1 [500, 800]   ip2 [10, 500]
     f = ip2 relu(ip1 pool(conv2 pool(conv1 x)))          x [N, 1, 28, 28], f [N, 10]
 
-Valid convolutions, max pooling of 2 x 2, and one ReLU, behind ip1: Caffe's network has none behind its convolutions, those
-of the compression papers have. Names are Caffe's, so that dropout behind ip1, as in Gal & Ghahramani (2016), section 5.2,
-is ``drop_rate={"ip2.*": 0.5, "*": 0.0}``. LeCun et al. (1998), Gradient-based Learning Applied to Document Recognition.
+Convolutions without padding, 2 x 2 max pooling, and one ReLU, after ip1. Caffe's network has no ReLU after its convolutions;
+the networks of the compression papers have one (``rectified=True``). Layer names are Caffe's, so that dropout after ip1, as
+in Gal & Ghahramani (2016), section 5.2, is ``drop_rate={"ip2.*": 0.5, "*": 0.0}``. LeCun et al. (1998), Gradient-based
+Learning Applied to Document Recognition, https://doi.org/10.1109/5.726791.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from pyrodrop.models.network import NetworkModel, PriorSetting
 
 
 class LeNet5(NetworkModel):
-    """Two convolutions and two dense layers for digits as images.
+    """Two convolutions and two dense layers for digit images, x ``[N, 1, 28, 28]``, f ``[N, 10]``.
 
     Args:
-        rectified: whether the convolutions, too, are followed by a ReLU.
+        rectified: whether a ReLU also follows each convolution.
         prior, likelihood, bias_prior: as in `MLP`; sites are ``conv1.weight``, ``conv2.weight``, ``ip1.weight`` and
             ``ip2.weight``.
     """

@@ -1,9 +1,9 @@
-"""LeNet-300-100: the fully connected network that compression is measured on.
+"""LeNet-300-100, the fully connected benchmark network of the compression literature.
 
     784 - 300 - 100 - 10,   266,200 weights at ``layers.0.weight``, ``layers.1.weight``, ``layers.2.weight``
 
-LeCun, Bottou, Bengio & Haffner (1998), Gradient-based Learning Applied to Document Recognition; without biases counted as
-weights in Han et al. (2015), Molchanov et al. (2017) and whoever compares with them.
+LeCun, Bottou, Bengio & Haffner (1998), Gradient-based Learning Applied to Document Recognition,
+https://doi.org/10.1109/5.726791. Biases are not counted as weights, as in Han et al. (2015) and Molchanov et al. (2017).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyrodrop.models.network import PriorSetting
 
 
 class LeNet300100(MLP):
-    """An `MLP` of two hidden layers for digits as rows, x ``[N, 784]``; see there for the arguments."""
+    """An `MLP` with two hidden layers for flattened digits, x ``[N, 784]``, f ``[N, 10]``; arguments are those of `MLP`."""
 
     def __init__(
         self,

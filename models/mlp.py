@@ -4,7 +4,7 @@
     f   = W_L g(... g(W_1 x + b_1) ...) + b_L     [N, widths[-1]]
     y   ~ likelihood(f)                           [N, ...]
 
-Neal (1996), Bayesian Learning for Neural Networks, chapter 2.
+Neal (1996), Bayesian Learning for Neural Networks, chapter 2, https://doi.org/10.1007/978-1-4612-0745-0.
 """
 
 from __future__ import annotations
@@ -34,17 +34,30 @@ class MLP(NetworkModel):
     """A multilayer perceptron with priors on its weights.
 
     Args:
-        widths: inputs, hidden layers, outputs.
-        activation: name of one of `ACTIVATIONS`, or a function.
+        widths: sizes of the input, the hidden layers and the output.
+        activation: name of one of `ACTIVATIONS`, or a function of a tensor.
         prior: prior of the weights, or a mapping from name patterns (``layers.0.*``) to priors.
-        likelihood: law of y given the outputs.
-        bias_prior: prior of the biases, likewise. None, as in all dropout papers, makes them parameters of the model,
-            fitted as points.
-        input_gain: factor of the first layer's initial weights and biases: how fast the functions that training starts
-            from vary with standardised x. A periodic series wants it near the frequency of its period.
+        likelihood: distribution of y given the outputs, see `pyrodrop.likelihoods`.
+        bias_prior: prior of the biases, or a mapping from name patterns to priors. With None, as in the dropout papers,
+            biases are trained as point estimates.
+        input_gain: factor applied to the initial weights and biases of the first layer. It sets how fast the initial
+            functions vary with standardised x; for a periodic series choose a value near its frequency.
+
+    Shapes:
+        x ``[N, widths[0]]``; f ``[N, widths[-1]]``.
 
     Raises:
-        ValueError: fewer than two widths, a width below 1, or an unknown activation.
+        ValueError: fewer than two widths, a width below 1, an unknown activation, or a pattern that matches no parameter.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> model = pyrodrop.models.MLP(
+        ...     [2, 16, 1], prior=pyrodrop.priors.Gaussian(), likelihood=pyrodrop.likelihoods.Gaussian(precision=10.0)
+        ... )
+        >>> [(name, tuple(w.shape)) for name, w in model.weight_sites().items()]
+        [('layers.0.weight', (16, 2)), ('layers.1.weight', (1, 16))]
+        >>> model(torch.zeros(5, 2)).shape
+        torch.Size([5, 1])
     """
 
     def __init__(
@@ -71,13 +84,14 @@ class MLP(NetworkModel):
 
 
 class Perceptron(nn.Module):
-    """The bare network of `MLP`: an `nn.Linear` per layer, `activation` between them."""
+    """The plain `nn.Module` of `MLP`: one `nn.Linear` per layer with `activation` between layers."""
 
     def __init__(self, widths: Sequence[int], activation: str | Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         if len(widths) < 2 or any(not isinstance(w, int) or w < 1 for w in widths):
             raise ValueError(
-                f"widths are the sizes of input, hidden layers and output, each at least 1; got {list(widths)}"
+                "widths must be at least two integers, the sizes of input, hidden layers and output, each at least 1; "
+                f"got {list(widths)}"
             )
         if isinstance(activation, str):
             activation = ACTIVATIONS[known(activation, ACTIVATIONS, "activation")]

@@ -1,11 +1,12 @@
 """Any `torch.nn.Module` as a Pyro model.
 
-    w_j ~ prior_j                     one site per weight, named as the parameter: ``layers.0.weight``
+    w_j ~ prior_j                     one site per weight, named like the parameter: ``layers.0.weight``
     f   = network(x; w)               [N, ...], in standardised units
     y   ~ likelihood(f)               [N, ...], site ``y``, in the units of y
 
-Weights are drawn outside the data plate, once for the whole minibatch; the plate scales the minibatch's likelihood to
-the data set. MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks.
+Weights are sampled outside the data plate, once for the whole minibatch; the plate scales the minibatch's log likelihood to
+the data set. MacKay (1992), A Practical Bayesian Framework for Backpropagation Networks,
+https://doi.org/10.1162/neco.1992.4.3.448.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from pyrodrop.priors import Prior
 from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.scaling import Standardize
 
-_TRIED = 256  # rows that a network must need all its weights for
+_TRIED = 256  # number of rows on which a network must use all of its weights
 
 PriorSetting = Prior | Mapping[str, Prior | None]
 
@@ -51,29 +52,29 @@ class NetworkModel(LocalModule):
     """The Pyro model of a network: priors on its weights, a likelihood on its outputs.
 
     Args:
-        network: maps x to ``[N, outputs]`` or ``[N, ..., outputs]``. It is copied; the original stays as it is. Parameters
-            with ``requires_grad=False`` are fixed: they have no prior and are not trained. One parameter under several names
-            (tied weights) is one site, called by the first. Submodules in training mode (BatchNorm) train on the statistics
-            of their minibatch and move their running ones in `pyrodrop.fit`; everything else runs in evaluation mode.
+        network: maps x to ``[N, outputs]`` or ``[N, ..., outputs]``. The model works on a copy and leaves the original
+            unchanged. Parameters with ``requires_grad=False`` are fixed: they have no prior and are not trained. A parameter
+            with several names (tied weights) is one site under the first name. Submodules in training mode (BatchNorm) use
+            the statistics of their minibatch and update their running statistics in `pyrodrop.fit`; all other submodules run
+            in evaluation mode.
         prior: prior of every weight (trained parameters with two or more dimensions), or a mapping from name patterns to
-            priors, of which the first that fits decides. None for a weight: no prior, it is trained as a point.
-        likelihood: distribution of y given the outputs.
-        bias_prior: prior of the biases and other vectors, likewise. None makes them parameters of the model,
-            fitted as points without a prior.
-        in_features: width of x, or the shape of one image, where it is known.
-        input_axes: by name patterns, the axis of a weight that counts the input units of its layer, for parameters of
-            modules that are not PyTorch's own (``x @ weight`` with ``[in, out]`` has axis 0); None for what is no unit's
-            weight, such as a class token.
+            priors, where the first matching pattern applies. A weight whose prior is None is trained as a point estimate.
+        likelihood: distribution of y given the outputs, see `pyrodrop.likelihoods`.
+        bias_prior: prior of the biases and other vectors, or a mapping from name patterns to priors. With None they are
+            trained as point estimates without a prior.
+        in_features: width of x, or the shape of one image, if known; calls then check the shape of x.
+        input_axes: mapping from name patterns to the axis of a weight that indexes its layer's input units, for parameters
+            of modules that are not PyTorch's own (a weight ``[in, out]`` in ``x @ weight`` has axis 0). None for a
+            parameter without input units, such as a class token.
 
-    A call is ``model(x, y=None, num_data=None)``, x and y in their own units. x is a tensor ``[N, ...]``, or a tuple or
-    mapping of tensors, the network's positional or named arguments. `num_data` is the size of the data set that a minibatch
-    stands for. It returns f in the units of y.
+    A call is ``model(x, y=None, num_data=None)`` with x and y in the units of the data. x is a tensor ``[N, ...]``, or a
+    tuple or mapping of tensors that are the network's positional or keyword arguments. `num_data` is the size of the data
+    set that the minibatch is taken from, N if None. The call returns f in the units of y, ``[N, ...]``.
 
     Raises:
-        TypeError: no module, or one that was compiled, scripted or spread over devices.
-        ValueError: a network without a weight that has a prior, with dropout layers of its own in training mode, or with
-            parameters that have no shape yet, or that are not a layer's weight itself (weight norm, spectral norm); a
-            pattern that fits no parameter.
+        TypeError: `network` is not a module, or is compiled, scripted or distributed over devices.
+        ValueError: no weight has a prior; the network has dropout layers in training mode, uninitialised (lazy) parameters,
+            or weights that are computed from other parameters (weight norm, spectral norm); a pattern matches no parameter.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class NetworkModel(LocalModule):
         input_axes: Mapping[str, int | None] | None = None,
     ) -> None:
         super().__init__()
-        parameters_of(network)  # says what cannot be copied
+        parameters_of(network)  # raises for modules that cannot be copied
         check_parametrised(network)
         check_dropout_layers(network)
         network = copy.deepcopy(network)
@@ -105,11 +106,11 @@ class NetworkModel(LocalModule):
         self.likelihood = likelihood
         self.in_features = in_features
         self.inputs, self.targets = Standardize(), Standardize()
-        self.changes_itself = ""  # which Python attributes a forward changes, in words
+        self.changes_itself = ""  # a sentence about the Python attributes that forward changes; empty if there are none
         self._examined: dict[Any, Examined] = {}
 
     def train(self, mode: bool = True) -> NetworkModel:
-        """Put those submodules of the network in training mode that were in it when the model was made; or none."""
+        """Set the mode. Training mode applies only to those submodules of the network that were in it at construction."""
         super().train(mode)
         network: nn.Module = self.network
         for name, module in network.named_modules():
@@ -118,8 +119,10 @@ class NetworkModel(LocalModule):
 
     @property
     def batches_weights(self) -> bool:
-        """Whether `torch.vmap` can run the network for many weights at once: not nn.LSTM, nn.GRU and nn.RNN, nor what was
-        found not to be when the network was examined."""
+        """Whether `torch.vmap` can run the network for many weights at once.
+
+        False for networks with nn.LSTM, nn.GRU or nn.RNN, and for those that failed under vmap in `examined`.
+        """
         network: nn.Module = self.network
         if any(isinstance(module, nn.RNNBase) for module in network.modules()):
             return False
@@ -132,41 +135,41 @@ class NetworkModel(LocalModule):
 
     @property
     def parameter_names(self) -> dict[str, tuple[str, ...]]:
-        """Of every parameter of the network one name for each place that it has there, by the first of them."""
+        """All names of every parameter, by its first name; a tied parameter has several."""
         return self._names
 
     def hyper_sites(self) -> dict[str, dict[str, Tensor]]:
-        """For every weight whose prior has latent hyperparameters: their names and where their factors should start."""
+        """Names and initial values of the latent hyperparameters, for every weight whose prior has them."""
         initial = self.weight_sites()
         found = {n: prior.hyper_sites(n, initial[n], self._units[n]) for n, prior in self.priors.items()}
         return {n: sites for n, sites in found.items() if sites}
 
     def input_units(self) -> dict[str, InputUnits]:
-        """Of every weight that has a prior, where its layer's input units are."""
+        """The axis of the input units of every weight that has a prior."""
         return {name: self._units[name] for name in self.priors}
 
     def first_weights(self) -> tuple[str, ...]:
-        """Names of the weights that see x itself.
+        """Names of the weights of the first layers, those that are applied to x itself.
 
         Raises:
-            ValueError: they cannot be found without running the network.
+            ValueError: `torch.fx` cannot trace the network, or finds no such weight.
         """
         return first_weights(
             self.network, [name for name, units in self.input_units().items() if units.axis is not None]
         )
 
     def moving_buffers(self) -> dict[str, Tensor]:
-        """The buffers that the network has beside its parameters, such as running statistics, which training may move."""
+        """The network's own buffers, such as running statistics, which training may update."""
         buffers = dict(self.network.named_buffers(remove_duplicate=False))
         return {name: buffers[name] for name in self._moving}
 
     def reset_parameters(self) -> None:
-        """Draw new initial values of all parameters that are not fixed, by their modules' own ``reset_parameters``.
+        """Reinitialise all parameters that are not fixed with their modules' own ``reset_parameters``.
 
-        Random numbers are torch's, so a seed before the call decides them.
+        Uses torch's global generator; call `torch.manual_seed` before for reproducible values.
 
         Raises:
-            ValueError: a module with parameters of its own has no such method; it is named.
+            ValueError: a module with parameters of its own has no ``reset_parameters`` method; the message names it.
         """
         new = new_values(self.network, {n: names for n, names in self._names.items() if n not in self.fixed})
         buffers = dict(self.network.named_buffers(remove_duplicate=False))
@@ -178,7 +181,7 @@ class NetworkModel(LocalModule):
                     self.free[first].copy_(value)
 
     def standardize(self, data: Dataset) -> None:
-        """Work in the standardised units of `data`; x and y of later calls stay in their own."""
+        """Take over the standardisation of `data`. Later calls still pass x and y in the units of the data."""
         reference = next(iter(self.weight_sites().values()))
         if data.inputs is not None:
             self.inputs = copy.deepcopy(data.inputs).to(reference)
@@ -186,15 +189,17 @@ class NetworkModel(LocalModule):
             self.targets = copy.deepcopy(data.targets).to(reference)
 
     def describe(self) -> str:
-        """One line for tables and saved files."""
+        """One-line description for tables and saved files."""
         sizes = [w.numel() for w in self.weight_sites().values()]
         return f"{type(self).__name__}({sum(sizes)} weights at {len(sizes)} sites, {self.likelihood.describe()})"
 
     def check(self, data: Dataset) -> None:
-        """Raise a ValueError, before anything is trained, if `data` do not fit this network and likelihood.
+        """Check, before training, that `data` fit this network and likelihood. The model is not changed, except that it
+        stores what it has found out about the network.
 
-        Nor may the network draw random numbers of its own, or compute without a weight that has a prior, whose posterior
-        would be learned from nothing. Changes nothing of the model, but for what it has found out of the network.
+        Raises:
+            ValueError: the network cannot be called on the inputs, draws random numbers itself, or does not use a weight
+                that has a prior; the targets do not fit the likelihood.
         """
         self.examined(data.x)
         few = self._rows(data.x, 2)
@@ -207,19 +212,20 @@ class NetworkModel(LocalModule):
         with self._trying(), evaluating(self):
             output = self._run(weights, few)
             unused = unused_weights(lambda leaves: self._run(leaves, few), weights)
-            if unused:  # a network may choose its way by x: before it is refused it sees more
+            if unused:  # the forward may branch on x: try more rows before refusing the network
                 unused = unused_weights(lambda leaves: self._run(leaves, self._rows(data.x, _TRIED)), weights)
         if unused:
             raise ValueError(say_unused(network, unused))
         self.likelihood.check(data.y.to(output.device), output, self.targets)
 
     def examined(self, x: Inputs) -> Examined:
-        """What running the network on a few rows of x showed.
+        """Properties of the network found by running it on a few rows of x.
 
-        It is run once for every shape of an example, and again if the rows before were all alike.
+        The network is run once for every shape of an example, and again as long as all rows seen were equal.
 
         Raises:
-            ValueError: the network cannot be called on x, draws random numbers, or returns something else than one tensor.
+            ValueError: the network cannot be called on x, draws random numbers, changes its weights in place, or does not
+                return a single tensor.
         """
         key = signature(x)
         known = self._examined.get(key)
@@ -235,11 +241,11 @@ class NetworkModel(LocalModule):
         return self._examined[key]
 
     def mixes_examples(self, x: Inputs) -> bool:
-        """Whether the output of one row depends on the others, as in a graph, so that x cannot be cut into parts."""
+        """Whether the output of one row depends on the other rows, as in a graph network, so that x cannot be split."""
         return self.examined(x).mixes
 
     def mixes_in_training(self, x: Inputs) -> bool:
-        """Whether it does in the modes that it is trained in, as under BatchNorm, which normalises over the minibatch."""
+        """As `mixes_examples`, in the modes used in training: True under BatchNorm, which normalises over the minibatch."""
         if self.mixes_examples(x):
             return True
         device = next(iter(self.weight_sites().values())).device
@@ -249,7 +255,7 @@ class NetworkModel(LocalModule):
         return not close(three[:2], two)
 
     def takes_all_rows(self, x: Inputs) -> bool:
-        """Whether the network can be called on all rows of x together alone, and on no minibatch."""
+        """Whether the network can only be called on all rows of x at once, not on a minibatch."""
         return self.examined(x).whole
 
     def forward(self, x: Inputs, y: Tensor | None = None, num_data: int | None = None) -> Tensor:
@@ -259,7 +265,7 @@ class NetworkModel(LocalModule):
         weights = {n: pyro.sample(n, prior.for_site(n, initial[n], self._units[n])) for n, prior in self.priors.items()}
         output = self._run(weights, x) if self.training else self.outputs(weights, x)
         particles = len(_batch_shape(weights, initial))
-        if particles and output.shape[particles - 1] == 1:  # the place of the data plate, which f fills itself
+        if particles and output.shape[particles - 1] == 1:  # the dimension of the data plate, which f itself has
             particles -= 1
             output = output.squeeze(particles)
         of_y = per_row(self.likelihood(output, self.targets), particles + 1)
@@ -272,9 +278,15 @@ class NetworkModel(LocalModule):
         return f
 
     def outputs(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        """The network's outputs for given weights, ``[..., N, ...]``: leading dimensions are those of the weights.
+        """The network's outputs for given weights, in standardised units.
 
-        A forward that counts its calls does not count these.
+        Args:
+            weights: value of every weight that has a prior, by site name; may have leading batch dimensions.
+            x: inputs ``[N, ...]`` in the units of the data.
+
+        Returns:
+            ``[..., N, ...]``; leading dimensions are those of the weights. Attributes that the forward changes, such as a
+            call counter, are restored.
         """
         check_width(x, self.in_features)
         with undisturbed(self.network) if self.changes_itself else nullcontext():
@@ -290,7 +302,7 @@ class NetworkModel(LocalModule):
                 weight.law.examples = axes[name]
         if not batch:
             return self._call(weights, x)
-        if len(lazy) == len(weights):  # noise per example: further particles are further examples
+        if len(lazy) == len(weights):  # noise per example: treat particles as additional examples
             repeated = mapped(lambda part: part.expand(*batch, *part.shape).reshape(-1, *part.shape[1:]), x)
             output = self._call(lazy, repeated)
             return output.reshape(*batch, num_rows(x), *output.shape[1:])
@@ -300,7 +312,7 @@ class NetworkModel(LocalModule):
         return output.reshape(*batch, *output.shape[1:])
 
     def _call(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        """The network on standardised inputs."""
+        """Standardise x and run the network."""
         dtype = next(iter(weights.values())).dtype
         if isinstance(x, Tensor) and x.is_floating_point():
             x = self.inputs(x)
@@ -309,13 +321,12 @@ class NetworkModel(LocalModule):
         return call(self.network, values, self._names, x, attends=self._attends)
 
     def _still(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        """The same, leaving the network's attributes and buffers as they were."""
+        """As `_call`, with the network's attributes and buffers restored afterwards."""
         with undisturbed(self.network):
             return self._call(weights, x)
 
     def _rows(self, x: Inputs, count: int) -> Any:
-        """The first `count` rows of x, repeated if there are fewer, where the weights are; all rows where the network takes
-        no part of them."""
+        """The first `count` rows of x, repeated if there are fewer, on the weights' device; all if the network needs all."""
         known = self._examined.get(signature(x))
         count = num_rows(x) if known is not None and known.whole else count
         rows = torch.arange(count) % num_rows(x)
@@ -323,13 +334,13 @@ class NetworkModel(LocalModule):
         return mapped(lambda part: part[rows.to(part.device)].to(device), x)
 
     def _moves(self) -> bool:
-        """Whether a call moves running statistics."""
+        """Whether a call updates running statistics."""
         network: nn.Module = self.network
         return bool(self._moving) and any(module.training for module in network.modules())
 
     @contextmanager
     def _trying(self) -> Iterator[None]:
-        """In training mode as the network was made, without a trace or a gradient; afterwards everything is as it was."""
+        """Run a block in training mode without Pyro's handlers and gradients; modes, buffers and attributes are restored."""
         modes = [(module, module.training) for module in self.modules()]
         with undisturbed(self.network), pyro.poutine.block(), torch.no_grad():
             self.train()
@@ -348,9 +359,29 @@ def from_module(
     bias_prior: PriorSetting | None = None,
     input_axes: Mapping[str, int | None] | None = None,
 ) -> NetworkModel:
-    """Any module as a Pyro model; see `NetworkModel` for the arguments. Biases have no prior unless one is given.
+    """Turn any `torch.nn.Module` into a Pyro model.
 
-    Last-layer inference is ``prior={"head.*": priors.Gaussian(), "*": None}``: all other weights are trained as points.
+    Args:
+        net: the network, from x ``[N, ...]`` to ``[N, outputs]`` or ``[N, ..., outputs]``; it is copied.
+        prior: prior of the weights, or a mapping from name patterns to priors or None (a point estimate). Last-layer
+            inference is ``prior={"head.*": priors.Gaussian(), "*": None}``.
+        likelihood: distribution of y given the outputs.
+        bias_prior: prior of the biases and other vectors; None trains them as point estimates.
+        input_axes: see `NetworkModel`.
+
+    Raises:
+        TypeError, ValueError: as `NetworkModel`.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        >>> model = pyrodrop.models.from_module(
+        ...     net, pyrodrop.priors.Gaussian(), pyrodrop.likelihoods.Gaussian(precision=1.0)
+        ... )
+        >>> list(model.weight_sites())
+        ['0.weight', '2.weight']
+        >>> model(torch.zeros(4, 3)).shape
+        torch.Size([4, 1])
     """
     return NetworkModel(
         net, prior=prior, likelihood=likelihood, bias_prior=bias_prior, in_features=_width(net), input_axes=input_axes
@@ -358,41 +389,43 @@ def from_module(
 
 
 def _width(net: nn.Module) -> int | None:
-    """The width of x, where the first layer says it."""
+    """The width of x if the first layer is an nn.Linear."""
     while isinstance(net, nn.Sequential) and len(net):
         net = net[0]
     return net.in_features if type(net) is nn.Linear else None
 
 
 def _priors(found: Parameters, prior: PriorSetting, bias_prior: PriorSetting | None, network: str) -> dict[str, Prior]:
-    """The priors of those parameters that have one, in the order of the network."""
+    """The prior of every parameter that has one, in the order of the network."""
     if not found.weights:
         fixed = f"; {len(found.fixed)} of its parameters are fixed (requires_grad=False)" if found.fixed else ""
-        raise ValueError(f"a network model needs a network with weights to infer; {network} has none{fixed}")
+        raise ValueError(
+            f"the network needs at least one trained parameter with two or more dimensions; {network} has none{fixed}"
+        )
     chosen: dict[str, Any] = by_name(prior, found.weights, "prior")
     if bias_prior is not None and found.vectors:
         of_vectors: dict[str, Any] = by_name(bias_prior, found.vectors, "bias_prior")
         chosen |= of_vectors
     kept = {n: own for n in found.trained if (own := chosen.get(n)) is not None}
     if not kept:
-        raise ValueError("a network model needs a prior for at least one weight; got None for all of them")
+        raise ValueError("prior must give at least one weight a prior; got None for all weights")
     return kept
 
 
 def _input_units(
     network: nn.Module, found: Parameters, input_axes: Mapping[str, int | None] | None
 ) -> dict[str, InputUnits]:
-    """Where the input units of every parameter are: as its module has it, or as the user says."""
+    """The input units of every parameter: those of its module, or as given in `input_axes`."""
     units = input_units(network)
     if input_axes is None:
         return units
     patterns: dict[str, Any] = dict(input_axes)
-    patterns.setdefault("*", _AS_ITS_MODULE)  # the last, which decides where no other fits
+    patterns.setdefault("*", _AS_ITS_MODULE)  # the last pattern, which applies if no other matches
     said: dict[str, Any] = by_name(patterns, found.trained, "input_axes")
     for name, axis in said.items():
         dims = found.trained[name].dim()
         if axis is not None and axis is not _AS_ITS_MODULE and not 0 <= axis < dims:
-            raise ValueError(f"input_axes names an axis of a weight, 0 ... {dims - 1} for {name!r}; got {axis}")
+            raise ValueError(f"input_axes must give an axis in 0 ... {dims - 1} for {name!r}, or None; got {axis}")
     return units | {name: InputUnits(axis) for name, axis in said.items() if axis is not _AS_ITS_MODULE}
 
 

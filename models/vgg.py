@@ -1,14 +1,16 @@
-"""A network in the manner of VGG, with a factor of its widths.
+"""A VGG-like network with a scale factor for its widths.
 
     64k 64k | 128k 128k | 256k 256k 256k | 512k 512k 512k | 512k 512k 512k | 512k | classes
 
-Convolutions of 3 x 3 padded by 1 and a ReLU behind each, max pooling of 2 x 2 at every bar but the last, and two dense
-layers: sites ``conv1.weight`` to ``conv13.weight``, ``dense.weight`` and ``out.weight``. Simonyan & Zisserman (2015); in
-this form, with k, the network that Molchanov, Ashukha & Vetrov (2017) prune on CIFAR-10.
+3 x 3 convolutions with padding 1, each followed by a ReLU, 2 x 2 max pooling after each of the five blocks of convolutions,
+and two dense layers. Sites are ``conv1.weight`` to ``conv13.weight``, ``dense.weight`` and ``out.weight``. Simonyan &
+Zisserman (2015), https://arxiv.org/abs/1409.1556; with the factor k it is the network that Molchanov, Ashukha & Vetrov
+(2017), https://arxiv.org/abs/1701.05369, prune on CIFAR-10.
 
-Theirs has batch normalisation, under which the output for one image depends on the others of its minibatch: it is no
-function of image and weights, and its likelihood no product over images. It is left out here, and the weights start
-as He et al. (2015) have them, N(0, 2 / fan-in), which keeps the size of the activations through all layers.
+Their network has batch normalisation, which makes the output for one image depend on the other images of its minibatch:
+the output is then no function of image and weights, and the likelihood does not factorise over images. This network has no
+batch normalisation. Weights are initialised from N(0, 2 / fan-in), He et al. (2015), which keeps the scale of the
+activations constant through the layers.
 """
 
 from __future__ import annotations
@@ -24,16 +26,17 @@ BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512
 
 
 class VGG(NetworkModel):
-    """Thirteen convolutions and two dense layers for images of at least 32 x 32.
+    """Thirteen convolutions and two dense layers for images of at least 32 x 32 pixels.
 
     Args:
-        shape: channels, height and width of an image.
-        classes: number of outputs.
+        shape: channels, height and width of an image. Inputs x are ``[N, *shape]``.
+        classes: number of outputs; f is ``[N, classes]``.
         scale: k, the factor of all widths.
         prior, likelihood, bias_prior: as in `MLP`.
 
     Raises:
-        ValueError: scale times 64 is less than one map, or images smaller than 32 x 32, of which pooling leaves nothing.
+        ValueError: `scale` leaves the first convolution without a channel, or the images are smaller than 32 x 32 pixels,
+            so that five poolings leave none.
     """
 
     def __init__(
@@ -48,8 +51,8 @@ class VGG(NetworkModel):
     ) -> None:
         if int(64 * scale) < 1 or len(shape) != 3 or min(shape[1:]) < 32:
             raise ValueError(
-                "a VGG has 64 scale maps, at least one, of images with channels and 32 x 32 places or more; "
-                f"got scale {scale} and shape {tuple(shape)}"
+                "VGG needs a scale of at least 1/64, which gives the first convolution one channel, and images of shape "
+                f"(channels, height, width) with at least 32 x 32 pixels; got scale {scale} and shape {tuple(shape)}"
             )
         maps, height, width = shape
         layers: list[tuple[str, nn.Module]] = []

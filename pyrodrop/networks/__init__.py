@@ -1,15 +1,16 @@
-"""What a network that users bring is, read from its modules and from running it.
+"""Inspect and call a user's network: properties are read from its modules or found by running it.
 
-modes         training and evaluation mode, and states that are left as they were
-sites         its parameters by role: with a prior, without, fixed; one name for what is shared
-parametrised  weights that are computed of other parameters
-call          the network with other values of its parameters
-many          the same for many weights at once
-checks        what must hold before it is trained
-units         which axis of a weight counts its input units
-noise         random numbers that it draws itself
+modes         training and evaluation mode; restoring buffers and attributes after a call
+sites         parameters by role (trained weights, trained vectors, fixed) and the names of tied ones
+parametrised  weights that are computed from other parameters
+call          call a network with given parameter values
+many          call a network for many sets of weights at once
+mixing        whether a model's outputs at one row depend on other rows
+checks        checks before training and prediction
+units         which axis of a weight indexes its input units
+noise         random numbers that the network draws itself
 attributes    Python attributes that a forward changes
-examples      which axes count examples, and whether examples see each other
-first         the weights that see x itself
+examples      which axes index examples, and whether examples depend on each other
+first         weights of the first layers, which are applied to x itself
 starts        new initial values
 """

@@ -1,7 +1,7 @@
 """Python attributes that a forward changes from call to call: counters, schedules, states.
 
-A trace of one call, replayed, would keep them as they were then. What the first call computes and later ones keep is no
-such change.
+A recorded step would replay them with the values of the recorded call. An attribute that only the first call sets (a cache)
+does not count as such a change.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyrodrop.networks.modes import attributes_of, changed_attributes
 
 
 def changes(network: nn.Module, call: Callable[[], Any]) -> str:
-    """In words, which attributes of which modules a second call changes; empty if it changes none."""
+    """A sentence that names the attributes that a second call changes; empty if it changes none."""
     call()
     modules = dict(network.named_modules())
     before = {name: attributes_of(module) for name, module in modules.items()}

@@ -1,4 +1,4 @@
-"""One call of a network with given values of its parameters, as ``torch.func.functional_call`` makes it."""
+"""Call a network with given values of its parameters, like ``torch.func.functional_call``."""
 
 from __future__ import annotations
 
@@ -24,23 +24,27 @@ def call(
     """The network's output at x.
 
     Args:
-        network: whose parameters are buffers (`sites.freeze`); those that `values` leave out stay as they are.
-        values: by canonical name.
-        names: of every parameter one name for each of its places, all of which get its value.
-        x: one tensor, or several that are its positional or named arguments.
-        attends: whether it has PyTorch's attention layers, whose shortcuts transforms and lazy weights do not know.
+        network: a module whose parameters are buffers (`sites.freeze`). Buffers that `values` omits keep their value.
+        values: parameter values by canonical name.
+        names: all names of every parameter, by its canonical name; a tied parameter gets its value under each.
+        x: a tensor, or a tuple or mapping of tensors that are the positional or keyword arguments.
+        attends: whether the network has PyTorch's attention layers; their fast path does not support function transforms
+            and lazy weights, so it is disabled.
     """
     named = {name: value for first, value in values.items() for name in names[first]}
     args, kwargs = arguments(x)
     with _ordinary_attention() if attends else nullcontext():
-        if torch.jit.is_tracing():  # functional_call refuses to be traced by Pyro's jitted ELBOs
+        if torch.jit.is_tracing():  # Pyro's jitted ELBOs cannot trace functional_call
             with _holding(network, named):
                 return network(*args, **kwargs)  # type: ignore[no-any-return]
         return functional_call(network, named, args, kwargs, tie_weights=False)  # type: ignore[no-any-return]
 
 
 def of_traced_size(x: Inputs) -> Inputs:
-    """x, which in a trace of torch.jit has the size that it has now: a plate's scale would stay that of the first batch."""
+    """Under torch.jit tracing, x with its current sizes as constants, so that a batch of another size is traced again.
+
+    Otherwise the scale of the data plate would stay that of the first batch. Without tracing, x itself.
+    """
     if not torch.jit.is_tracing():
         return x
 
@@ -55,7 +59,7 @@ def of_traced_size(x: Inputs) -> Inputs:
 
 @contextmanager
 def _holding(network: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
-    """Have a network's buffers of these names be these tensors."""
+    """Replace the buffers of these names by the given tensors within the block."""
     places = [(network.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in values]
     before = [module._buffers[own] for module, own in places]
     try:
@@ -69,13 +73,13 @@ def _holding(network: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]
 
 def _put(module: nn.Module, own: str, value: Tensor | None) -> None:
     module._buffers[own] = value
-    if isinstance(module, nn.RNNBase) and own in module._flat_weights_names:  # recurrent layers keep a list of theirs
+    if isinstance(module, nn.RNNBase) and own in module._flat_weights_names:  # recurrent layers keep a second list
         module._flat_weights[module._flat_weights_names.index(own)] = value  # type: ignore[index]
 
 
 @contextmanager
 def _ordinary_attention() -> Iterator[None]:
-    """Have PyTorch's attention layers compute by their ordinary operations."""
+    """Disable the fast path of PyTorch's attention layers within the block."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -1,4 +1,4 @@
-"""What must hold of a network before it is trained or predicts; each check says what is wrong and what to do."""
+"""Checks of a network before training and prediction; each error states what is wrong and how to fix it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pyrodrop.inputs import Inputs, parts
 
 
 def check_width(x: Inputs, in_features: int | tuple[int, ...] | None) -> None:
-    """Raise a ValueError unless x has the width that a network's first layer says, or the shape of its images."""
+    """Raise a ValueError unless x has the width of the network's first layer, or the shape of its images."""
     if in_features is None:
         return
     if not isinstance(x, Tensor):
-        raise ValueError(f"x must be one tensor, which is what this network takes; got a {type(x).__name__} of tensors")
+        raise ValueError(f"x must be a single tensor for this network; got a {type(x).__name__} of tensors")
     if isinstance(in_features, tuple):
         if x.shape[1:] != in_features or x.dim() != 1 + len(in_features):
             sizes = ", ".join(map(str, in_features))
-            raise ValueError(f"x must have shape [N, {sizes}], images of the network's size; got {tuple(x.shape)}")
+            raise ValueError(f"x must have shape [N, {sizes}], the image shape of the network; got {tuple(x.shape)}")
     elif x.dim() < 2 or x.shape[-1] != in_features:
         raise ValueError(
             f"x must have shape [N, {in_features}], the width of the network's input; got {tuple(x.shape)}"
@@ -27,12 +27,12 @@ def check_width(x: Inputs, in_features: int | tuple[int, ...] | None) -> None:
 
 
 def runs(call: Callable[[], object], x: Inputs, what: str) -> None:
-    """Call it; what torch raises becomes a ValueError that says what the network was called on.
+    """Run `call` and turn any exception into a ValueError that names the shape of x.
 
     Args:
         call: runs the network.
-        x: what it is called on.
-        what: could not be done, such as "be trained".
+        x: the inputs that it runs on.
+        what: the action that fails, for the message: "be trained".
     """
     try:
         call()
@@ -45,21 +45,21 @@ def runs(call: Callable[[], object], x: Inputs, what: str) -> None:
 
 
 def check_weights_kept(call: Callable[[Mapping[str, Tensor]], object], weights: Mapping[str, Tensor]) -> None:
-    """Raise a ValueError if a call of the network changes the weights that it is given, whose density is another then."""
+    """Raise a ValueError if the network changes its weights in place: their density would be that of other values."""
     given = {name: value.detach().clone() for name, value in weights.items()}
     before = {name: value._version for name, value in given.items()}
     call(given)
     changed = [name for name, value in given.items() if value._version != before[name]]
     if changed:
         raise ValueError(
-            "the network of a model leaves its weights as they are when it is called; this one changes "
-            f"{', '.join(changed)} in place, as nn.Embedding(max_norm=...) does: the weight that predicts would not be the "
-            "one that was drawn. Leave max_norm out, or scale a copy of the weight in the forward"
+            "the network of a model must not change its weights when it is called; this network changes "
+            f"{', '.join(changed)} in place, as nn.Embedding(max_norm=...) does, so that its output would not be that of "
+            "the sampled weights. Remove max_norm, or scale a copy of the weight in the forward"
         )
 
 
 def unused_weights(call: Callable[[Mapping[str, Tensor]], Tensor], weights: Mapping[str, Tensor]) -> list[str]:
-    """The weights that a network's output does not depend on."""
+    """Names of the weights that do not affect the network's output: their gradient does not exist."""
     leaves = {name: value.detach().clone().requires_grad_() for name, value in weights.items()}
     with torch.enable_grad():
         total = call(leaves).sum()
@@ -70,12 +70,12 @@ def unused_weights(call: Callable[[Mapping[str, Tensor]], Tensor], weights: Mapp
 
 
 def say_unused(network: nn.Module, weights: list[str]) -> str:
-    """What to say of weights that the network computes without."""
+    """The error message about weights that do not affect the output."""
     text = (
-        "every weight with a prior must have a part in the network's output; this network computes without "
-        f"{', '.join(weights)}. A layer that is not called can be left out of it, or its weights fixed "
-        "(requires_grad_(False)); a layer that keeps a copy of its weights does not see the ones that are drawn"
+        f"these weights have a prior but do not affect the output: {', '.join(weights)}. Remove a layer that is never "
+        "called, or fix its weights (requires_grad_(False)); a layer that computes with a copy of its weights ignores the "
+        "sampled ones"
     )
     owners = {network.get_submodule(name.rpartition(".")[0]) for name in weights}
     recurrent = sorted({type(owner).__name__ for owner in owners if isinstance(owner, nn.RNNBase)})
-    return text + "".join(f"; in place of nn.{name} call nn.{name}Cell step by step" for name in recurrent)
+    return text + "".join(f"; instead of nn.{name}, call nn.{name}Cell for every step" for name in recurrent)

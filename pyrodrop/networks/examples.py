@@ -1,8 +1,8 @@
-"""Where the examples are inside a network, and whether they see each other.
+"""Which axis of a tensor inside a network indexes examples, and whether examples depend on each other.
 
-The network is run on two and on three examples. An axis that is 2 long in one run and 3 in the other counts examples; where
-examples and rows within them were merged into one axis, none does. Outputs of the first two examples that change with the
-third mean that examples see each other, as the nodes of a graph do.
+The network is run on two and on three examples. An axis of length 2 in one run and 3 in the other indexes examples; if the
+network merges examples and their rows into one axis, no axis does. If the outputs of the first two examples change when
+the third is added, examples depend on each other, like the nodes of a graph.
 """
 
 from __future__ import annotations
@@ -23,23 +23,22 @@ from pyrodrop.reparam.lazy import LazyLaw, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
 
 Call = Callable[[Mapping[str, Tensor], Inputs], Tensor]
-_SOUGHT = 256  # rows among which one that differs from the first is looked for
+_SOUGHT = 256  # number of rows that are searched for one that differs from the first
 
 
 @dataclass(frozen=True)
 class Examined:
-    """What running a network showed.
+    """Properties of a network found by running it.
 
     Attributes:
-        axes: of every weight, for each of its uses, the axis of a linear map's input that counts examples; None where no
-            single axis does, where the use is no linear map, and where there are several.
-        rows: names of the weights that an example goes through in several rows: tokens, nodes, positions of a convolution.
-        mixes: whether the output of one example depends on others.
-        whole: whether the network takes all rows of its data at once and no part of them.
-        maps: whether `torch.vmap` runs it for many weights at once, with the numbers that each gives alone.
-        output: shape of one example's output; of all rows' where it takes them at once.
-        differed: whether the rows it was run on differed. Rows that are all alike show nothing of what an example does to
-            another.
+        axes: for every weight and each of its uses, the axis of the linear map's input that indexes examples. None if no
+            single axis does, if the use is not a linear map, or if the weight is used several times.
+        rows: names of the weights that are applied to several rows per example: tokens, nodes, positions of a convolution.
+        mixes: whether the output of one example depends on other examples.
+        whole: whether the network runs only on all rows of its data at once, not on a part of them.
+        maps: whether `torch.vmap` over weights gives the same outputs as separate calls.
+        output: shape of the output for one example.
+        differed: whether the rows that it ran on differed. Equal rows cannot show whether one example affects another.
     """
 
     axes: dict[str, tuple[int | None, ...]]
@@ -52,7 +51,7 @@ class Examined:
 
 
 def signature(x: Inputs) -> tuple[Any, ...]:
-    """What inputs must have in common to be examined once: form, shapes of an example, dtypes."""
+    """Key of inputs that need only one examination: structure, shape of one example, dtypes."""
     names = tuple(x) if isinstance(x, dict) else isinstance(x, tuple)
     return (names, *((tuple(part.shape[1:]), part.dtype) for part in parts(x)))
 
@@ -60,17 +59,17 @@ def signature(x: Inputs) -> tuple[Any, ...]:
 def examine(
     network: Call, weights: Mapping[str, Tensor], x: Inputs, still: Callable[[], AbstractContextManager[None]]
 ) -> Examined:
-    """Run a network on a few rows of x.
+    """Find the properties of a network by running it on a few rows of x.
 
     Args:
-        network: from weights and inputs to outputs, in evaluation mode and without noise.
-        weights: plain values.
-        x: inputs on the weights' device.
-        still: a block that leaves the network as it was.
+        network: maps weights and inputs to outputs, in evaluation mode and without noise.
+        weights: values of the weights, by name.
+        x: inputs ``[N, ...]`` on the weights' device.
+        still: makes a context that restores the network's buffers and attributes.
 
     Raises:
-        ValueError: the network takes neither a few rows of x nor all of them, or returns something else than one tensor with
-            a row per example.
+        ValueError: the network runs neither on a few rows of x nor on all of them, or does not return a single tensor with
+            one row per example.
     """
 
     def call(values: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
@@ -78,7 +77,7 @@ def examine(
             return network(values, inputs)
 
     def maps(inputs: Inputs) -> bool:
-        """Whether two weights at once give what each gives alone."""
+        """Whether two sets of weights under vmap give the same outputs as separate calls."""
         other = {name: value * 0.9 for name, value in weights.items()}
         alone = torch.stack([call(dict(weights), inputs), call(other, inputs)])
         both = {name: torch.stack([value, other[name]]) for name, value in weights.items()}
@@ -86,7 +85,7 @@ def examine(
             with still(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 together = torch.vmap(lambda one: network(one, inputs))(both)
-        except Exception:  # torch says in many ways that it cannot
+        except Exception:  # torch raises many types where vmap is not supported
             return False
         return together.shape == alone.shape and close(together, alone)
 
@@ -94,7 +93,7 @@ def examine(
     try:
         small, large = _Probe(), _Probe()
         y2, y3 = call(small.weights(weights), two), call(large.weights(weights), three)
-    except Exception as error:  # whatever a network raises: it may need all rows
+    except Exception as error:  # of any type: the network may need all rows
         y = _on_all_rows(call, weights, x, error)
         return Examined(dict.fromkeys(weights, ()), (), True, True, maps(x), y.shape[1:], True)
     check_output(y2, 2)
@@ -112,8 +111,8 @@ def _on_all_rows(call: Call, weights: Mapping[str, Tensor], x: Inputs, error: Ex
         shapes = ", ".join(str(tuple(part.shape)) for part in parts(x))
         text = (str(error).strip().splitlines() or [""])[0]
         raise ValueError(
-            f"the network cannot be called on x of shape {shapes} ({type(error).__name__}: {text}); x has the examples "
-            "first, [N, ...], or is a tuple or mapping of such tensors, as the network's forward takes them"
+            f"the network cannot be called on x of shape {shapes} ({type(error).__name__}: {text}); x must have one row per "
+            "example, [N, ...], or be a tuple or mapping of such tensors, the arguments of the network's forward"
         ) from error
     check_output(y, num_rows(x))
     return y
@@ -123,24 +122,24 @@ def check_output(y: Any, rows: int) -> None:
     """Raise a ValueError unless y is a tensor with that many rows."""
     if not isinstance(y, Tensor):
         raise ValueError(
-            f"the network of a model returns one tensor, [N, ...]; got a {type(y).__name__}: wrap it in a module whose "
-            "forward returns the tensor that the likelihood is of"
+            f"the network of a model must return a single tensor, [N, ...]; got a {type(y).__name__}: wrap the network in a "
+            "module whose forward returns the input of the likelihood"
         )
     if y.dim() < 2 or len(y) != rows:
         raise ValueError(
-            "the network of a model returns a row per example, [N, outputs] or [N, ..., outputs]; got shape "
+            "the network of a model must return one row per example, [N, outputs] or [N, ..., outputs]; got shape "
             f"{tuple(y.shape)} for {rows} examples"
         )
 
 
 def few_rows(x: Inputs) -> tuple[Any, Any]:
-    """Two rows of x, and the same two with a third."""
+    """Two rows of x, and the same two followed by a third."""
     rows = _three_rows(x)
     return _taken(x, rows[:2]), _taken(x, rows)
 
 
 def differ(x: Inputs) -> bool:
-    """Whether there is a row unlike the first among those that are searched."""
+    """Whether one of the first rows of x differs from the first."""
     return len(_unlike_the_first(x)) > 0
 
 
@@ -153,7 +152,7 @@ def _unlike_the_first(x: Inputs) -> Tensor:
 
 
 def _three_rows(x: Inputs) -> Tensor:
-    """Numbers of three rows, the third unlike the first where there is such a row."""
+    """Indices of three rows; the third differs from the first if any does."""
     size = num_rows(x)
     found = _unlike_the_first(x)
     last = int(found[-1]) if len(found) else size - 1
@@ -165,8 +164,11 @@ def _taken(x: Inputs, rows: Tensor) -> Any:
 
 
 def _axes(two: list[torch.Size | None], three: list[torch.Size | None]) -> tuple[int | None, ...]:
-    """By use the axis that was 2 long and then 3. None for all uses of a weight that has several (tied, recurrent): only a
-    weight that is drawn whole is the same in all of them."""
+    """The axis, per use of a weight, whose length went from 2 to 3.
+
+    None for every use of a weight that has several (tied, recurrent): noise per example would differ between them, so such
+    a weight must be sampled as a whole.
+    """
     if len(two) != 1 or len(three) != 1 or two[0] is None or three[0] is None:
         return (None,) * max(len(two), len(three))
     return (_axis(two[0], three[0]),)
@@ -180,13 +182,13 @@ def _axis(two: torch.Size, three: torch.Size) -> int | None:
 
 
 def close(one: Tensor, two: Tensor) -> bool:
-    """Whether outputs are equal to rounding."""
+    """Whether outputs are equal up to rounding."""
     scale = float(two.abs().max()) if two.numel() else 0.0
     return torch.allclose(one, two, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
 
 
 class _Probe:
-    """Weights that remember the shapes of what they are multiplied with."""
+    """Makes lazy weights that record the shapes of the inputs that they are applied to."""
 
     def __init__(self) -> None:
         self.seen: dict[str, list[torch.Size | None]] = {}
@@ -200,7 +202,7 @@ class _Probe:
 
 
 class _One(LazyReparam):
-    """One weight's: it is the same in all of its maps."""
+    """The strategy of one probed weight: its constant value in every use."""
 
     one_weight = True
 

@@ -1,4 +1,4 @@
-"""The weights that see x itself: the first layer, whatever the order in which layers were made."""
+"""The weights that are applied to x itself: those of the first layers, in the order of the forward."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import fx, nn
 
 from pyrodrop.threads import drawing
 
-# Of layers with several weights, those that meet the layer's input.
+# In layers with several weights: those that are multiplied with the layer's input.
 _MEETS_INPUT = {
     nn.RNNBase: lambda own: own.startswith("weight_ih_l0"),
     nn.RNNCellBase: lambda own: own == "weight_ih",
@@ -17,24 +17,25 @@ _MEETS_INPUT = {
 
 
 def first_weights(network: nn.Module, units: Collection[str]) -> tuple[str, ...]:
-    """Names of the weights with input units that are multiplied with x or what is made of x without any of them.
+    """Names of the weights that are applied to x, or to a function of x that uses no other weight with input units.
 
     Args:
-        network: read by `torch.fx`, never run.
+        network: traced by `torch.fx`, not run.
         units: names of the weights that have input units.
 
     Raises:
-        ValueError: the network cannot be read, as one whose way depends on values.
+        ValueError: `torch.fx` cannot trace the network, for instance because it branches on values, or no such weight is
+            found.
     """
     try:
-        with drawing():  # the tracer replaces torch's own functions while it reads
+        with drawing():  # the tracer patches torch's functions while it runs
             graph = fx.Tracer().trace(network)
-    except Exception as error:  # whatever a network does that needs values
+    except Exception as error:  # of any type: the forward may need values
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{_BY_NAME} (it cannot be read: {text})") from error
+        raise ValueError(f"{_BY_NAME} (torch.fx cannot trace it: {text})") from error
     modules = dict(network.named_modules())
-    untouched: set[fx.Node] = set()  # x, and what was made of it without a weight that has units
-    touched: set[fx.Node] = set()
+    untouched: set[fx.Node] = set()  # x, and functions of x that use no weight with input units
+    touched: set[fx.Node] = set()  # everything behind such a weight
     found: list[str] = []
     for node in graph.nodes:
         if node.op == "placeholder":
@@ -54,7 +55,7 @@ def first_weights(network: nn.Module, units: Collection[str]) -> tuple[str, ...]
 
 
 def _weights_at(node: fx.Node, modules: dict[str, nn.Module], units: Collection[str]) -> list[str]:
-    """The weights with units that an operation multiplies its input with."""
+    """The weights with input units that an operation multiplies its input with."""
     if node.op == "call_module":
         module, prefix = modules[str(node.target)], f"{node.target}."
         own = [name.removeprefix(prefix) for name in units if name.startswith(prefix)]
@@ -62,12 +63,12 @@ def _weights_at(node: fx.Node, modules: dict[str, nn.Module], units: Collection[
         if meets is not None:
             own = [name for name in own if meets(name)]
         elif len(own) > 1:
-            raise ValueError(f"{_BY_NAME} ({node.target!r} is a {type(module).__name__} of several weights)")
+            raise ValueError(f"{_BY_NAME} ({node.target!r} is a {type(module).__name__} with several weights)")
         return [prefix + name for name in own]
     return [str(source.target) for source in node.all_input_nodes if source.op == "get_attr" and source.target in units]
 
 
 _BY_NAME = (
-    "mask_input=False leaves the input of the layer that sees x undropped, which could not be found in this network; say it "
-    "by name, as in drop_rate={'first.weight': 0.0, '*': 0.1}"
+    "mask_input=False needs the first layer, which cannot be identified in this network; set its rate by name instead, as "
+    "in drop_rate={'first.weight': 0.0, '*': 0.1}"
 )

@@ -1,4 +1,4 @@
-"""One network for many weights at once."""
+"""Run one network for many sets of weights at once."""
 
 from __future__ import annotations
 
@@ -17,19 +17,24 @@ def for_each(
     mapped: bool = True,
     randomness: Literal["error", "different"] = "error",
 ) -> Tensor:
-    """The results for all weights, stacked: by `torch.vmap`, or one after the other where torch has no way to map a network.
+    """The stacked results for all sets of weights, by `torch.vmap` or, if vmap does not support the network, by a loop.
 
     Args:
-        call: from weights of one network to its result.
-        weights: with the networks along the first axis.
-        mapped: False to go one by one without trying.
-        randomness: what random numbers in a call are, as of `torch.vmap`.
+        call: maps one set of weights to its result.
+        weights: tensors ``[T, ...]`` by name, one set of weights per row.
+        mapped: False to use the loop without trying vmap.
+        randomness: behaviour of random operations in `call`, as in `torch.vmap`.
+
+    Returns:
+        ``[T, ...]``.
     """
     if mapped:
         try:
-            with sdpa_kernel(SDPBackend.MATH):  # the form of attention that vmap has rules for
+            with sdpa_kernel(SDPBackend.MATH):  # the attention kernel that vmap supports
                 return torch.vmap(call, randomness=randomness)(dict(weights))
-        except RuntimeError:  # such as a change in place of what is one for all by what is not; alone it may go well
+        except (
+            RuntimeError
+        ):  # such as an in-place change of an unbatched tensor by a batched one, which the loop can do
             pass
     count = len(next(iter(weights.values())))
     return torch.stack([call({name: value[i] for name, value in weights.items()}) for i in range(count)])

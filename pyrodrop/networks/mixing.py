@@ -1,4 +1,4 @@
-"""Whether the rows of x may be computed apart."""
+"""Whether the rows of x can be computed separately."""
 
 from __future__ import annotations
 
@@ -8,5 +8,8 @@ from pyrodrop.inputs import Inputs
 
 
 def mixes_examples(model: Any, x: Inputs) -> bool:
-    """Whether outputs at some rows of x depend on the others, as in a graph; False for a model that does not know."""
+    """Whether outputs at some rows of x depend on other rows, as in a graph network.
+
+    False for a model without a method ``mixes_examples``.
+    """
     return bool(model.mixes_examples(x)) if hasattr(model, "mixes_examples") else False

@@ -1,4 +1,4 @@
-"""Training and evaluation mode of modules, and blocks that leave a module as it was."""
+"""Training and evaluation mode of modules, and contexts that restore a module's state."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _OWN |= {"_flat_weights", "_flat_weight_refs"}  # in which recurrent layers keep
 
 @contextmanager
 def evaluating(*parts: Any) -> Iterator[None]:
-    """Have these modules in evaluation mode; afterwards every submodule is in the mode that it was in.
+    """Put these modules in evaluation mode within the block, and restore the mode of every submodule afterwards.
 
-    Nothing is written where all are in evaluation mode already, so threads may share a trained model. What is no module is
-    left alone.
+    Modules that are in evaluation mode already are not written to, so threads may share a trained model. Arguments that are
+    not modules are ignored.
     """
     training = [module for part in parts if isinstance(part, nn.Module) for module in part.modules() if module.training]
     for module in training:
@@ -33,7 +33,7 @@ def evaluating(*parts: Any) -> Iterator[None]:
 
 @contextmanager
 def undisturbed(*parts: Any) -> Iterator[None]:
-    """Afterwards buffers and Python attributes of these modules are what they were. What is no module is left alone."""
+    """Restore buffers and Python attributes of these modules after the block; arguments that are not modules are ignored."""
     modules = list(dict.fromkeys(module for part in parts if isinstance(part, nn.Module) for module in part.modules()))
     buffers = [
         (module, name, value, value.detach().clone(), value._version)
@@ -50,7 +50,7 @@ def undisturbed(*parts: Any) -> Iterator[None]:
                 module._buffers[name] = value
                 if value._version != version or not torch.equal(
                     value, old
-                ):  # batch norm moves its own without counting
+                ):  # batch norm updates its buffers without a new version
                     value.copy_(old)
         for module, before in attributes.items():
             for name in changed_attributes(module, before):
@@ -61,7 +61,7 @@ def undisturbed(*parts: Any) -> Iterator[None]:
 
 @contextmanager
 def repeatable(model: Any) -> Iterator[None]:
-    """Have a call of a network that changes its own attributes leave them as they were; other networks need no such care."""
+    """Restore the attributes that a model's forward changes (`changes_itself`) after the block; does nothing for others."""
     if not getattr(model, "changes_itself", ""):
         yield
         return
@@ -70,12 +70,12 @@ def repeatable(model: Any) -> Iterator[None]:
 
 
 def attributes_of(module: nn.Module) -> dict[str, Any]:
-    """Copies of the Python attributes of one module that a forward may change: numbers, words, tensors, collections."""
+    """Copies of a module's Python attributes that a forward may change: numbers, strings, tensors, collections of these."""
     return {name: _copied(value) for name, value in module.__dict__.items() if _is_state(name, value)}
 
 
 def _copied(value: Any) -> Any:
-    """A copy, of tensors without what they were computed of."""
+    """A copy; tensors are detached from their graph."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if type(value) in (list, tuple, set, frozenset):
@@ -86,7 +86,7 @@ def _copied(value: Any) -> Any:
 
 
 def changed_attributes(module: nn.Module, before: dict[str, Any]) -> list[str]:
-    """Names of the attributes that are not what `attributes_of` found: other values, new ones and missing ones."""
+    """Names of the attributes that are new, missing or of another value than in `before`, a result of `attributes_of`."""
     now = {name: value for name, value in module.__dict__.items() if name in before or _is_state(name, value)}
     return [
         name for name in sorted(now.keys() | before.keys()) if not _same(now.get(name, _NONE), before.get(name, _NONE))
@@ -107,11 +107,11 @@ def _same(one: Any, two: Any) -> bool:
         return len(one) == len(two) and all(map(_same, one, two))
     if isinstance(one, dict):
         return one.keys() == two.keys() and all(_same(one[key], two[key]) for key in one)
-    return bool(one == two) or one != one  # NaN is what it was
+    return bool(one == two) or one != one  # NaN counts as equal to NaN
 
 
 def _is_state(name: str, value: Any) -> bool:
-    """Whether an attribute is data of the module's own, of a kind that can be copied and compared."""
+    """Whether an attribute is the module's own data, of a type that can be copied and compared."""
     if name in _OWN or name.startswith("_forward_") or name.startswith("_backward_") or name.endswith("_hooks"):
         return False
     return _plain(value)

@@ -1,8 +1,9 @@
-"""Random numbers that a network draws itself.
+"""Refuse networks that draw random numbers themselves.
 
-The noise of a model is its guide's. What a network draws besides (dropout layers in training mode, ``F.dropout``, stochastic
-depth, ``torch.rand`` in a forward) would be drawn once more and belong to no posterior, so it is found and refused: dropout
-layers by their kind, everything else by running the network and looking at what the random generators did.
+All noise of a model comes from its guide. Random numbers that a network draws itself (dropout layers in training mode,
+``F.dropout``, stochastic depth, ``torch.rand`` in a forward) would be additional noise that belongs to no posterior. Dropout
+layers are recognised by their type, everything else by running the network and comparing the states of the random
+generators before and after.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 
 def check_dropout_layers(network: nn.Module) -> None:
-    """Raise a ValueError for layers that drop units: in training mode, at a rate above 0."""
+    """Raise a ValueError for dropout layers, and layers with built-in dropout, in training mode at a rate above 0."""
     active = {name: module for name, module in network.named_modules() if module.training}
     own = [
         name for name, module in active.items() if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
@@ -39,7 +40,7 @@ def check_noiseless(network: nn.Module, call: Callable[[], Tensor]) -> None:
     """Raise a ValueError, naming the innermost module, if a call draws random numbers or two calls differ.
 
     Args:
-        network: whose modules to name.
+        network: the module whose submodules are named in the message.
         call: runs the network once, always on the same input and weights.
     """
     watch = _Watch(network)
@@ -54,13 +55,13 @@ def check_noiseless(network: nn.Module, call: Callable[[], Tensor]) -> None:
     second = call()
     if not torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True):
         raise ValueError(
-            f"{_DETERMINISTIC} a network that gives other outputs when it is called a second time with the same input: by "
-            f"up to {float((first - second).abs().max()):.2g}"
+            f"{_DETERMINISTIC} a network whose outputs change by up to {float((first - second).abs().max()):.2g} when it is "
+            "called again with the same input"
         )
 
 
 class _Watch:
-    """Hooks that find the innermost module whose call moved a random generator."""
+    """Hooks that find the innermost module whose call advances a random generator."""
 
     def __init__(self, network: nn.Module) -> None:
         self.network = network
@@ -83,7 +84,7 @@ class _Watch:
             self.found.append(f"{name!r} ({type(module).__name__})" if name else type(module).__name__)
 
     def culprit(self) -> str:
-        """The first module to end its call having drawn, which none of its parts ended before."""
+        """The first module that finished a call in which numbers were drawn: submodules finish first, so the innermost."""
         return f", in {self.found[0]}" if self.found else ""
 
 
@@ -96,5 +97,6 @@ def _generators() -> tuple[Any, ...]:
 
 
 _DETERMINISTIC = (
-    "the network of a model is deterministic, its noise is the guide's (guides.BernoulliDropout for dropout); got"
+    "the network of a model must be deterministic, its noise comes from the guide (guides.BernoulliDropout for dropout); "
+    "got"
 )

@@ -1,10 +1,10 @@
-"""Weights that are computed of other parameters: weight norm, spectral norm, pruning and parametrisations of one's own.
+"""Weights that are computed from other parameters: weight norm, spectral norm, pruning and custom parametrisations.
 
     weight_norm      W = g v / |v|        parameters g, v
     spectral_norm    W = v / sigma(v)     parameter v
 
-A prior on v, or on g, is none on W: what is trained and reported would be the posterior of numbers that no layer multiplies
-with, and a dropped input unit of v is not one of W. So such layers are refused until their weight is a parameter again.
+A prior on v or g is not a prior on W: the posterior would be that of numbers that no layer multiplies with, and dropping an
+input unit of v does not drop it in W. Such layers are refused until their weight is a parameter again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 
 def check_parametrised(network: nn.Module) -> None:
-    """Raise a ValueError, which names them, if weights to be trained are computed of other parameters.
+    """Raise a ValueError that names the trained weights that are computed from other parameters.
 
-    Layers whose parameters are all fixed (``requires_grad_(False)``) are accepted: nothing of them is inferred.
+    Layers whose parameters are all fixed (``requires_grad_(False)``) are accepted.
     """
     found = [
         f"{f'{name}.{weight}' if name else weight}: {remedy}"
@@ -31,13 +31,13 @@ def check_parametrised(network: nn.Module) -> None:
     ]
     if found:
         raise ValueError(
-            "a prior is on a layer's weight itself, so weights must be parameters; this network computes weights of other "
-            f"parameters, {'; '.join(found)}"
+            "a prior applies to a layer's weight itself, so weights must be parameters; this network computes these weights "
+            f"from other parameters: {'; '.join(found)}"
         )
 
 
 def _computed(module: nn.Module) -> list[tuple[str, str]]:
-    """Weights of one module that are computed of others, and how to make parameters of them."""
+    """The computed weights of one module, each with the call that turns it into a parameter."""
     if parametrize.is_parametrized(module):
         call = "torch.nn.utils.parametrize.remove_parametrizations"
         names: Any = module.parametrizations
@@ -56,7 +56,7 @@ def _computed(module: nn.Module) -> list[tuple[str, str]]:
 
 
 def _owners(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters that a module's weights are computed of."""
+    """The parameters that a module's weights are computed from."""
     own = list(module.parameters(recurse=False))
     if parametrize.is_parametrized(module):
         parametrised: Any = module.parametrizations

@@ -1,11 +1,10 @@
-"""The parameters of a network by their roles.
+"""The parameters of a network by role.
 
-    weights     two or more dimensions, trained        a prior each, or None: trained as points
-    vectors     one dimension, trained                 likewise (biases, scales)
-    fixed       ``requires_grad`` is False             stay as they are
+    weights     two or more dimensions, trained        a prior, or a point estimate
+    vectors     at most one dimension, trained         a prior, or a point estimate (biases, scales)
+    fixed       ``requires_grad`` is False             constant
 
-A parameter of several modules (tied weights) is one, called by its first name; a call of the network is handed it in all of
-its places.
+A parameter of several modules (tied weights) is one parameter under its first name; a call sets it under all of its names.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ class Parameters:
     """A network's parameters, by canonical name in the order of the network.
 
     Attributes:
-        trained: those that require a gradient.
-        fixed: names of those that do not.
-        names: of every parameter one name for each place that it has, the canonical one first.
+        trained: the parameters that require a gradient.
+        fixed: names of the parameters that do not require a gradient.
+        names: all names of every parameter, the canonical one first.
     """
 
     trained: dict[str, Tensor]
@@ -33,12 +32,12 @@ class Parameters:
 
     @property
     def weights(self) -> list[str]:
-        """Trained parameters of two or more dimensions."""
+        """Names of the trained parameters with two or more dimensions."""
         return [name for name, value in self.trained.items() if value.dim() > 1]
 
     @property
     def vectors(self) -> list[str]:
-        """The other trained parameters."""
+        """Names of the other trained parameters."""
         return [name for name, value in self.trained.items() if value.dim() <= 1]
 
 
@@ -46,15 +45,15 @@ def parameters_of(network: nn.Module) -> Parameters:
     """Read the parameters of a network.
 
     Raises:
-        TypeError: no module, or one that was compiled or scripted or is spread over devices, whose parameters cannot be
+        TypeError: not a module, or one that is compiled, scripted or distributed over devices, whose parameters cannot be
             replaced.
-        ValueError: a parameter that has no shape yet (``nn.LazyLinear`` and its kin), or of complex or 16-bit numbers.
+        ValueError: a parameter is uninitialised (``nn.LazyLinear``), complex, or of a 16-bit dtype.
     """
     _check_kind(network)
     canonical: dict[int, str] = {}
     values: dict[str, nn.Parameter] = {}
     names: dict[str, tuple[str, ...]] = {}
-    for prefix, module in network.named_modules():  # a module that has several names is one place, replaced once
+    for prefix, module in network.named_modules():  # a module with several names appears once
         for own, value in module._parameters.items():
             if value is not None:
                 name = f"{prefix}.{own}" if prefix else own
@@ -64,17 +63,17 @@ def parameters_of(network: nn.Module) -> Parameters:
     shapeless = [name for name, value in values.items() if isinstance(value, UninitializedParameter)]
     if shapeless:
         raise ValueError(
-            f"a network's parameters need shapes before it becomes a model; {', '.join(shapeless)} have none yet: call the "
-            "network once on a batch, network(x[:2])"
+            f"the network has uninitialised parameters: {', '.join(shapeless)}. Call it once on a batch, network(x[:2]), to "
+            "give them their shapes"
         )
     complex_ = [name for name, value in values.items() if value.is_complex()]
     if complex_:
-        raise ValueError(f"priors and posteriors are of real weights; {', '.join(complex_)} are of complex numbers")
+        raise ValueError(f"weights must be real; {', '.join(complex_)} are complex")
     short = [name for name, value in values.items() if value.dtype in (torch.float16, torch.bfloat16)]
     if short:
         raise ValueError(
-            "weights of 16 bits are too short for KL divergences and their sums; train in float32, network.float(), with "
-            f"precision='bfloat16' for short matrix products; got {values[short[0]].dtype} for {', '.join(short)}"
+            "weights must be float32 or float64, as 16 bits are not precise enough for KL divergences; use network.float(), "
+            f"and precision='bfloat16' for 16-bit matrix products; got {values[short[0]].dtype} for {', '.join(short)}"
         )
     return Parameters(
         trained={name: value for name, value in values.items() if value.requires_grad},
@@ -86,22 +85,23 @@ def parameters_of(network: nn.Module) -> Parameters:
 def _check_kind(network: nn.Module) -> None:
     given: object = network
     if not isinstance(given, nn.Module):
-        raise TypeError(f"the network of a model is a torch.nn.Module; got {type(given).__name__}")
+        raise TypeError(f"the network of a model must be a torch.nn.Module; got {type(given).__name__}")
     for module in network.modules():
         name = type(module).__name__
         if isinstance(module, torch.jit.ScriptModule):
             raise TypeError(
-                f"a scripted or traced module computes with its own parameters; got {name}: give what it was made of"
+                "the parameters of a scripted or traced module cannot be replaced; pass the module that it was made from; "
+                f"got {name}"
             )
         if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel) or hasattr(module, "_orig_mod"):
             raise TypeError(
-                f"the network of a model is the plain module, compiled and moved here; got {name}: give what it "
-                "wraps (its `module`, or `_orig_mod` after torch.compile)"
+                "the network of a model must be the plain module, pyrodrop compiles and moves it itself; pass the wrapped "
+                f"module (`module`, or `_orig_mod` after torch.compile); got {name}"
             )
 
 
 def freeze(network: nn.Module) -> None:
-    """Turn every parameter into a buffer, one for all of its names: a call gets their values from outside."""
+    """Turn every parameter into a buffer, tied ones into one, so that a call can set their values."""
     made: dict[int, Tensor] = {}
     for module in network.modules():
         for name, parameter in list(module._parameters.items()):

@@ -1,4 +1,4 @@
-"""New initial values of a network, by its modules' own initialisation."""
+"""New initial values of a network, from its modules' own initialisation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 
 def new_values(network: nn.Module, names: dict[str, tuple[str, ...]]) -> dict[str, Tensor]:
-    """Fresh values of the parameters, drawn by ``reset_parameters()`` of the modules that own them, from torch's generator.
+    """New values of the parameters from ``reset_parameters()`` of the modules that own them, with torch's generator.
 
     Args:
-        network: whose parameters are buffers (`sites.freeze`). It stays as it is.
-        names: of every parameter that is to be drawn anew, the names of its places.
+        network: a module whose parameters are buffers (`sites.freeze`); it is not changed.
+        names: all names of every parameter to draw, by its canonical name.
 
     Raises:
         ValueError: a module that owns one of them has no ``reset_parameters`` method.
@@ -35,17 +35,17 @@ def new_values(network: nn.Module, names: dict[str, tuple[str, ...]]) -> dict[st
     )
     if silent:
         raise ValueError(
-            "a new start draws every parameter by its module's own reset_parameters(), which these do not have: "
-            f"{', '.join(silent)}. Give them one, or build each model anew and pass lists of models and guides"
+            "new initial values come from each module's reset_parameters(), which these modules do not have: "
+            f"{', '.join(silent)}. Add the method, or build each model yourself and pass lists of models and guides"
         )
     with torch.no_grad():
         for module in owners.values():
             getattr(module, _reset(module))()
-    return {first: made[first].detach() for first in names}  # a tied parameter starts as its first owner has it
+    return {first: made[first].detach() for first in names}  # a tied parameter takes its first owner's value
 
 
 def _reset(module: nn.Module) -> str:
-    """The name of a module's method of initialisation; empty if it has none."""
+    """The name of a module's initialisation method; empty if it has none."""
     return next(
         (name for name in ("reset_parameters", "_reset_parameters") if callable(getattr(module, name, None))), ""
     )

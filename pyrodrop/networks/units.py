@@ -1,10 +1,10 @@
-"""Where the input units of a network's weights are, by the modules that own them.
+"""Which axis of each weight indexes input units, by the type of its module.
 
 nn.Linear, nn.RNN, nn.LSTM, nn.GRU and their cells, nn.MultiheadAttention    axis 1
 nn.Conv*d                                                                    axis 1, in groups
 nn.ConvTranspose*d                                                           axis 0, in groups
-nn.Embedding, nn.EmbeddingBag                                                axis 0, a unit is a word
-everything else: vectors, norms, class tokens, parameters of one's own       none
+nn.Embedding, nn.EmbeddingBag                                                axis 0, one unit per word
+everything else: vectors, norms, class tokens, parameters of custom modules  none
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 
 def input_units(network: nn.Module) -> dict[str, InputUnits]:
-    """Of every parameter of a network, and every buffer that may stand for one: where its input units are."""
+    """The input units of every parameter of a network, and of every buffer that may replace one (`sites.freeze`)."""
     found = {}
     for prefix, module in network.named_modules(remove_duplicate=False):
         for name, value in (*module._parameters.items(), *module._buffers.items()):
@@ -29,7 +29,12 @@ def input_units(network: nn.Module) -> dict[str, InputUnits]:
 
 
 def units_of_parameter(module: nn.Module, name: str) -> InputUnits:
-    """Where the input units of one parameter of a module are: `name` is its name there, as ``weight``."""
+    """The input units of one parameter of a module.
+
+    Args:
+        module: the module that owns the parameter.
+        name: the parameter's name in the module, such as ``weight``.
+    """
     if isinstance(module, _RECURRENT):
         return InputUnits(1) if name.startswith("weight") else _NONE
     if isinstance(module, nn.MultiheadAttention):

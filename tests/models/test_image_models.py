@@ -115,8 +115,8 @@ def test_vgg_keeps_the_size_of_activations() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: models.ConvNet(scale=0.01, **LAWS), r"32 scale maps, at least one.*got scale 0.01"),
-        (lambda: models.VGG((3, 28, 28), **LAWS), r"32 x 32 places or more; got scale 1.0 and shape \(3, 28, 28\)"),
+        (lambda: models.ConvNet(scale=0.01, **LAWS), r"scale of at least 1/32.*got scale 0.01"),
+        (lambda: models.VGG((3, 28, 28), **LAWS), r"at least 32 x 32 pixels; got scale 1.0 and shape \(3, 28, 28\)"),
         (lambda: models.LeNet5(**LAWS)(torch.rand(2, 784)), r"x must have shape \[N, 1, 28, 28\].*got \(2, 784\)"),
         (lambda: models.LeNet300100(**LAWS)(torch.rand(2, 1, 28, 28)), r"x must have shape \[N, 784\]"),
     ],

@@ -128,7 +128,7 @@ class KeepsACopy(nn.Module):
 )
 def test_a_weight_that_has_no_part_is_named_before_training(net: nn.Module, named: str) -> None:
     model = model_of(net.double())
-    with pytest.raises(ValueError, match=rf"this network computes without {named}\. A layer that is not called"):
+    with pytest.raises(ValueError, match=rf"do not affect the output: {named}\. Remove a layer that is never called"):
         pyrodrop.fit(model, guides.MeanField(model).double(), (X, Y), steps=1)
 
 

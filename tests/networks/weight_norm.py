@@ -11,5 +11,5 @@ from pyrodrop.analysis.networks import Case, Refused
 CASE = Case(
     network=lambda: nn.Sequential(weight_norm(nn.Linear(3, 5)), nn.Tanh(), nn.Linear(5, 2)),
     x=lambda: torch.randn(6, 3),
-    refused=(Refused("a prior is on a layer's weight itself"),),
+    refused=(Refused("a prior applies to a layer's weight itself"),),
 )
