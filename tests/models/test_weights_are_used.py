@@ -147,7 +147,7 @@ def test_a_recurrent_layer_that_does_not_see_drawn_weights_is_named(monkeypatch:
     monkeypatch.setattr(nn.RNNBase, "__setattr__", nn.Module.__setattr__)
     monkeypatch.setattr(nn.RNNBase, "_update_flat_weights", lambda self: None, raising=False)
     model = model_of(Recurrent(nn.LSTM))
-    message = r"without layer.weight_ih_l0, layer.weight_hh_l0.*in place of nn.LSTM call nn.LSTMCell step by step"
+    message = r"output: layer.weight_ih_l0, layer.weight_hh_l0.*instead of nn.LSTM, call nn.LSTMCell for every step"
     with pytest.raises(ValueError, match=message):
         pyrodrop.fit(model, guides.MeanField(model).double(), (X, Y), steps=1)
 
