@@ -1,1 +1,1 @@
-"""Prediction: draws of functions, their mixture, its moments, and closed forms."""
+"""Prediction: sampled functions, the predictive mixture, its moments, and closed forms."""

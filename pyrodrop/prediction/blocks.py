@@ -1,10 +1,10 @@
-"""Draws of functions, in blocks of draws and tiles of draws and points.
+"""Samples of functions, in blocks of samples and tiles of samples and points.
 
     f_t(x_n) = network(x_n; W_t),   W_t ~ q        [T, N, ...]
 
-A block of W_t is drawn at a time, its size set by the weights alone, so that a seed means the same functions whatever x
-they are evaluated at. A block runs over x in tiles, its size set by what a tile's activations take. What does not depend
-on the draw, the layers before the first noise, is computed once a tile for all of its draws.
+W_t are sampled in blocks whose size depends on the weights alone, so that a seed gives the same functions at any x. A block
+is evaluated on x in tiles whose size depends on the memory of the activations. Layers before the first noise do not depend
+on the sample and are computed once per tile.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ Outputs = Callable[[Mapping[str, Tensor], Any], Tensor]
 
 @dataclass(frozen=True)
 class Block:
-    """Some draws of every weight, each in the form that costs least.
+    """T samples of every weight, each stored in the form that needs the least memory.
 
     Attributes:
         num_draws: T.
-        noise: what differs between draws, first axis T: whole weights, or unit noise of the sites in `laws`.
-        laws: laws of the weights that are given by their unit noise.
-        fixed: weights that are the same in every draw.
-        local: whether the noise of `laws` is drawn by example, on the spot.
-        mapped: whether the network can be mapped over draws; one with recurrent layers runs draw by draw.
+        noise: the tensors that differ between samples, ``[T, ...]`` by site: the weight itself, or unit noise for the
+            sites in `laws`.
+        laws: posterior distributions of the weights that are represented by unit noise.
+        fixed: weights that are the same in every sample.
+        local: whether noise is sampled independently per example when the network runs; `noise` is then a placeholder.
+        mapped: whether `torch.vmap` can run the network over samples; networks with recurrent layers run in a loop.
     """
 
     num_draws: int
@@ -50,7 +51,7 @@ class Block:
     mapped: bool = True
 
     def __call__(self, outputs: Outputs, x: Inputs, part: slice = slice(None)) -> Tensor:
-        """The outputs at x of some of the draws, ``[draws, N, ...]``."""
+        """The outputs at x for the samples in `part`, ``[samples, N, ...]``."""
         noise = {name: value[part] for name, value in self.noise.items()}
         if not noise:
             y = outputs(self.fixed, x)
@@ -59,7 +60,7 @@ class Block:
         return for_each(lambda one: outputs(self.weights(one), x), noise, mapped=self.mapped, randomness=randomness)
 
     def weights(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights of one draw, drawn or lazy."""
+        """The weights of one sample, as tensors or lazy weights."""
         found = dict(self.fixed)
         for name, value in noise.items():
             if name in self.laws:
@@ -73,7 +74,18 @@ class Block:
 def blocks(
     guide: Callable[..., Any], sites: Mapping[str, Tensor], x: Inputs, num_draws: int, max_bytes: int
 ) -> Iterator[Block]:
-    """Draws of functions of any guide; x is what a guide that is no `pyrodrop.guides.Guide` is called with."""
+    """Sample functions from any guide, in blocks of at most `max_bytes`.
+
+    Args:
+        guide: a guide of `pyrodrop.guides`, or any Pyro guide that has the model's sites.
+        sites: a value of every weight, by name.
+        x: the inputs that a guide without a method ``posterior`` is called with.
+        num_draws: number of samples over all blocks.
+        max_bytes: size of a block's sampled tensors; a block has at least one sample.
+
+    Raises:
+        ValueError: the guide does not sample every weight.
+    """
     if not hasattr(guide, "posterior"):
         per_draw = sum(w.numel() * w.element_size() for w in sites.values())
         for size in _sizes(num_draws, max_bytes // per_draw):
@@ -95,17 +107,17 @@ def blocks(
 
 
 def local_blocks(guide: Callable[..., Any], sites: Mapping[str, Tensor], num_draws: int) -> Iterator[Block]:
-    """Draws with a noise of their own for every point: right for each point alone, not for several together.
+    """One block with independent noise per point, correct for the marginal distribution of each point only.
 
     Raises:
-        TypeError: the guide does not know the posterior of a weight.
-        ValueError: a posterior has no noise by example.
+        TypeError: the guide has no method ``posterior``.
+        ValueError: a posterior has no form with independent noise per example.
     """
     if not hasattr(guide, "posterior"):
         name = getattr(guide, "__name__", type(guide).__name__)
         raise TypeError(
-            "joint=False needs a guide that knows the posterior of every weight (posterior(name)), as those of "
-            f"pyrodrop.guides but Ensemble do; got {name}: leave joint at True"
+            "joint=False needs a guide with a method posterior(name), as all of pyrodrop.guides but Ensemble have; got "
+            f"{name}: use joint=True"
         )
     laws = {name: guide.posterior(name) for name in sites}
     for name, q in laws.items():
@@ -125,13 +137,13 @@ def _sizes(total: int, most: int) -> Iterator[int]:
 def _draw_weights(
     guide: Callable[..., Any], sites: Mapping[str, Tensor], x: Inputs, num_samples: int
 ) -> dict[str, Tensor]:
-    """Weights ``[num_samples, ...]`` of any guide.
+    """Sample weights ``[num_samples, ...]`` from any guide.
 
-    One of `pyrodrop.guides` knows how, and Pyro's automatic guides run in a plate. Another runs draw by draw: a plate would
-    give every statement of it an axis more, which it need not be written for.
+    Guides of `pyrodrop.guides` have a method ``draw``, and Pyro's automatic guides run in a plate. Other guides run once per
+    sample, as they may not support the additional dimension of a plate.
 
     Raises:
-        ValueError: the guide does not draw every weight.
+        ValueError: the guide does not sample every weight.
     """
     if hasattr(guide, "draw"):
         drawn: Mapping[str, Tensor] = guide.draw(num_samples)
@@ -151,6 +163,6 @@ def _sites_of(guide: Callable[..., Any], sites: Mapping[str, Tensor], x: Inputs)
     missing = [name for name in sites if name not in nodes]
     if missing:
         raise ValueError(
-            f"the guide has no site {', '.join(missing)}, which the model draws; it has {', '.join(nodes)}"
+            f"the guide must sample every weight of the model; it has no site {', '.join(missing)}, only {', '.join(nodes)}"
         )
     return {name: nodes[name]["value"] for name in sites}

@@ -1,4 +1,4 @@
-"""Mean and variance of a dropout network of one hidden layer, without draws.
+"""Mean and variance of a dropout network with one hidden layer, without sampling.
 
     f_d = b_d + sum_k z_k h_k(x) m_dk        z_k ~ Bernoulli(1 - r_k) independent, h_k(x) the hidden units
 
@@ -7,10 +7,10 @@
 
     E[y] = E[f],   Var[y] = 1 / tau + Var[f]        for a Gaussian likelihood
 
-The z_k are independent and enter linearly, so the variances of the terms add up. It holds at theta = 0 for any network
-whose only noise is in its last map, however deep; noise in an earlier layer goes through an activation and has no such form.
-What the network returns must be what that map gave, untouched: nothing else may be done to it, in place or not. Of outputs
-``[N, T, D]`` the moments are those of each number alone.
+The z_k are independent and enter linearly, so the variances of the terms add up. The formulas hold at theta = 0 for networks
+of any depth whose only noise is in the last linear map; noise in an earlier layer passes through an activation and has no
+such form. The network must return the output of that map unchanged. For outputs ``[N, T, D]`` the moments are those of each
+element separately.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from pyrodrop.prediction.moments import Moments
 from pyrodrop.reparam.lazy import LazyLaw, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
 
-_POINTS = 2**22  # numbers of the widest layer at a time
+_POINTS = 2**22  # elements of the widest layer's activations at a time
 
 
 def dropout_moments(model: Any, guide: Callable[..., Any], x: Inputs, device: torch.device) -> Moments:
-    """The moments above at x, on its device.
+    """The moments above at x, on the device of x.
 
     Raises:
-        ValueError: the posterior's noise is elsewhere than at the input of the last layer, or of another law, or the
-            likelihood is not `likelihoods.Gaussian`.
-        TypeError: the guide does not know the posterior of a weight.
+        ValueError: the posterior is not dropout at theta = 0 on the input of the last layer only, or the likelihood is not
+            `likelihoods.Gaussian`.
+        TypeError: the guide has no method ``posterior``.
     """
     if type(model.likelihood) is not Gaussian:
         raise ValueError(f"{_NEEDS}a Gaussian likelihood; got {model.likelihood.describe()}")
@@ -54,19 +54,19 @@ def dropout_moments(model: Any, guide: Callable[..., Any], x: Inputs, device: to
 
 
 def _some_rows(model: Any, x: Inputs, widest: int) -> Iterator[Any]:
-    """x a few rows at a time, or at once where the network takes all of them together."""
+    """x in parts of some rows, or in one part if the network needs all rows at once."""
     together = getattr(model, "mixes_examples", None)
     size = num_rows(x) if together is not None and together(x) else max(1, _POINTS // widest)
     for first in range(0, num_rows(x), size):
         some = slice(first, first + size)
-        yield mapped(lambda part: part[some], x)  # noqa: B023  # it is called at once
+        yield mapped(lambda part: part[some], x)  # noqa: B023  # called immediately
 
 
 def _one_noisy_weight(model: Any, guide: Callable[..., Any]) -> tuple[dict[str, Tensor], str, BernoulliMixture]:
-    """The weights that are constant, and name and law of the one that is not."""
+    """The constant weights, and the name and posterior distribution of the one weight with noise."""
     if not hasattr(guide, "posterior"):
         raise TypeError(
-            f"{_NEEDS}a guide that knows its posteriors; got {getattr(guide, '__name__', type(guide).__name__)}"
+            f"{_NEEDS}a guide with a method posterior(name); got {getattr(guide, '__name__', type(guide).__name__)}"
         )
     laws = {name: guide.posterior(name) for name in model.weight_sites()}
     noisy = {name: q for name, q in laws.items() if not is_constant(q)}
@@ -78,7 +78,7 @@ def _one_noisy_weight(model: Any, guide: Callable[..., Any]) -> tuple[dict[str, 
     if wrong:
         raise ValueError(f"{_NEEDS}dropout at theta = 0; got {wrong}")
     if len(noisy) != 1:
-        raise ValueError(f"{_NEEDS}dropout at the input of the last layer alone; got it at {list(noisy) or 'none'}")
+        raise ValueError(f"{_NEEDS}dropout at the input of the last layer only; got dropout at {list(noisy) or 'none'}")
     ((name, q),) = noisy.items()
     return {n: law.loc for n, law in laws.items() if n != name}, name, q
 
@@ -92,12 +92,13 @@ def _at(
         mean = model.outputs({**fixed, name: LazyWeight(LazyLaw(q, strategy, name))}, x)
     if strategy.variance is None or mean is not last.result:
         raise ValueError(
-            f"{_NEEDS}dropout at the input of the network's last layer, whose output is the network's; got it at {name!r}, "
-            "which is not that"
+            f"{_NEEDS}dropout at the input of the last layer, whose output the network returns; got dropout at {name!r}, "
+            "which is not this layer"
         )
     if last.touched or mean._version != last.version:
         raise ValueError(
-            f"{_NEEDS}the output of its last layer as the network's; this network changes in place what {name!r} gave"
+            f"{_NEEDS}a network that returns the output of its last layer unchanged; this network changes in place the "
+            f"output of {name!r}"
         )
     law = model.likelihood(mean, model.targets)
     spread = strategy.variance.sqrt() * model.targets.scale
@@ -105,9 +106,9 @@ def _at(
 
 
 class _MeanAndVariance(LazyReparam):
-    """Push the mean of a weight through its map and keep the variance of what comes out."""
+    """Propagate the mean of a weight through its linear map and store the variance of the output."""
 
-    one_weight = True  # so that a second use comes here
+    one_weight = True  # so that a second use calls push again
     variance: Tensor | None = None
 
     def pushes(self, q: Any, at: LinearMap) -> bool:
@@ -115,8 +116,8 @@ class _MeanAndVariance(LazyReparam):
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
         if self.variance is not None:
-            raise ValueError(f"{_NEEDS}a last layer whose weight is used once; this network uses it again")
-        if at.units != -1:  # a convolution's masked channel enters an output at several places at once
+            raise ValueError(f"{_NEEDS}a last layer whose weight is used once; this network uses it several times")
+        if at.units != -1:  # a masked channel of a convolution enters an output at several positions
             raise ValueError(f"{_NEEDS}a fully connected last layer; got dropout at the input of a convolution")
         variance = at.f(at.x**2, q.variance)
         self.variance = (at.finish(variance) - at.finish(torch.zeros_like(variance))).clamp_min(0)
@@ -124,12 +125,12 @@ class _MeanAndVariance(LazyReparam):
 
     def whole(self, q: Any) -> Tensor:
         raise ValueError(
-            f"{_NEEDS}a last layer that is a linear map of its weight; got {type(q).__name__} used otherwise"
+            f"{_NEEDS}a last layer that is a linear map of its weight; this network uses the weight in another operation"
         )
 
 
 class _LastMap(TorchFunctionMode):
-    """Remembers what the last use of a lazy weight gave, and whether its memory was reached for afterwards."""
+    """Records the output of the last use of a lazy weight, and whether its memory was accessed directly afterwards."""
 
     result: Any = None
     version = 0
@@ -148,4 +149,4 @@ class _LastMap(TorchFunctionMode):
 
 _TENSOR: Any = Tensor
 _UNVERSIONED = {_TENSOR.data.__get__, _TENSOR.numpy, _TENSOR.data_ptr, _TENSOR.untyped_storage, _TENSOR.__array__}
-_NEEDS = "method='analytic' has a closed form for one hidden layer whose units are dropped, and needs "
+_NEEDS = "method='analytic' is the closed form for dropout on the units of one hidden layer and needs "

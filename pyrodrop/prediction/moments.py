@@ -1,14 +1,15 @@
-"""The first two moments of a prediction, kept running.
+"""The first two moments of a prediction, computed in one pass.
 
     E[y]   = mean_t E[y | f_t]
     Var[y] = mean_t Var[y | f_t] + var_t E[y | f_t]
 
-Draws come in chunks, and two chunks' means and sums of squared deviations are merged without a raw sum of squares:
+Samples arrive in chunks; the means m and sums of squared deviations S of two chunks are merged without a raw sum of squares:
 
     d = m_b - m_a      m = m_a + d n_b / n      S = S_a + S_b + d^2 n_a n_b / n      n = n_a + n_b
 
-Chan, Golub & LeVeque (1983), Algorithms for Computing the Sample Variance, eq. 2.1. For class labels y is the indicator of
-each class, so that E[y] are the mean probabilities and Var[y] = E[y] (1 - E[y]).
+Chan, Golub & LeVeque (1983), Algorithms for Computing the Sample Variance, eq. 2.1,
+https://doi.org/10.1080/00031305.1983.10483115. For class labels y is the vector of class indicators, so that E[y] is the
+mean probability of each class and Var[y] = E[y] (1 - E[y]).
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ class Moments:
     Attributes:
         mean: E[y], of the shape of y, ``[N, ...]``; class probabilities ``[N, ..., classes]`` for a classifier.
         variance: Var[y], observation noise included, of the shape of the mean.
-        spread: standard deviation of the function f alone (of the logits for a classifier), ``[N, ...]``.
-        num_samples: S, number of draws of functions; None for a closed form.
-        joint: whether the draws were functions, the same at all points. False: every point had draws of its own. The
-            distribution of a point alone is the same either way, as far as `Prediction.joint` says; False makes the errors
-            of two points' moments independent.
+        spread: standard deviation of the function f without observation noise (of the logits for a classifier),
+            ``[N, ...]``.
+        num_samples: S, number of sampled functions; None for a closed form.
+        joint: True if all points share the same sampled functions, False if every point has independent samples. The
+            marginal distribution of a point is the same, with the exceptions listed in `Prediction`; with False the Monte
+            Carlo errors of two points are independent.
     """
 
     mean: Tensor
@@ -49,7 +51,7 @@ class Moments:
 
 
 class RunningMoments:
-    """Moments of N points from tiles of draws and points, in double precision between tiles.
+    """Moments of N points from tiles of samples and points, accumulated in double precision.
 
     Args:
         num_points: N.
@@ -62,7 +64,13 @@ class RunningMoments:
         self._functions: Running | None = None
 
     def add(self, first: int, law: Distribution, f: Tensor) -> None:
-        """Take in some draws at the points from `first` on: the law of y ``[t, n]`` and the function ``[t, n, ...]``."""
+        """Add t samples at n points.
+
+        Args:
+            first: index of the first of the points.
+            law: distribution of y given each sample, batch shape ``[t, n]``.
+            f: the function, ``[t, n, ...]``.
+        """
         mean, variance = component_moments(law)
         if self._means is None or self._variances is None or self._functions is None:
             self._means, self._variances, self._functions = (
@@ -74,7 +82,7 @@ class RunningMoments:
         self._functions.add(first, len(mean), *(of_mean if torch.equal(f, mean) else centred(f)))
 
     def result(self, like: Tensor, *, joint: bool) -> Moments:
-        """The moments, of the dtype and device of `like`."""
+        """The moments, with the dtype and device of `like`."""
         assert self._means is not None
         assert self._variances is not None
         assert self._functions is not None
@@ -88,11 +96,11 @@ class RunningMoments:
 
 
 class Running:
-    """Mean m and sum of squared deviations S over draws, for N points.
+    """Mean m and sum of squared deviations S over samples, for N points.
 
     Args:
         num_points: N.
-        like: a tensor ``[draws, points, ...]`` of the kind to come.
+        like: a tensor ``[t, n, ...]`` with the trailing shape and device of the samples.
     """
 
     def __init__(self, num_points: int, like: Tensor) -> None:
@@ -101,7 +109,7 @@ class Running:
         self.count = torch.zeros((num_points, *(1,) * (like.dim() - 2)), dtype=torch.float64, device=like.device)
 
     def add(self, first: int, count: int, mean: Tensor, squares: Tensor | float = 0.0) -> None:
-        """Merge in m and S of `count` draws at the points from `first` on."""
+        """Merge the m and S of `count` samples at the points from index `first` on."""
         points = slice(first, first + len(mean))
         before, total = self.count[points], self.count[points] + count
         shift = mean - self.mean[points]
@@ -111,21 +119,21 @@ class Running:
 
     @property
     def variance(self) -> Tensor:
-        """S over the number of draws."""
+        """S divided by the number of samples."""
         return self.squares / self.count
 
 
 def centred(draws: Tensor) -> tuple[Tensor, Tensor]:
-    """m and S of ``[t, n, ...]``, over its first axis."""
+    """m and S of samples ``[t, n, ...]`` over the first axis, each ``[n, ...]``."""
     mean = draws.mean(0)
     return mean.double(), torch.linalg.vector_norm(draws - mean, dim=0).double() ** 2
 
 
 def component_moments(law: Distribution) -> tuple[Tensor, Tensor]:
-    """E[y | f] and Var[y | f] per draw and point; of the classes' indicators for class labels.
+    """E[y | f] and Var[y | f] per sample and point; for class labels, those of the class indicators.
 
     Raises:
-        TypeError: a distribution that has no mean or variance in closed form.
+        TypeError: the distribution has no closed-form mean or variance.
     """
     one = elements(law)
     if isinstance(one, Categorical):
@@ -135,6 +143,6 @@ def component_moments(law: Distribution) -> tuple[Tensor, Tensor]:
         return law.mean, law.variance
     except NotImplementedError:
         raise TypeError(
-            f"mean and variance of a prediction are those of its likelihood's distribution; {type(one).__name__} has none "
-            "in closed form: average draws of Prediction.sample_y instead"
+            "mean and variance of a prediction need a likelihood with closed-form moments; "
+            f"{type(one).__name__} has none: average samples of Prediction.sample_y instead"
         ) from None

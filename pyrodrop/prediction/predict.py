@@ -1,4 +1,4 @@
-"""Predict by draws of functions, in blocks of draws and tiles of points, or in closed form."""
+"""Predict with sampled functions, in blocks of samples and tiles of points, or in closed form."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from pyrodrop.prediction.tiles import cost
 Keep = Literal["draws", "moments"]
 Method = Literal["draws", "analytic"]
 
-_BYTES = 256 * 2**20  # of drawn weights held at a time
+_BYTES = 256 * 2**20  # of sampled weights at a time
 _TILE_BYTES = {
     "cpu": 16 * 2**20,
     "cuda": 512 * 2**20,
-}  # of activations held at a time: what fits a cache, or fills a GPU
+}  # of activations at a time: fits the CPU's cache, or occupies a GPU
 
 
 @overload
@@ -59,25 +59,44 @@ def predict(
     keep: Keep = "draws",
     method: Method = "draws",
 ) -> Prediction | Moments:
-    """Predict at x from `num_samples` draws of functions. The network is in evaluation mode, and nothing of it changes.
+    """Predict at x with `num_samples` functions sampled from the posterior, with the network in evaluation mode.
 
     Args:
-        run: a `Fit`, or anything with its `predict`; `joint`, `keep` and `method` are a `Fit`'s alone.
-        x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. A network
-            whose examples see each other gets all of them at once.
-        num_samples: S, number of functions drawn; ``method="analytic"`` draws none.
-        seed: of the draws; the caller's random state is left alone. One seed means the same functions at any x.
-        joint: draw functions, one weight for all points. False draws a noise for every point, and the result says so:
-            only the marginal distribution of each point is right (`Prediction.joint` says what holds for several rows of one
-            point, `reparam.LocalReparam` for convolutions); what two points have in common is not.
-        keep: ``"draws"`` for a `Prediction`, ``"moments"`` for `Moments`, which hold no draws and take memory of N alone.
-        method: ``"analytic"`` for `Moments` in closed form, without draws, where dropout at theta = 0 is all of the
-            posterior's noise and meets the last layer only: one hidden layer whose units are dropped.
+        run: a `Fit`, or an object with a method ``predict``, such as a Gaussian process of `pyrodrop.analysis`. Only a `Fit`
+            supports `joint`, `keep` and `method`.
+        x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. If the
+            network's examples depend on each other, it is called on all points at once.
+        num_samples: S, number of sampled functions; ignored by ``method="analytic"``.
+        seed: seed of the samples; the caller's random state is unchanged. The same seed gives the same functions at any x.
+        joint: sample functions, with one set of weights for all points. With False, noise is sampled independently per
+            point; then only the marginal distribution of each point is correct, not the dependence between points (see
+            `Prediction`, and `reparam.LocalReparam` for convolutions).
+        keep: ``"draws"`` returns a `Prediction` with all samples; ``"moments"`` returns `Moments`, whose memory does not
+            depend on S.
+        method: ``"analytic"`` returns `Moments` in closed form, without sampling. It requires dropout at theta = 0 on the
+            input of the last layer as the only noise, as in a network with one hidden layer whose units are dropped.
+
+    Returns:
+        A `Prediction` with f ``[S, N, ...]``, or `Moments` with mean and variance ``[N, ...]``, in the units of y.
 
     Raises:
-        ValueError: x with NaN or infinite values, of another width than the model's, or empty; no closed form; joint=False
-            for a network whose examples see each other.
-        TypeError: joint=False for a guide that does not know its posteriors.
+        ValueError: x is empty, has NaN or infinite values, or a width that is not the model's; there is no closed form;
+            ``joint=False`` for a network whose examples depend on each other.
+        TypeError: ``joint=False`` or ``method="analytic"`` for a guide without a method ``posterior``.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> model = pyrodrop.models.MLP(
+        ...     [1, 8, 1], prior=pyrodrop.priors.Gaussian(), likelihood=pyrodrop.likelihoods.Gaussian(precision=10.0)
+        ... )
+        >>> guide = pyrodrop.guides.BernoulliDropout(model, drop_rate=0.1, mask_input=False)
+        >>> fit = pyrodrop.fit(model, guide, (x, x**2), steps=5)
+        >>> pyrodrop.predict(fit, x, num_samples=50).f.shape
+        torch.Size([50, 20, 1])
+        >>> pyrodrop.predict(fit, x, method="analytic").mean.shape
+        torch.Size([20, 1])
     """
     usual = {"joint": True, "keep": "draws", "method": "draws"}
     asked = {"joint": joint, "keep": keep, "method": method}
@@ -97,21 +116,29 @@ def draw_functions(
     keep: Keep = "draws",
     method: Method = "draws",
 ) -> Prediction | Moments:
-    """`predict` for a model of `pyrodrop.models` and any guide that draws its weights, in blocks and tiles."""
+    """`predict` for a model of `pyrodrop.models` and any guide that samples its weights; arguments as there.
+
+    Args:
+        device: the device that the model is on; the result is on the device of x.
+
+    Raises:
+        TypeError: the model is not one of `pyrodrop.models`.
+        ValueError, TypeError: as `predict`.
+    """
     one_of(keep, Keep, "keep")
     one_of(method, Method, "method")
     if num_samples < 1:
         raise ValueError(f"num_samples is the number of functions drawn and must be at least 1; got {num_samples}")
     if not hasattr(model, "outputs"):
         raise TypeError(
-            f"predict draws functions from models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"
+            f"predict supports models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"
         )
     x = check_inputs(x)
     where = parts(x)[0].device
     with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
         if method == "analytic":
             if not joint:
-                raise ValueError("method='analytic' draws nothing, jointly or by point; got joint=False")
+                raise ValueError("method='analytic' does not sample, so joint must be True; got joint=False")
             return dropout_moments(model, guide, x, device)
         tiles = _tiles(model, guide, x, num_samples, device, joint)
         if keep == "moments":
@@ -136,13 +163,13 @@ def draw_functions(
 def _tiles(
     model: Any, guide: Callable[..., Any], x: Inputs, num_samples: int, device: torch.device, joint: bool
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """Outputs of all draws at all points, a tile ``[t, n, ...]`` at a time with its first draw and point."""
+    """Outputs of all samples at all points in tiles: index of the first sample and point, and outputs ``[t, n, ...]``."""
     sites = model.weight_sites()
     together = mixes_examples(model, x)
     if together and not joint:
         raise ValueError(
-            "joint=False draws a noise for every point, which is a prediction only where points are computed apart; in "
-            "this network the output of one example depends on others, as in a graph: leave joint at True"
+            "joint=False needs a network that computes every example separately; in this network the output of one example "
+            "depends on others, as in a graph: use joint=True"
         )
     one = _rows(x, slice(None) if together else slice(1), device)
     drawn = 0
@@ -155,19 +182,19 @@ def _tiles(
 def tiles_of(
     model: Any, block: Block, x: Inputs, device: torch.device, together: bool
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """Outputs of a block's draws at all points, a tile ``[t, n, ...]`` at a time with its first draw and point.
+    """Outputs of a block's samples at all points in tiles: index of the first sample and point, and outputs ``[t, n, ...]``.
 
     Args:
-        model: of `pyrodrop.models`.
-        block: some draws.
-        x: the points.
-        device: where the model is.
-        together: whether points cannot be computed apart.
+        model: a model of `pyrodrop.models`.
+        block: samples of the weights.
+        x: the points, ``[N, ...]``.
+        device: the device of the model.
+        together: whether the network needs all points at once.
 
     Raises:
-        ValueError: the network cannot be called on x, or does not return a row per point.
+        ValueError: the network cannot be called on x, or does not return one row per point.
     """
-    size = 1 if together else num_rows(x)  # things that can be computed apart
+    size = 1 if together else num_rows(x)  # number of parts that can be computed separately
     one = _rows(x, slice(None) if together else slice(1), device)
     block = replace(block, mapped=model.batches_weights)
     most = _TILE_BYTES.get(device.type, _TILE_BYTES["cpu"]) // next(iter(model.weight_sites().values())).element_size()
@@ -185,16 +212,16 @@ def tiles_of(
             if output.dim() < 2 or output.shape[1] != num_rows(some):
                 raise ValueError(
                     f"the network must return one row per example, [{num_rows(some)}, ...] here; got "
-                    f"{list(output.shape[1:])}: does it squeeze the axis of the examples away where there is one?"
+                    f"{list(output.shape[1:])}: does it squeeze the axis of the examples if there is only one example?"
                 )
             yield start, first, output
 
 
 def cannot_run(x: Inputs, together: bool, error: Exception) -> str:
-    """What to say of a network that does not run at x."""
+    """The error message for a network that raises `error` on x."""
     shapes = ", ".join(str(list(part.shape)) for part in parts(x))
     text = (str(error).strip().splitlines() or [""])[0]
-    why = " It takes all of its examples at once: predict at as many as it was trained on." if together else ""
+    why = " It needs all of its examples at once: predict at as many as it was trained on." if together else ""
     return f"the network cannot be called on x of shape {shapes}: {type(error).__name__}: {text}.{why}"
 
 
@@ -203,6 +230,6 @@ def _rows(x: Inputs, rows: slice, device: torch.device) -> Any:
 
 
 def _on(part: Any, device: torch.device) -> Any:
-    """A module, or where its tensors are elsewhere a copy, on `device`."""
+    """The module if it is on `device`, otherwise a copy of it there."""
     held = [*part.parameters(), *part.buffers()]
     return part if all(value.device == device for value in held) else copy.deepcopy(part).to(device)

@@ -1,11 +1,13 @@
-"""How many draws and points to evaluate at a time.
+"""How many samples and points to evaluate at a time.
 
-One point is sent through the network and every tensor is looked at: behind the first noise it exists once a draw and
-point, before it once a point. Noise on a weight takes the weight's size once a draw. A tile of t draws and n points takes
+The network runs once on one point, and the size of every tensor is recorded. A tensor after the first noise exists once per
+sample and point, a tensor before it once per point, and noise on a weight once per sample. A tile of t samples and n points
+needs
 
-    t (2 n a + max_i min(n x_i, w_i)) + 2 n b        numbers
+    t (2 n a + max_i min(n x_i, w_i)) + 2 n b        elements
 
-a the largest tensor of a point behind the first noise, b before it, x_i and w_i the input and size of noisy weight i.
+where a is the size of a point's largest tensor after the first noise, b of its largest before, and x_i and w_i are the sizes
+of the input and the weight of noisy weight i.
 """
 
 from __future__ import annotations
@@ -25,12 +27,13 @@ from pyrodrop.reparam.lazy import LazyWeight
 
 @dataclass
 class Cost:
-    """Numbers that one point holds at a time.
+    """Memory that one point needs, in elements.
 
     Attributes:
-        before, behind: size of the largest tensor before and behind the first noise.
-        noisy: for every weight with unit noise the sizes of its input and of the weight; the weight's is None where the
-            noise can only be put on the input.
+        before: size of the largest tensor before the first noise.
+        behind: size of the largest tensor after the first noise.
+        noisy: for every weight with unit noise the sizes of its input and of the weight; the latter is None if the noise can
+            only be applied to the input.
     """
 
     before: int = 1
@@ -38,12 +41,12 @@ class Cost:
     noisy: list[tuple[int, int | None]] = field(default_factory=list)
 
     def numbers(self, draws: int, points: int) -> int:
-        """What a tile takes."""
+        """Number of elements that a tile needs."""
         noise = max((points * x if w is None else min(points * x, w) for x, w in self.noisy), default=0)
         return draws * (2 * points * self.behind + noise) + 2 * points * self.before
 
     def tile(self, draws: int, points: int, most: int) -> tuple[int, int]:
-        """The largest tile of at most that many numbers: the longer side is halved until it fits."""
+        """The tile, in samples and points, of at most `most` elements: the longer side is halved until it fits."""
         while self.numbers(draws, points) > most and draws * points > 1:
             if draws >= points:
                 draws = -(-draws // 2)
@@ -53,13 +56,13 @@ class Cost:
 
 
 def cost(block: Block, outputs: Outputs, x: Inputs, together: bool = False) -> Cost:
-    """Count what one point takes.
+    """Measure the memory that one point needs.
 
     Args:
-        block: some draws.
-        outputs: the network's, for given weights.
-        x: inputs of one point or more, of which the first is taken.
-        together: whether points cannot be computed apart; all of x then counts as one.
+        block: samples of the weights.
+        outputs: maps weights and inputs to the network's outputs.
+        x: inputs of one or more points, of which the first is used.
+        together: whether the network needs all points at once; all of x then counts as one point.
     """
     one = block.weights({name: value[0] for name, value in block.noise.items()})
     drawn = [] if block.local else [value for name, value in one.items() if name not in block.fixed]

@@ -93,15 +93,19 @@ REFUSED: dict[str, tuple[Forward, tuple[int, ...], str]] = {
     "in place through data": (through_data, (3,), "changes in place"),
     "a column set": (a_column_set, (3,), "changes in place"),
     "added in place": (added_in_place, (3,), "changes in place"),
-    "activated": (lambda self, x: F.elu(self.b(hidden(self, x))), (3,), "whose output is the network's"),
-    "scaled": (lambda self, x: 2 * self.b(hidden(self, x)), (3,), "whose output is the network's"),
-    "sliced": (lambda self, x: self.b(hidden(self, x))[:, :2], (3,), "whose output is the network's"),
-    "flattened tokens": (lambda self, x: self.b(hidden(self, x)).flatten(1), (2, 3), "whose output is the network's"),
-    "another type": (lambda self, x: self.b(hidden(self, x)).float(), (3,), "whose output is the network's"),
-    "skip connection": (lambda self, x: (h := hidden(self, x)) + self.b(h), (3,), "whose output is the network's"),
+    "activated": (lambda self, x: F.elu(self.b(hidden(self, x))), (3,), "whose output the network returns"),
+    "scaled": (lambda self, x: 2 * self.b(hidden(self, x)), (3,), "whose output the network returns"),
+    "sliced": (lambda self, x: self.b(hidden(self, x))[:, :2], (3,), "whose output the network returns"),
+    "flattened tokens": (
+        lambda self, x: self.b(hidden(self, x)).flatten(1),
+        (2, 3),
+        "whose output the network returns",
+    ),
+    "another type": (lambda self, x: self.b(hidden(self, x)).float(), (3,), "whose output the network returns"),
+    "skip connection": (lambda self, x: (h := hidden(self, x)) + self.b(h), (3,), "whose output the network returns"),
     "used twice": (lambda self, x: self.b(self.b(hidden(self, x))), (3,), "used once"),
-    "the other way": (lambda self, x: hidden(self, x) @ self.b.weight, (3,), "used otherwise"),
-    "transposed": (lambda self, x: F.linear(hidden(self, x), self.b.weight.T), (3,), "used otherwise"),
+    "the other way": (lambda self, x: hidden(self, x) @ self.b.weight, (3,), "in another operation"),
+    "transposed": (lambda self, x: F.linear(hidden(self, x), self.b.weight.T), (3,), "in another operation"),
 }
 
 
@@ -142,5 +146,5 @@ def test_the_moments_are_those_of_all_masks(name: str) -> None:
 def test_what_is_done_to_the_last_layers_output_is_seen(name: str) -> None:
     forward, shape, reason = REFUSED[name]
     _, fit = fit_of(forward)
-    with pytest.raises(ValueError, match=f"method='analytic' has a closed form.*{reason}"):
+    with pytest.raises(ValueError, match=f"method='analytic' is the closed form.*{reason}"):
         fit.predict(torch.randn(5, *shape), method="analytic")

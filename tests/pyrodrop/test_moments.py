@@ -104,7 +104,7 @@ def test_no_closed_form_elsewhere() -> None:
     conv = pyrodrop.Fit(model, guides.BernoulliDropout(model, 0.2).double(), None, torch.zeros(1, 3), {})
     with pytest.raises(ValueError, match="input of a convolution"):
         conv.predict(torch.randn(3, 4), method="analytic")
-    with pytest.raises(ValueError, match="method='analytic' draws nothing"):
+    with pytest.raises(ValueError, match="method='analytic' does not sample"):
         one_hidden().predict(torch.randn(3, 2), method="analytic", joint=False)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="method must be 'draws' or 'analytic'; got 'exact'"):
         one_hidden().predict(torch.randn(3, 2), method="exact")  # type: ignore[call-overload]

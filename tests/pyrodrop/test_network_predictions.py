@@ -213,7 +213,7 @@ def test_the_mixture_is_that_of_its_functions(name: str) -> None:
         torch.testing.assert_close(prediction.cdf(y), normal.cdf(y).mean(0))
         assert prediction.cdf(y).shape == y.shape
     else:
-        with pytest.raises(TypeError, match="cumulative distribution function is of real observations"):
+        with pytest.raises(TypeError, match="cdf needs real observations"):
             prediction.cdf(y)
 
 
