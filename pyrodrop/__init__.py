@@ -1,4 +1,4 @@
-"""Dropout as variational inference, in Pyro: models that declare priors, guides that are dropout posteriors."""
+"""Dropout as variational inference in Pyro: models declare priors, guides are dropout posteriors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,22 @@ def to_arviz(
     *,
     seed: int = 0,
 ) -> DataTree:
-    """A fit as an ArviZ data tree; see `pyrodrop.analysis.to_arviz`, which is imported when this is called."""
+    """Convert a fit to an ArviZ data tree; see `pyrodrop.analysis.to_arviz` for arguments and errors.
+
+    `pyrodrop.analysis` and ArviZ are imported when this function is called.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> model = pyrodrop.models.MLP(
+        ...     [1, 8, 1], prior=pyrodrop.priors.Gaussian(), likelihood=pyrodrop.likelihoods.Gaussian(precision=10.0)
+        ... )
+        >>> fit = pyrodrop.fit(model, pyrodrop.guides.MeanField(model), (x, x**2), steps=5)
+        >>> tree = pyrodrop.to_arviz(fit, (x, x**2), num_samples=30)
+        >>> "log_likelihood" in tree.children, "posterior" in tree.children
+        (True, True)
+    """
     from pyrodrop import analysis
 
     return analysis.to_arviz(fit, train, test, num_samples, weights, seed=seed)
@@ -68,7 +83,25 @@ def compare(
     force: bool = False,
     seed: int = 0,
 ) -> Comparison:
-    """Fits side by side; see `pyrodrop.analysis.compare`, which is imported when this is called."""
+    """Compare fits by their score on the same data; see `pyrodrop.analysis.compare` for arguments and errors.
+
+    `pyrodrop.analysis` is imported when this function is called.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> model = pyrodrop.models.MLP(
+        ...     [1, 8, 1], prior=pyrodrop.priors.Gaussian(), likelihood=pyrodrop.likelihoods.Gaussian(precision=10.0)
+        ... )
+        >>> guides = {"mean field": pyrodrop.guides.MeanField(model), "point": pyrodrop.guides.Point(model)}
+        >>> fits = {name: pyrodrop.fit(model, guide, (x, x**2), steps=5) for name, guide in guides.items()}
+        >>> comparison = pyrodrop.compare(fits, (x, x**2), num_samples=20)
+        >>> sorted(comparison.rows)
+        ['mean field', 'point']
+        >>> sorted(comparison.rows["point"])
+        ['difference', 'difference_se', 'log_density', 'log_density_se']
+    """
     from pyrodrop import analysis
 
     return analysis.compare(fits, data, by, train=train, num_samples=num_samples, force=force, seed=seed)

@@ -19,7 +19,11 @@ USAGE = """usage: pyrodrop run NAME [options]  run an experiment or train an ent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status. What a user got wrong is said in one line and ends with status 2."""
+    """Entry point; returns the exit status.
+
+    Errors of the user (ValueError, FileNotFoundError, ConnectionError) are printed as one line, with status 2; an
+    interrupted run has status 130.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help"):
         print(USAGE)
@@ -45,7 +49,7 @@ def _command(words: list[str]) -> int:
 
 
 def _run(words: list[str]) -> int:
-    """A job by its name, or an entry of the zoo, whose names have a slash."""
+    """Run a job by its name, or train an entry of the zoo; names of entries contain a slash."""
     from pyrodrop.analysis.experiments import JOBS, job
     from pyrodrop.zoo import entry
 
@@ -53,7 +57,7 @@ def _run(words: list[str]) -> int:
         if words and words[0] in ("-h", "--help"):
             print(USAGE)
             return 0
-        raise ValueError(f"run needs the name of a job: {', '.join(JOBS)}; or of an entry, see pyrodrop list")
+        raise ValueError(f"run needs the name of a job: {', '.join(JOBS)}; or of a zoo entry, see pyrodrop list")
     name, *options = words
     function: Callable[..., Any]
     fixed: dict[str, Any] = {}
@@ -89,7 +93,7 @@ def _show(words: list[str]) -> int:
     from pyrodrop.zoo import entry
 
     if len(words) != 1:
-        raise ValueError(f"show needs the name of one entry, see pyrodrop list; got {' '.join(words) or 'none'}")
+        raise ValueError(f"show needs the name of one zoo entry, see pyrodrop list; got {' '.join(words) or 'none'}")
     show(entry(words[0]))
     return 0
 
@@ -100,7 +104,7 @@ def _check(words: list[str]) -> int:
 
     names = [word for word in words if word != "--quiet"]
     if not names or any(name.startswith("-") for name in names):
-        raise ValueError(f"check needs names of entries, see pyrodrop list; got {' '.join(words) or 'none'}")
+        raise ValueError(f"check needs names of zoo entries, see pyrodrop list; got {' '.join(words) or 'none'}")
     entries = [entry(name) for name in names]
     held = [check(each, quiet="--quiet" in words) for each in entries]
     return 0 if all(held) else 1
@@ -131,7 +135,7 @@ def _report(words: list[str]) -> int:
 
 
 def _gathered(options: list[str], function: Callable[..., Any]) -> list[str]:
-    """``--data yacht boston`` as the parser takes a list, ``--data=["yacht", "boston"]``."""
+    """Rewrite ``--data yacht boston`` as ``--data=["yacht", "boston"]``, the form in which the parser reads lists."""
     lists = {f"--{name}" for name, kind in get_type_hints(function).items() if "list[" in str(kind)}
     words: list[str] = []
     left = list(options)

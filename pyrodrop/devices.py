@@ -1,4 +1,4 @@
-"""Which device to compute on."""
+"""Devices, seeds and floating-point settings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pyrodrop.threads import drawing
 
 
 def resolve(device: str | torch.device) -> torch.device:
-    """A device that exists: ``auto`` is the GPU where there is one and the CPU elsewhere.
+    """Turn a device name into an available device; ``"auto"`` is the GPU if there is one, otherwise the CPU.
 
     Raises:
-        ValueError: no such device on this machine.
+        ValueError: this machine has no such device.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -34,10 +34,12 @@ def resolve(device: str | torch.device) -> torch.device:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Random numbers from `seed`, for this thread alone; afterwards the caller's generators are as they were.
+    """Seed torch's generators within the block and restore the caller's generators afterwards.
+
+    Other threads of pyrodrop wait for the block to end.
 
     Raises:
-        RuntimeError: another thread trains: see `pyrodrop.threads`.
+        RuntimeError: another thread trains, see `pyrodrop.threads`.
     """
     with drawing(), torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -46,9 +48,9 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def denormals_flushed() -> Iterator[None]:
-    """Numbers too small for full precision count as 0 on this thread; afterwards they are what they were.
+    """Flush denormal numbers to 0 on this thread within the block, and restore the setting afterwards.
 
-    Weights that nothing but their prior moves decay through them, and a processor computes with them many times slower.
+    Weights that only their prior acts on decay to denormal values, with which a CPU computes many times slower.
     """
     before = _flushes_denormals()
     torch.set_flush_denormal(True)
@@ -60,16 +62,16 @@ def denormals_flushed() -> Iterator[None]:
 
 @contextmanager
 def tf32_products(allowed: bool, device: torch.device) -> Iterator[None]:
-    """Float32 matrix products and convolutions by TensorFloat-32 where `allowed`; afterwards as they were.
+    """Compute float32 matrix products and convolutions in TensorFloat-32 within the block, if `allowed`.
 
     Raises:
-        ValueError: allowed on a device that is no GPU.
+        ValueError: `allowed` on a device that is not a CUDA GPU.
     """
     if not allowed:
         yield
         return
     if device.type != "cuda":
-        raise ValueError(f"precision tf32 is arithmetic of NVIDIA GPUs; the device is {device.type}")
+        raise ValueError(f"precision='tf32' needs an NVIDIA GPU; the device is {device.type}")
     switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [switch.allow_tf32 for switch in switches]
     try:
@@ -82,12 +84,13 @@ def tf32_products(allowed: bool, device: torch.device) -> Iterator[None]:
 
 
 def keep_heap() -> None:
-    """Ask the C library, by what it does of itself in larger programs, to keep freed memory for the next step.
+    """Raise glibc's dynamic mmap threshold so that freed buffers are reused by the next step.
 
-    glibc gives large pieces back to the system when they are freed, until one as large was freed before; a step then waits
-    for thousands of page faults. So one is: it is never written to and costs nothing. Elsewhere this does nothing.
+    glibc maps allocations above the threshold anew each time, which costs a training step thousands of page faults. Freeing
+    one large mapped buffer raises the threshold to its size. The buffer here is never written to, so it takes no physical
+    memory. No effect with other C libraries. See ``M_MMAP_THRESHOLD``, https://man7.org/linux/man-pages/man3/mallopt.3.html.
     """
-    torch.empty(31 * 2**20, dtype=torch.uint8)  # 32 MiB is the largest that glibc learns from
+    torch.empty(31 * 2**20, dtype=torch.uint8)  # glibc's upper limit of the dynamic threshold is 32 MiB
 
 
 def _flushes_denormals() -> bool:

@@ -1,8 +1,9 @@
-"""The two terms of the ELBO, by one draw from the guide.
+"""The two terms of the ELBO, estimated from one sample of the guide.
 
     ELBO = E_q[sum_n ln p(y_n | x_n, W)] - KL(q || prior) = E_q[-nll] - kl
 
-A minibatch's nll is scaled to the data set by the model's plate. Kingma, Salimans & Welling (2015), eq. 2-3.
+The model's plate scales the nll of a minibatch to the data set. Kingma, Salimans & Welling (2015), eq. 2-3,
+https://arxiv.org/abs/1506.02557.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from pyrodrop.reparam.lazy import LazyLaw
 
 
 class Terms(NamedTuple):
-    """One draw's terms, in nats for the whole data set; scalars, differentiable.
+    """The terms for one sample of the guide, in nats for the whole data set; differentiable scalars.
 
     Attributes:
-        nll: minus the log likelihood.
-        kl_weights: divergence of the weights.
-        kl_hyper: divergence of the priors' hyperparameters, where they are latent.
+        nll: negative log likelihood.
+        kl_weights: KL divergence of the weights' posterior from their prior.
+        kl_hyper: KL divergence of the priors' latent hyperparameters; 0 if there are none.
     """
 
     nll: Tensor
@@ -39,37 +40,41 @@ class Terms(NamedTuple):
 
     @property
     def kl(self) -> Tensor:
-        """The whole divergence."""
+        """The KL divergence of weights and hyperparameters."""
         return self.kl_weights + self.kl_hyper
 
     @property
     def loss(self) -> Tensor:
-        """Minus the ELBO's estimate."""
+        """The estimate of the negative ELBO."""
         return self.nll + self.kl
 
 
 def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Terms:
-    """Minus the log likelihood at one draw from the guide, and the divergence of its factors from the priors.
+    """The negative log likelihood at one sample of the guide, and the KL divergence of the guide's factors from the priors.
 
-    Their sum is the loss of Pyro's `TraceMeanField_ELBO`, in parts. Handlers around model or guide (scale, mask,
-    condition) act as they do there.
+    Their sum is the loss of Pyro's `TraceMeanField_ELBO`. Handlers around model or guide (scale, mask, condition) have the
+    same effect as there.
+
+    Args:
+        model, guide: Pyro model and guide with the same latent sites.
+        args, kwargs: arguments of both.
 
     Raises:
-        ValueError: a weight that the model draws and the guide does not.
+        ValueError: the guide does not sample a latent site of the model.
     """
     return _terms(_sites(model, guide, args, kwargs), _hyperparameters(model))
 
 
 class DrawnTerms:
-    """The terms of several draws from one trained model and guide, which do not change in between.
+    """The terms of several samples from one trained model and guide, which must not change between calls.
 
-    A weight's divergence in closed form is the same number for every draw if its posterior and prior depend on no other
-    site, and is evaluated once.
+    The closed-form KL divergence of a weight whose posterior and prior depend on no other site is the same for every sample
+    and is computed once.
 
     Args:
-        model, guide: as of `elbo_terms`.
-        whole: whether every divergence counts in full, as a bound on the evidence has it, whatever the guide scales its
-            factors by (`kl_scale`, `pyro.poutine.scale`). False for what training minimises.
+        model, guide: as in `elbo_terms`.
+        whole: True to ignore the scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`), so that the
+            result is a bound on the log evidence; False for the objective that training minimises.
     """
 
     def __init__(self, model: Callable[..., Any], guide: Callable[..., Any], *, whole: bool = False) -> None:
@@ -79,11 +84,11 @@ class DrawnTerms:
         self._known: dict[str, Tensor] = {}
 
     def terms(self, *args: Any, **kwargs: Any) -> Terms:
-        """`elbo_terms` of one draw."""
+        """`elbo_terms` for one sample."""
         return _terms(self._sites(*args, **kwargs), self._hyper, self._fixed, self._known, self.whole)
 
     def nll(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Minus the log likelihood at one draw, without the divergence."""
+        """The negative log likelihood at one sample; skips the KL divergence."""
         observed = [(site, q) for site, q in self._sites(*args, **kwargs) if q is None]
         return _terms(observed, self._hyper).nll
 
@@ -99,13 +104,13 @@ def _terms(
     known: dict[str, Tensor] | None = None,
     whole: bool = False,
 ) -> Terms:
-    """The terms of one draw; divergences of `fixed` sites that its values do not enter are kept in `known`."""
+    """The terms for one sample; KL divergences of `fixed` sites that do not depend on the sample are cached in `known`."""
     nll, kl_weights, kl_hyper = _zero(), _zero(), _zero()
     for site, q in sites:
         if q is None:
             nll = nll - scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"]).sum()
             continue
-        if site is None:  # what the guide draws besides and makes the model's sites of
+        if site is None:  # an auxiliary site of the guide, from which it computes the model's sites
             density = scale_and_mask(q["fn"].log_prob(q["value"]), _plates(q) if whole else q["scale"], q["mask"]).sum()
             if q["name"].removesuffix("_unconstrained") in hyper:
                 kl_hyper = kl_hyper + density
@@ -127,11 +132,12 @@ def _terms(
 
 
 class Factor(NamedTuple):
-    """A guide's factor at one site, with the model's.
+    """The guide's and the model's distribution at one site.
 
     Attributes:
-        q, p: the distributions.
-        scale: what the guide scales the factor's divergence by in training; 1 but for ``kl_scale`` and handlers.
+        q: the guide's distribution.
+        p: the model's distribution, the prior.
+        scale: factor of the site's KL divergence in training; 1 unless set by ``kl_scale`` or a handler.
     """
 
     q: Any
@@ -140,14 +146,14 @@ class Factor(NamedTuple):
 
     @property
     def convention(self) -> Convention:
-        """How far the divergence can be trusted."""
+        """How the KL divergence is computed: exactly, approximately or up to a constant; see `Convention`."""
         return convention(self.q, self.p)
 
 
 def site_factors(
     model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> list[dict[str, Factor]]:
-    """The guide's factors by site; a dictionary for every member of an ensemble, one for any other guide."""
+    """The guide's factors by site: one dictionary per member of an ensemble, and one for any other guide."""
     found = []
     with torch.no_grad():
         for member in getattr(guide, "members", [guide]):
@@ -164,14 +170,14 @@ def site_factors(
 
 
 def elbo_convention(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Convention:
-    """How far the divergence can be trusted: the worst of the guide's factors."""
+    """The convention of the guide's KL divergence: the worst over its factors."""
     return worst(site_conventions(model, guide, *args, **kwargs).values())
 
 
 def site_conventions(
     model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> dict[str, Convention]:
-    """How far the divergence of every factor can be trusted, by site; of an ensemble, that of the worst member."""
+    """The convention of the KL divergence by site; for an ensemble, the worst over its members."""
     members = site_factors(model, guide, *args, **kwargs)
     return {site: worst(member[site].convention for member in members if site in member) for site in members[0]}
 
@@ -179,7 +185,10 @@ def site_conventions(
 def _sites(
     model: Callable[..., Any], guide: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[tuple[Any, Any]]:
-    """The model's sample sites, each with the guide's of that name; None for an observed one."""
+    """Pairs of the model's and the guide's sample sites.
+
+    The guide's site is None for an observed site of the model; the model's is None for an auxiliary site of the guide.
+    """
     guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
     model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
     sites: list[tuple[Any, Any]] = []
@@ -188,7 +197,8 @@ def _sites(
             continue
         if not site["is_observed"] and name not in guide_trace:
             raise ValueError(
-                f"the guide has no factor for {name!r}, which the model draws; it has {list(guide_trace.nodes)}"
+                f"the guide must sample every latent site of the model; it has no site {name!r}, only "
+                f"{list(guide_trace.nodes)}"
             )
         sites.append((site, None if site["is_observed"] else guide_trace.nodes[name]))
     drawn = [
@@ -203,8 +213,11 @@ def _sites(
 def _made_of_others(
     pairs: list[tuple[Any, Any]], model: Any, guide: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """What stands for the factors of sites that a guide makes of others that it draws: point masses at another place each
-    time. A site that is at the same place in a second draw is a point mass."""
+    """Distributions of the sites that a guide computes from its auxiliary sites, in place of its Delta distributions.
+
+    Such a site has another value in a second run of the guide; a site with the same value is a true point mass and is not
+    returned.
+    """
     made = {site["name"]: q for site, q in pairs if q is not None and site is not None and q.get("made")}
     if not made:
         return {}
@@ -218,7 +231,7 @@ def _made_of_others(
 
 
 class Transformed(TorchDistribution):
-    """Stands for a factor that is known by its draws and their density alone."""
+    """Placeholder for a factor that is given only by samples and their density."""
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012
 
@@ -231,12 +244,12 @@ def _elements(d: Any) -> Any:
 
 
 def _divergence(q: Any, site: Any) -> tuple[Tensor, bool]:
-    """KL(q || p) of a site, and whether it was estimated from the drawn value."""
-    if q.get("made"):  # a guide's draw and its density are at another site, the change of variables is here
+    """KL(q || p) of a site, and whether it was estimated from the sampled value."""
+    if q.get("made"):  # the guide's density is at its auxiliary site; this site adds the change of variables
         try:
             return q["fn"].log_prob(q["value"]) - site["fn"].log_prob(q["value"]), True
         except NotImplementedError as error:
-            raise NoDivergence(f"no divergence of {site['name']!r} from its prior: {error}") from error
+            raise NoDivergence(f"no KL divergence of {site['name']!r} from its prior: {error}") from error
     if isinstance(q["fn"], LazyLaw) and isinstance(site["fn"], LazyLaw):
         return q["fn"].divergence(site["fn"]), True
     used = False
@@ -250,7 +263,7 @@ def _divergence(q: Any, site: Any) -> tuple[Tensor, bool]:
 
 
 def _without_hyperparameters(model: Callable[..., Any], guide: Callable[..., Any]) -> frozenset[str]:
-    """Names of the weights whose prior and posterior depend on no other site, of a model and guide that know."""
+    """Names of the weights whose prior and posterior depend on no other site; empty for a model or guide not of pyrodrop."""
     if not (hasattr(model, "weight_sites") and hasattr(model, "hyper_sites") and hasattr(guide, "posterior")):
         return frozenset()
     return frozenset(model.weight_sites()) - frozenset(model.hyper_sites())
@@ -261,14 +274,14 @@ def _mean(scale: float | Tensor) -> float:
 
 
 def _plates(site: Any) -> float:
-    """What the plates around a site scale it by: how many of their rows a minibatch's row stands for."""
+    """The factor by which the plates around a site scale it: size of the data set over size of the minibatch."""
     return math.prod(frame.full_size / frame.size for frame in site["cond_indep_stack"] if frame.full_size)
 
 
 def _hyperparameters(model: Callable[..., Any]) -> frozenset[str]:
-    """Names of the latent hyperparameters of a model that knows them."""
+    """Names of the latent hyperparameters of a model with a method ``hyper_sites``; empty for other models."""
     while not hasattr(model, "hyper_sites"):
-        if not hasattr(model, "fn"):  # not a model of ours in Pyro's handlers
+        if not hasattr(model, "fn"):  # neither a model of pyrodrop nor one wrapped in Pyro's handlers
             return frozenset()
         model = model.fn
     return frozenset(site for sites in model.hyper_sites().values() for site in sites)

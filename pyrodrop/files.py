@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A path to write to, which takes the place of `path` once the block has ended well."""
+    """A temporary path to write to, which replaces `path` when the block ends without an exception."""
     part = path.with_name(f".{path.name}.part{os.getpid()}")
     try:
         yield part
@@ -26,7 +26,11 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def writable_folder(path: str | Path) -> Path:
-    """The folder, made if need be; a ValueError if it cannot be written to."""
+    """Create the folder if it does not exist and check that it is writable.
+
+    Raises:
+        ValueError: the folder cannot be created or written to.
+    """
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,22 +43,30 @@ def writable_folder(path: str | Path) -> Path:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """JSON without NaN, which readers do not agree on."""
+    """Write JSON atomically.
+
+    Raises:
+        ValueError: `content` has NaN or infinite numbers, which JSON does not define.
+    """
     with whole(path) as part:
         part.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Tensors, with what they are about as JSON in the file's header (safetensors)."""
+    """Write tensors atomically in the safetensors format, with `about` as JSON in the header."""
     own = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     with whole(path) as part:
         save_file(own, part, metadata={"pyrodrop": json.dumps(about)})
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `write_tensors` wrote; a ValueError for a file that it did not write."""
+    """Read the tensors and the header of a file from `write_tensors`.
+
+    Raises:
+        ValueError: the file was not written by `write_tensors`.
+    """
     with safe_open(path, framework="pt") as file:
         about = (file.metadata() or {}).get("pyrodrop")
         if about is None:
-            raise ValueError(f"{path} is not a file of pyrodrop's: its header does not say what it holds")
+            raise ValueError(f"{path} was not written by pyrodrop: its header has no entry 'pyrodrop'")
         return {name: file.get_tensor(name) for name in file.keys()}, json.loads(about)  # noqa: SIM118

@@ -1,4 +1,4 @@
-"""Inputs x of a network: one tensor, or a tuple or mapping of tensors with a common first axis, the examples.
+"""Inputs x of a network: a tensor, or a tuple or mapping of tensors whose first axis indexes the examples.
 
 x                                  network(x)
 (ids, mask)                        network(ids, mask)
@@ -17,7 +17,7 @@ Inputs: TypeAlias = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 
 
 def parts(x: Inputs) -> list[Tensor]:
-    """The tensors that x is made of, in their order."""
+    """The tensors of x, in order."""
     if isinstance(x, Tensor):
         return [x]
     return list(x.values()) if isinstance(x, Mapping) else list(x)
@@ -33,13 +33,13 @@ def mapped(function: Callable[[Tensor], Tensor], x: Any) -> Any:
 
 
 def rebuilt(x: Inputs, tensors: list[Tensor]) -> Any:
-    """Other tensors in the form of x."""
+    """Put `tensors` into the structure of x."""
     given = iter(tensors)
     return mapped(lambda _: next(given), x)
 
 
 def named_parts(x: Inputs, name: str = "x") -> dict[str, Tensor]:
-    """The tensors by name: ``x``; ``x_0``, ``x_1`` of a tuple; ``x_input_ids`` of a mapping."""
+    """The tensors of x by name: ``x`` for a tensor; ``x_0``, ``x_1`` for a tuple; ``x_input_ids`` for a mapping."""
     if isinstance(x, Tensor):
         return {name: x}
     keys = x if isinstance(x, Mapping) else range(len(x))
@@ -47,7 +47,7 @@ def named_parts(x: Inputs, name: str = "x") -> dict[str, Tensor]:
 
 
 def same_inputs(one: Inputs, two: Inputs) -> bool:
-    """Whether two inputs have one form and the same values."""
+    """Whether two inputs have the same structure and values."""
     ours, theirs = named_parts(one), named_parts(two)
     return ours.keys() == theirs.keys() and all(
         value.shape == theirs[name].shape and torch.equal(value, theirs[name]) for name, value in ours.items()
@@ -60,7 +60,7 @@ def num_rows(x: Inputs) -> int:
 
 
 def arguments(x: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """Positional and named arguments that a network is called with."""
+    """Positional and keyword arguments of the network's call."""
     if isinstance(x, Tensor):
         return (x,), {}
     return ((), dict(x)) if isinstance(x, Mapping) else (tuple(x), {})

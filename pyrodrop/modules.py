@@ -1,9 +1,9 @@
-"""Modules whose parameters are their own.
+"""Pyro modules whose parameters are stored in the module instead of Pyro's global parameter store.
 
-Pyro keeps parameters in one global store, so two guides with the same names overwrite each other. Its setting
-``module_local_params`` lifts that, but for the whole process, and it swaps the store at every call, upon which parameters
-that live in the store lose the handle that `SVI` steps by. A `LocalModule` leaves setting and store alone: reading one of
-its parameters is a param statement whose value stays in the module.
+With the global store, two guides with the same parameter names overwrite each other. Pyro's setting ``module_local_params``
+avoids that, but applies to the whole process and swaps the store at every call, so that `SVI` loses track of parameters in
+the global store. A `LocalModule` uses neither: reading one of its parameters is a ``pyro.param`` statement whose value is
+stored in the module.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from pyrodrop.param_names import let_pyro_find
 
 
 class LocalModule(PyroModule):
-    """A `PyroModule` whose parameters live in the module, never in Pyro's global store.
+    """A `PyroModule` whose parameters are stored in the module, never in Pyro's global store.
 
-    Handlers see them as param sites, `SVI` and optimisers train them, and a copy of the module has its own.
+    Handlers see the parameters as param sites, `SVI` and optimisers train them, and a copy of the module has its own
+    parameters.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return nn.Module.__call__(self, *args, **kwargs)  # no store to switch to
+        return nn.Module.__call__(self, *args, **kwargs)  # no parameter store to swap
 
     def __getattr__(self, name: str) -> Any:
         declared = self.__dict__.get("_pyro_params", {})
@@ -45,7 +46,7 @@ class LocalModule(PyroModule):
     def _statement(
         self, name: str, unconstrained: Tensor, constraint: constraints.Constraint, event_dim: int | None
     ) -> Tensor:
-        """``pyro.param``, but for where the value is kept."""
+        """A ``pyro.param`` statement whose value is stored in the module."""
         full_name = f"{self._pyro_name}.{name}" if self._pyro_name else name
         if torch.jit.is_tracing():
             # torch.jit takes it as a number: it refuses to record a leaf that requires a gradient
@@ -59,9 +60,12 @@ class LocalModule(PyroModule):
 
 
 class ParameterTree(LocalModule):
-    """Parameters under dotted names such as ``layers.0.weight``, as a network spells them.
+    """A mapping from dotted names such as ``layers.0.weight`` to parameters.
 
-    ``tree["layers.0.weight"]`` is the tensor, and reading it a Pyro param statement.
+    Reading ``tree["layers.0.weight"]`` is a Pyro param statement and returns the tensor.
+
+    Args:
+        values: initial values by name; they are copied.
     """
 
     def __init__(self, values: Mapping[str, Tensor]) -> None:
@@ -90,7 +94,7 @@ class ParameterTree(LocalModule):
 
 
 def announce(module: nn.Module) -> None:
-    """Read every parameter of the `LocalModule`s in `module`, so that handlers see a param site of each."""
+    """Read every parameter of the `LocalModule`s in `module`, so that handlers see a param site for each."""
     for part in module.modules():
         if isinstance(part, LocalModule):
             for name in part.__dict__["_pyro_params"]:
@@ -98,14 +102,14 @@ def announce(module: nn.Module) -> None:
 
 
 def assign(module: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copy `state` into `module`, every entry or none.
+    """Copy `state` into `module`; nothing is copied if an entry does not fit.
 
     Raises:
-        ValueError: names or shapes of the two differ; the message lists the differences.
+        ValueError: names or shapes differ; the message lists the differences.
     """
     known, parameters = module.state_dict().keys(), dict(module.named_parameters())
     wrong = [f"{n} is missing" for n in known - state.keys()]
-    wrong += [f"{n} is not known here" for n in state.keys() - known]
+    wrong += [f"{n} is unexpected" for n in state.keys() - known]
     wrong += [
         f"{n} has shape {tuple(state[n].shape)}, expected {tuple(p.shape)}"
         for n, p in parameters.items()

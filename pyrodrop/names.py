@@ -1,5 +1,8 @@
-"""Names that users type, and settings by parameter name: ``{"layers.0.*": 0.0, "*": 0.1}``, where the first pattern that
-fits decides."""
+"""Check names that users type, and resolve settings by parameter name.
+
+A setting is one value for all parameters, or a mapping from shell patterns to values, of which the first match applies:
+``{"layers.0.*": 0.0, "*": 0.1}``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,11 @@ T = TypeVar("T")
 
 
 def known(name: str, names: Collection[str], what: str) -> str:
-    """`name`, if it is one of `names`; otherwise a ValueError that says which are, and which one is nearest."""
+    """Return `name` if it is one of `names`.
+
+    Raises:
+        ValueError: `name` is none of `names`; the message lists them and suggests the most similar one.
+    """
     if name in names:
         return name
     near = difflib.get_close_matches(name, names, 1, 0.0)
@@ -32,10 +39,15 @@ def one_of(value: T, choices: Any, name: str) -> T:
 
 
 def by_name(setting: T | Mapping[str, T], names: Iterable[str], what: str) -> dict[str, T]:
-    """The setting of each of `names`: one value for all, or a mapping from shell patterns to values.
+    """Resolve a setting for each of `names`.
+
+    Args:
+        setting: one value for all names, or a mapping from shell patterns to values, of which the first match applies.
+        names: names of the parameters.
+        what: the name of the argument, for error messages.
 
     Raises:
-        ValueError: a name that no pattern fits, or a pattern that fits no name.
+        ValueError: a name matches no pattern, or a pattern matches no name.
     """
     names = list(names)
     if not isinstance(setting, Mapping):

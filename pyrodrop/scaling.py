@@ -1,4 +1,4 @@
-"""Standardisation: the affine map between a data set's units and those a network works in."""
+"""Standardisation: the affine map between the units of the data and those of the network."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from torch import Tensor
 
 
 class Standardize(torch.nn.Module):
-    """``forward`` maps units of the data to mean 0 and standard deviation 1, ``inverse`` maps back.
+    """Standardise with ``forward``, (values - loc) / scale, and undo it with ``inverse``.
 
     Args:
-        loc: subtracted, a number or one per column.
-        scale: divided by, likewise; must be positive.
+        loc: location to subtract, a scalar or one value per column ``[D]``.
+        scale: positive scale to divide by, a scalar or one value per column ``[D]``.
+
+    Raises:
+        ValueError: a scale is not positive and finite.
     """
 
     loc: Tensor
@@ -23,7 +26,7 @@ class Standardize(torch.nn.Module):
         super().__init__()
         scale = torch.as_tensor(scale)
         if not bool((scale > 0).all() and scale.isfinite().all()):
-            raise ValueError(f"the scale of a standardisation must be positive and finite; got {scale.tolist()}")
+            raise ValueError(f"scale must be positive and finite; got {scale.tolist()}")
         self.register_buffer("loc", torch.as_tensor(loc, dtype=scale.dtype))
         self.register_buffer("scale", scale)
 
@@ -40,7 +43,7 @@ class Standardize(torch.nn.Module):
         return values * self.scale + self.loc
 
     def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        """Take over the saved values whatever their shape: an unused standardisation is a number, a used one has columns."""
+        """Load saved values of any shape: they are scalars before `of` a data set, and ``[D]`` afterwards."""
         for name in ("loc", "scale"):
             if f"{prefix}{name}" in state_dict:
                 setattr(self, name, state_dict[f"{prefix}{name}"].to(getattr(self, name)))

@@ -1,11 +1,12 @@
-"""Schedules of a training's factors: of the divergence's weight by epoch, of the learning rate by step.
+"""Schedules for training: of the weight of the KL divergence by epoch, and of the learning rate by step.
 
     linear      (epoch - after) / epochs, within 0 and 1      fit(kl_weight=...)      Molchanov, Ashukha & Vetrov (2017)
-    staircase   increment (floor(epoch) + 1), up to 1         fit(kl_weight=...)      Mittov's slides, .02 an epoch
+    staircase   increment (floor(epoch) + 1), at most 1       fit(kl_weight=...)      Mittov's slides, 0.02 per epoch
     cosine      (1 + cos(pi step / steps)) / 2                fit(lr_schedule=...)    Loshchilov & Hutter (2017), SGDR
 
-`pyrodrop.fit` takes any function in their place: of the (fractional) number of epochs done for `kl_weight`, of the number
-of steps done for `lr_schedule`. A schedule of this module knows which of the two it is, and is refused as the other.
+Instead of a schedule, `pyrodrop.fit` also accepts any function: of the (fractional) number of completed epochs for
+`kl_weight`, and of the number of completed steps for `lr_schedule`. A schedule of this module passed as the wrong one of the
+two arguments is an error.
 """
 
 from __future__ import annotations
@@ -16,51 +17,86 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 
-# Frozen data, not closures: an entry of the zoo can say what its schedule is, and a process be sent one.
+# Frozen dataclasses rather than closures, so that schedules can be printed and pickled.
 class _Described:
     def __str__(self) -> str:
-        """The call that makes this schedule."""
+        """The call that creates this schedule."""
         own: Any = self
         values = ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(own))
         return f"{type(self).__name__.lower()}({values})"
 
 
 class KLSchedule(_Described, ABC):
-    """The weight of the divergence as a function of the epochs done: an argument of ``fit(kl_weight=...)``."""
+    """The weight of the KL divergence as a function of completed epochs, for ``fit(kl_weight=...)``."""
 
     @abstractmethod
     def __call__(self, epoch: float) -> float: ...
 
 
 class LRSchedule(_Described, ABC):
-    """A factor of the learning rate as a function of the steps done: an argument of ``fit(lr_schedule=...)``."""
+    """A factor of the learning rate as a function of completed steps, for ``fit(lr_schedule=...)``."""
 
     @abstractmethod
     def __call__(self, step: int) -> float: ...
 
 
 def linear(epochs: float, *, start: float = 0.0, after: float = 0.0) -> KLSchedule:
-    """From `start` until epoch `after` to 1 `epochs` later, and 1 from there on."""
+    """A weight of the KL divergence that grows linearly to 1.
+
+    Molchanov, Ashukha & Vetrov (2017), https://arxiv.org/abs/1701.05369, released code.
+
+    Args:
+        epochs: length of the increase, in epochs.
+        start: weight until epoch `after`, in [0, 1].
+        after: epoch at which the increase begins.
+
+    Raises:
+        ValueError: `epochs` is not positive, `start` is outside [0, 1], or `after` is negative.
+
+    Example:
+        >>> from pyrodrop import schedules
+        >>> weight = schedules.linear(10, after=5)
+        >>> [weight(epoch) for epoch in (0, 5, 10, 15, 20)]
+        [0.0, 0.0, 0.5, 1.0, 1.0]
+    """
     if not epochs > 0 or not 0 <= start <= 1 or not after >= 0:
         raise ValueError(
-            f"a linear schedule needs epochs > 0, start in [0, 1] and after >= 0; got {epochs}, {start} and {after}"
+            "a linear schedule needs epochs > 0, start in [0, 1] and after >= 0; got "
+            f"epochs={epochs}, start={start} and after={after}"
         )
     return Linear(epochs, start, after)
 
 
 def staircase(increment: float = 0.02) -> KLSchedule:
-    """Grows by `increment` in every epoch, the first included, up to 1."""
+    """A weight of the KL divergence that is `increment` in the first epoch and grows by it every epoch, up to 1.
+
+    Raises:
+        ValueError: `increment` is outside (0, 1].
+    """
     if not 0 < increment <= 1:
-        raise ValueError(f"increment is what the weight grows by in an epoch and must lie in (0, 1]; got {increment}")
+        raise ValueError(f"increment, the growth of the weight per epoch, must lie in (0, 1]; got {increment}")
     return Staircase(increment)
 
 
 def cosine(steps: int) -> LRSchedule:
-    """From 1 to 0 over `steps` steps, along half a period of a cosine, and 0 from there on."""
+    """A learning-rate factor that falls from 1 to 0 along half a period of a cosine, and stays at 0.
+
+    Loshchilov & Hutter (2017), SGDR, https://arxiv.org/abs/1608.03983, eq. 5 without restarts.
+
+    Args:
+        steps: number of steps after which the factor is 0.
+
+    Raises:
+        ValueError: `steps` is less than 1.
+
+    Example:
+        >>> from pyrodrop import schedules
+        >>> factor = schedules.cosine(100)
+        >>> [round(factor(step), 3) for step in (0, 50, 100, 200)]
+        [1.0, 0.5, 0.0, 0.0]
+    """
     if not steps >= 1:
-        raise ValueError(
-            f"steps is the number of steps until the learning rate is 0 and must be at least 1; got {steps}"
-        )
+        raise ValueError(f"steps, the number of steps until the learning rate is 0, must be at least 1; got {steps}")
     return Cosine(steps)
 
 

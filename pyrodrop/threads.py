@@ -1,7 +1,7 @@
-"""One thread at a time: torch's generator, its tracer and Pyro's stack of handlers are those of the process, not a thread's.
+"""Locks for threads: torch's generator, its tracer and Pyro's handler stack are shared by all threads of a process.
 
-Short work (`predict`, `elbo`, `compress` and their kin) waits for each other, so that each draw gives the numbers of its
-seed. A training is not waited for: what another thread asks for meanwhile is refused.
+Short calls (`predict`, `elbo`, `compress` and similar) of several threads wait for each other, so that each gives the random
+numbers of its seed. They do not wait for a training: while one thread trains, calls of other threads raise a RuntimeError.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_POLL = 0.05  # seconds between looks at whether another thread has begun to train
+_POLL = 0.05  # seconds between checks whether another thread has begun to train
 
 
 class _State:
-    """Who draws and who trains, in this process."""
+    """The locks, and which thread trains, of this process."""
 
     def __init__(self) -> None:
         self.drawing = threading.RLock()
@@ -28,7 +28,7 @@ _state = _State()
 
 
 def _afresh() -> None:
-    """In a forked process, whose other threads are gone with the locks that they held."""
+    """Reset the locks in a forked process, which has no other threads to release them."""
     global _state
     before, _state = _state, _State()
     if before.trainer == threading.get_ident():
@@ -41,7 +41,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Have generator and handlers for this thread alone, after other threads' draws; blocks of one thread nest.
+    """Reserve generator and handlers for this thread within the block; waits for other threads. Blocks can be nested.
 
     Raises:
         RuntimeError: another thread trains.
@@ -58,7 +58,7 @@ def drawing() -> Iterator[None]:
 
 @contextmanager
 def training() -> Iterator[None]:
-    """The same for as long as a training takes.
+    """Reserve generator and handlers for a training; calls of other threads are refused until the block ends.
 
     Raises:
         RuntimeError: another thread trains already.
@@ -81,7 +81,7 @@ def training() -> Iterator[None]:
 def _refuse(state: _State) -> None:
     if state.trainer not in (None, threading.get_ident()):
         raise RuntimeError(
-            "another thread is in pyrodrop.fit: the threads of a process share torch's random numbers and Pyro's handlers: "
-            "while one trains no other can train, predict or draw. Use a process for each (multiprocessing, joblib), or "
+            "another thread is in pyrodrop.fit; the threads of a process share torch's generator and Pyro's handlers, so no "
+            "other thread can train, predict or sample meanwhile. Use one process per fit (multiprocessing, joblib), or "
             "fit(replicates=...) for many fits at once"
         )

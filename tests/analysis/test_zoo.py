@@ -188,10 +188,10 @@ def test_a_card_says_what_an_entry_is(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["show"], "show needs the name of one entry"),
+        (["show"], "show needs the name of one zoo entry"),
         (["show", "uci/yaht"], "no zoo entry is called 'uci/yaht'"),
-        (["check"], "check needs names of entries"),
-        (["check", "--all"], "check needs names of entries"),
+        (["check"], "check needs names of zoo entries"),
+        (["check", "--all"], "check needs names of zoo entries"),
         (["run", "co2/relu"], "no zoo entry is called 'co2/relu'"),
     ],
 )

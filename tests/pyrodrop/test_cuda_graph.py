@@ -49,7 +49,7 @@ def test_replays_are_the_calls() -> None:
 
 def test_tf32_is_for_gpus() -> None:
     model = models.MLP([1, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-    with pytest.raises(ValueError, match="tf32 is arithmetic of NVIDIA GPUs; the device is cpu"):
+    with pytest.raises(ValueError, match="precision='tf32' needs an NVIDIA GPU; the device is cpu"):
         pyrodrop.fit(model, guides.MeanField(model), (torch.ones(4, 1),) * 2, steps=1, precision="tf32", device="cpu")
 
 

@@ -81,5 +81,5 @@ def test_standardisation_and_its_inverse() -> None:
     torch.testing.assert_close(standard.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(standard.std(0, correction=0), torch.tensor([1.0, 1.0, 0.0]), atol=1e-5, rtol=0)
     torch.testing.assert_close(scaling.inverse(standard), values)
-    with pytest.raises(ValueError, match="scale of a standardisation"):
+    with pytest.raises(ValueError, match="scale must be positive and finite"):
         Standardize(0.0, 0.0)

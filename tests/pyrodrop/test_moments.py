@@ -81,8 +81,16 @@ def test_the_closed_form_of_deep_features_and_of_products_by_hand() -> None:
 @pytest.mark.parametrize(
     ("guide", "likelihood", "message"),
     [
-        (lambda m: guides.BernoulliDropout(m, 0.2), None, r"last layer only; got dropout at \['0.weight', '2.weight'\]"),
-        (lambda m: guides.BernoulliDropout(m, {"0.*": 0.2, "*": 0.0}), None, "got dropout at '0.weight', which is not this layer"),
+        (
+            lambda m: guides.BernoulliDropout(m, 0.2),
+            None,
+            r"last layer only; got dropout at \['0.weight', '2.weight'\]",
+        ),
+        (
+            lambda m: guides.BernoulliDropout(m, {"0.*": 0.2, "*": 0.0}),
+            None,
+            "got dropout at '0.weight', which is not this layer",
+        ),
         (lambda m: guides.BernoulliDropout(m, 0.2, mask_input=False, theta=0.1), None, "theta = 0; got .* theta=0.1"),
         (guides.MeanField, None, "dropout at theta = 0; got .*Independent"),
         (lambda m: guides.ConcreteDropout(m, mask_input=False), None, "got .*RelaxedBernoulliMixture"),
@@ -97,7 +105,7 @@ def test_no_closed_form_is_said(guide: Any, likelihood: Any, message: str) -> No
 
 def test_no_closed_form_elsewhere() -> None:
     fit = one_hidden(lambda m: guides.Ensemble(m, guides.Point, 2))
-    with pytest.raises(TypeError, match="a guide with a method posterior\(name\); got Ensemble"):
+    with pytest.raises(TypeError, match=r"a guide with a method posterior\(name\); got Ensemble"):
         fit.predict(torch.randn(3, 2), method="analytic")
     net = nn.Sequential(nn.Flatten(), nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 1, 4), nn.Flatten())
     model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian()).double()

@@ -185,7 +185,7 @@ def test_a_guide_that_a_plate_would_draw_wrongly_is_drawn_one_by_one() -> None:
     def half(x: Tensor, y: Tensor | None = None, num_data: int | None = None) -> None:
         pyro.sample("other", dist.Normal(0.0, 1.0))
 
-    with pytest.raises(ValueError, match="the guide has no site weight, which the model draws; it has .*other"):
+    with pytest.raises(ValueError, match="must sample every weight of the model; it has no site weight, only .*other"):
         pyrodrop.predict(pyrodrop.Fit(model, half, None, torch.zeros(1, 3), {}), torch.eye(2), 2)
 
 
