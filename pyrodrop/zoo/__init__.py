@@ -1,4 +1,4 @@
-"""The zoo: published models and posteriors, each joined by a name with its data, its training and its figures."""
+"""The zoo: published models and posteriors by name, each with its data, training settings and published results."""
 
 from __future__ import annotations
 
@@ -13,5 +13,9 @@ ENTRIES: dict[str, Entry] = {e.name: e for entries in _SETS for e in entries.ENT
 
 
 def entry(name: str) -> Entry:
-    """The entry of this name; a ValueError with the nearest known name if there is none."""
+    """The entry of this name.
+
+    Raises:
+        ValueError: no entry has this name; the message suggests the most similar one.
+    """
     return ENTRIES[known(name, ENTRIES, "zoo entry")]

@@ -1,8 +1,8 @@
-"""Mauna Loa CO2, Gal & Ghahramani (2016), figure 2, at a size for two cores.
+"""Mauna Loa CO2, Gal & Ghahramani (2016), https://arxiv.org/abs/1506.02142, figure 2, at a size for two cores.
 
-Three hidden layers of 256 instead of the paper's 1024, Adam for thousands of steps instead of momentum SGD for a million,
-and a learned precision. The first layer starts fast (`input_gain`), which lets the TanH nets reach the yearly cycle in
-the time: its 23 periods would otherwise need the million steps.
+Three hidden layers of 256 units instead of the paper's 1024, thousands of Adam steps instead of a million of momentum SGD,
+and a learned precision. Large initial weights in the first layer (`input_gain`) let the tanh networks learn the 23 yearly
+cycles in these steps, which otherwise takes the million.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _model(data: Dataset, activation: str, input_gain: float, scale: float) -> N
 
 
 _narrow = functools.partial(_model, activation="relu", input_gain=3.0, scale=WIDTHS[1] ** -0.5)
-"""Its prior is narrower, 1 / sqrt(width): under the dropout nets' the noise of 130,000 weights drowns the function."""
+"""A narrower prior, 1 / sqrt(width): with the prior of the dropout networks the noise of 130,000 weights dominates f."""
 
 
 def _entry(name: str, activation: str, drop_rate: float, input_gain: float) -> Entry:

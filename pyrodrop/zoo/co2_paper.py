@@ -1,12 +1,12 @@
 """Gal & Ghahramani (2016), figure 2, with the settings of their released networks.
 
-    four hidden layers of 1024, dropout behind every hidden activation and not on the input, Xavier initialisation,
-    momentum SGD (.9) on batches of 200, rate lr (1 + 1e-4 it)^-.25, biases at twice the rate, a million iterations
+    four hidden layers of 1024, dropout after every hidden activation and not on the input, Xavier initialisation,
+    momentum SGD (0.9) on batches of 200, rate lr (1 + 1e-4 it)^-0.25, twice the rate for biases, a million iterations
 
-What their solver minimises, and how it moves, in terms of this package: `pyrodrop.zoo.caffe`, with scale N tau.
-The precision tau was not published; 100 in standardised units is the type-II maximum likelihood noise of a squared
-exponential Gaussian process on their series. A decay of 0 becomes a prior so wide that its pull is below rounding.
-A mask a row, as theirs (`estimator="local"`). Source: GitHub yaringal/DropoutUncertaintyCaffeModels.
+`pyrodrop.zoo.caffe` expresses their objective and solver in terms of this package, here with scale N tau. The precision tau
+was not published; 100 in standardised units is the type-II maximum likelihood noise of a squared exponential Gaussian
+process on their series. A decay of 0 becomes a prior so wide that its gradient is below rounding. One dropout mask per row,
+as theirs (`estimator="local"`). Source: https://github.com/yaringal/DropoutUncertaintyCaffeModels.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _SOURCE = "Gal & Ghahramani (2016), figure 2, released settings"
 
 
 def inverse_decay(step: int) -> float:
-    """Their policy, as a factor of the base rate."""
+    """Factor of the base learning rate under their policy."""
     return caffe.inverse_decay(step, gamma=1e-4, power=0.25)
 
 
 def learning_rate(name: str, *, lr: float, keep: float, num_data: int) -> float:
-    """The SGD rate of a parameter, by its name."""
+    """The SGD learning rate of a parameter, by its name."""
     return caffe.rate(name, lr=lr, scale=num_data * PRECISION, keep=keep if "layers.0." not in name else 1.0)
 
 

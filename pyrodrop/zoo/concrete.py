@@ -1,10 +1,10 @@
-"""Concrete dropout on its own synthetic data, Gal, Hron & Kendall (2017), released notebook.
+"""Concrete dropout on its synthetic data, Gal, Hron & Kendall (2017), https://arxiv.org/abs/1705.07832, released notebook.
 
     y = 2 x + 8 + N(0, 1),   x ~ N(0, 1)
 
-Three hidden ReLU layers of 1024, heteroscedastic noise, length scale 1e-4, a learned drop rate a layer, Adam on batches of
-20 for an expected number of epochs that falls with N. Mean and log precision share their layer's mask here, where the
-notebook's two heads have masks of their own.
+Three hidden ReLU layers of 1024 units, heteroscedastic noise, length scale 1e-4, one learned drop rate per layer, Adam on
+batches of 20 with a number of epochs that falls with N. Mean and log precision share a dropout mask here; the notebook's two
+heads have separate masks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One entry of the zoo: names that join data, a network with its priors, a posterior and a way to train it."""
+"""An entry of the zoo: a data set, a model with priors, a posterior and training settings under one name."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from pyrodrop.training.replicates import Replicates, fit_replicates
 
 @dataclass(frozen=True)
 class Check:
-    """The short run that tells whether an entry still does what it did.
+    """Settings of the short run that checks an entry against its reference.
 
     Attributes:
-        steps: of training.
-        train, test: the first so many observations; all if None.
-        draws: that predict.
-        splits: how many of the data's splits.
+        steps: number of training steps.
+        train: number of training observations, the first ones; all if None.
+        test: number of test observations, the first ones; all if None.
+        draws: number of posterior samples for prediction.
+        splits: number of splits of the data.
     """
 
     steps: int
@@ -39,19 +40,19 @@ class Check:
 
 @dataclass(frozen=True)
 class Entry:
-    """A model and a posterior joined by a name, with the training they were published with.
+    """A model and a posterior with their published training settings.
 
     Attributes:
-        name: ``set/model``. What we measured lies under this name in ``analysis/reference``.
-        summary: one line.
+        name: ``set/model``; also the path of its measured results in ``analysis/reference``.
+        summary: one-line description.
         source: paper, and figure or table.
         data: name of one of `pyrodrop.zoo.sources.SOURCES`.
-        model: from the training data to a fresh model. Initial weights come from torch's random state.
-        guide: from the model to a fresh guide: a class of `pyrodrop.guides`, or a `functools.partial` of one.
-        training: from the training data to the arguments of `pyrodrop.fit`.
-        published: the source's figures by the name of our score; empty where it has curves or words alone.
-        check: the short run of ``pyrodrop check``.
-        draws: functions that predict.
+        model: makes a new model from the training data. Initial weights use torch's random state.
+        guide: makes a new guide from the model: a class of `pyrodrop.guides`, or a `functools.partial` of one.
+        training: makes the arguments of `pyrodrop.fit` from the training data.
+        published: published results by the name of our score; empty if the source has only curves or text.
+        check: settings of the short run of ``pyrodrop check``.
+        draws: number of posterior samples for prediction.
     """
 
     name: str
@@ -66,18 +67,18 @@ class Entry:
     draws: int = 100
 
     def build(self, data: Dataset, seed: int = 0) -> tuple[NetworkModel, Guide]:
-        """A fresh model and guide with the initial weights of `seed`; the caller's random state is left alone."""
+        """A new model and guide with initial weights from `seed`; the caller's random state is unchanged."""
         with seeded(seed, torch.device("cpu")):
             model = self.model(data)
             return model, self.guide(model)
 
     def fit(self, data: Dataset, *, seed: int = 0, **overrides: Any) -> Fit:
-        """Build and train as published, but for what `overrides` changes; see `pyrodrop.fit`."""
+        """Build and train with the published settings; `overrides` replaces arguments of `pyrodrop.fit`."""
         model, guide = self.build(data, seed)
         return fit(model, guide, data, seed=seed, **{**self.training(data), **overrides})
 
     def fit_splits(self, splits: Sequence[Split], *, seed: int = 0, **overrides: Any) -> Sequence[Fit]:
-        """One fit a split, split r with ``seed + r``; several as replicates of one fit."""
+        """One fit per split, split r with ``seed + r``; several splits are trained as replicates of one fit."""
         if len(splits) == 1:
             return [self.fit(splits[0].train, seed=seed, **overrides)]
         built = [self.build(split.train, seed + number) for number, split in enumerate(splits)]
@@ -90,7 +91,7 @@ class Entry:
         return fit_replicates(models, posteriors, [s.train for s in splits], count=len(built), seed=seed, **settings)
 
     def recipe(self, data: Dataset) -> dict[str, Any]:
-        """What the entry is made of, in plain numbers and words."""
+        """A JSON-compatible description of network, prior, posterior and training."""
         model, guide = self.build(data)
         return {
             "network": model.describe(),
@@ -108,7 +109,7 @@ def guide_class(entry: Entry) -> type | None:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as a number, or in words."""
+    """A setting as a number or a string."""
     if isinstance(value, bool | int | float | str) or value is None:
         return value
     if isinstance(value, functools.partial):

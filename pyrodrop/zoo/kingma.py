@@ -1,6 +1,8 @@
 """Variational dropout on MNIST, Kingma, Salimans & Welling (2015), section 5.1: three hidden ReLU layers, type B.
 
-784 - width - width - width - 10,   one learned alpha a layer,   log-uniform prior,   Adam on minibatches of 1000
+784 - width - width - width - 10,   one learned alpha per layer,   log-uniform prior,   Adam on minibatches of 1000
+
+https://arxiv.org/abs/1506.02557.
 """
 
 from __future__ import annotations

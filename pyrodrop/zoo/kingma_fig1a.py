@@ -1,13 +1,14 @@
 """Dropout methods on MNIST by width, Kingma, Salimans & Welling (2015), section 5.2, figure 1a.
 
-784 - width - width - width - 10, ReLU;   drop rate .2 of the inputs and .5 of hidden units;   Adam
+784 - width - width - width - 10, ReLU;   drop rate 0.2 for the inputs and 0.5 for hidden units;   Adam
 
     A   noise on the inputs of a layer          B   noise on its outputs, independent weights
-    gaussian     alpha = rate / (1 - rate)      variational     alpha learned, one a layer, from .43
-    variational-a2     A, with a third of the divergence
+    gaussian     alpha = rate / (1 - rate)      variational     one learned alpha per layer, initially 0.43
+    variational-a2     A, with the KL divergence weighted by 1/3
 
-The paper averages parameters over time and stops early by a validation set. Here the learning rate falls to 0 over the
-second half of a fixed number of epochs, on all 60,000 digits. Binary dropout and none have a prior without pull.
+https://arxiv.org/abs/1506.02557. The paper averages parameters over time and stops early on a validation set. Here the
+learning rate falls to 0 over the second half of a fixed number of epochs, on all 60,000 digits. Binary dropout and no
+dropout have a flat prior.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class Method:
     """A curve of the figure.
 
     Attributes:
-        summary: its name there.
-        guide: the posterior.
-        prior: of the weights.
-        published: test errors in percent at `PUBLISHED_WIDTHS`, read off the preprint's figure to about .01.
+        summary: the curve's name in the figure.
+        guide: makes the posterior.
+        prior: makes the prior of the weights.
+        published: test errors in percent at `PUBLISHED_WIDTHS`, read off the preprint's figure to about 0.01.
     """
 
     summary: str
@@ -94,13 +95,13 @@ METHODS: Mapping[str, Method] = {
 
 
 def network(data: Dataset, *, method: str, width: int) -> NetworkModel:
-    """The network of a width, with the prior of a method."""
+    """The network of this width with the prior of this method."""
     prior, likelihood = METHODS[method].prior(), likelihoods.Categorical()
     return MLP([784, width, width, width, 10], prior=prior, likelihood=likelihood)
 
 
 def falling(step: int, *, steps: int) -> float:
-    """Constant for the first half, then straight to 0: a factor of the learning rate."""
+    """Factor of the learning rate: 1 for the first half of the steps, then linear to 0."""
     return late(step / steps)
 
 

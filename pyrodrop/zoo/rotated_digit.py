@@ -1,11 +1,11 @@
-"""LeNet-5 on MNIST, whose softmax a turned digit is shown to: Gal & Ghahramani (2016), section 5.2, figure 4.
+"""LeNet-5 on MNIST, for the softmax outputs of a rotated digit: Gal & Ghahramani (2016), section 5.2, figure 4.
 
-    dropout .5 behind ip1, the first dense layer;   Caffe's solver: momentum SGD (.9) on batches of 64,
-    rate .01 (1 + 1e-4 it)^-.75, weight decay 5e-4 on weights and biases, biases at twice the rate
+    dropout 0.5 after ip1, the first dense layer;   Caffe's solver: momentum SGD (0.9) on batches of 64,
+    rate 0.01 (1 + 1e-4 it)^-0.75, weight decay 5e-4 on weights and biases, twice the rate for biases
 
-10,000 iterations, as Caffe's own LeNet takes; the paper took a million. Grey values are x / 255 here and x / 256 there. The
-other posteriors have the same network and iterations, priors of their own, and Adam, which scales of a posterior need.
-Source: GitHub yaringal/DropoutUncertaintyCaffeModels, mnist_uncertainty.
+10,000 iterations, as for Caffe's own LeNet; the paper used a million. Grey values are x / 255 here and x / 256 there. The
+other posteriors have the same network and number of iterations, their own priors, and Adam, which the scales of
+a posterior need. Source: https://github.com/yaringal/DropoutUncertaintyCaffeModels, mnist_uncertainty.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pyrodrop.zoo.entry import Check, Entry
 
 STEPS, PAPER_STEPS, BATCH = 10_000, 1_000_000, 64
 LR, DECAY, KEEP = 0.01, 5e-4, 0.5
-DROPPED = "ip2.weight"  # the weight behind dropout
+DROPPED = "ip2.weight"  # the weight after the dropout layer
 RATES = {"ip2.*": 1 - KEEP, "*": 0.0}
-SOFT_RATES = {"ip2.*": 1 - KEEP, "*": 0.02}  # for posteriors that have noise in every weight
+SOFT_RATES = {"ip2.*": 1 - KEEP, "*": 0.02}  # for posteriors with noise in every weight
 _SOURCE = "Gal & Ghahramani (2016), section 5.2, figure 4"
 
 
@@ -43,7 +43,7 @@ def _caffe_model(data: Dataset) -> NetworkModel:
 
 
 def learning_rate(name: str, *, num_data: int) -> float:
-    """The SGD rate of a parameter."""
+    """The SGD learning rate of a parameter, by its name."""
     return caffe.rate(name, lr=LR, scale=num_data, keep=KEEP if name.endswith(DROPPED) else 1.0)
 
 
@@ -68,7 +68,7 @@ def _training(data: Dataset, *, estimator: str = "local") -> dict[str, Any]:
 
 
 def _warmed_up(data: Dataset) -> dict[str, Any]:
-    """With the divergence's full weight from the start, a posterior that can prune prunes everything."""
+    """KL warm-up: with the full weight of the KL divergence from the start, a pruning posterior prunes everything."""
     return {**_training(data), "kl_weight": schedules.linear(5)}
 
 
@@ -123,19 +123,19 @@ ENTRIES = (
     ),
     _entry(
         "variational-a",
-        "variational dropout A, a rate an input",
+        "variational dropout A, one rate per input",
         functools.partial(_variational, kind="A", rates="input"),
         priors.LogUniform,
     ),
     _entry(
         "variational-a2",
-        "variational dropout A2, a rate an input",
+        "variational dropout A2, one rate per input",
         functools.partial(_variational, kind="A", rates="input", kl_scale=1 / 3),
         priors.LogUniform,
     ),
     _entry(
         "variational-b",
-        "variational dropout B, a rate a weight",
+        "variational dropout B, one rate per weight",
         functools.partial(_variational, kind="B", rates="weight"),
         priors.LogUniform,
     ),

@@ -1,4 +1,4 @@
-"""Data sets by name, as the zoo's entries are trained on them."""
+"""The zoo's data sets by name."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Source:
     """A data set.
 
     Attributes:
-        summary: one line: what it is, and how many.
-        load: its splits; most have one.
+        summary: one-line description with the number of observations.
+        load: loads the splits; most data sets have one.
     """
 
     summary: str

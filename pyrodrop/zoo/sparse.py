@@ -2,16 +2,17 @@
 
                      molchanov2017                            deepbayes2019
     epochs           200                                      100
-    learning rate    1e-3; LeNet-300-100: to 0 over the       1e-3, times .2 after .5, .6, .7 and .8 of the run
+    learning rate    1e-3; LeNet-300-100: to 0 over the       1e-3, times 0.2 after 0.5, 0.6, 0.7, 0.8 of the run
                      second half; LeNet-5: to 0 from the start
-    KL weight        0, from epoch 5 to 20 up to 1            .02 more in every epoch, up to 1
-    initial W        N(0, .01^2), biases 0                    N(0, .02^2), biases 0
+    KL weight        0, then to 1 from epoch 5 to 20          0.02 more in every epoch, up to 1
+    initial W        N(0, 0.01^2), biases 0                   N(0, 0.02^2), biases 0
     log alpha        within -8, 8                             within -10, 10
-    in training      means of log alpha >= 3 dropped          as they are
+    in training      means with log alpha >= 3 set to 0       unchanged
 
-Both: Adam, batches of 100, log variance -10 at the start, weights of log alpha >= 3 cut off. Molchanov, Ashukha & Vetrov
-(2017), Variational Dropout Sparsifies Deep Neural Networks, table 1 and released code; the exercise of the Deep|Bayes
-summer school (2019). The divergence is right to 1e-6 per weight here, where theirs is a fit with an error of .0094.
+Both: Adam, batches of 100, initial log variance -10, weights with log alpha >= 3 pruned. Molchanov, Ashukha & Vetrov (2017),
+Variational Dropout Sparsifies Deep Neural Networks, https://arxiv.org/abs/1701.05369, table 1 and released code; the
+exercise of the Deep|Bayes summer school (2019). The KL divergence is accurate to 1e-6 per weight here; theirs is an
+approximation with an error of 0.0094.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ Recipe = Literal["molchanov2017", "deepbayes2019"]
 
 @dataclass(frozen=True)
 class Settings:
-    """What a recipe says.
+    """The settings of a recipe.
 
     Attributes:
         epochs: length of the training.
         spread: standard deviation of the initial weights.
-        reach: bound of abs(log alpha).
-        cut: bound of log alpha from which means are dropped while training (``train_clip``), or None.
-        kl_weight: from epochs done to the divergence's weight.
-        decay: by network, from the share of the training done to the factor of the learning rate.
-        source: where it was published.
+        reach: upper bound of abs(log alpha).
+        cut: value of log alpha from which means are set to 0 during training (their ``train_clip``), or None.
+        kl_weight: weight of the KL divergence as a function of completed epochs.
+        decay: for each network, the factor of the learning rate as a function of the completed share of the training.
+        source: paper, and table.
     """
 
     epochs: int
@@ -97,18 +98,18 @@ def network(data: Dataset, *, net: Net, method: Method, recipe: Recipe) -> Netwo
 
 
 def training(data: Dataset, *, net: Net, recipe: Recipe, epochs: int | None = None) -> dict[str, Any]:
-    """Arguments of `pyrodrop.fit`. Fewer epochs squeeze the learning rate's schedule and leave the divergence's as it is.
+    """Arguments of `pyrodrop.fit`. With fewer epochs the learning-rate schedule is shortened, that of the KL weight is not.
 
     Raises:
-        ValueError: the divergence's weight would not reach 1: what is pruned before has no meaning.
+        ValueError: too few epochs for the weight of the KL divergence to reach 1; sparsity before that is meaningless.
     """
     settings = RECIPES[recipe]
     epochs = settings.epochs if epochs is None else epochs
     if settings.kl_weight(epochs - 1) < 1:
         full = next(e for e in range(settings.epochs) if settings.kl_weight(e) >= 1)
         raise ValueError(
-            f"the weight of the divergence reaches 1 in epoch {full + 1} of {recipe}, and sparsity means nothing before; "
-            f"epochs must be more than {full}, got {epochs}"
+            f"epochs must be more than {full}, as the weight of the KL divergence of {recipe} reaches 1 in epoch {full + 1} "
+            f"and sparsity has no meaning before; got {epochs}"
         )
     per_epoch = -(-len(data) // BATCH)
     steps = epochs * per_epoch
@@ -124,14 +125,14 @@ def training(data: Dataset, *, net: Net, recipe: Recipe, epochs: int | None = No
 
 
 def _guide(method: Method, recipe: Recipe) -> Callable[[NetworkModel], Guide]:
-    """The posterior, from variances that leave the start as good as without noise."""
+    """The posterior, with initial variances so small that training starts almost without noise."""
     settings = RECIPES[recipe]
     bounds = (-settings.reach, settings.reach)
     posterior = SparseDropout if method == "sparse" else ARDDropout
     return functools.partial(posterior, log_variance=-10.0, cut=settings.cut, log_alpha_range=bounds)
 
 
-# Of table 1 and the exercise's notebook; ARD was published with another training, Kharitonov et al. (2018).
+# From table 1 and the exercise's notebook; ARD was published with other training settings, Kharitonov et al. (2018).
 PUBLISHED: Mapping[str, Mapping[str, float]] = {
     "sparse/lenet-300-100-molchanov2017": {"error_percent": 1.92, "compression": 68.0},
     "sparse/lenet-5-molchanov2017": {"error_percent": 0.75, "compression": 280.0},
@@ -139,7 +140,7 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {
 }
 
 
-# Of so few digits that epochs go by and the divergence gains weight.
+# Few digits, so that a check runs for several epochs and the weight of the KL divergence grows.
 CHECKS: Mapping[Net, Check] = {
     "lenet-300-100": Check(steps=200, train=2000, test=1000, draws=5),
     "lenet-5": Check(steps=30, train=300, test=200, draws=3),

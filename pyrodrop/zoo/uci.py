@@ -1,13 +1,13 @@
 """MC dropout on the UCI regression sets, Gal & Ghahramani (2016), table 1.
 
-One hidden layer of ReLU units, y standardised by the training rows, the noise's precision tau in raw units of y. The network
-starts as Keras starts it: weights uniform by Glorot & Bengio, biases 0. Dropout there divides what it keeps by
-p = 1 - drop_rate, so its weight is p M. What the released code minimises,
+One hidden layer of ReLU units, y standardised with the training rows, the noise precision tau in raw units of y. Initial
+values are those of Keras: weights uniform as in Glorot & Bengio (2010), biases 0. Keras's dropout divides the kept units by
+p = 1 - drop_rate, so that its weight is p M. The objective of the released code,
 
     mean (y - f)^2 / s^2 + l^2 p / (2 N tau) |p M|^2          s the scale of y: the loss is standardised, tau is not
 
-is minus the ELBO (times 2 / (N tau s^2)) under the prior M ~ N(0, 2 / (l p s)^2): `released_prior`. The paper's objective
-has the prior N(0, 1 / l^2). Biases have no penalty. GitHub yaringal/DropoutUncertaintyExps.
+is the negative ELBO (times 2 / (N tau s^2)) under the prior M ~ N(0, 2 / (l p s)^2): `released_prior`. The paper's objective
+has the prior N(0, 1 / l^2). Biases have no penalty. https://github.com/yaringal/DropoutUncertaintyExps.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ LR, BATCH = 1e-3, 32
 
 @dataclass(frozen=True)
 class Setting:
-    """What one set was trained with.
+    """Training settings of one data set.
 
     Attributes:
-        precision, drop_rate, length_scale: of table 1 of 2016.
-        precisions: searched in 2018.
-        hidden: units.
-        epochs: in tens, 2016; in hundreds, 2018.
+        precision: tau of the 2016 table, in raw units of y.
+        drop_rate: drop rate of the 2016 table.
+        length_scale: prior length scale of the 2016 table.
+        precisions: values of the grid search of 2018.
+        hidden: number of hidden units.
+        epochs: number of epochs, in tens for 2016 and in hundreds for 2018.
     """
 
     precision: float
@@ -64,7 +66,7 @@ SETTINGS = {
 
 
 def keras_start(widths: list[int], keep: float = 1.0) -> Perceptron:
-    """A network as Keras initialises it, for weights behind a layer that keeps `keep` of its inputs."""
+    """A network with Keras's initialisation, for weights after a dropout layer that keeps a share `keep` of its inputs."""
     network = Perceptron(widths, "relu")
     with torch.no_grad():
         for layer in network.layers:
@@ -74,7 +76,7 @@ def keras_start(widths: list[int], keep: float = 1.0) -> Perceptron:
 
 
 def released_prior(data: Dataset, length_scale: float, keep: float) -> priors.Gaussian:
-    """The prior under which the released code's penalty is the divergence; see the module's text."""
+    """The prior under which the penalty of the released code is the KL divergence; see the module docstring."""
     assert data.targets is not None
     return priors.Gaussian(math.sqrt(2) / (length_scale * keep * float(data.targets.scale)))
 

@@ -1,7 +1,7 @@
 """The published UCI results of MC dropout.
 
-GitHub yaringal/DropoutUncertaintyExps: means and standard errors over the published splits, RMSE of the mean of 10,000
-passes. `gal2016` is table 1 of Gal & Ghahramani (2016) with more digits, `gal2018` the re-run with a grid search.
+https://github.com/yaringal/DropoutUncertaintyExps: means and standard errors over the published splits, RMSE of the mean of
+10,000 passes. `gal2016` is table 1 of Gal & Ghahramani (2016) with more digits, `gal2018` the re-run with a grid search.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Published(NamedTuple):
-    """Mean and standard error over splits; None where there was one split."""
+    """Mean and standard error over splits; the error is None for a single split."""
 
     rmse: tuple[float, float | None]
     log_density: tuple[float, float | None]
