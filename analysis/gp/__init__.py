@@ -1,8 +1,8 @@
-"""Gaussian processes with the predictive interface of a fit: baselines, and the network's own prior in the limit of width.
+"""Gaussian processes with the predictive interface of a fit: baselines, and the infinite-width limit of a network's prior.
 
 process = gp.GaussianProcess(data, "matern-5/2")                         y [N, 1]
 process = gp.GaussianProcess(data, gp.from_model(model), learn=False)    the model's prior, exact inference
-process = gp.GaussianProcessClassifier(data, "squared-exponential")      y [N], whole numbers
+process = gp.GaussianProcessClassifier(data, "squared-exponential")      y [N], integer labels
 process.predict(x), process.log_density(data)
 """
 

@@ -5,9 +5,9 @@
     f_c ~ GP(mean of all targets, k),   target_nc = f_c(x_n) + N(0, noise_nc),   p(y = c | f) = softmax(f)_c
 
 Milios, Camoriano, Michiardi, Rosasco & Filippone (2018), Dirichlet-based Gaussian Processes for Large-scale Calibrated
-Classification. Classes share one kernel, as the outputs of a network do. The evidence that hyperparameters
-maximise is that of the targets, not of the labels: no number to compare with an ELBO. Inference given the targets is exact
-up to 10,000 observations and from inducing points above.
+Classification, https://arxiv.org/abs/1805.10915. Classes share one kernel, like the outputs of a network. Hyperparameters
+maximise the evidence of the targets, not of the labels, so it cannot be compared with an ELBO. Inference given the targets
+is exact for up to 10,000 observations and uses inducing points above.
 """
 
 from __future__ import annotations
@@ -30,23 +30,26 @@ from pyrodrop.scaling import Standardize
 
 
 class GaussianProcessClassifier:
-    """A Gaussian process a class, fitted to labels.
+    """One Gaussian process per class, fitted to labels.
 
     Args:
-        data: x ``[N, Q]`` and labels y ``[N]``, whole numbers from 0.
-        kernel, learn, inducing, seed, progress: as of `GaussianProcess`. The kernel is that of the logits.
-        alpha_epsilon: pseudo-count of a class that was not observed, positive. Smaller ones make surer predictions.
-        classes: their number; if None that of the model whose kernel it is, else the largest label plus 1.
+        data: x ``[N, Q]`` and integer labels y ``[N]``, from 0.
+        kernel, learn, inducing, seed, progress: as for `GaussianProcess`. The kernel is that of the logits.
+        alpha_epsilon: positive pseudo-count of a class that was not observed. Smaller values make predictions more
+            confident.
+        classes: number of classes. None takes that of the model that the kernel comes from, otherwise the largest label
+            plus 1.
 
     Attributes:
-        data, inputs: what it was fitted to, and the standardisation of x.
-        classes: their number.
+        data: the training data.
+        inputs: the standardisation of x.
+        classes: number of classes.
         log_evidence: log marginal likelihood of the real-valued targets, in nats, or a lower bound on it.
         evidence_kind: ``of the Dirichlet targets`` or ``lower bound, of the Dirichlet targets``.
-        hyperparameters, seconds: as of `GaussianProcess`.
+        kernel, hyperparameters, seconds: as for `GaussianProcess`.
 
     Raises:
-        ValueError: y that is not labels, a label outside 0 ... classes - 1, alpha_epsilon not positive.
+        ValueError: y is not integer labels, a label is outside 0 ... classes - 1, or alpha_epsilon is not positive.
     """
 
     def __init__(
@@ -90,9 +93,9 @@ class GaussianProcessClassifier:
         self.seconds = time.perf_counter() - began
 
     def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0, joint: bool = True) -> Prediction:
-        """Draws of the logits at x ``[N, Q]``, ``[S, N, C]``, and the mixture of categorical laws that they make.
+        """Samples of the logits at x ``[N, Q]``, f ``[S, N, C]``, and the mixture of their categorical distributions.
 
-        ``joint=False`` draws every point on its own: the same mixture at every point, for many points.
+        ``joint=False`` samples every point independently, which has the same marginals and needs no N x N covariance.
         """
         points = self.inputs(columns(x, self.data.x.shape[1]))
         with seeded(seed, points.device):
@@ -101,7 +104,7 @@ class GaussianProcessClassifier:
         return Prediction(f=f, law=dist.Categorical(logits=f), seed=seed, f_sd=variance.sqrt())
 
     def log_density(self, data: Data, num_samples: int = 1000, *, seed: int = 0) -> Tensor:
-        """ln p(y_n | x_n, training data) of every observation, in nats, from that many draws of the logits: ``[N]``."""
+        """ln p(y_n | x_n, training data) per observation, ``[N]`` in nats, from `num_samples` samples of the logits."""
         data = Dataset.of(data)
         parts = [
             self.predict(x, num_samples, seed=seed, joint=False).log_density(y)
@@ -111,7 +114,7 @@ class GaussianProcessClassifier:
 
 
 def dirichlet_targets(labels: Tensor, classes: int, alpha_epsilon: float) -> tuple[Tensor, Tensor]:
-    """Real-valued targets and their noise variances for labels ``[N]``: ``[classes, N]`` each."""
+    """Real-valued targets and their noise variances, each ``[classes, N]``, for labels ``[N]``."""
     if not alpha_epsilon > 0:
         raise ValueError(f"alpha_epsilon is a pseudo-count and must be positive; got {alpha_epsilon}")
     alpha = alpha_epsilon + torch.nn.functional.one_hot(labels, classes).double().T

@@ -1,9 +1,10 @@
-"""Exact Gaussian-process regression: every output has noise of its own, all share one kernel.
+"""Exact Gaussian-process regression with several outputs, which share a kernel and have separate noise.
 
     y_d = f_d(x) + noise_d,   f_d ~ GP(0, k)                       y [D, N]
     ln p(y) = sum_d ln N(y_d; 0, K + diag(noise_d))                maximised over the kernel's hyperparameters by L-BFGS
 
-Rasmussen & Williams (2006), eq. 2.25, 2.26 and 2.30. By Cholesky, in float64: N^3 operations for each value of the evidence.
+Rasmussen & Williams (2006), http://gaussianprocess.org/gpml, eq. 2.25, 2.26 and 2.30. Cholesky in float64: N^3 operations
+per evaluation of the evidence.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from linear_operator.utils.errors import NanError, NotPSDError
 from torch import Tensor, nn
 from tqdm import tqdm
 
-_ENOUGH = 1e-6  # nats: a step that gains less ends the search
-_CHUNK = 1000  # points whose covariance is held at a time where variances are all that is needed
+_ENOUGH = 1e-6  # nats: the search ends at a step with a smaller gain
+_CHUNK = 1000  # points per covariance matrix if only variances are needed
 
 
 class Exact(nn.Module):
-    """The posterior given all points.
+    """The exact posterior.
 
     Args:
         x: ``[N, Q]``, standardised.
         y: ``[D, N]``, standardised.
-        kernel: taken over.
-        noise: variance where learning starts, or the known ones of every observation, ``[D, N]``.
+        kernel: the kernel, which is not copied.
+        noise: initial value of the noise variance, or the known variance of every observation, ``[D, N]``.
     """
 
     def __init__(self, x: Tensor, y: Tensor, kernel: Kernel, noise: float | Tensor) -> None:
@@ -50,11 +51,11 @@ class Exact(nn.Module):
 
     @property
     def noise(self) -> Tensor:
-        """Variance of the observation noise, where it is one number."""
+        """Variance of the observation noise, if it is a single number."""
         return self.likelihood.noise.detach()  # type: ignore[no-any-return, union-attr, operator]
 
     def maximise(self, bar: tqdm, *, learn: bool) -> float:
-        """Fit the hyperparameters, if they are to be learned; the log marginal likelihood."""
+        """Fit the hyperparameters if `learn` is True, and return the log marginal likelihood in nats."""
         self.train()
         free = [p for p in self.parameters() if p.requires_grad]
         if learn and free:
@@ -64,7 +65,7 @@ class Exact(nn.Module):
             worst = None
 
             def closure() -> float:
-                """Minus the evidence. Where rounding leaves no positive definite matrix the line search meets a wall."""
+                """The negative evidence, or a large value if rounding makes the covariance matrix indefinite."""
                 nonlocal worst
                 search.zero_grad()
                 try:
@@ -86,13 +87,13 @@ class Exact(nn.Module):
     def posterior(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean ``[D, N]`` and covariance ``[D, N, N]`` of f at x ``[N, Q]``."""
         self.eval()
-        quiet = gpytorch.settings.debug(False)  # about predicting where the data are
+        quiet = gpytorch.settings.debug(False)  # no warning about predicting at the training points
         with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False), quiet:
             laws = [output(x) for output in self.outputs]
             return torch.stack([law.mean for law in laws]), torch.stack([law.covariance_matrix for law in laws])
 
     def marginals(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f at every point, ``[D, N]`` each."""
+        """Mean and variance of f at every point, each ``[D, N]``."""
         parts = []
         for chunk in x.split(_CHUNK):
             mean, covariance = self.posterior(chunk)
@@ -108,7 +109,7 @@ class Exact(nn.Module):
                 yield output.likelihood(prior).log_prob(output.train_targets)  # type: ignore[operator]
 
     def _backward(self) -> float:
-        """Minus the evidence and its gradient. The kernel once, then output by output: memory for a few N x N matrices."""
+        """The negative evidence; adds its gradient. One output after the other, to limit memory to a few N x N matrices."""
         covariance = self.covar_module(self.x).to_dense()
         leaf, total = covariance.detach().requires_grad_(), 0.0
         for evidence in self._evidence(leaf):

@@ -1,11 +1,11 @@
-"""The Gaussian process that a network's prior becomes as its hidden layers grow.
+"""The Gaussian process that a network's prior converges to as its hidden layers become infinitely wide.
 
     w_l ~ N(0, scale_l^2)                   v_l = fan-in scale_l^2       in `NetworkKernel`'s symbols
     b_l ~ N(0, bias scale_l^2)              c_l = bias scale_l^2
-    W_l = M_l diag(z_l) + theta E_l,   M_l ~ N(0, scale_l^2)             the same with dropout: a network with random weights
-    v_l (1 - drop_rate_l)  ->  v_l (1 - drop_rate_l) + fan-in theta^2    and its masks, the prior of the model with a guide
+    W_l = M_l diag(z_l) + theta E_l,   M_l ~ N(0, scale_l^2)             with dropout: random weights and dropout masks, the
+    v_l (1 - drop_rate_l)  ->  v_l (1 - drop_rate_l) + fan-in theta^2    prior of the model with the noise of a guide
 
-Exact inference under this prior is what the model's posteriors approximate, up to the finite width.
+The model's posteriors approximate exact inference under this prior, up to the finite width.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyrodrop.likelihoods import Categorical, Gaussian
 from pyrodrop.models import MLP, NetworkModel
 from pyrodrop.names import by_name
 
-TANH_GAIN = math.sqrt(math.pi) / 2  # gives erf(a u) the slope of tanh at 0; they are at most .0354 apart
+TANH_GAIN = math.sqrt(math.pi) / 2  # gives erf(a u) the slope of tanh at 0; the two differ by at most 0.0354
 
 
 def from_model(
@@ -38,20 +38,20 @@ def from_model(
     """The kernel, noise and standardisation of a `models.MLP`, for `GaussianProcess` and `GaussianProcessClassifier`.
 
     Args:
-        model: an MLP of ReLU or erf units with Gaussian priors. Its likelihood's precision (the value it has now, if it
-            is learned) becomes the noise, its number of hidden units only the scale of the variances.
-        guide: a `BernoulliDropout` or `DropConnect` of it whose rates and theta enter the prior. Its weights do not.
-        bias_scale: standard deviation of the biases that have no prior in the model: one for all, or by name
-            (``{"layers.0.*": 5.0, "*": 0.0}``). Such biases are points; None takes their variance as 0 with a warning,
-            since a network without biases can do far less: of one input, its ReLU functions are two half-lines.
-        tanh_as_erf: take erf(sqrt(pi) u / 2) for tanh, which has no closed form and is refused otherwise.
+        model: an MLP of ReLU or erf units with Gaussian priors. The current precision of its likelihood sets the noise, and
+            the number of hidden units only scales the variances.
+        guide: a `BernoulliDropout` or `DropConnect` of the model. Its rates and theta enter the prior, its weights do not.
+        bias_scale: standard deviation of the biases that have no prior in the model: one value for all, or by name
+            (``{"layers.0.*": 5.0, "*": 0.0}``). With None their variance is 0 and a warning is given, since a network
+            without biases is much less flexible: with one input, its ReLU functions are two half-lines.
+        tanh_as_erf: approximate tanh by erf(sqrt(pi) u / 2); the kernel of tanh itself has no closed form.
 
     Raises:
-        TypeError: another model, prior, likelihood or guide than those.
-        ValueError: tanh without `tanh_as_erf`, another activation, a first layer with dropout.
+        TypeError: a model, prior, likelihood or guide of another type.
+        ValueError: tanh without `tanh_as_erf`, another activation, or dropout on the input of the network.
     """
     if not isinstance(model, MLP):
-        raise TypeError(f"the kernel of a network is read from models.MLP; got {type(model).__name__}")
+        raise TypeError(f"from_model needs a models.MLP; got {type(model).__name__}")
     layers = list(model.network.layers)  # type: ignore[arg-type, union-attr]
     activation, gain = _activation(model.network.activation, tanh_as_erf)  # type: ignore[arg-type, union-attr]
     fan_in = [layer.in_features for layer in layers]
@@ -60,8 +60,8 @@ def from_model(
     points = [name for name in names if name not in model.priors]
     if points and bias_scale is None:
         warnings.warn(
-            f"the biases of this model are points without a prior ({', '.join(points)}): their variance is taken as 0. "
-            "Give the model a bias_prior, or say bias_scale=... (0.0 to agree)",
+            f"these biases of the model have no prior: {', '.join(points)}; the kernel uses variance 0 for them. Give the "
+            "model a bias_prior, or pass bias_scale=... (0.0 for this value without the warning)",
             stacklevel=2,
         )
     scales = by_name(bias_scale or 0.0, points, "bias_scale") if points else {}
@@ -77,23 +77,21 @@ def from_model(
     if isinstance(likelihood, Categorical):
         return Start(kernel, inputs=model.inputs, classes=layers[-1].out_features)
     if not isinstance(likelihood, Gaussian):
-        raise TypeError(
-            f"a Gaussian process takes a Gaussian or Categorical likelihood; the model's is {likelihood.describe()}"
-        )
+        raise TypeError(f"from_model needs a Gaussian or Categorical likelihood; got {likelihood.describe()}")
     precision: Tensor = likelihood.precision  # type: ignore[assignment]
     return Start(kernel, precision=float(precision.detach()), inputs=model.inputs, targets=model.targets)
 
 
 def bias_spread(model: NetworkModel) -> dict[str, float]:
-    """Root mean square of the biases that are points, by name: as wide as they are now, a choice for `bias_scale`.
+    """Root mean square of the current values of the biases without a prior, by name: a choice for `bias_scale`.
 
-    Of many units with fixed biases only the biases' distribution matters, which this takes for a zero-mean Gaussian.
+    In a wide layer only the distribution of the biases matters; this approximates it by a zero-mean Gaussian.
     """
     return {name: float(model.free[name].detach().double().square().mean().sqrt()) for name in model.free}
 
 
 def _activation(function: Callable[[Tensor], Tensor], tanh_as_erf: bool) -> tuple[str, float]:
-    """The kernel's name of it, and its gain."""
+    """The kernel's name of the activation, and its gain."""
     if function in (torch.relu, torch.nn.functional.relu):
         return "relu", 1.0
     if function in (torch.erf, torch.special.erf):
@@ -103,34 +101,30 @@ def _activation(function: Callable[[Tensor], Tensor], tanh_as_erf: bool) -> tupl
         if tanh_as_erf:
             return "erf", TANH_GAIN
         raise ValueError(
-            "the kernel of a tanh network has no closed form; tanh_as_erf=True takes erf(sqrt(pi) u / 2) for it, which is "
-            "at most 0.0354 away"
+            "the kernel of a tanh network has no closed form; tanh_as_erf=True approximates tanh by erf(sqrt(pi) u / 2), "
+            "with an error of at most 0.0354"
         )
-    raise ValueError(f"the kernel of a network is known for relu and erf, and approximated for tanh; got {name}")
+    raise ValueError(f"the activation must be relu, erf, or tanh with tanh_as_erf=True; got {name}")
 
 
 def _scale(model: MLP, name: str) -> float:
     prior = model.priors[name]
     if not isinstance(prior, priors.Gaussian):
-        raise TypeError(
-            f"a network with Gaussian priors becomes a Gaussian process; the prior of {name!r} is {prior.describe()}"
-        )
+        raise TypeError(f"from_model needs Gaussian priors; the prior of {name!r} is {prior.describe()}")
     return prior.scale
 
 
 def _noise(guide: Guide, layers: int) -> tuple[float, list[float]]:
-    """theta, and the drop rates of the hidden units."""
+    """The guide's theta and its drop rates of the hidden units."""
     if not isinstance(guide, BernoulliDropout):
         raise TypeError(
-            f"the drop rate of a network's kernel is that of {BernoulliDropout.__name__} or {DropConnect.__name__}; "
-            f"got {guide.describe()}"
+            f"the guide must be a {BernoulliDropout.__name__} or {DropConnect.__name__}; got {guide.describe()}"
         )
     rates = guide.rates()
     first, *hidden = (rates.get(f"layers.{i}.weight", 0.0) for i in range(layers))
     if first > 0:
         raise ValueError(
-            "masks of the network's own input do not average out, however wide it is: the prior is then a mixture of "
-            f"Gaussian processes and has no kernel. mask_input=False leaves the input whole; got drop_rate {first:g} for "
-            "'layers.0.weight'"
+            "dropout on the network's input does not average out in wide networks: the prior is then a mixture of Gaussian "
+            f"processes without a single kernel. Use mask_input=False; got drop_rate {first:g} for 'layers.0.weight'"
         )
     return guide.theta, hidden

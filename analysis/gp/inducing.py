@@ -1,10 +1,11 @@
-"""Gaussian-process regression from inducing points, for data too many for exact inference.
+"""Gaussian-process regression with inducing points, for data sets too large for exact inference.
 
     u = f(Z),   q(u_d) = N(m_d, S_d),   q(f) = int p(f | u) q(u) du            Z [M, Q], shared by all outputs
     ELBO = sum_d sum_n E_q[ln N(y_dn; f_d(x_n), noise_dn)] - sum_d KL(q(u_d) | p(u_d))
 
-Hensman, Fusi & Lawrence (2013), Gaussian Processes for Big Data. On minibatches: natural gradients move q, which is exact in
-one step of length 1 for given hyperparameters (Salimbeni, Eleftheriadis & Hensman 2018), and Adam the rest.
+Hensman, Fusi & Lawrence (2013), Gaussian Processes for Big Data, https://arxiv.org/abs/1309.6835. Trained on minibatches: q
+by natural gradients, for which one step of length 1 on all data is exact given the hyperparameters (Salimbeni,
+Eleftheriadis & Hensman 2018, https://arxiv.org/abs/1803.09151), all other parameters by Adam.
 """
 
 from __future__ import annotations
@@ -24,14 +25,18 @@ _CHUNK = 1000
 
 @dataclass(frozen=True)
 class Inducing:
-    """How to fit from inducing points.
+    """Settings of inference with inducing points.
 
     Attributes:
-        points: M, their number. They start at M of the training points; all of them stay there.
-        steps: of the optimisers.
-        batch_size: rows of a minibatch.
-        lr: Adam's, for hyperparameters and places of the inducing points. It falls to a tenth over the last half.
+        points: M, number of inducing points. They start at M distinct training points; if there are no more than M, they are
+            not learned.
+        steps: number of optimisation steps.
+        batch_size: rows per minibatch.
+        lr: Adam's learning rate for hyperparameters and inducing points; falls to a tenth over the second half.
         natural_lr: step length of the natural gradient, in (0, 1].
+
+    Raises:
+        ValueError: a value outside its range.
     """
 
     points: int = 500
@@ -51,7 +56,7 @@ class Inducing:
 
 
 class Sparse(nn.Module):
-    """The posterior given inducing points; arguments as of `Exact`."""
+    """The posterior given inducing points; arguments as for `Exact`."""
 
     def __init__(self, x: Tensor, y: Tensor, kernel: Kernel, noise: float | Tensor, settings: Inducing) -> None:
         super().__init__()
@@ -69,11 +74,11 @@ class Sparse(nn.Module):
 
     @property
     def noise(self) -> Tensor:
-        """Variance of the observation noise, where it is one number."""
+        """Variance of the observation noise, if it is a single number."""
         return self.likelihood.noise.detach()  # type: ignore[no-any-return, union-attr, operator]
 
     def maximise(self, bar: tqdm, *, learn: bool) -> float:
-        """Fit q, and the hyperparameters and places if they are to be learned; the ELBO on all data."""
+        """Fit q, and with `learn` hyperparameters and inducing points; returns the ELBO on all data, in nats."""
         self.train()
         n, settings = len(self.x), self.settings
         natural = list(self.process.variational_parameters())
@@ -89,7 +94,7 @@ class Sparse(nn.Module):
             rows, order = order[:size], order[size:]
             for optimizer in optimizers:
                 optimizer.zero_grad()
-            fits = self._expected(rows)  # before the divergence: GPyTorch keeps q from here for it
+            fits = self._expected(rows)  # before the KL divergence, for which GPyTorch caches q here
             loss = self._divergence() - fits * (n / size)
             (loss / n).backward()
             for group in optimizers[1].param_groups if len(optimizers) > 1 else ():
@@ -112,14 +117,14 @@ class Sparse(nn.Module):
             return law.mean, law.covariance_matrix
 
     def marginals(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f at every point, ``[D, N]`` each."""
+        """Mean and variance of f at every point, each ``[D, N]``."""
         self.eval()
         with torch.no_grad():
             laws = [self.process(chunk) for chunk in x.split(_CHUNK)]
             return torch.cat([law.mean for law in laws], -1), torch.cat([law.variance for law in laws], -1)
 
     def _expected(self, rows: Tensor) -> Tensor:
-        """sum E_q[ln N(y; f, noise)] over these rows and all outputs."""
+        """E_q[ln N(y; f, noise)], summed over these rows and all outputs."""
         law = self.process(self.x[rows])
         noise = self.likelihood.noise if self.fixed_noise is None else self.fixed_noise[:, rows]  # type: ignore[union-attr]
         squares = (self.y[:, rows] - law.mean).square() + law.variance

@@ -1,4 +1,4 @@
-"""What regression and classification share: choosing the inference, searching the hyperparameters, drawing functions."""
+"""Shared by regression and classification: choice of the inference, search for hyperparameters, sampling of functions."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
 
 EXACT_LIMIT = 10_000  # observations
-_SUBSET = 500  # on which the fit from inducing points begins
+_SUBSET = 500  # observations on which inference with inducing points finds its initial hyperparameters
 Latent = Exact | Sparse
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Standardised data of D outputs: x ``[N, Q]``, y ``[D, N]``, and their noise variances, ``[D, N]``, where known."""
+    """Standardised data of D outputs: x ``[N, Q]``, y ``[D, N]``, and the noise variances ``[D, N]`` if known."""
 
     x: Tensor
     y: Tensor
     noise: Tensor | None = None
 
     def some(self, size: int) -> Problem:
-        """A random subset, or all."""
+        """A random subset of at most `size` observations."""
         rows = torch.randperm(len(self.x))[:size]
         return Problem(self.x[rows], self.y[:, rows], None if self.noise is None else self.noise[:, rows])
 
 
 def chosen_inference(size: int, inducing: int | Inducing | None) -> Inducing | None:
-    """None for exact inference, which is the choice up to `EXACT_LIMIT` observations where none is made."""
+    """Settings of the inducing points, or None for exact inference: the default for up to `EXACT_LIMIT` observations."""
     if isinstance(inducing, int):
         return Inducing(points=inducing)
     if inducing is None and size > EXACT_LIMIT:
@@ -53,11 +53,12 @@ def best_fit(
     seed: int,
     progress: bool | None,
 ) -> tuple[Latent, float]:
-    """The fit of highest evidence of those from every start, a kernel and a noise variance; and that evidence.
+    """The fit with the highest evidence over all starts (kernel and noise variance), and its evidence in nats.
 
-    With inducing points it is found on a random subset, exactly, and goes on from there on all data; the bound.
+    With inducing points, the best start is found by exact inference on a random subset and then trained on all data; the
+    second result is the lower bound.
     """
-    hidden = None if progress is None else not progress  # None: shown where the output is a terminal
+    hidden = None if progress is None else not progress  # None: shown if the output is a terminal
     bar = tqdm(desc="Gaussian process", unit="step", disable=hidden, leave=False)
     with bar, seeded(seed, problem.x.device):
         if inducing is None:
@@ -80,10 +81,16 @@ def _best_exact(
 
 
 def columns(x: Tensor, width: int | None = None) -> Tensor:
-    """x as ``[N, Q]`` in float64, or a ValueError; nothing is broadcast."""
+    """x ``[N, Q]`` in float64.
+
+    Raises:
+        ValueError: x is not a matrix of `width` columns.
+    """
     x = check_inputs(x)
     if not isinstance(x, Tensor):
-        raise ValueError(f"x of a Gaussian process is one tensor [N, Q]; got a {type(x).__name__} of {len(x)} tensors")
+        raise ValueError(
+            f"x of a Gaussian process must be a tensor [N, Q]; got a {type(x).__name__} of {len(x)} tensors"
+        )
     if x.dim() != 2 or (width is not None and x.shape[1] != width):
         want = "Q" if width is None else width
         raise ValueError(f"x of a Gaussian process must have shape [N, {want}]; got {tuple(x.shape)}")
@@ -91,14 +98,14 @@ def columns(x: Tensor, width: int | None = None) -> Tensor:
 
 
 def hyperparameters(latent: Latent) -> dict[str, float | list[float]]:
-    """Values by GPyTorch's names, in standardised units."""
+    """Values of the hyperparameters by GPyTorch's names, in standardised units."""
     names = [name for name, _ in latent.named_parameters() if name.startswith(("covar_module.", "likelihood."))]
     values = {name: attrgetter(name)(latent).detach() for name in (n.replace("raw_", "") for n in names)}
     return {name: float(v) if v.numel() == 1 else v.flatten().tolist() for name, v in values.items()}
 
 
 def draw(latent: Latent, x: Tensor, num_samples: int, *, joint: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Draws of f ``[S, N, D]`` from torch's random state, with its mean and variance ``[N, D]``."""
+    """Samples of f ``[S, N, D]`` with torch's generator, and the mean and variance of f, each ``[N, D]``."""
     if num_samples < 1:
         raise ValueError(f"num_samples is the number of functions drawn and must be at least 1; got {num_samples}")
     if joint:
@@ -113,6 +120,6 @@ def draw(latent: Latent, x: Tensor, num_samples: int, *, joint: bool) -> tuple[T
 
 
 def root(covariance: Tensor) -> Tensor:
-    """A square root of a covariance that may be singular to rounding."""
+    """A square root of a covariance matrix that may be singular up to rounding."""
     values, vectors = torch.linalg.eigh(covariance)
     return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)

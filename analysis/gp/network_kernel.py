@@ -1,7 +1,7 @@
 """The kernel of an infinitely wide network: its prior over functions is a Gaussian process.
 
     h_0(x) = W_0 x + b_0                           W_l ~ N(0, v_l / fan-in),   b_l ~ N(0, c_l)
-    h_l(x) = W_l diag(z_l) g(h_(l-1)(x)) + b_l     z_l ~ Bernoulli(1 - drop_rate_l), one a unit      l = 1 ... L
+    h_l(x) = W_l diag(z_l) g(h_(l-1)(x)) + b_l     z_l ~ Bernoulli(1 - drop_rate_l), one per unit    l = 1 ... L
 
     K_0(x, x') = c_0 + v_0 x.x' / Q
     K_l(x, x') = c_l + v_l (1 - drop_rate_l) G(K_(l-1)(x, x), K_(l-1)(x, x'), K_(l-1)(x', x'))
@@ -10,14 +10,15 @@
       relu         sqrt(k k') (sin t + (pi - t) cos t) / 2 pi,     cos t = c / sqrt(k k')
       erf(a u)     (2 / pi) arcsin(2 a^2 c / sqrt((1 + 2 a^2 k) (1 + 2 a^2 k')))
 
-With L = 1, c_1 = 0 and v_1 = 1 it is K(x, x') = int p(w) p(b) g(w.x + b) g(w.x' + b) dw db, whose erf form is Williams'
-(1997), Computing with Infinite Networks. ReLU: Cho & Saul (2009), eq. 3 and 6, order 1, halved, as E[relu^2] is half of
-E[u^2]. Depth: Lee et al. (2018), Deep Neural Networks as Gaussian Processes, eq. 4-5.
+With L = 1, c_1 = 0 and v_1 = 1 it is K(x, x') = int p(w) p(b) g(w.x + b) g(w.x' + b) dw db, with the erf form of Williams
+(1997), Computing with Infinite Networks. ReLU: Cho & Saul (2009), Kernel Methods for Deep Learning, eq. 3 and 6, order 1,
+halved, as E[relu^2] is half of E[u^2]. Depth: Lee et al. (2018), Deep Neural Networks as Gaussian Processes,
+https://arxiv.org/abs/1711.00165, eq. 4-5.
 
-Dropout. One mask serves every x in a draw of W, and z^2 = z, so E[z_k g(h_k(x)) z_k g(h_k(x'))] = (1 - drop_rate) E[g g']
-for equal and for different x alike: the rate scales the variance of the layer behind it. (A mask an example, as of a layer
-in training, would give (1 - drop_rate)^2 for different x: functions with white noise on top, another process.)
-The input is not masked: its few units do not average out, and every mask of it is another Gaussian process.
+Dropout. A sample of W has one mask for all x, and z^2 = z, so E[z_k g(h_k(x)) z_k g(h_k(x'))] = (1 - drop_rate) E[g g'] for
+equal and different x: the rate scales the variance of the next layer. (One mask per example, as in a layer in training,
+would give (1 - drop_rate)^2 for different x: another process, with additional white noise.) The input is not masked: its few
+units do not average out, and every input mask gives a different Gaussian process.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from torch.autograd.function import once_differentiable
 from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.names import known
 
-_LARGEST = 20 * math.log(10)  # of the logarithm of a variance
+_LARGEST = 20 * math.log(10)  # bound of the logarithm of a variance
 
 
 class NetworkKernel(Kernel):
@@ -44,15 +45,15 @@ class NetworkKernel(Kernel):
         activation: ``relu`` or ``erf``.
         weight_variance: v_0 ... v_L, positive: the variance of a weight times its fan-in. L is the number of hidden
             layers; with L = 0 the model is linear.
-        bias_variance: c_0 ... c_L, at least 0. A layer without bias (0) stays so when variances are learned.
-        drop_rate: of the hidden units of every layer, in [0, 1): one for all, or L of them. It is not learned.
-        gain: a, of ``erf(a u)``. A ReLU's gain is a factor of its variances.
+        bias_variance: c_0 ... c_L, at least 0. A variance of 0 (no bias) is not learned.
+        drop_rate: drop rate of the hidden units in [0, 1): one value for all layers, or L values. It is not learned.
+        gain: a in ``erf(a u)``; must be 1 for ReLU, whose gain is a factor of the variances.
 
-    The logarithms of the variances are learned, in float64, within 1e-20 ... 1e20 by a tanh that is flat at the ends: the
-    evidence often has its maximum at infinity. A ReLU network without biases has only the product of its v_l to learn.
+    The logarithms of the variances are learned in float64, bounded to 1e-20 ... 1e20 by a tanh, as the evidence often has
+    its maximum at infinity. In a ReLU network without biases only the product of the v_l is identified.
 
     Raises:
-        ValueError: an unknown activation, lengths that do not agree, or a value out of its range.
+        ValueError: an unknown activation, lengths that do not agree, or a value outside its range.
     """
 
     has_lengthscale = False
@@ -74,7 +75,7 @@ class NetworkKernel(Kernel):
         rates = rates.expand(self.hidden_layers) if rates.dim() == 0 else rates
         _check(weights, biases, rates, gain)
         if activation == "relu" and gain != 1:
-            raise ValueError(f"the gain of a ReLU is part of its weight variances and must be 1; got {gain}")
+            raise ValueError(f"gain must be 1 for relu, whose gain is part of the weight variances; got {gain}")
         self.gain = gain
         self.register_buffer("keep_rate", 1 - rates)
         self.register_buffer("has_bias", biases > 0)
@@ -95,7 +96,7 @@ class NetworkKernel(Kernel):
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         if params.get("last_dim_is_batch"):
-            raise ValueError("a network's kernel needs all columns of x at once; got last_dim_is_batch=True")
+            raise ValueError("NetworkKernel needs all columns of x at once; got last_dim_is_batch=True")
         x1, x2 = x1.double(), x2.double()
         own, other = x1.square().mean(-1), x2.square().mean(-1)
         if diag:
@@ -120,21 +121,21 @@ def relu_moment(own: Tensor, cross: Tensor, other: Tensor) -> Tensor:
 
 
 def erf_moment(own: Tensor, cross: Tensor, other: Tensor) -> Tensor:
-    """E[erf(u) erf(u')], likewise.
+    """E[erf(u) erf(u')] of zero-mean Gaussians with variances `own` and `other` and covariance `cross`.
 
-    The arcsin is written as arctan(2c / sqrt(1 + 2k + 2k' + 4 (k k' - c^2))), whose root is at least 1: it keeps its
-    digits, and its gradient, at repeated points.
+    The arcsin is computed as arctan(2c / sqrt(1 + 2k + 2k' + 4 (k k' - c^2))), which is accurate at repeated points and has
+    a finite gradient there, as the root is at least 1.
     """
     determinant = (own * other - cross.square()).clamp_min(0)
     return 2 / math.pi * torch.atan(2 * cross / (1 + 2 * (own + other) + 4 * determinant).sqrt())
 
 
 class _ReluMoment(torch.autograd.Function):
-    """With its gradient in closed form, since that of arccos is infinite at repeated points:
+    """The ReLU moment with its gradient in closed form, since that of arccos is infinite at repeated points.
 
     dG/dc = (pi - t) / 2 pi,     dG/dk = sin t sqrt(k' / k) / 4 pi
 
-    Where k = 0 the input is 0 and has no bias, k does not depend on any variance, and dG/dk counts as 0.
+    k = 0 means that the input is 0 and has no bias; k then depends on no variance, and dG/dk is set to 0.
     """
 
     @staticmethod
@@ -166,7 +167,7 @@ def _variance(raw: Tensor) -> Tensor:
 def _check(weights: Tensor, biases: Tensor, rates: Tensor, gain: float) -> None:
     if not len(weights) == len(biases) == len(rates) + 1:
         raise ValueError(
-            "a network of L hidden layers has L + 1 weight variances, L + 1 bias variances and L drop rates; got "
+            "a network with L hidden layers needs L + 1 weight variances, L + 1 bias variances and L drop rates; got "
             f"{len(weights)}, {len(biases)} and {len(rates)}"
         )
     if not all(_allowed(v) for v in weights.tolist()):
@@ -174,7 +175,7 @@ def _check(weights: Tensor, biases: Tensor, rates: Tensor, gain: float) -> None:
     if not all(v == 0 or _allowed(v) for v in biases.tolist()):
         raise ValueError(f"bias variances must be 0 or lie in (1e-20, 1e20); got {biases.tolist()}")
     if not (math.isfinite(gain) and gain > 0):
-        raise ValueError(f"the gain of an activation must be positive and finite; got {gain}")
+        raise ValueError(f"gain must be positive and finite; got {gain}")
     check_drop_rate(rates)
 
 

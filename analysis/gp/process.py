@@ -2,8 +2,9 @@
 
     f ~ GP(0, k),   y = f + noise,   noise ~ N(0, noise variance)         in standardised units
 
-Hyperparameters maximise the log marginal likelihood in float64, from several starts, the best of which counts: by L-BFGS for
-up to 10,000 observations; above, on a random subset first and then from inducing points, which bound it from below.
+Hyperparameters maximise the log marginal likelihood in float64, and the best of several starts is kept. Up to 10,000
+observations inference is exact, with L-BFGS; above, hyperparameters are first fitted on a random subset and then with
+inducing points, which give a lower bound.
 """
 
 from __future__ import annotations
@@ -28,28 +29,31 @@ class GaussianProcess:
     """A Gaussian process fitted to a data set.
 
     Args:
-        data: x ``[N, Q]`` and y ``[N, 1]``, in their own units. They are standardised by what they carry, else by what the
-            kernel's start carries, else by their own columns.
-        kernel: one of `KERNELS` by name (with a length scale for every column of x), a GPyTorch kernel for standardised
-            units, `from_model(model)`, or starts such as `squared_exponential` or `trend_and_season(period)`. It is copied.
-        learn: whether hyperparameters, the noise among them, maximise the evidence or stay where they start.
-        inducing: number of inducing points, or `Inducing` with settings; None is exact inference for up to
+        data: x ``[N, Q]`` and y ``[N, 1]``, in the units of the data. The standardisation is that of the data set if it has
+            one, else that of the kernel's start, else it is computed from the columns.
+        kernel: a name in `KERNELS` (with one length scale per column of x), a GPyTorch kernel for standardised units,
+            `from_model(model)`, or starts such as `squared_exponential` or `trend_and_season(period)`. It is copied.
+        learn: whether to maximise the evidence over the hyperparameters, including the noise; otherwise they keep their
+            initial values.
+        inducing: number of inducing points, or an `Inducing` with settings. None uses exact inference for up to
             `EXACT_LIMIT` observations and 500 inducing points above.
-        seed: of the choice of inducing points and minibatches; exact inference has nothing random.
-        progress: whether to show a progress bar; if None, where the output is a terminal.
+        seed: seed of the inducing points and minibatches; exact inference is deterministic.
+        progress: whether to show a progress bar; None shows it if the output is a terminal.
 
     Attributes:
-        data: what it was fitted to, in its own units.
-        inputs, targets: the standardisation.
-        log_evidence: the maximised log marginal likelihood of the standardised data, in nats: its value, or
+        data: the training data, in its own units.
+        inputs: the standardisation of x.
+        targets: the standardisation of y.
+        kernel: the fitted kernel, in standardised units.
+        log_evidence: log marginal likelihood of the standardised data in nats, or a lower bound on it.
         evidence_kind: ``exact`` or ``lower bound``.
-        prior_sd: standard deviation of f before any data, in the units of y: root mean square over the training points.
+        prior_sd: prior standard deviation of f in the units of y, as the root mean square over the training points.
         noise_sd: standard deviation of the observation noise, in the units of y.
-        hyperparameters: by GPyTorch's names, in standardised units.
-        seconds: of fitting.
+        hyperparameters: values by GPyTorch's names, in standardised units.
+        seconds: duration of the fit.
 
     Raises:
-        ValueError: x that is no matrix, y with several columns, or class labels.
+        ValueError: x is not a matrix, y has several columns, or y is class labels.
     """
 
     def __init__(
@@ -66,8 +70,7 @@ class GaussianProcess:
         self.data = data = Dataset.of(data)
         if not data.y.is_floating_point():
             raise ValueError(
-                f"a GaussianProcess is fitted to real y; got {data.y.dtype}. For class labels there is "
-                "GaussianProcessClassifier"
+                f"GaussianProcess needs floating-point y; got {data.y.dtype}. For class labels use GaussianProcessClassifier"
             )
         x = columns(data.x)
         starts = starts_of(kernel, x.shape[1])
@@ -75,7 +78,7 @@ class GaussianProcess:
         x, y = self.inputs(x), self.targets(data.y.double())
         y = y.squeeze(-1) if y.dim() == 2 and y.shape[1] == 1 else y
         if y.dim() != 1:
-            raise ValueError(f"a Gaussian process here has one output; y has shape {tuple(data.y.shape)}")
+            raise ValueError(f"y of a GaussianProcess must have shape [N, 1] or [N]; got {tuple(data.y.shape)}")
         scale = float(self.targets.scale)
         choice = chosen_inference(len(x), inducing)
         self._latent, self.log_evidence = best_fit(
@@ -95,10 +98,10 @@ class GaussianProcess:
         self.hyperparameters = hyperparameters(self._latent)
 
     def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0, joint: bool = True) -> Prediction:
-        """The posterior at x ``[N, Q]``: draws of f, and the exact law of y, a mixture of one component.
+        """The posterior at x ``[N, Q]``: samples of f ``[S, N, 1]`` and the exact distribution of y, with one component.
 
-        Draws are functions, joint over the points, for which the N x N covariance is decomposed. ``joint=False`` draws
-        every point on its own, for many points.
+        Samples are functions, joint over the points, which needs a decomposition of the N x N covariance. ``joint=False``
+        samples every point independently and is cheaper for many points.
         """
         points = self.inputs(columns(x, self.data.x.shape[1]))
         with seeded(seed, points.device):
@@ -109,13 +112,13 @@ class GaussianProcess:
         return Prediction(f=self.targets.inverse(f), law=law, seed=seed, f_sd=f_sd)
 
     def log_density(self, data: Data) -> Tensor:
-        """ln p(y_n | x_n, training data) of every observation, in nats and the units of y: ``[N]``. In closed form."""
+        """ln p(y_n | x_n, training data) per observation in closed form, ``[N]`` in nats, for y in its own units."""
         data = Dataset.of(data)
         return self.predict(data.x, 1, joint=False).log_density(data.y.double())
 
 
 def _standardisation(data: Dataset, start: Start) -> tuple[Standardize, Standardize]:
-    """Of x and y, in float64."""
+    """The standardisations of x and y, in float64."""
     inputs, targets = data.inputs or start.inputs, data.targets or start.targets
     if targets is None:
         own = data.standardized()
@@ -130,7 +133,7 @@ def _noise(start: Start, scale: float) -> float:
         return 1 / (start.precision * scale**2)
     if start.noise is None:
         raise ValueError(
-            "regression needs the noise of a start: noise in standardised units, or precision in the units of y; got "
-            "neither, as from a model of class labels"
+            "regression needs a start with noise (variance in standardised units) or precision (in the units of y); got "
+            "neither, as from a model with a Categorical likelihood"
         )
     return start.noise

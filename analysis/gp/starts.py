@@ -1,13 +1,13 @@
-"""Kernels, and where the search for their hyperparameters starts.
+"""Kernels and initial values for the search for their hyperparameters.
 
     squared_exponential   k = s^2 exp(-r^2 / 2): the baseline of Gal & Ghahramani (2016), figure 2b
     matern                k = s^2 exp(-a) P(a),   a = sqrt(2 nu) r,   P = 1, 1 + a, 1 + a + a^2/3 for nu = 1/2, 3/2, 5/2
-    trend_and_season      a long SE, a yearly period that changes slowly, and a short SE, after Rasmussen & Williams (2006),
-                          section 5.4.3, on this very record
+    trend_and_season      a long SE, a slowly changing yearly period, and a short SE, after Rasmussen & Williams (2006),
+                          section 5.4.3, on the same CO2 record
 
-    r^2 = sum_q (x_q - x'_q)^2 / l_q^2      one length scale a column (ARD), or one for all
+    r^2 = sum_q (x_q - x'_q)^2 / l_q^2      one length scale per column (ARD), or one for all
 
-Everything is in standardised units. Matern: Rasmussen & Williams (2006), eq. 4.14-4.17.
+All values are in standardised units. Rasmussen & Williams (2006), http://gaussianprocess.org/gpml; Matern: eq. 4.14-4.17.
 """
 
 from __future__ import annotations
@@ -29,14 +29,18 @@ _NOISE = 0.05
 
 @dataclass(frozen=True)
 class Start:
-    """Where a search for hyperparameters begins.
+    """Initial values of a search for hyperparameters.
 
     Attributes:
-        kernel: in standardised units.
-        noise: variance of the observation noise in standardised units; or
-        precision: one over it in the units of y, as likelihoods have it. A classifier needs neither.
-        inputs, targets: the standardisation to use where the data carry none, instead of that of their own columns.
-        classes: the number of classes; None where the labels are to tell.
+        kernel: the kernel, for standardised inputs and outputs.
+        noise: variance of the observation noise in standardised units. Regression needs either this or `precision`.
+        precision: inverse variance of the observation noise in the units of y, like that of a likelihood.
+        inputs: standardisation of x for a data set without one; if None, it is computed from the columns.
+        targets: standardisation of y for a data set without one; if None, it is computed from the columns.
+        classes: number of classes; None to take it from the labels.
+
+    Raises:
+        ValueError: both `noise` and `precision` are given.
     """
 
     kernel: Kernel
@@ -49,7 +53,7 @@ class Start:
     def __post_init__(self) -> None:
         if self.noise is not None and self.precision is not None:
             raise ValueError(
-                "a start takes the noise variance in standardised units or the precision in the units of y, not both; "
+                "Start takes noise (variance in standardised units) or precision (in the units of y), not both; "
                 f"got noise={self.noise} and precision={self.precision}"
             )
 
@@ -58,23 +62,27 @@ KernelSetting: TypeAlias = str | Kernel | Start | Sequence[Start] | Callable[[],
 
 
 def squared_exponential(dims: int = 1) -> list[Start]:
-    """From short, middling and long length scales.
+    """Squared exponential kernels with short, medium and long initial length scales.
 
     Args:
-        dims: length scales: the columns of x for ARD, or 1 for one that all columns share.
+        dims: number of length scales: the number of columns of x for ARD, or 1 for a shared one.
     """
     return _stationary(RBFKernel, dims)
 
 
 def matern(nu: float, dims: int = 1) -> list[Start]:
-    """As `squared_exponential`, with functions that are nu - 1/2 times differentiable; nu is 0.5, 1.5 or 2.5."""
+    """Matern kernels, with starts as in `squared_exponential`; nu must be 0.5, 1.5 or 2.5, larger values are smoother.
+
+    Raises:
+        ValueError: another nu.
+    """
     if nu not in (0.5, 1.5, 2.5):
-        raise ValueError(f"nu is the smoothness of a Matern kernel and must be 0.5, 1.5 or 2.5; got {nu}")
+        raise ValueError(f"nu, the smoothness of a Matern kernel, must be 0.5, 1.5 or 2.5; got {nu}")
     return _stationary(functools.partial(MaternKernel, nu=nu), dims)
 
 
 def trend_and_season(period: float) -> Callable[[], list[Start]]:
-    """Trend, season of this period (in standardised x) and short-term deviations."""
+    """Kernels of a trend, a season of this period (in standardised x) and short-term deviations."""
 
     def starts() -> list[Start]:
         kernels = []
@@ -83,7 +91,7 @@ def trend_and_season(period: float) -> Callable[[], list[Start]]:
                 _set(PeriodicKernel(), period_length=period, lengthscale=1.0) * _set(RBFKernel(), lengthscale=8.0)
             )
             season.outputscale = 0.1
-            season.base_kernel.kernels[0].raw_period_length.requires_grad_(False)  # a year is a year
+            season.base_kernel.kernels[0].raw_period_length.requires_grad_(False)  # the period is known
             kernels.append(
                 _scaled(RBFKernel(), 4.0, lengthscale=trend) + season + _scaled(RBFKernel(), 0.01, lengthscale=0.2)
             )
@@ -101,7 +109,12 @@ KERNELS: Mapping[str, Callable[[int], list[Start]]] = {
 
 
 def starts_of(kernel: KernelSetting, dims: int) -> list[Start]:
-    """The starts that `kernel` stands for, as copies: one of `KERNELS` by name has a length scale for each of `dims`."""
+    """Copies of the starts that `kernel` denotes; a kernel given by name has one length scale for each of `dims` columns.
+
+    Raises:
+        TypeError: `kernel` is none of the types of `KernelSetting`.
+        ValueError: no kernel has this name.
+    """
     if isinstance(kernel, str):
         found: Sequence[Start] = KERNELS[known(kernel, KERNELS, "kernel")](dims)
     elif isinstance(kernel, Kernel):
@@ -112,7 +125,7 @@ def starts_of(kernel: KernelSetting, dims: int) -> list[Start]:
         found = kernel() if callable(kernel) else kernel
     if not (isinstance(found, Sequence) and found and all(isinstance(start, Start) for start in found)):
         raise TypeError(
-            "a kernel is a name, a gpytorch kernel, a Start, a sequence of Starts, or a function that returns one; "
+            "kernel must be a name, a gpytorch kernel, a Start, a sequence of Starts, or a function that returns one; "
             f"got {kernel!r}"
         )
     return [copy.deepcopy(start) for start in found]
@@ -120,9 +133,9 @@ def starts_of(kernel: KernelSetting, dims: int) -> list[Start]:
 
 def _stationary(make: Callable[..., Kernel], dims: int) -> list[Start]:
     if dims < 1:
-        raise ValueError(f"dims is the number of length scales and must be at least 1; got {dims}")
+        raise ValueError(f"dims, the number of length scales, must be at least 1; got {dims}")
     ard = None if dims == 1 else dims
-    spread = dims**0.5  # distances grow so with the number of columns
+    spread = dims**0.5  # typical distances grow with the square root of the number of columns
     kernels = (_scaled(make(ard_num_dims=ard), 1.0, lengthscale=length * spread) for length in _LENGTHS)
     return [Start(kernel, _NOISE) for kernel in kernels]
 

@@ -281,18 +281,18 @@ def test_progress_is_shown_when_asked(inducing: Inducing | None, capsys: pytest.
             ValueError,
             "no kernel is called 'matern'; .* did you mean 'matern-",
         ),
-        (lambda: GaussianProcess((X, Y), 3), TypeError, "a kernel is a name, a gpytorch kernel, a Start"),
+        (lambda: GaussianProcess((X, Y), 3), TypeError, "kernel must be a name, a gpytorch kernel, a Start"),
         (
             lambda: GaussianProcess((X, torch.zeros(40, 2)), "matern-1/2"),
             ValueError,
-            "one output; y has shape \\(40, 2\\)",
+            r"must have shape \[N, 1\] or \[N\]; got \(40, 2\)",
         ),
         (
             lambda: GaussianProcess((X, torch.zeros(40).long()), "matern-1/2"),
             ValueError,
-            "there is GaussianProcessClass",
+            "use GaussianProcessClass",
         ),
-        (lambda: GaussianProcess((X, Y), Start(RBFKernel())), ValueError, "regression needs the noise of a start"),
+        (lambda: GaussianProcess((X, Y), Start(RBFKernel())), ValueError, "regression needs a start with noise"),
         (
             lambda: GaussianProcess((torch.zeros(4, 1, 2), Y[:4]), "matern-1/2"),
             ValueError,
@@ -305,7 +305,7 @@ def test_progress_is_shown_when_asked(inducing: Inducing | None, capsys: pytest.
         ),
         (lambda: Start(RBFKernel(), 1.0, 1.0), ValueError, "not both; got noise=1.0 and precision=1.0"),
         (lambda: gp.matern(2.0), ValueError, "must be 0.5, 1.5 or 2.5; got 2.0"),
-        (lambda: squared_exponential(0), ValueError, "number of length scales and must be at least 1; got 0"),
+        (lambda: squared_exponential(0), ValueError, "number of length scales, must be at least 1; got 0"),
         (lambda: Inducing(points=0), ValueError, "points of Inducing must be at least 1; got 0"),
         (lambda: Inducing(natural_lr=2.0), ValueError, "natural_lr of Inducing must lie in \\(0, 1\\]; got 2.0"),
         (

@@ -92,7 +92,7 @@ def test_units_and_precision_are_those_of_the_model() -> None:
 
 def test_biases_without_a_prior_are_said() -> None:
     model = mlp((1, 16, 16, 1), bias_prior=None)
-    with pytest.warns(UserWarning, match=r"biases of this model are points.*layers\.0\.bias.*variance is taken as 0"):
+    with pytest.warns(UserWarning, match=r"these biases of the model have no prior.*layers\.0\.bias.*uses variance 0"):
         start = gp.from_model(model)
     assert start.kernel.bias_variance.tolist() == [0, 0, 0]
     with warnings.catch_warnings():
@@ -127,14 +127,18 @@ def test_tanh_is_refused_or_openly_approximated() -> None:
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [
-        (lambda: mlp(activation="gelu"), ValueError, "known for relu and erf, and approximated for tanh; got gelu"),
+        (lambda: mlp(activation="gelu"), ValueError, "must be relu, erf, or tanh with tanh_as_erf=True; got gelu"),
         (lambda: mlp(prior=priors.Laplace(1.0)), TypeError, "the prior of 'layers.0.weight' is Laplace"),
         (lambda: mlp(bias_prior=priors.Laplace(1.0)), TypeError, "the prior of 'layers.0.bias' is Laplace"),
-        (lambda: mlp(likelihood=likelihoods.HeteroscedasticGaussian()), TypeError, "the model's is Heteroscedastic"),
+        (
+            lambda: mlp(likelihood=likelihoods.HeteroscedasticGaussian()),
+            TypeError,
+            "likelihood; got Heteroscedastic",
+        ),
         (
             lambda: models.from_module(torch.nn.Linear(1, 1), priors.Gaussian(), likelihoods.Gaussian()),
             TypeError,
-            "read from models.MLP; got NetworkModel",
+            "needs a models.MLP; got NetworkModel",
         ),
     ],
 )
@@ -149,5 +153,5 @@ def test_guides_without_a_kernel_are_refused_by_name() -> None:
     model = mlp((3, 8, 1))
     with pytest.raises(TypeError, match="BernoulliDropout or DropConnect; got MeanField"):
         gp.from_model(model, guides.MeanField(model))
-    with pytest.raises(ValueError, match="masks of the network's own input do not average out.*got drop_rate 0.5"):
+    with pytest.raises(ValueError, match="dropout on the network's input does not average out.*got drop_rate 0.5"):
         gp.from_model(model, guides.BernoulliDropout(model, 0.5))

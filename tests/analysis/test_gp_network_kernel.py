@@ -204,5 +204,5 @@ def test_mistakes_are_explained(arguments: tuple[str, list[float], list[float]],
 def test_other_mistakes_are_explained() -> None:
     with pytest.raises(ValueError, match="drop_rate is the probability of dropping.*got rates? .*1.2|got 1.2"):
         NetworkKernel("relu", [1.0, 1.0], [0.0, 0.0], drop_rate=1.2)
-    with pytest.raises(ValueError, match="gain of a ReLU is part of its weight variances and must be 1; got 2"):
+    with pytest.raises(ValueError, match="gain must be 1 for relu, whose gain is part of the weight variances; got 2"):
         NetworkKernel("relu", [1.0, 1.0], [0.0, 0.0], gain=2.0)
