@@ -19,7 +19,10 @@ def test_the_benchmark_of_prediction(tmp_path: Path, capsys: pytest.CaptureFixtu
         ["loop", "draws", "moments", "joint=False"],
         ["loop", "draws", "moments", "joint=False", "analytic"],
     ]
-    assert all(part["ratio"]["loop"] == 1 for part in record["prediction"])
+    for part in record["prediction"]:
+        seconds = part["seconds"]
+        assert part["ratio"] == pytest.approx({name: each / seconds["loop"] for name, each in seconds.items()})
+        assert all(0 < deviation < predict.WITHIN for deviation in part["largest_deviation_se"].values())
     assert "3-8-7-2, 30 points, 4 passes" in capsys.readouterr().out
 
 

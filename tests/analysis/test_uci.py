@@ -274,7 +274,11 @@ def test_the_command_makes_the_table(short: None, tmp_path: Path, capsys: pytest
     first = (tmp_path / "table.md").read_text()
     content = json.loads((tmp_path / "yacht-bernoulli.json").read_text())
     mean, error = mean_and_error(content["rmse"])
-    assert f"| yacht | 1.109 ± 0.085 | {mean:.1f}" in first or f"{mean:.2f}" in first
+    cell = re.search(r"\| yacht \| 1\.109 ± 0\.085 \| ([\d.]+) ± ([\d.]+) \(([+-][\d.]+)\) \|", first)
+    assert cell is not None, first
+    assert float(cell[1]) == pytest.approx(mean, abs=0.05 * (error or 0.0))  # two digits of the error are shown
+    assert float(cell[2]) == pytest.approx(error, rel=0.05)
+    assert float(cell[3]) == pytest.approx((mean - 1.10925) / math.hypot(error or 0.0, 0.0850032), abs=0.051)
     assert error == pytest.approx(np.std(content["rmse"], ddof=1) / math.sqrt(2))
     assert content["plan"]["draws"] == 20
     assert content["machine"]["processor"]

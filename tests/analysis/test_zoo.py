@@ -140,7 +140,14 @@ def test_compression_is_reported_once_the_divergence_has_its_full_weight(data_fo
     split = _cut(load_splits(entry)[0], 200, 50)
     options: dict[str, Any] = {"draws": 2, "steps": 2, "device": "cpu", "engine": "traced", "progress": False}
     assert "compression" not in measure(entry, [split], **options).scores
-    assert measure(entry, [split], kl_weight=1.0, **options).scores["compression"] >= 1
+    noisy = dataclasses.replace(entry, guide=functools.partial(guides.SparseDropout, log_variance=-2.0))
+    measured = measure(noisy, [split], kl_weight=1.0, **options)
+    guide: Any = measured.fits[0].guide
+    alphas = [guide.log_variance[n] - 2 * m.abs().log() for n, m in guide.mean().items()]
+    kept = sum(int((log_alpha < 3).sum()) for log_alpha in alphas)
+    total = sum(log_alpha.numel() for log_alpha in alphas)
+    assert 0 < kept < 0.9 * total
+    assert measured.scores["compression"] == pytest.approx(total / kept)
 
 
 def test_data_without_truth_are_scored_in_training(data_folder: Path) -> None:

@@ -67,6 +67,14 @@ def test_against_mpmath(reference: tuple[Tensor, ...], dtype: torch.dtype, value
     assert float((g - slopes).abs().max()) < gradient
 
 
+def test_relative_errors_are_those_stated(reference: tuple[Tensor, ...]) -> None:
+    """Also at the right end, where the value is 1e-9 and an absolute error says nothing."""
+    t, kl, slopes = reference
+    y, g = value_and_slope(t)
+    assert float((y / kl - 1).abs().max()) < 2e-11
+    assert float((g / slopes - 1).abs().max()) < 1.4e-9
+
+
 @pytest.mark.parametrize(("dtype", "value", "gradient"), [(torch.float64, 1e-10, 1e-9), (torch.float32, 2e-6, 1e-6)])
 def test_the_gradient_is_dawsons_function_and_the_value_its_integral(
     dtype: torch.dtype, value: float, gradient: float

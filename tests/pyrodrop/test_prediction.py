@@ -76,14 +76,15 @@ def test_draws_are_functions() -> None:
     assert len(torch.unique(twice[:, 0])) > 10
 
 
-def test_chunks_do_not_change_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_do_not_change_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sample and point at a time: the same functions up to rounding, and the same samples of y."""
     fit, x = fitted(), torch.randn(3, 2)
-    whole = fit.predict(x, 64)
+    whole = fit.predict(x, 64, seed=3)
     monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 1})
-    one_by_one = fit.predict(x, 1000)
-    assert one_by_one.f.shape == (1000, 3, 1)
-    se = (whole.f.var(0) / 64 + one_by_one.f.var(0) / 1000).sqrt()
-    assert float(((whole.mean - one_by_one.mean) / se).abs().max()) < 4.5
+    one_by_one = fit.predict(x, 64, seed=3)
+    torch.testing.assert_close(one_by_one.f, whole.f, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(one_by_one.y, whole.y, rtol=1e-12, atol=1e-12)
+    assert len(torch.unique(whole.f[:, 0])) > 10
 
 
 def test_samples_of_y_add_the_noise() -> None:
