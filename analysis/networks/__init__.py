@@ -1,7 +1,7 @@
-"""Networks of every kind against the brute-force meaning of a posterior over their weights.
+"""Check networks of many kinds against a brute-force reference of a posterior over their weights.
 
-``python -m pyrodrop.analysis.networks`` prints the table. A case is a file; `tests/networks` has the menagerie, and a file
-of your own can be given in its place.
+``python -m pyrodrop.analysis.networks`` prints the table. Every case is a file; the default cases are in `tests/networks`,
+and a folder or file of your own can be passed instead.
 """
 
 from pyrodrop.analysis.networks import real

@@ -33,8 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=[], help="names of the networks to check")
     parser.add_argument("--cells", choices=("few", "usual", "all"), default="usual", help="how many cells of each")
     parser.add_argument("--pick", default="", help="check cells with one of these comma-separated words in their name")
-    parser.add_argument("--draws", choices=("thin", "full"), default="full", help="how many draws a comparison takes")
-    parser.add_argument("--json", type=Path, help="write the results to this file, and go on from it if it exists")
+    parser.add_argument("--draws", choices=("thin", "full"), default="full", help="number of samples per comparison")
+    parser.add_argument("--json", type=Path, help="write the results to this file, and resume from it if it exists")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -81,11 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _folder(given: Path | None) -> Path:
     if given is not None:
         if not given.exists():
-            raise SystemExit(f"networks are a folder of files or one file; {given} is neither")
+            raise SystemExit(f"WHERE must be a folder of network files or one file; {given} does not exist")
         return given
     beside = Path(str(pyrodrop.__file__)).resolve().parent.parent / "tests" / "networks"
     if not beside.is_dir():
-        raise SystemExit("this installation has no tests/networks beside it: give a folder of networks, or one file")
+        raise SystemExit("this installation has no tests/networks: pass a folder of network files, or one file")
     return beside
 
 

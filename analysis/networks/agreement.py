@@ -1,8 +1,8 @@
 """Whether two estimates agree, in standard errors.
 
-    z = (a - b) / sqrt(se_a^2 + se_b^2)         at most LIMIT for everything that is compared
+    z = (a - b) / sqrt(se_a^2 + se_b^2)         at most LIMIT for every comparison
 
-Where an estimate has no noise, as under a point, it must agree to `EXACT` of its size.
+Estimates without noise, as for a point estimate, must agree to a relative error of `EXACT`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 LIMIT, EXACT = 4.5, 1e-6
-_DIRECTIONS = 6  # of large tensors, in which means and variances are compared
+_DIRECTIONS = 6  # number of random directions in which large tensors are compared
 
 
 def distance(a: Tensor, se_a: Tensor, b: Tensor, se_b: Tensor) -> float:
@@ -36,17 +36,17 @@ def variance(draws: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def same_mean(a: Tensor, b: Tensor) -> float:
-    """Distance of the means of two sets of draws, ``[S, ...]``."""
+    """Distance of the means of two sets of samples, ``[S, ...]``."""
     return distance(*mean(a.flatten(1)), *mean(b.flatten(1)))
 
 
 def same_variance(a: Tensor, b: Tensor) -> float:
-    """Distance of the variances of every number of two sets of draws."""
+    """Distance of the elementwise variances of two sets of samples, ``[S, ...]``."""
     return distance(*variance(a.flatten(1)), *variance(b.flatten(1)))
 
 
 def same_covariance(a: Tensor, b: Tensor) -> float:
-    """Distance of the variances of sums over all points and outputs with random signs, which covariances decide."""
+    """Distance of the variances of randomly signed sums over points and outputs, which depend on the covariances."""
     a, b = a.flatten(1), b.flatten(1)
     scale = b.std(0, correction=0) + torch.finfo(b.dtype).tiny
     signs = directions("covariance", b.shape[1], dtype=b.dtype) / scale[:, None]
@@ -56,7 +56,7 @@ def same_covariance(a: Tensor, b: Tensor) -> float:
 
 
 def directions(name: str, size: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Random signs ``[size, few]``, the same for one name; all single numbers where they are few."""
+    """Random signs ``[size, 6]``, the same for the same name; the identity matrix if `size` is at most 6."""
     if size <= _DIRECTIONS and name != "covariance":
         return torch.eye(size, dtype=dtype)
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
@@ -64,7 +64,7 @@ def directions(name: str, size: int, dtype: torch.dtype = torch.float64) -> Tens
 
 
 class Look:
-    """What is kept of a gradient: a few directions of every parameter's."""
+    """Projects the gradient of every parameter on a few fixed directions, to store it per sample."""
 
     def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
         self.signs = {name: directions(name, shape.numel()) for name, shape in sorted(shapes.items())}

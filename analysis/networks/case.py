@@ -1,8 +1,8 @@
-"""A kind of network, and what is expected of it.
+"""A kind of network, and the expected results for it.
 
-A case is a Python file whose ``CASE`` says how the network is built, a few rows of x, the likelihood, and every call that
-is refused, with a part of the reason. All else must be right: agree with drawing one weight per draw and calling
-``torch.func.functional_call(network, weights, x)``.
+A case is a Python file whose ``CASE`` defines how to build the network, a few rows of x, the likelihood, and every call that
+must be refused, with a part of the error message. All other calls must agree with the reference: sample one set of weights
+per function and call ``torch.func.functional_call(network, weights, x)``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ SEED = 7
 
 
 class Cell(NamedTuple):
-    """One thing to check of a case.
+    """One check of a case.
 
     Attributes:
         guide: name of a posterior in `pyrodrop.analysis.networks.posteriors`.
         what: name of a check in `pyrodrop.analysis.networks.contract`.
-        estimator, engine: of training, where the check trains.
+        estimator: estimator of the training, if the check trains.
+        engine: engine of the training, if the check trains.
     """
 
     guide: str
@@ -47,11 +48,12 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Refused:
-    """Cells that are refused with a ValueError or TypeError of this package.
+    """Cells that must be refused with a ValueError or TypeError of this package.
 
     Args:
         reason: a part of the message.
-        guide, what, estimator, engine: patterns, separated by spaces; a cell is meant if each of its words fits one of them.
+        guide, what, estimator, engine: shell patterns separated by spaces; a cell is selected if each of its four fields
+            matches one of the patterns of that field.
     """
 
     reason: str
@@ -72,20 +74,22 @@ class Case:
     """A kind of network.
 
     Args:
-        network: builds it; called under a fixed seed.
-        x: makes a few rows of input; called under a fixed seed.
-        likelihood: of y, which is drawn at random in the shape that the network's outputs ask for.
-        scales: scale of the Gaussian prior by weight name, first fit decides; None for no prior.
+        network: builds the network; called with a fixed seed.
+        x: makes a few rows of input; called with a fixed seed.
+        likelihood: makes the likelihood; y is sampled at random with the shape of the network's outputs.
+        scales: scale of the Gaussian prior by name pattern, where the first match applies; None for no prior.
         options: further arguments of `models.from_module`.
-        drop_rate: of the Bernoulli posterior, by weight name as in `guides.BernoulliDropout`.
-        units: input axis and number of groups of weights whose module does not tell them, by weight name.
-        last: the weight of a fully connected last layer, if there is one.
-        rows: whether a weight meets several rows of one example (positions, tokens, time steps): weight noise that is local
-            then gives another posterior over activations, as documented.
-        whole: whether the network takes only all rows of x at once.
-        draws: share of the usual number of draws, for large networks.
-        needs: packages.
-        refused: what is refused, and why.
+        drop_rate: drop rate of the Bernoulli posterior, by weight name as in `guides.BernoulliDropout`.
+        units: input axis and number of groups, by name, of weights whose module does not determine them.
+        last: name of the weight of a fully connected last layer, if there is one.
+        rows: whether a weight is applied to several rows of one example (positions, tokens, time steps). Local weight noise
+            then has another distribution of the activations, as documented.
+        whole: whether the network needs all rows of x at once.
+        draws: share of the usual number of samples, for large networks.
+        needs: packages that the case imports.
+        refused: the cells that must be refused.
+        name: name of the case's file.
+        about: first line of the file's docstring.
     """
 
     network: Callable[[], nn.Module]
@@ -105,7 +109,7 @@ class Case:
     about: str = ""
 
     def missing(self) -> str:
-        """Why the case cannot be looked at here, or nothing."""
+        """Why the case cannot be checked on this machine; empty if it can."""
         absent = [package for package in self.needs if importlib.util.find_spec(package) is None]
         return f"needs {', '.join(absent)}, of the extra 'networks'" if absent else ""
 
@@ -139,13 +143,17 @@ class Case:
 
 
 def plain_call(network: nn.Module, x: Inputs, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
-    """The network's outputs, for other parameters and buffers where some are given."""
+    """The network's outputs, with `tensors` in place of its parameters and buffers of these names."""
     positional, named = arguments(x)
     return functional_call(network, dict(tensors or {}), positional, named)  # type: ignore[no-any-return]
 
 
 def load(folder: Path) -> dict[str, Case]:
-    """The cases of a folder, or of one file, by the names of their files."""
+    """The cases of a folder, or of one file, by file name.
+
+    Raises:
+        ValueError: a file does not define a `Case` named ``CASE``.
+    """
     files = [folder] if folder.is_file() else sorted(folder.glob("[a-z]*.py"))
     found: dict[str, Case] = {}
     for file in files:
@@ -159,7 +167,7 @@ def load(folder: Path) -> dict[str, Case]:
         spec.loader.exec_module(module)
         case = getattr(module, "CASE", None)
         if not isinstance(case, Case):
-            raise ValueError(f"a file of a network says what is expected of it in CASE, a Case; {file} does not")
+            raise ValueError(f"a network file must define CASE, a Case; {file} does not")
         about = (module.__doc__ or "").strip().splitlines()
         found[file.stem] = replace(case, name=file.stem, about=about[0] if about else "")
     return found

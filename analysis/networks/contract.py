@@ -1,23 +1,23 @@
-"""The contract that every network is held to.
+"""The contract that every network must satisfy.
 
-A cell is one network, one posterior and one thing to check. It is
+A cell is one network, one posterior and one check. Its result is
 
-    right       what we give agrees with the oracle, within 4.5 standard errors, or to rounding where there is no noise
-    fallback    right, by Pyro's engine in place of the one that was asked for, and the log says so
-    other       another posterior over activations, as documented: local weight noise on several rows of an example
-    refused     a ValueError or TypeError of this package that the network's file, or the list below, says
+    right       agrees with the oracle within 4.5 standard errors, or up to rounding if there is no noise
+    fallback    right, but with Pyro's engine instead of the requested one, as stated in the log
+    other       another distribution of the activations, as documented: local weight noise on several rows of an example
+    refused     a ValueError or TypeError of this package that is listed in the network's file or below
     wrong       anything else
 
-Checks, by the name of a cell's `what`:
+Checks, by the cell's `what`:
 
     joint, pointwise, moments, analytic    predictions: mean, variance and covariance between points
-    elbo          -ln p(y | f) in the mean, and the divergence, in evaluation mode
-    save          a loaded fit predicts the same bits
-    checkpoint    a fit that was interrupted gives the same bits
-    plain         a point is trained as a loop of torch trains it, running statistics and all
-    loss          -ln p(y | f), the divergence and the gradient of every parameter, in the mean over an estimator's noise
-    steps         an engine's parameters and buffers after some steps are Pyro's
-    replicates    two replicates are two fits alone
+    elbo          expectation of -ln p(y | f), and the KL divergence, in evaluation mode
+    save          a loaded fit predicts bitwise the same
+    checkpoint    an interrupted fit gives bitwise the same result
+    plain         a point estimate is trained like by a plain PyTorch loop, including running statistics
+    loss          -ln p(y | f), the KL divergence and the gradient of every parameter, averaged over the estimator's noise
+    steps         parameters and buffers after some steps are those of Pyro's engine
+    replicates    two replicates equal two separate fits
 """
 
 from __future__ import annotations
@@ -44,17 +44,19 @@ from pyrodrop.inputs import num_rows
 from pyrodrop.likelihoods import Categorical
 from pyrodrop.training.settings import Estimator
 
-# What may be refused whatever the network, by posterior. A weight that is used twice is drawn whole, which all can have.
+# Cells that may be refused for any network.
 GENERAL = (Refused("flipout needs deviations", guide="Bernoulli LowRank", estimator="flipout"),)
 
 
 @dataclass(frozen=True)
 class Draws:
-    """How many draws the checks take.
+    """Numbers of samples of the checks.
 
     Attributes:
-        predict, elbo, loss: of ours.
-        oracle: draws of the oracle for each of ours.
+        predict: samples per prediction.
+        elbo: samples per ELBO.
+        loss: training steps of the check ``loss``.
+        oracle: samples of the oracle for each of ours.
     """
 
     predict: int = 10_000
@@ -63,7 +65,7 @@ class Draws:
     oracle: int = 4
 
     def times(self, factor: float) -> Draws:
-        """That many times as many, at least a few."""
+        """The numbers of samples multiplied by `factor`, at least 50 each."""
         predict, elbo, loss = (max(50, int(n * factor)) for n in (self.predict, self.elbo, self.loss))
         return Draws(predict, elbo, loss, self.oracle)
 
@@ -72,11 +74,11 @@ THIN = Draws(predict=2_000, elbo=100, loss=300)
 
 
 class Result(NamedTuple):
-    """What a check found.
+    """The result of a check.
 
     Attributes:
-        kind: right, fallback, other, refused, wrong.
-        note: the reason, or what disagrees.
+        kind: ``right``, ``fallback``, ``other``, ``refused`` or ``wrong``.
+        note: the reason, or the quantity that disagrees.
     """
 
     kind: str
@@ -98,12 +100,12 @@ def cells(case: Case) -> list[Cell]:
     return found
 
 
-# Compiling takes most of the time of all: each posterior's program once, and each estimator's.
+# Compilation takes most of the time, so these cover every posterior and every estimator once.
 COMPILED = {("Point", "shared"), ("Bernoulli", "local"), ("MeanField", "shared"), ("LowRank", "per_example")}
 
 
 def usual_cells(case: Case) -> list[Cell]:
-    """The cells, without most of those that are compiled: a compiled program is its trace's, by the same compiler."""
+    """The cells without most of the compiled ones, whose programs are compiled from the traces that other cells check."""
     return [
         cell
         for cell in cells(case)
@@ -116,7 +118,7 @@ _ESTIMATORS: tuple[Estimator, ...] = ("shared", "local", "per_example")
 
 
 def few_cells(case: Case, number: int) -> list[Cell]:
-    """A thin slice: predictions of one posterior, training of another; which ones goes round with the case's number."""
+    """A small selection: predictions with one posterior and training with another, which rotate with the case's number."""
     if case.draws < HEAVY:
         return [Cell("Bernoulli", "save")]
     names, estimators = list(POSTERIORS), _ESTIMATORS
@@ -130,16 +132,16 @@ def few_cells(case: Case, number: int) -> list[Cell]:
     ]
 
 
-HEAVY = 0.02  # a case whose share of draws is less has one cell in the thin slice
+HEAVY = 0.02  # a case with a smaller share of samples has one cell in `few_cells`
 
 
 class Bench:
-    """One network, with what its cells share.
+    """Runs the cells of one network, with shared fits.
 
     Args:
         case: the kind of network.
-        draws: how many to take.
-        seed: of all draws.
+        draws: numbers of samples.
+        seed: seed of all samples.
     """
 
     def __init__(self, case: Case, draws: Draws = THIN, seed: int = 0) -> None:
@@ -147,7 +149,7 @@ class Bench:
         self._posteriors: dict[str, _OfOne] = {}
 
     def check(self, cell: Cell) -> Result:
-        """What becomes of a cell; a disagreement in standard errors must show twice, by other draws."""
+        """The result of a cell; a statistical disagreement counts only if it recurs with another seed."""
         result = self._once(cell, self.seed)
         if result.kind == "wrong" and "standard errors" in result.note:
             again = Bench(self.case, self.draws.times(1 / self.case.draws), self.seed + 1)._once(cell, self.seed + 1)
@@ -165,7 +167,7 @@ class Bench:
                 if cell.guide not in self._posteriors:
                     self._posteriors[cell.guide] = _OfOne(self.case, cell.guide, self.draws, seed)
                 result = getattr(self._posteriors[cell.guide], cell.what)(cell)
-            except Exception as error:  # whatever a user would see
+            except Exception as error:  # of any type, as a user would see it
                 return _judged(error, stated)
         if own and result.kind != "wrong":
             return Result("wrong", f"should be refused with {own[0]!r}, and is {result.kind}")
@@ -173,7 +175,7 @@ class Bench:
 
 
 def has_closed_form(case: Case, cell: Cell) -> bool:
-    """Whether moments are known without draws: dropout of a fully connected last layer alone, Gaussian y."""
+    """Whether there are closed-form moments: dropout on a fully connected last layer only, and Gaussian y."""
     return cell.guide == "Bernoulli" and case.last is not None and not isinstance(case.likelihood(), Categorical)
 
 
@@ -196,7 +198,7 @@ class _OfOne:
     # training ----------------------------------------------------------------------------------------------------------
 
     def fit(self, **settings: Any) -> Any:
-        """A short fit of the given settings, made once."""
+        """A short fit with the given settings, cached."""
         key = tuple(sorted((k, str(v)) for k, v in settings.items()))
         if key not in self._fits:
             rows = num_rows(self.x)
@@ -252,7 +254,7 @@ class _OfOne:
         if by_row:
             if cell.estimator == "local" and self.case.rows and self.posterior.weight_noise:
                 return Result("other", f"noise by row of {', '.join(by_row)}, as the fit's settings say")
-            return Result("wrong", f"said to have noise by row of {', '.join(by_row)}, and has none")
+            return Result("wrong", f"the settings state noise by row of {', '.join(by_row)}, and there is none")
         nll, gradients = oracle.gradients(self.x, self.y, self._oracle_draws(self.draws.loss), look)
         return _agree(
             self._reached(cell, run, said),
@@ -277,7 +279,7 @@ class _OfOne:
         return next((result for result in results if result.kind == "wrong"), results[0])
 
     def plain(self, cell: Cell) -> Result:
-        """A point by a plain loop of torch."""
+        """A point estimate against a plain PyTorch loop."""
         run = self.fit(batch_size=None)
         network = self.case.build()
         state, losses = train_point(self.case, network, self.x, self.y, 6, 1e-2)
@@ -305,7 +307,7 @@ class _OfOne:
     def pointwise(self, cell: Cell) -> Result:
         prediction = self.fit().predict(self.x, self.draws.predict, seed=self.seed, joint=False)
         if prediction.joint or not bool(torch.isfinite(prediction.f).all()):
-            return Result("wrong", "not finite, or said to be joint")
+            return Result("wrong", "not finite, or marked as joint")
         if self.case.rows and self.posterior.weight_noise:
             return Result("other", "noise by row in predictions of points alone, as their documentation says")
         want = self.functions
@@ -318,7 +320,7 @@ class _OfOne:
         return self._same_moments(moments, self.functions, self.draws.predict)
 
     def analytic(self, cell: Cell) -> Result:
-        """Dropout at the input of the last layer, where there is such a layer."""
+        """Closed-form moments with dropout on the input of the last layer, if the case has one."""
         model, guide = self.parts
         if self.case.last is not None and cell.guide == "Bernoulli":
             guide = guides.BernoulliDropout(model, {self.case.last: 0.3, "*": 0.0})
@@ -369,13 +371,13 @@ class _OfOne:
 
     @cached_property
     def functions(self) -> Tensor:
-        """The oracle's draws of f for the short fit, in evaluation mode."""
+        """The oracle's samples of f for the short fit, in evaluation mode."""
         run = self.fit()
         oracle = self.oracle(run.model, run.guide, self.case.build())
         return oracle.functions(self.x, self._oracle_draws(self.draws.predict))
 
     def oracle(self, model: Any, guide: Any, network: nn.Module) -> Oracle:
-        """The oracle of our model and guide as they are now: of both only the tensors are read."""
+        """The oracle with the current tensors of our model and guide; nothing else is taken from them."""
         names = weight_names(network, self.case)
         ours = dict(guide.named_parameters())
         leaves = {tree: {n: ours[f"{tree}.{n}_unconstrained"] for n in names} for tree in self.posterior.parameters}
@@ -387,7 +389,7 @@ class _OfOne:
         return Oracle(self.case, self.posterior, network, leaves, {n: v for n, v in others.items() if n in known})
 
     def _tensors(self, model: Any, guide: Any) -> dict[str, Tensor]:
-        """All tensors of the trained network, by their names in the user's: of a point, its weights too."""
+        """All tensors of the trained network by their names in the user's network, with a guide also the weights."""
         found = dict(model.network.named_buffers())
         suffix = "_unconstrained"
         found |= {n.removesuffix(suffix): p.detach() for n, p in model.free.named_parameters()}
@@ -399,7 +401,7 @@ class _OfOne:
         return 2 if type(self.posterior).__name__ == "Point" else ours * self.draws.oracle
 
     def _same_moments(self, moments: Any, draws: Tensor, count: int | None) -> Result:
-        """Mean and variance of y and the spread of f, whose errors are those that so many draws have."""
+        """Compare mean and variance of y and the spread of f, with the errors of `count` samples; None for no error."""
         f = draws
         if isinstance(self.case.likelihood(), Categorical):
             probabilities = torch.softmax(f, -1)
@@ -422,7 +424,7 @@ class _OfOne:
         )
 
     def _reached(self, cell: Cell, run: Any, said: _Said) -> Result:
-        """Whether the engine is the one that was asked for, or the log says why it is not."""
+        """Whether the engine is the requested one, or the log states why it is not."""
         engine = run.settings["engine"]
         if engine == cell.engine:
             return Result("right")
@@ -433,7 +435,7 @@ class _OfOne:
 
 
 class _Said:
-    """The lines that this package logs meanwhile."""
+    """Collects the lines that this package logs within the block."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -464,7 +466,7 @@ def _agree(reached: Result = Result("right"), **distances: float) -> Result:  # 
 
 
 def _same_state(reached: Result, run: Any, base: Any, *, exact: bool = False) -> Result:
-    """All parameters and buffers and the losses of two fits are equal, to rounding or to the bit."""
+    """Whether all parameters, buffers and losses of two fits are equal, up to rounding or bitwise."""
     if reached.kind == "wrong":
         return reached
     for part in ("model", "guide"):
@@ -487,20 +489,20 @@ def _close(a: Tensor, b: Tensor, exact: bool) -> bool:
 
 
 def _judged(error: Exception, stated: Sequence[str]) -> Result:
-    """A refusal that was stated, or a defect."""
+    """Whether an error is an expected refusal; anything else is a defect."""
     text = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
     if not isinstance(error, ValueError | TypeError) or not _is_ours(error):
         frame = traceback.extract_tb(error.__traceback__)[-1]
         return Result("wrong", f"{text} [{Path(frame.filename).name}:{frame.lineno}]")
     if not stated:
-        return Result("wrong", f"refused, which its file does not say: {text}")
+        return Result("wrong", f"refused, which its file does not list: {text}")
     if not any(reason in str(error) for reason in stated):
         return Result("wrong", f"refused for another reason than {' or '.join(map(repr, stated))}: {text}")
     return Result("refused", str(error).strip().splitlines()[0])
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether the error was raised in this package, and not by what it calls."""
+    """Whether the error was raised in this package, not in a library that it calls."""
     file = Path(traceback.extract_tb(error.__traceback__)[-1].filename).resolve()
     roots = [Path(str(package.__file__)).resolve().parent for package in (pyrodrop, models, guides)]
     return any(file.is_relative_to(root) for root in roots)

@@ -1,9 +1,9 @@
-"""What a posterior over a network's weights means, by brute force.
+"""A brute-force reference of a posterior over a network's weights.
 
-    f_t = functional_call(network, W_t, x),   W_t ~ q               one weight per draw, for all of x
-    nll = -E_q[ln p(y | f)],   its gradient by autograd             every draw on its own
+    f_t = functional_call(network, W_t, x),   W_t ~ q               one set of weights per sample, for all of x
+    nll = -E_q[ln p(y | f)],   its gradient by autograd             every sample separately
 
-The network is the user's own, untouched; draws are those of `pyrodrop.analysis.networks.posteriors`.
+The network is the user's own, unchanged; samples are those of `pyrodrop.analysis.networks.posteriors`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from pyrodrop.analysis.networks.posteriors import Posterior, Units
 from pyrodrop.inputs import Inputs
 from pyrodrop.likelihoods import Categorical
 
-WARM_UP = 8  # calls until a network that counts its calls is to have come to rest
-_NUMBERS = 2**23  # of drawn weights at once
-_CHUNK = 500  # draws that are computed at once
+WARM_UP = 8  # calls after which the outputs of a network that counts its calls must be constant
+_NUMBERS = 2**23  # elements of sampled weights at once
+_CHUNK = 500  # samples at once
 
 
 def weight_names(network: nn.Module, case: Case) -> list[str]:
-    """The parameters that have a prior: what requires a gradient, has two or more dimensions and is not left out."""
+    """Names of the parameters with a prior: those that require a gradient, have two or more dimensions and a scale."""
     return [
         n for n, p in network.named_parameters() if p.requires_grad and p.dim() > 1 and case.scale_of(n) is not None
     ]
 
 
 def units_of(network: nn.Module, case: Case) -> dict[str, Units]:
-    """Where the input units of every weight are: by the kind of its module, or as the case says."""
+    """The input units of every weight, by the type of its module or as given in the case."""
     found: dict[str, Units] = {}
     for prefix, module in network.named_modules():
         for own, parameter in module._parameters.items():
@@ -65,7 +65,7 @@ def rate_of(case: Case, name: str) -> float:
 
 
 def nll_of(case: Case, f: Tensor, y: Tensor) -> Tensor:
-    """-ln p(y | f), summed over everything."""
+    """-ln p(y | f), summed over all elements."""
     likelihood = case.likelihood()
     if isinstance(likelihood, Categorical):
         return F.cross_entropy(f, y, reduction="sum")
@@ -80,8 +80,8 @@ class Oracle:
     Args:
         case: the kind of network.
         posterior: the kind of posterior.
-        network: the user's; it is copied. Modes are as given.
-        leaves: parameters of the posterior by tree and weight name, ``loc`` at least.
+        network: the user's network, which is copied with its training modes.
+        leaves: parameters of the posterior by tree and weight name, with at least the tree ``loc``.
         others: parameters without a prior, and buffers, by name.
     """
 
@@ -103,21 +103,21 @@ class Oracle:
         }
 
     def noise(self, count: int) -> dict[str, dict[str, Tensor]]:
-        """What `count` draws need, by weight."""
+        """The noise of `count` samples, by weight."""
         return {
             name: self.posterior.noise(loc, count, self.rates[name], self.units[name])
             for name, loc in self.leaves["loc"].items()
         }
 
     def weights(self, leaves: Mapping[str, Mapping[str, Tensor]], noise: Mapping[str, Any]) -> dict[str, Tensor]:
-        """One draw of every weight."""
+        """One sample of every weight."""
         return {
             name: self.posterior.weight({t: leaves[t][name] for t in leaves}, noise[name], self.units[name])
             for name in self.units
         }
 
     def kl(self, leaves: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
-        """The divergence from the priors."""
+        """The KL divergence from the priors."""
         parts = []
         for name in self.units:
             scale = self.case.scale_of(name)
@@ -127,7 +127,7 @@ class Oracle:
         return torch.stack(parts).sum()
 
     def functions(self, x: Inputs, count: int) -> Tensor:
-        """f of `count` draws in evaluation mode, ``[count, N, ...]``."""
+        """f of `count` samples in evaluation mode, ``[count, N, ...]``."""
         network = copy.deepcopy(self.network).eval()
 
         def one(noise: Any) -> Tensor:
@@ -137,7 +137,7 @@ class Oracle:
             return torch.cat([_over_draws(one, self.noise(n)) for n in self._sizes(count)])
 
     def terms(self, x: Inputs, y: Tensor, count: int, *, training: bool) -> Tensor:
-        """nll of `count` draws, ``[count]``; in evaluation mode, or in the modes that the network has."""
+        """nll of `count` samples, ``[count]``, in evaluation mode or, with `training`, in the network's modes."""
         network = copy.deepcopy(self.network).train(False) if not training else copy.deepcopy(self.network)
 
         def one(noise: Any) -> Tensor:
@@ -150,7 +150,7 @@ class Oracle:
     def gradients(
         self, x: Inputs, y: Tensor, count: int, look: Callable[[dict[str, Tensor]], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """nll of `count` draws ``[count]`` and what `look` sees of each one's gradient of nll + kl, ``[count, ...]``."""
+        """nll of `count` samples, ``[count]``, and `look` of each sample's gradient of nll + kl, ``[count, ...]``."""
         network = copy.deepcopy(self.network)
         with torch.no_grad():
             for _ in range(WARM_UP):
@@ -175,7 +175,7 @@ class Oracle:
         return seen[:, 0], seen[:, 1:]
 
     def _sizes(self, count: int) -> list[int]:
-        """How many draws to compute at once, by the memory that their weights take."""
+        """Sizes of the blocks of samples, limited by the memory of their weights."""
         weights = sum(loc.numel() for loc in self.leaves["loc"].values())
         most = max(1, min(_CHUNK, _NUMBERS // weights))
         return [min(most, count - first) for first in range(0, count, most)]
@@ -184,7 +184,7 @@ class Oracle:
 def train_point(
     case: Case, network: nn.Module, x: Inputs, y: Tensor, steps: int, lr: float
 ) -> tuple[dict[str, Tensor], list[float]]:
-    """A plain loop of torch: maximum a posteriori by Adam. The network is trained in place; its tensors and losses."""
+    """Maximum a posteriori with Adam in a plain PyTorch loop, in place; returns the network's tensors and the losses."""
     scales = {n: case.scale_of(n) for n in weight_names(network, case)}
     parameters = dict(network.named_parameters())
     moved = [p for p in parameters.values() if p.requires_grad]
@@ -202,13 +202,13 @@ def train_point(
 
 
 def _own(tensors: Mapping[str, Tensor], noise: Any) -> dict[str, Tensor]:
-    """Copies of parameters and buffers that one draw may change, as running statistics in training mode."""
+    """Copies of parameters and buffers that one sample may change, such as running statistics in training mode."""
     zero = 0 * next(iter(next(iter(noise.values())).values())).sum()
     return {n: v + zero.to(v.dtype) if v.is_floating_point() else v.clone() for n, v in tensors.items()}
 
 
 def _over_draws(one: Callable[[Any], Tensor], noise: Any) -> Tensor:
-    """`one` for each of the draws, together where torch can, else one after the other."""
+    """The stacked results of `one` for every sample, by vmap or, if it is not supported, by a loop."""
     with _plain_attention():
         try:
             return torch.vmap(one)(noise)
@@ -224,7 +224,7 @@ def _unbound(noise: Mapping[str, Mapping[str, Tensor]]) -> Iterator[Any]:
 
 @contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Attention by its formula: the fused kernels of evaluation mode cannot be mapped over draws."""
+    """Disable the fused attention kernels of evaluation mode, which vmap does not support."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

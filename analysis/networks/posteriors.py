@@ -1,8 +1,8 @@
-"""The posteriors that are checked, each with its draws and its divergence written out by hand.
+"""Reference implementations of the checked posteriors: samples and KL divergences written out by hand.
 
     W = weight(parameters, noise)        KL(q || N(0, scale^2)) = kl(parameters)
 
-Nothing here calls a distribution of this package: that is what these are to be compared with.
+They use no distribution of this package, as those are compared with them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from pyrodrop import guides
 from pyrodrop.analysis.networks.case import Case
 
-Parameters = Mapping[str, Tensor]  # of one weight: loc and what else its posterior has
+Parameters = Mapping[str, Tensor]  # of one weight: loc and further parameters of its posterior
 Units = (
     tuple[int, int] | None
 )  # axis of a weight that its input units are counted along, and the groups of a convolution
@@ -28,8 +28,8 @@ class Posterior(ABC):
     """One kind of posterior.
 
     Attributes:
-        parameters: names of the trees of parameters that our guide has.
-        weight_noise: whether each weight has noise of its own, rather than each input unit.
+        parameters: names of the guide's parameter trees.
+        weight_noise: whether noise is independent per weight, rather than per input unit.
     """
 
     parameters: tuple[str, ...] = ("loc",)
@@ -37,23 +37,23 @@ class Posterior(ABC):
 
     @abstractmethod
     def guide(self, model: Any, case: Case) -> Any:
-        """Our guide of a model."""
+        """The package's guide for a model."""
 
     @abstractmethod
     def noise(self, loc: Tensor, count: int, rate: float, units: Units) -> dict[str, Tensor]:
-        """What `count` draws of a weight need, each ``[count, ...]``."""
+        """The noise of `count` samples of a weight, each tensor ``[count, ...]``."""
 
     @abstractmethod
     def weight(self, given: Parameters, noise: Mapping[str, Tensor], units: Units) -> Tensor:
-        """One draw."""
+        """One sample of the weight."""
 
     @abstractmethod
     def kl(self, given: Parameters, scale: float, rate: float, units: Units) -> Tensor:
-        """KL from N(0, scale^2)."""
+        """KL divergence from N(0, scale^2)."""
 
 
 class Point(Posterior):
-    """W = M; the divergence without the constant of theta -> 0."""
+    """W = M; the KL divergence without its constant at theta -> 0."""
 
     weight_noise = False
 
@@ -72,7 +72,7 @@ class Point(Posterior):
 
 
 class Bernoulli(Point):
-    """W = M diag(z), z a coin for each input unit; a vector has none."""
+    """W = M diag(z) with one Bernoulli variable z per input unit; vectors are not masked."""
 
     def guide(self, model: Any, case: Case) -> Any:
         return guides.BernoulliDropout(model, case.drop_rate)
@@ -115,7 +115,7 @@ class MeanField(Posterior):
 
 
 class VariationalB(MeanField):
-    """W = M (1 + sqrt(alpha) E), alpha = sigmoid(raw_alpha) of the whole layer."""
+    """W = M (1 + sqrt(alpha) E) with one alpha = sigmoid(raw_alpha) per layer."""
 
     parameters = ("loc", "raw_alpha")
 
@@ -165,13 +165,13 @@ def _gaussian_kl(loc: Tensor, variance: Tensor, logdet: Tensor, scale: float) ->
 
 
 def count_units(loc: Tensor, units: tuple[int, int]) -> int:
-    """How many input units a weight has."""
+    """Number of input units of a weight."""
     axis, groups = units
     return loc.shape[axis] * groups
 
 
 def over_weight(per_unit: Tensor, loc: Tensor, units: tuple[int, int]) -> Tensor:
-    """Numbers ``[count, units]`` laid out over a weight: output channels of group g see the input channels of group g."""
+    """Expand values per input unit, ``[count, units]``, to the shape of a weight; groups of a convolution have own units."""
     axis, groups = units
     if groups == 1:
         shape = [1] * loc.dim()

@@ -1,4 +1,4 @@
-"""Networks of packages that are not this package's."""
+"""Imports for networks of other packages."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _kept: list[torch.library.Library] = []
 
 
 def torchvision() -> None:
-    """Import torchvision, where it is installed, as timm and transformers do.
+    """Import torchvision if it is installed, as timm and transformers do.
 
-    Beside a torch of another build its compiled operators do not load; networks need none of them, but its import needs the
-    two that it registers shapes for.
+    With a torch of another build its compiled operators cannot be loaded. The networks need none of them, but the import of
+    torchvision needs the two operators below, so they are defined without an implementation.
     """
     if importlib.util.find_spec("torchvision") is None:
         return

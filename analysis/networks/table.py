@@ -1,4 +1,4 @@
-"""The table of networks: what holds, by network, posterior and estimator."""
+"""The table of results by network, posterior and estimator."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def column_of(cell: Cell) -> str:
 
 
 def table(found: Found) -> Table:
-    """One line a network, one column a posterior, one mark for prediction and each estimator.
+    """A table with one row per network and one column per posterior, with a mark for prediction and for each estimator.
 
-    A mark is the worst of its cells. A refusal of some ways of asking, as of ``analytic``, hides nothing of the others.
+    A mark is the worst result of its cells; refused cells count only if all are refused.
     """
     words = ", ".join(f"{mark} {kind}" for kind, mark in MARKS.items())
     made = Table(title=f"networks: {words}", caption="marks: " + ", ".join(COLUMNS))
@@ -48,7 +48,7 @@ def _mark(results: Mapping[Cell, Result], guide: str, column: str) -> str:
 
 
 def notes(found: Found) -> Iterable[str]:
-    """Every reason once, what is wrong first, with the networks that it stands for."""
+    """Every reason once, wrong results first, with the networks that it applies to."""
     reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
     for name, results in found.items():
         for cell, result in results.items():

@@ -1,4 +1,4 @@
-"""A model card: what an entry of the zoo is, where it comes from, and what it gives."""
+"""A model card: description, source and results of an entry of the zoo."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyrodrop.zoo.sources import SOURCES
 
 
 def show(entry: Entry) -> None:
-    """Print the card. Data are loaded only for an entry without a reference, which has its recipe."""
+    """Print the card. Data are loaded only if the entry has no reference, which otherwise contains the recipe."""
     reference = references.load(entry.name) if references.file(entry.name).is_file() else None
     recipe = reference["recipe"] if reference else entry.recipe(load_splits(entry, 1)[0].train)
     screen = console()
@@ -43,7 +43,7 @@ def _lines(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any]
     parts += [f"{run.splits} splits"] if run.splits > 1 else []
     lines.append(("check", ", ".join(parts)))
     if not entry.published:
-        lines.append(("published", "curves or words alone, no figure of ours to set beside"))
+        lines.append(("published", "only curves or text, no scores to compare with"))
     if reference is None:
         return [*lines, ("reference", "none yet")]
     result, machine = reference["result"], reference["machine"]
@@ -59,7 +59,7 @@ def _result(result: Mapping[str, Any]) -> str:
 
 
 def _priors(prior: Mapping[str, str]) -> list[str]:
-    """Weights of one prior in one line."""
+    """One line per distinct prior, with the names of its weights."""
     names: dict[str, list[str]] = {}
     for name, text in prior.items():
         names.setdefault(text, []).append(name)

@@ -1,9 +1,9 @@
-"""Whether an entry of the zoo still does what its reference says: a short run with the reference's seed.
+"""Check an entry of the zoo against its reference with a short run under the reference's seed.
 
     |score - reference| <= tolerance = max(sd over seeds, 1 % of the reference)
 
-On the machine of the reference the scores are the same to the bit. Elsewhere sums round otherwise and a training drifts
-off; it must not drift further than another seed would have led it.
+On the reference's machine the scores are bitwise the same. On other machines rounding differs and the training diverges
+slowly; the difference must stay within that of another seed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pyrodrop.devices import resolve
 from pyrodrop.files import write_json
 from pyrodrop.zoo import Entry
 
-SEEDS = (0, 1, 2, 3)  # of which the first is the check's
+SEEDS = (0, 1, 2, 3)  # the first is the seed of the check
 _SHARE, _LEAST = 0.01, 1e-6
 
 
 def check(entry: Entry, *, quiet: bool = False) -> bool:
-    """Repeat the short run, print it beside the reference, and say whether every score is within its tolerance."""
+    """Repeat the short run, print it next to the reference, and return whether every score is within its tolerance."""
     content = references.load(entry.name)["check"]
     measured = short(entry, content["seed"], quiet)
     missed = references.misses(entry.name, measured.scores)
@@ -45,27 +45,30 @@ def check(entry: Entry, *, quiet: bool = False) -> bool:
 
 
 def short(entry: Entry, seed: int, quiet: bool = True, splits: Sequence[Split] | None = None) -> Measured:
-    """The run that a check repeats, on `check_splits`: on the CPU, and too short to compile for."""
+    """The short run of a check, on `check_splits`; on the CPU and not compiled, as it is too short."""
     run = entry.check
     settings = {"steps": run.steps, "engine": "traced", "device": "cpu", "progress": False if quiet else None}
     return measure(entry, splits or check_splits(entry), draws=run.draws, seed=seed, **settings)
 
 
 def check_splits(entry: Entry) -> list[Split]:
-    """The observations of an entry's check."""
+    """The data of an entry's check."""
     run = entry.check
     return [_cut(split, run.train, run.test) for split in load_splits(entry, run.splits)]
 
 
 def record(entry: Entry, *, full: bool = False, why: str = "", seed: int = 0, device: str = "cpu") -> dict[str, Any]:
-    """Measure an entry and write its reference. What is there already of an entry that has not changed stays.
+    """Measure an entry and write its reference; existing results are kept if the entry has not changed.
 
     Args:
-        entry: which.
-        full: whether to make the whole run.
-        why: in words, why there is none.
-        seed: of the whole run.
-        device: of the whole run.
+        entry: the entry.
+        full: whether to train as published, in addition to the short runs.
+        why: the reason for not making the full run.
+        seed: seed of the full run.
+        device: device of the full run.
+
+    Returns:
+        The content of the reference file.
     """
     where, recipe = resolve(device), entry.recipe(load_splits(entry, 1)[0].train)
     kept = _kept(entry, recipe)
@@ -95,7 +98,7 @@ def record(entry: Entry, *, full: bool = False, why: str = "", seed: int = 0, de
 
 
 def _kept(entry: Entry, recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """The reference that is there already, if the entry is still what it was; nothing if not."""
+    """The existing reference if the entry has not changed since; otherwise empty."""
     if not references.file(entry.name).is_file():
         return {}
     content = references.load(entry.name)
@@ -104,7 +107,7 @@ def _kept(entry: Entry, recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _short_runs(entry: Entry) -> dict[str, Any]:
-    """The short run with every seed: scores of the first, tolerances from all."""
+    """The short runs with all seeds: scores of the first seed, tolerances from all."""
     splits = check_splits(entry)
     runs = [short(entry, seed, splits=splits).scores for seed in SEEDS]
     tolerance = {}

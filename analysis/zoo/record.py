@@ -1,7 +1,7 @@
 """Write references of zoo entries: ``python -m pyrodrop.analysis.zoo.record ENTRY... [--full] [--device cuda]``.
 
-The short runs of ``pyrodrop check`` with several seeds and, with ``--full``, the whole run. Without it a result of the whole
-run that is there already stays, if the entry has not changed.
+Makes the short runs of ``pyrodrop check`` with several seeds and, with ``--full``, the full run. Without ``--full`` an
+existing result of the full run is kept if the entry has not changed.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pyrodrop.analysis.zoo.check import record
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Record every entry named."""
+    """Record the named entries."""
     parser = argparse.ArgumentParser(
         prog="python -m pyrodrop.analysis.zoo.record", description="Write references of entries."
     )
     parser.add_argument("entries", nargs="+", type=zoo.entry, metavar="ENTRY")
-    parser.add_argument("--full", action="store_true", help="make the whole run too, as published")
-    parser.add_argument("--why", default="", help="why the whole run is not made, in words")
-    parser.add_argument("--seed", type=int, default=0, help="of the whole run")
-    parser.add_argument("--device", default="cpu", help="of the whole run")
+    parser.add_argument("--full", action="store_true", help="also make the full run, as published")
+    parser.add_argument("--why", default="", help="the reason for not making the full run")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the full run")
+    parser.add_argument("--device", default="cpu", help="device of the full run")
     chosen = parser.parse_args(argv)
     for entry in chosen.entries:
         content = record(entry, full=chosen.full, why=chosen.why, seed=chosen.seed, device=chosen.device)

@@ -1,11 +1,11 @@
-"""An entry of the zoo, trained and scored.
+"""Train and score an entry of the zoo.
 
-Scores are means over the data's splits: of class labels or of real observations as `pyrodrop.metrics` has them, and
+Scores are means over the data's splits: those of `pyrodrop.metrics` for class labels or real observations, and
 
-    training_nll    nats an observation      training_kl    nats      means over the last tenth of the steps
-    compression     weights to weights kept, of a posterior that prunes, once its divergence has its full weight
+    training_nll    nats per observation     training_kl    nats      means over the last tenth of the steps
+    compression     weights over kept weights, for a pruning posterior at the full weight of the KL divergence
 
-Where a data set has no truth to test, the training observations are scored, under names that say so.
+For a data set without test observations, the training observations are scored, with names ``train_...``.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo import Entry
 from pyrodrop.zoo.sources import SOURCES
 
-_LONG = 20_000  # steps from which on a run keeps a checkpoint
+_LONG = 20_000  # number of steps from which a run writes checkpoints
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run of an entry gave.
+    """The results of a run of an entry.
 
     Attributes:
-        fits: one a split.
+        fits: one fit per split.
         scores: means over the splits.
-        errors: their standard errors; empty for one split.
-        seconds: of training and scoring.
+        errors: standard errors of the means; empty for a single split.
+        seconds: duration of training and scoring.
     """
 
     fits: Sequence[Fit]
@@ -99,18 +99,18 @@ def run_entry(
     out: Path | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train an entry of the zoo, print its scores beside the published ones and the reference, and save the fit.
+    """Train an entry of the zoo, print its scores next to the published ones and the reference, and save the fit.
 
     Args:
-        entry: which.
+        entry: the entry.
         device: auto, cpu, cuda, cuda:1 ...
-        seed: of initial weights, minibatches, noise and draws.
-        steps: gradient steps; the entry's if not given.
-        out: folder for results.json and fit.safetensors, one a split; runs/NAME if left out.
+        seed: seed of initial weights, minibatches, noise and prediction.
+        steps: gradient steps; those of the entry if not given.
+        out: folder for results.json and fit.safetensors (one per split); runs/NAME if not given.
         quiet: show no progress.
 
     Returns:
-        What is written to results.json.
+        The content of results.json.
     """
     folder, where = writable_folder(out or Path("runs") / entry.name), resolve(device)
     splits = load_splits(entry)
@@ -138,17 +138,17 @@ def run_entry(
 
 
 def settings_of(fit: Fit) -> dict[str, Any]:
-    """What a fit was told, without its time."""
+    """The settings of a fit, without seed and duration."""
     return {name: value for name, value in fit.settings.items() if name not in ("seconds", "seed")}
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """What the numbers were computed on."""
+    """Processor, device and number of threads."""
     return {"processor": processor(), "device": device.type, "threads": torch.get_num_threads()}
 
 
 def scores_table(title: str, entry: Entry, own: Mapping[str, Mapping[str, float]]) -> Table:
-    """Scores beside the published ones and the reference."""
+    """A table of scores next to the reference and the published ones."""
     columns = {**own, "reference": references.scores(entry.name), "published": entry.published}
     table = Table(title=title)
     table.add_column("score", no_wrap=True)

@@ -103,7 +103,7 @@ def test_a_refusal_must_be_stated_and_kept() -> None:
     stated = dataclasses.replace(wide, refused=(Refused("bias_prior"),))
     found, note = kind(cell, wide)
     assert found == "wrong"
-    assert "which its file does not say" in note
+    assert "which its file does not list" in note
     assert kind(cell, stated)[0] == "refused"
 
 
