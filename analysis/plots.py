@@ -1,11 +1,11 @@
-"""Pictures of a fit. Each function returns a matplotlib figure that pyplot knows nothing of; `figure.savefig` writes it.
+"""Figures of a fit. Each function returns a matplotlib figure that is not registered with pyplot; save it with `savefig`.
 
-prediction(run, data, held_out)     the function with shades of half a standard deviation
-traces(fit)                         loss, likelihood and divergence by step
+prediction(run, data, held_out)     the function with bands of half, one, one and a half and two standard deviations
+traces(fit)                         ELBO, negative log likelihood and KL divergence by step
 calibration(predicted, y)           accuracy by confidence
-pit(tree), k_hat(loo)               ArviZ's, of a data tree and a `Loo`
-rates(guide), weights(fit)          learned rates, and posteriors of weights against their priors, by layer
-rotated_digit(run, image)           softmax inputs and outputs of a digit that turns (Gal & Ghahramani 2016, figure 4)
+pit(tree), k_hat(loo)               ArviZ's plots of a data tree and a `Loo`
+rates(guide), weights(fit)          learned rates, and posterior and prior histograms of the weights, by layer
+rotated_digit(run, image)           softmax inputs and outputs of a rotating digit (Gal & Ghahramani 2016, figure 4)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BLUE, RED, GREY = "#2166ac", "#c0392b", "#777777"
 _STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 _SHADES = (2.0, 1.5, 1.0, 0.5)  # in standard deviations, the widest first
 _CURVE = 400  # points along x
-_WEIGHTS = 50_000  # of a layer's, in one histogram
+_WEIGHTS = 50_000  # values per histogram
 
 
 def prediction(
@@ -54,25 +54,26 @@ def prediction(
     x_label: str = "x",
     y_label: str = "y",
 ) -> Figure:
-    """The function of one x that a posterior believes in, over the data and beyond.
+    """The posterior of a function of one x, over the range of the data and beyond.
 
     Args:
-        run: what predicts.
-        data, held_out: observations, in red and black.
-        reach: how far beyond the observations to go on both sides, as a share of their range.
-        num_samples: functions drawn.
-        seed: of the draws.
-        x_label, y_label: what x and y are, with units.
+        run: a fit or a Gaussian process.
+        data: training observations, shown in red.
+        held_out: test observations, shown in black.
+        reach: how far to extend x beyond the observations on both sides, as a share of their range.
+        num_samples: number of sampled functions.
+        seed: seed of the samples.
+        x_label, y_label: axis labels, with units.
 
     Raises:
-        ValueError: x or y of several columns.
+        ValueError: x or y has several columns.
     """
     sets = [Dataset.of(own) for own in (data, held_out) if own is not None]
     for own in sets:
         if not isinstance(own.x, Tensor) or own.x.dim() != 2 or own.x.shape[1] != 1 or own.y[0].numel() != 1:
             shapes = ", ".join(str(tuple(part.shape)) for part in parts(own.x))
             raise ValueError(
-                f"a prediction is drawn over one x and one y; got x of shape {shapes} and y of shape {tuple(own.y.shape)}"
+                f"plots.prediction needs x [N, 1] and one y; got x of shape {shapes} and y of shape {tuple(own.y.shape)}"
             )
     ends = torch.cat([own.x for own in sets])
     low, high = float(ends.min()), float(ends.max())
@@ -91,7 +92,7 @@ def prediction(
 
 
 def shades(axes: Axes, x: Tensor, mean: Tensor, sd: Tensor) -> None:
-    """A mean with half, one, one and a half and two standard deviations about it: ``[N]`` each."""
+    """Draw a mean with bands of half, one, one and a half and two standard deviations; x, mean and sd are ``[N]``."""
     across, middle, width = (values.detach().cpu().double().numpy() for values in (x, mean, sd))
     for k in _SHADES:
         label = "function ± ½, 1, 1½, 2 sd" if k == _SHADES[-1] else None
@@ -102,9 +103,9 @@ def shades(axes: Axes, x: Tensor, mean: Tensor, sd: Tensor) -> None:
 
 
 def traces(fit: Fit) -> Figure:
-    """Minus the loss (one draw's ELBO), the negative log likelihood and the divergence, by step.
+    """The ELBO of each step's sample, its negative log likelihood and its KL divergence, in nats by step.
 
-    Every step in pale, the mean over a fiftieth of all steps in full colour.
+    Single steps are pale; the moving average over a fiftieth of all steps is in full colour.
     """
     history = fit.history.double()
     steps = len(history)
@@ -124,7 +125,13 @@ def traces(fit: Fit) -> Figure:
 
 
 def calibration(predicted: Predicted, y: Tensor, bins: int = 15) -> Figure:
-    """Accuracy by confidence, with two standard errors; below, how many predictions have it."""
+    """Accuracy by confidence with two standard errors, and below the share of predictions per bin.
+
+    Args:
+        predicted: a `Prediction` or class probabilities, see `metrics.calibration_curve`.
+        y: labels ``[N]``.
+        bins: number of bins of the confidence.
+    """
     curve = calibration_curve(predicted, y, bins)
     confidence, accuracy, share = (values.cpu().double().numpy() for values in curve)
     se = np.sqrt(np.clip(accuracy * (1 - accuracy), 1e-4, None) / np.maximum(share * len(y), 1))
@@ -141,12 +148,15 @@ def calibration(predicted: Predicted, y: Tensor, bins: int = 15) -> Figure:
 
 
 def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) -> Figure:
-    """ArviZ's difference of the PIT values' distribution from uniform, with its 99 % band.
+    """ArviZ's plot of the difference between the distribution of the PIT values and a uniform one, with a 99 % band.
 
     Args:
-        tree: of `pyrodrop.to_arviz`, of real y.
-        held_out: of the test data, which the tree must have been made with, instead of the training data.
-        coverage: of central intervals instead.
+        tree: a result of `pyrodrop.to_arviz` for real y.
+        held_out: use the test data, which `to_arviz` must have been given, instead of the training data.
+        coverage: plot the coverage of central intervals instead.
+
+    Raises:
+        ValueError: `held_out` for a tree without test observations.
     """
     from pyrodrop.analysis.comparison.az import az
 
@@ -164,19 +174,27 @@ def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) ->
 
 
 def k_hat(loo: Loo) -> Figure:
-    """ArviZ's plot of every observation's k-hat."""
+    """ArviZ's plot of the Pareto k-hat per observation.
+
+    Raises:
+        ValueError: the `Loo` has no k-hat values.
+    """
     from pyrodrop.analysis.comparison.az import az
 
     if loo.elpd_data is None:
-        raise ValueError(f"there is no k-hat to draw: {loo.reason}")
+        raise ValueError(f"there is no k-hat to plot: {loo.reason}")
     return _taken(az.plot_khat(loo.elpd_data, visuals={"hlines": {}}, backend="matplotlib"))
 
 
 def rates(guide: Any) -> Figure:
-    """Drop rates or alphas by layer: a bar for one number, a histogram for many."""
+    """Drop rates or alphas by layer: a bar for a single rate, a histogram for many.
+
+    Raises:
+        ValueError: the guide has no rates.
+    """
     found: Mapping[str, Any] = guide.rates() if hasattr(guide, "rates") else {}
     if not found:
-        raise ValueError(f"{type(guide).__name__} has no rates to draw")
+        raise ValueError(f"{type(guide).__name__} has no rates to plot")
     values = {name: torch.as_tensor(rate).detach().double().cpu().flatten() for name, rate in found.items()}
     if all(len(rate) == 1 for rate in values.values()):
         figure, (axes,) = _figure(1, 1, (1.5 + 1.1 * len(values), 3))
@@ -196,10 +214,14 @@ def rates(guide: Any) -> Figure:
 
 
 def weights(fit: Fit, num_samples: int = 200, *, seed: int = 0) -> Figure:
-    """By layer: all its weights' posterior draws in one histogram, over draws from their priors, where these have draws."""
+    """Histograms per layer of posterior samples of all its weights, and of samples from their prior if it is proper.
+
+    Raises:
+        TypeError: the model is not one of `pyrodrop.models`, or the guide not one of `pyrodrop.guides`.
+    """
     model, guide = fit.model, fit.guide
     if not isinstance(model, NetworkModel) or not hasattr(guide, "draw"):
-        raise TypeError("weights are drawn of a model of pyrodrop.models with a guide of pyrodrop.guides")
+        raise TypeError("plots.weights needs a fit of a model of pyrodrop.models with a guide of pyrodrop.guides")
     with seeded(seed, fit.device):
         drawn = {name: _thinned(value) for name, value in guide.draw(num_samples).items()}
         prior = {name: _prior_draws(model, name, num_samples) for name in drawn}
@@ -247,15 +269,15 @@ def rotated_digit(
     num_samples: int = 100,
     seed: int = 0,
 ) -> Figure:
-    """Softmax inputs and outputs of an image that turns, one dot a drawn function.
+    """Softmax inputs and outputs of a rotating image, one mark per sampled function.
 
     Args:
-        run: a classifier that predicts for images of the shape of `image`.
-        image: a square image, of any shape that the classifier takes for one example.
-        degrees: the angles.
-        shown: how many classes, those that are most probable at some angle.
-        num_samples: functions drawn.
-        seed: of the draws.
+        run: a classifier that accepts images of the shape of `image`.
+        image: a square image, with the shape of one example.
+        degrees: angles of the rotation, anticlockwise.
+        shown: number of classes to show, those with the highest probability at any angle.
+        num_samples: number of sampled functions.
+        seed: seed of the samples.
     """
     images = rotated(image, degrees)
     logits = run.predict(images, num_samples, seed=seed).f.detach().cpu()
@@ -298,7 +320,7 @@ def _figure(rows: int, columns: int, size: tuple[float, float], **grid: Any) -> 
 
 
 def _taken(plotted: Any) -> Figure:
-    """The figure of an ArviZ plot, taken out of pyplot's hands."""
+    """The figure of an ArviZ plot, removed from pyplot's registry."""
     import matplotlib.pyplot as plt
 
     figure: Figure = plotted.viz["figure"].item()
@@ -313,7 +335,7 @@ def _thinned(values: Tensor) -> Tensor:
 
 
 def _prior_draws(model: NetworkModel, name: str, num_samples: int) -> Tensor | None:
-    """Draws from a prior; None for one that has none, as if it is improper."""
+    """Samples from a prior; None if it cannot be sampled, for instance if it is improper."""
     prior, like = model.priors[name], model.weight_sites()[name]
     count = max(1, min(num_samples, _WEIGHTS // like.numel()))
     try:
@@ -324,7 +346,7 @@ def _prior_draws(model: NetworkModel, name: str, num_samples: int) -> Tensor | N
 
 
 def _density(values: Any, edges: Any) -> Any:
-    """A histogram's weights, so that what lies outside the edges counts too."""
+    """Weights for a density histogram that also counts values outside the edges."""
     return np.full(len(values), 1 / (len(values) * (edges[1] - edges[0])))
 
 

@@ -1,4 +1,4 @@
-"""Experiments that ``pyrodrop run`` knows. One module each, with a function `run`, and one line here."""
+"""The experiments of ``pyrodrop run``: one module or package each, with a function `run`, and an entry in `JOBS`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from pyrodrop.names import known
 __all__ = ["JOBS", "Job", "job"]
 
 JOBS = {
-    "co2": Job("Mauna Loa CO2: dropout's uncertainty beside Gaussian processes (Gal & Ghahramani 2016, figure 2)"),
+    "co2": Job(
+        "Mauna Loa CO2: uncertainty of dropout networks and Gaussian processes (Gal & Ghahramani 2016, figure 2)"
+    ),
     "kingma-table1": Job("variance of gradient estimators on MNIST (Kingma, Salimans & Welling 2015, table 1)"),
     "kingma-fig1a": Job("test error by width of seven dropout methods on MNIST (Kingma et al. 2015, figure 1a)"),
     "estimators": Job("shared, per-example, local and flipout gradients at equal wall time on MNIST"),
     "rotated-digit": Job(
         "a digit turned before LeNet-5: softmax, entropy, calibration (Gal & Ghahramani 2016, figure 4)"
     ),
-    "sparse": Job("sparse LeNets on MNIST, cut, compressed and measured (Molchanov, Ashukha & Vetrov 2017, table 1)"),
+    "sparse": Job(
+        "sparse LeNets on MNIST: pruning, compression, test error (Molchanov, Ashukha & Vetrov 2017, table 1)"
+    ),
     "concrete": Job(
         "concrete dropout: error, uncertainty and learned rates on synthetic data (Gal, Hron & Kendall 2017)"
     ),
@@ -24,5 +28,9 @@ JOBS = {
 
 
 def job(name: str) -> Job:
-    """The job of this name; a ValueError with the nearest known name if there is none."""
+    """The job of this name.
+
+    Raises:
+        ValueError: no job has this name; the message suggests the most similar one.
+    """
     return JOBS[known(name, JOBS, "job")].named(name)

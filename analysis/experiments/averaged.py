@@ -1,4 +1,4 @@
-"""Standard dropout at test time, of a network trained with dropout."""
+"""Weight averaging: standard dropout at test time for a network trained with dropout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyrodrop.training.fitted import Fit
 
 
 def averaged(run: Predicts) -> Fit:
-    """The trained network with its mean weights: weight averaging, without uncertainty."""
+    """The trained network with its mean weights, as a fit without weight uncertainty."""
     assert isinstance(run, Fit)
     assert isinstance(run.model, NetworkModel)
     guide = run.guide

@@ -41,12 +41,12 @@ QUANTITIES = ("rmse", "epistemic_sd", "aleatoric_sd", "rate_1", "rate_2", "rate_
 def run(
     *, device: str = "auto", seed: int = 0, seeds: int = 5, out: Path = Path("runs/concrete"), quiet: bool = False
 ) -> dict[str, Any]:
-    """Train concrete dropout at every size, with several seeds, and print the table beside the published one.
+    """Train concrete dropout at every size, with several seeds, and print the table next to the published one.
 
     Args:
         device: auto, cpu, cuda, cuda:1 ...
         seed: the first seed.
-        seeds: how many.
+        seeds: number of seeds.
         out: folder for results.json.
         quiet: show no progress.
 

@@ -1,4 +1,4 @@
-"""The four estimators at equal wall time: how far the ELBO of one model on MNIST gets under each.
+"""The ELBO of one model on MNIST that each of the four estimators reaches in equal wall time.
 
 Three hidden ReLU layers of 200, type B variational dropout, minibatches of 200: Kingma, Salimans & Welling (2015), section
 5.1, in small. Training goes on from its checkpoint in rounds of steps; only training counts as time.
@@ -35,12 +35,12 @@ def run(
     out: Path = Path("runs/estimators"),
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train with each estimator for equal time, print the ELBOs and draw them over time.
+    """Train with each estimator for equal time, print the ELBOs and plot them over time.
 
     Args:
-        seconds: of training for each estimator.
+        seconds: training time per estimator.
         device: auto, cpu, cuda, cuda:1 ...
-        seed: of initial weights, minibatches and noise.
+        seed: seed of initial weights, minibatches and noise.
         out: folder for results.json and figure.png.
         quiet: show no progress.
 
@@ -48,7 +48,7 @@ def run(
         What is written to results.json.
     """
     if not seconds > 0:
-        raise ValueError(f"seconds is the time of training for each estimator and must be positive; got {seconds}")
+        raise ValueError(f"seconds, the training time per estimator, must be positive; got {seconds}")
     folder, where = writable_folder(out), resolve(device)
     data = mnist(progress=not quiet).train.first(DIGITS)
     curves: dict[str, list[dict[str, float]]] = {}
@@ -67,7 +67,7 @@ def run(
 
 
 def _curve(data: Dataset, estimator: str, seconds: float, device: Any, seed: int) -> list[dict[str, float]]:
-    """ELBO after each of a few rounds of training, until the time is up."""
+    """ELBO after each of several rounds of training, until the time is over."""
     points: list[dict[str, float]] = []
     spent, done, size = 0.0, 0, 5
     with tempfile.TemporaryDirectory() as scratch:

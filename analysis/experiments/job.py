@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Job:
-    """One line about an experiment; its code is ``pyrodrop.analysis.experiments.NAME``."""
+    """An experiment with its one-line summary; the code is in ``pyrodrop.analysis.experiments.NAME``."""
 
     summary: str
     name: str = ""
@@ -20,6 +20,6 @@ class Job:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The experiment, whose keyword arguments are the job's options."""
+        """The function of the experiment; its keyword arguments are the job's options."""
         module = importlib.import_module(f"pyrodrop.analysis.experiments.{self.name.replace('-', '_')}")
         return module.run  # type: ignore[no-any-return]

@@ -35,7 +35,7 @@ COLORS = ("#222222", "#7f7f7f", "#b2182b", "#ef8a62", "#2166ac", "#1b7837", "#76
 
 @dataclass(frozen=True)
 class Cell:
-    """What decides a cell's numbers."""
+    """Settings that determine the results of one cell."""
 
     method: str
     width: int
@@ -62,18 +62,18 @@ def run(
     out: Path | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train what is missing of the figure, print the errors beside the published ones and draw them.
+    """Train the missing cells of the figure, print the errors next to the published ones and plot them.
 
     Args:
-        widths: of the three hidden layers; the preset's if left out.
+        widths: widths of the three hidden layers; those of the preset if not given.
         methods: none, binary, gaussian-a, gaussian-b, variational-a, variational-a2, variational-b; all if left out.
         preset: default is for two cores: widths 100 and 250, four epochs, too few for the published errors; paper has six
             widths and 200 epochs, for a GPU.
-        epochs: passes over the digits; the preset's if not given.
-        seeds: networks a cell, trained at once.
-        digits: of the training set, the first so many.
+        epochs: passes over the digits; those of the preset if not given.
+        seeds: networks per cell, trained at once.
+        digits: number of training digits, the first ones.
         device: auto, cpu, cuda, cuda:1 ...
-        seed: the first one, of initial weights, minibatches and noise.
+        seed: first seed of initial weights, minibatches and noise.
         out: folder of the cells, results.json and figure.png; runs/kingma-fig1a-PRESET if left out.
         quiet: show no progress.
 
@@ -88,7 +88,7 @@ def run(
             raise ValueError(f"{name} must be at least 1; got {value}")
     folder, where = writable_folder(out or Path("runs") / f"kingma-fig1a-{preset}"), resolve(device)
     cells = [Cell(m, w, epochs, seeds, seed, digits) for w in widths for m in chosen]
-    mnist(progress=not quiet)  # what is wrong with the files is said before anything is trained
+    mnist(progress=not quiet)  # raises for missing or broken files before training
     missing = {cell.name: cell for cell in cells if _load(folder, cell) is None}
     if missing:
         order = sorted(missing, key=lambda name: -missing[name].width)
@@ -110,7 +110,7 @@ def run(
 def _measure(
     name: str, *, cells: Mapping[str, Cell], folder: Path, device: torch.device, progress: bool | None
 ) -> dict[str, Any]:
-    """Train one cell and keep it."""
+    """Train one cell and write its result."""
     cell, split = cells[name], mnist(progress=False)
     data = split.train.first(cell.digits)
     models, posteriors = [], []
@@ -138,12 +138,16 @@ def _measure(
 
 
 def _alphas(trained: Fit) -> dict[str, float]:
-    """The noise of every layer after training: alpha, or the drop rate of binary dropout; nothing for none."""
+    """Noise of every layer after training: alpha, or the drop rate of binary dropout; empty without dropout."""
     return {name: float(value) for name, value in trained.guide.rates().items()}  # type: ignore[attr-defined]
 
 
 def _load(folder: Path, cell: Cell) -> dict[str, Any] | None:
-    """A cell that is done, None if it is not; a ValueError if the file is of other settings."""
+    """The result of a cell, or None if there is none.
+
+    Raises:
+        ValueError: the file has a result of other settings.
+    """
     path = folder / f"{cell.name}.json"
     if not path.exists():
         return None
@@ -151,13 +155,13 @@ def _load(folder: Path, cell: Cell) -> dict[str, Any] | None:
     if content.get("cell") != asdict(cell):
         raise ValueError(
             f"{path} has a result of other settings ({content.get('cell')}) than these ({asdict(cell)}); choose another "
-            "folder by --out"
+            "folder with --out"
         )
     return content
 
 
 def _row(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell as one row of the results."""
+    """The result of a cell as a table row."""
     cell, errors = content["cell"], torch.tensor(content["errors"], dtype=torch.float64)
     at = PUBLISHED_WIDTHS.index(cell["width"]) if cell["width"] in PUBLISHED_WIDTHS else None
     return {
@@ -194,7 +198,7 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 
 
 def _figure(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """Our errors over the published curves."""
+    """Plot our errors over the published curves."""
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(7.5, 4.6), layout="constrained")
         axes = figure.subplots()
@@ -204,7 +208,7 @@ def _figure(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
                 continue
             axes.plot(PUBLISHED_WIDTHS, about.published, "--", color=color, linewidth=1, alpha=0.6)
             axes.errorbar(
-                [row["width"] * 1.015 ** (number - 3) for row in own],  # beside each other
+                [row["width"] * 1.015 ** (number - 3) for row in own],  # side by side
                 [row["error_percent"] for row in own], [row["se"] or 0 for row in own],
                 fmt="o-", color=color, markersize=4, capsize=2, label=about.summary,
             )  # fmt: skip

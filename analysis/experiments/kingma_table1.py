@@ -41,9 +41,9 @@ PUBLISHED: Mapping[str, tuple[float, float, float, float]] = {
 }
 COLUMNS = ("top, 10 epochs", "top, 100 epochs", "bottom, 10 epochs", "bottom, 100 epochs")
 EPOCHS = (10, 100)
-CHUNK = 100  # rows at a time under per_example, which holds a weight a row
+CHUNK = 100  # rows at a time under per_example, which samples one weight per row
 PRESETS: Mapping[str, tuple[str, int, int, int]] = {
-    # zoo entry, digits to train on, gradients drawn, and by example, which costs a weight a row
+    # zoo entry, training digits, number of gradients, and number of gradients under per_example, which is expensive
     "default": ("kingma/variational-b-small", 30_000, 25, 25),
     "paper": ("kingma/variational-b", 60_000, 50, 8),
 }
@@ -57,12 +57,13 @@ def run(
     out: Path = Path("runs/kingma-table1"),
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train, measure, and print the table beside the published one.
+    """Train, measure, and print the table next to the published one.
 
     Args:
-        preset: default has hidden layers of 200 and 30,000 digits, for two cores and minutes; paper 1000 and all.
+        preset: default has hidden layers of 200 units and 30,000 digits, which takes minutes on two cores; paper has 1000
+            units and all digits.
         device: auto, cpu, cuda, cuda:1 ...
-        seed: of initial weights, minibatches and noise.
+        seed: seed of initial weights, minibatches and noise.
         out: folder for results.json and figure.png.
         quiet: show no progress.
 
@@ -111,7 +112,7 @@ def run(
 
 
 def _checkpoint(folder: Path, preset: str, seed: int, column: int) -> Path | None:
-    """Where a long training is kept: the second goes on from the end of the first, and an interrupted one from its last."""
+    """Checkpoint of a long training: the second resumes from the end of the first, an interrupted one from its own."""
     if preset != "paper":
         return None
     first, own = (folder / f"training-{seed}-{epochs}.safetensors" for epochs in (EPOCHS[0], EPOCHS[column]))
@@ -121,7 +122,7 @@ def _checkpoint(folder: Path, preset: str, seed: int, column: int) -> Path | Non
 
 
 def gradient_variance(fit: Fit, data: Dataset, estimator: str, draws: int, seed: int) -> tuple[float, float]:
-    """Mean variance of the loss gradient's entries, of the last and of the first weight, over minibatches and noise."""
+    """Variance of the loss gradient over minibatches and noise, averaged over the entries of the last and first weight."""
     model, guide = fit.model, fit.guide
     assert isinstance(model, NetworkModel)
     assert isinstance(guide, Guide)
@@ -146,7 +147,7 @@ def gradient_variance(fit: Fit, data: Dataset, estimator: str, draws: int, seed:
 def _gradient(
     model: Any, guide: Any, strategy: Any, locs: list[Tensor], x: Tensor, y: Tensor, num_data: int
 ) -> list[Tensor]:
-    """The gradient of the scaled nll, under `per_example` in chunks of rows."""
+    """The gradient of the scaled nll; in chunks of rows under `per_example`."""
     pair = (model, guide) if strategy is None else reparameterize(model, guide, strategy)
     chunk = CHUNK if isinstance(strategy, PerExampleReparam) else len(x)
     total = [torch.zeros_like(loc) for loc in locs]
@@ -158,7 +159,7 @@ def _gradient(
 
 
 def _nll(model: Any, guide: Any, x: Tensor, y: Tensor, num_data: int) -> Tensor:
-    """The nll alone: the divergence from the log-uniform prior has no gradient in the means."""
+    """The nll only: the KL divergence from the log-uniform prior does not depend on the means."""
     trace = poutine.trace(guide).get_trace(x, y, num_data=num_data)
     site = poutine.trace(poutine.replay(model, trace=trace)).get_trace(x, y, num_data=num_data).nodes["y"]
     return -scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"]).sum()
@@ -180,7 +181,7 @@ def _print(measured: Mapping[str, list[float]], seconds: Mapping[str, float], pr
 
 
 def _figure(path: Path, measured: Mapping[str, list[float]]) -> None:
-    """Bars by estimator, ours beside the published ones, on a log scale."""
+    """Bars per estimator, ours next to the published ones, on a log scale."""
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(11, 3.2), layout="constrained")
         for axes, (index, column) in zip(figure.subplots(1, 4, sharey=True), enumerate(COLUMNS), strict=True):
@@ -193,7 +194,7 @@ def _figure(path: Path, measured: Mapping[str, list[float]]) -> None:
             axes.set_title(column, loc="left")
             if index == 0:
                 axes.set_ylabel("variance of the gradient")
-            if index == len(COLUMNS) - 1:  # where the bars are low
+            if index == len(COLUMNS) - 1:  # the panel with low bars
                 axes.legend(frameon=False)
         with whole(path) as part:
             figure.savefig(part, dpi=110, format="png")

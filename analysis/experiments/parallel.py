@@ -1,4 +1,4 @@
-"""Several trainings at once: small networks use a second core far better as a second network than as a second thread."""
+"""Several trainings in parallel processes: small networks gain more from a second process than from a second thread."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What experiments print and draw: tables at the console, runs on disk, and a page of figures."""
+"""Reports of experiments: tables at the console, runs on disk, and HTML pages."""

@@ -1,4 +1,4 @@
-"""How an experiment shows and stores its results."""
+"""Print and store the results of an experiment."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from pyrodrop.files import whole
 from pyrodrop.prediction.prediction import Prediction
 
 _PACKAGES = ("pyrodrop", "pyro-ppl", "torch", "gpytorch", "arviz", "numpy")
-_WIDTH = 150  # of a table where the output is no terminal
+_WIDTH = 150  # of a table if the output is not a terminal
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide the numbers."""
+    """Versions of Python and of the packages that results depend on."""
     return {"python": platform.python_version()} | {package: version(package) for package in _PACKAGES}
 
 
 def processor() -> str:
-    """Name of this machine's processor."""
+    """Model name of this machine's processor."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -36,13 +36,13 @@ def processor() -> str:
 
 
 def console() -> Console:
-    """Where tables go: as wide as the terminal, or wide where the output is no terminal."""
+    """The console for tables: as wide as the terminal, or 150 characters if the output is not a terminal."""
     screen = Console()
     return screen if screen.is_terminal else Console(width=_WIDTH)
 
 
 def print_table(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Mapping[str, Any]) -> None:
-    """The results of a regression experiment, one row a model."""
+    """Print the results of a regression experiment, one row per model."""
     screen = console()
     table = Table(
         title=f"{settings['data']}, preset {settings['preset']}, seed {settings['seed']}, {settings['device']}"
@@ -83,9 +83,9 @@ def write_draws(
     curve_x: Tensor,
     settings: Mapping[str, Any],
 ) -> None:
-    """All draws as one netCDF file: a group a model, with the held-out points (`obs_id`) and the curve (`pred_id`).
+    """Write all samples to one netCDF file: one group per model, with held-out points (`obs_id`) and the curve (`pred_id`).
 
-    Of every held-out observation also its log density and probability integral transform.
+    Groups of held-out points also have the log density and the probability integral transform of every observation.
     """
     about = {"library": "pyrodrop", "data": series.name, "source": series.source, "y_unit": series.y_unit}
     about |= {key: str(settings[key]) for key in ("preset", "seed", "device")}

@@ -1,4 +1,4 @@
-"""A run as one page of HTML: its tables and pictures in one file that needs no other."""
+"""Report of a run as a self-contained HTML page with its tables and figures."""
 
 from __future__ import annotations
 
@@ -32,10 +32,14 @@ pre { background: #f6f6f6; padding: .7rem; overflow-x: auto; font-size: .8rem; }
 
 
 def write_page(run: Run, path: str | Path) -> Path:
-    """Write the report of a run; the file is whole or not there."""
+    """Write the report of a run atomically and return its path.
+
+    Raises:
+        FileNotFoundError: the folder of `path` does not exist.
+    """
     path = Path(path)
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"the report needs a folder that exists; got {path.parent}")
+        raise FileNotFoundError(f"the folder of the report must exist; got {path.parent}")
     name = run.folder.resolve().name
     parts = [f"<h1>{escape(name)}</h1>"]
     if run.figures:
@@ -45,7 +49,7 @@ def write_page(run: Run, path: str | Path) -> Path:
     if calibration:
         parts.append("<h2>Calibration on held-out observations</h2>")
         parts.append(
-            "<p>Probability integral transform of every observation: level, if the prediction is calibrated.</p>"
+            "<p>Probability integral transform of every observation: uniform if the prediction is calibrated.</p>"
         )
         parts.append(_picture(_png(_histograms(calibration)), "PIT histograms"))
     for key, value in run.results.items():
@@ -60,7 +64,7 @@ def write_page(run: Run, path: str | Path) -> Path:
 
 
 def _shown(value: Any) -> str:
-    """A table of tables, a table, a list of facts, or whatever it is as JSON."""
+    """HTML of a value: a mapping as a table or a list of facts, anything else as JSON."""
     if isinstance(value, Mapping) and value:
         inner = list(value.values())
         if all(isinstance(row, bool) for row in inner):
@@ -115,7 +119,7 @@ def _png(figure: Figure) -> bytes:
 
 
 def _histograms(values: Mapping[str, Any]) -> Figure:
-    """One histogram a model, with the band that 95 % of a calibrated one's bars lie in, taken one by one."""
+    """One histogram per model, with the pointwise 95 % band of a calibrated model's bars."""
     columns = min(4, len(values))
     rows = -(-len(values) // columns)
     with matplotlib.rc_context({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False}):

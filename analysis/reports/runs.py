@@ -1,4 +1,4 @@
-"""Runs of experiments, read back from their folders: results.json, and figure.png and draws.nc where the job writes them."""
+"""Read runs of experiments from their folders: results.json, and figures and draws.nc if the job writes them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Run:
     """One run.
 
     Attributes:
-        folder: where it is.
-        results: what its results.json holds.
-        figures: its pictures, in alphabetical order.
-        draws: its draws.nc, if it has one.
+        folder: the run's folder.
+        results: the content of results.json.
+        figures: paths of the PNG figures, in alphabetical order.
+        draws: path of draws.nc; None if there is none.
     """
 
     folder: Path
@@ -41,11 +41,15 @@ class Run:
 
     @property
     def models(self) -> Mapping[str, Mapping[str, Any]]:
-        """Scores by model; a ValueError for a job that has no such table."""
+        """Scores by model.
+
+        Raises:
+            ValueError: the job of this run writes no table of models.
+        """
         found = self.results.get("models")
         if not isinstance(found, dict):
             raise ValueError(
-                f"{self.folder} is a run without a table of models, such as co2 writes; it holds {', '.join(self.results)}"
+                f"{self.folder} must be a run with a table of models, such as one of co2; it has {', '.join(self.results)}"
             )
         return found
 
@@ -55,7 +59,7 @@ class Run:
         return str(self.results.get("settings", {}).get("data", "unknown data"))
 
     def by_observation(self, name: str) -> dict[str, Any]:
-        """A quantity of every held-out observation (``log_density`` or ``pit``), by model; empty where it is not kept."""
+        """A quantity per held-out observation (``log_density`` or ``pit``), by model; empty if the run did not store it."""
         if self.draws is None:
             return {}
         with xr.open_datatree(self.draws, engine="h5netcdf") as tree:
@@ -65,30 +69,36 @@ class Run:
 
 
 def read_run(folder: str | Path) -> Run:
-    """The run in a folder; a ValueError or FileNotFoundError if there is none."""
+    """Read the run in a folder.
+
+    Raises:
+        FileNotFoundError: the folder has no results.json.
+        ValueError: results.json is not a valid JSON object.
+    """
     folder = Path(folder)
     path = folder / "results.json"
     if not path.is_file():
         raise FileNotFoundError(
-            f"a run's folder holds a results.json, as pyrodrop run JOB --out writes it; got {folder}"
+            f"the folder of a run must have a results.json, as pyrodrop run JOB --out writes it; got {folder}"
         )
     try:
         results = json.loads(path.read_text())
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not whole: {error}") from None
+        raise ValueError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(results, dict):
-        raise ValueError(f"{path} must hold a table; got a {type(results).__name__}")
+        raise ValueError(f"{path} must be a JSON object; got a {type(results).__name__}")
     draws = folder / "draws.nc"
     return Run(folder, results, tuple(sorted(folder.glob("*.png"))), draws if draws.is_file() else None)
 
 
 @dataclass(frozen=True)
 class RunTable:
-    """Models of several runs by held-out log density, the best first.
+    """Models of several runs ordered by held-out log density, the best first.
 
     Attributes:
-        rows: by ``folder/model``: scores, and where every run kept it the paired difference to the best with its s.e.
-        data: the data set that all were judged on.
+        rows: scores by ``folder/model``; if every run stored log densities per observation, also the paired difference to
+            the best model with its standard error.
+        data: name of the common data set.
     """
 
     rows: dict[str, dict[str, float | None]]
@@ -120,7 +130,7 @@ def compare_runs(runs: Sequence[Run]) -> RunTable:
         raise ValueError("compare needs the folders of runs: pyrodrop compare RUN_DIR...")
     sets = {run.data for run in runs}
     if len(sets) > 1:
-        raise ValueError(f"log densities of different data do not compare; these runs are of {', '.join(sorted(sets))}")
+        raise ValueError(f"runs must have the same data to be compared; these have {', '.join(sorted(sets))}")
     names = _names(runs)
     rows: dict[str, dict[str, float | None]] = {}
     densities: dict[str, Any] = {}
@@ -129,7 +139,7 @@ def compare_runs(runs: Sequence[Run]) -> RunTable:
         for model, scores in run.models.items():
             rows[f"{short}/{model}"] = {column: scores.get(column) for column in _COLUMNS}
     if all(row["log_density"] is None for row in rows.values()):
-        raise ValueError(f"these runs have no held-out observations to compare by: {', '.join(names)}")
+        raise ValueError(f"these runs have no held-out log densities to compare: {', '.join(names)}")
     order = sorted(rows, key=lambda name: -_number(rows[name]["log_density"]))
     if rows.keys() == densities.keys() and len({len(values) for values in densities.values()}) == 1:
         for name in order:
@@ -140,7 +150,7 @@ def compare_runs(runs: Sequence[Run]) -> RunTable:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """The folders' own names, or their paths where two are alike."""
+    """The names of the folders, or their paths if two names are equal."""
     short = [run.folder.resolve().name for run in runs]
     return short if len(set(short)) == len(short) else [str(run.folder) for run in runs]
 

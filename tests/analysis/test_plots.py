@@ -44,7 +44,7 @@ def test_a_prediction_shows_the_functions_mean_and_the_data(small: Any) -> None:
     np.testing.assert_allclose(lines[0].get_ydata(), fit.predict(x, 500).mean[:, 0], rtol=1e-5)
     np.testing.assert_allclose(lines[1].get_ydata(), data.y[:, 0])
     assert_drawn(plots.prediction(GaussianProcess(data, "matern-5/2"), data))
-    with pytest.raises(ValueError, match="over one x and one y"):
+    with pytest.raises(ValueError, match="needs x \\[N, 1\\] and one y"):
         plots.prediction(fit, small.classes())
 
 
@@ -73,7 +73,7 @@ def test_arvizs_pictures(small: Any) -> None:
         assert_drawn(plots.pit(tree, **options))
     with pytest.raises(ValueError, match="no held-out observations"):
         plots.pit(pyrodrop.to_arviz(fit, fit.data, num_samples=30), held_out=True)
-    with pytest.raises(ValueError, match="no k-hat to draw: log p - log q does not exist"):
+    with pytest.raises(ValueError, match="no k-hat to plot: log p - log q does not exist"):
         plots.k_hat(loo(small.fitted(small.dropout, steps=2), num_samples=25))
 
 

@@ -75,8 +75,8 @@ def test_what_cannot_be_compared_is_said_in_a_line(
     shutil.copytree(folder, other)
     results = json.loads((other / "results.json").read_text())
     for change, said in (
-        (results | {"settings": {"data": "tides"}}, "these runs are of tides, waves"),
-        ({"rows": 1}, "a run without a table of models"),
+        (results | {"settings": {"data": "tides"}}, "these have tides, waves"),
+        ({"rows": 1}, "a run with a table of models"),
     ):
         (other / "results.json").write_text(json.dumps(change))
         (folder / "results.json").write_text(json.dumps(results if "models" in change else change))
@@ -84,12 +84,12 @@ def test_what_cannot_be_compared_is_said_in_a_line(
         assert said in capsys.readouterr().err
     (other / "results.json").write_text("{")
     assert cli.main(["compare", str(other)]) == 2
-    assert "is not whole" in capsys.readouterr().err
+    assert "is not valid JSON" in capsys.readouterr().err
     for words, said in (
         (["compare"], "needs the folders of runs"),
-        (["compare", str(tmp_path)], "holds a results.json"),
-        (["report", str(tmp_path / "nowhere")], "holds a results.json"),
-        (["report", str(folder), "-o", str(tmp_path / "no" / "page.html")], "a folder that exists"),
+        (["compare", str(tmp_path)], "must have a results.json"),
+        (["report", str(tmp_path / "nowhere")], "must have a results.json"),
+        (["report", str(folder), "-o", str(tmp_path / "no" / "page.html")], "folder of the report must exist"),
     ):
         assert cli.main(words) == 2
         assert said in capsys.readouterr().err

@@ -91,7 +91,7 @@ def test_an_entry_that_has_moved_on_from_its_reference_is_named(data_folder: Pat
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [
-        (lambda text: text[:100], "is not whole"),
+        (lambda text: text[:100], "is not valid JSON"),
         (lambda text: text.replace('"versions"', '"verse"'), "lacks versions"),
         (lambda text: text.replace('"entry": "uci/yacht"', '"entry": "uci/boston"'), "is that of uci/boston"),
         (lambda text: text.replace('"tolerance"', '"tolerant"'), "needs scores of its check with a tolerance for each"),

@@ -1,4 +1,4 @@
-"""Mauna Loa CO2: dropout beside Gaussian processes."""
+"""Mauna Loa CO2: dropout networks and Gaussian processes."""
 
 from pyrodrop.analysis.experiments.co2.experiment import run
 

@@ -1,4 +1,4 @@
-"""Mauna Loa CO2: what each model believes about the future (Gal & Ghahramani 2016, figure 2).
+"""Mauna Loa CO2: extrapolation of several models (Gal & Ghahramani 2016, figure 2).
 
 Trains MC dropout with ReLU and TanH and a mean field, averages the weights of the ReLU net (standard dropout at test
 time), fits three Gaussian processes, one of them with the ReLU net's own prior, and judges all of them on the months after
@@ -48,7 +48,7 @@ PRESETS = {"default": "co2", "paper": "co2-paper"}
 
 @dataclass(frozen=True)
 class Result:
-    """One model: what predicts, what it was trained for, and what it predicts where."""
+    """One model with its training time and its predictions."""
 
     run: Predicts
     seconds: float
@@ -67,15 +67,15 @@ def run(
     out: Path = Path("runs/co2"),
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train, compare, print a table and draw the figure.
+    """Train, compare, print a table and plot the figure.
 
     Args:
         preset: default is for two cores and minutes; paper has the released settings, for a GPU and hours, and goes on
             from its checkpoints when started again.
         data: the monthly record in ppm, or the standardised series of the paper's own experiment.
         device: auto, cpu, cuda, cuda:1 ...
-        seed: of initial weights, minibatches, noise and draws.
-        steps: gradient steps per network; the preset's if not given.
+        seed: seed of initial weights, minibatches, noise and prediction.
+        steps: gradient steps per network; those of the preset if not given.
         out: folder for results.json, draws.nc and figure.png.
         quiet: show no progress.
 
@@ -152,7 +152,7 @@ def _train(
 
 
 def _kernels(series: Split, relu: Predicts) -> dict[str, Any]:
-    """The third starts from the prior of the ReLU net, its noise, and biases as wide as the net's are after training."""
+    """The Gaussian processes; the third has the prior and noise of the ReLU network, and its trained biases' spread."""
     assert isinstance(relu, Fit)
     assert isinstance(relu.model, NetworkModel)
     scale = 1.0 if series.train.inputs is None else float(series.train.inputs.scale)
@@ -165,7 +165,7 @@ def _kernels(series: Split, relu: Predicts) -> dict[str, Any]:
 
 
 def curve_points(series: Split) -> Tensor:
-    """Evenly spaced x from the first month to the last that is known, and at least to the far point: ``[500, 1]``."""
+    """Evenly spaced x ``[500, 1]`` from the first to the last known month, and at least to the far point."""
     last = max(float(series.test.x.max()), float(_far(series)))
     return torch.linspace(float(series.train.x.min()), last, CURVE_POINTS)[:, None]
 
@@ -202,7 +202,7 @@ def _row(result: Result, series: Split) -> dict[str, Any]:
 def figure_facts(
     results: Mapping[str, Result], rows: Mapping[str, Mapping[str, Any]], series: Split
 ) -> dict[str, bool]:
-    """What figure 2 of the paper shows, asked of these results."""
+    """The statements of figure 2 of the paper, each with whether it holds for these results."""
     centre = 0.0 if series.train.targets is None else float(series.train.targets.loc)
     process = results["gp-se"].run
     assert isinstance(process, GaussianProcess)
@@ -228,7 +228,7 @@ def figure_facts(
 
 
 def _spread_inside_and_after(result: Result, series: Split) -> tuple[Tensor, Tensor]:
-    """The spread along the curve within the training data, and from there to the far point."""
+    """The spread along the curve within the training data, and between their end and the far point."""
     x, far, end = curve_points(series)[:, 0], float(_far(series)), float(series.train.x.max())
     spread = result.curve.spread[:, 0]
     return spread[x <= end], spread[(x > end) & (x <= far)]

@@ -1,4 +1,4 @@
-"""Figure 2 of Gal & Ghahramani (2016): one panel a model, shades of half a standard deviation."""
+"""Figure 2 of Gal & Ghahramani (2016): one panel per model, with bands of half a standard deviation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BLACK = "#222222"
 
 
 def draw(path: Path, series: Split, points: Tensor, far: float, curves: Mapping[str, Prediction]) -> None:
-    """Write the figure: a panel for each of `curves`, which are predictions at `points`; `far` is marked in red."""
+    """Write the figure with one panel per prediction in `curves`, at x = `points`; `far` is marked in red."""
     columns = 2
     rows = -(-len(curves) // columns)
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
@@ -30,7 +30,9 @@ def draw(path: Path, series: Split, points: Tensor, far: float, curves: Mapping[
             _panel(axes, title, series, points, far, curve)
         _limits(panels[0], series)
         for hidden in range(len(curves), len(panels)):
-            panels[hidden - columns].tick_params(labelbottom=True)  # the panel above an empty place ends its column
+            panels[hidden - columns].tick_params(
+                labelbottom=True
+            )  # the panel above an empty one is the last of its column
             panels[hidden].axis("off")
         for last in panels[len(curves) - min(columns, len(curves)) : len(curves)]:
             last.set_xlabel(series.x_unit)
@@ -52,7 +54,7 @@ def _panel(axes: Axes, title: str, series: Split, points: Tensor, far: float, cu
 
 
 def _limits(axes: Axes, series: Split) -> None:
-    """Limits from the observations, so that one model's wide shades do not flatten the others."""
+    """Axis limits from the observations, so that wide bands of one model do not compress the others."""
     y = torch.cat([series.train.y, series.test.y]) if series.truth else series.train.y
     low, high = float(y.min()), float(y.max())
     margin = 0.35 * (high - low)

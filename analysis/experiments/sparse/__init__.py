@@ -1,4 +1,4 @@
-"""Sparse LeNets on MNIST, pruned, compressed and measured."""
+"""Sparse LeNets on MNIST: pruning, compression and test error."""
 
 from pyrodrop.analysis.experiments.sparse.experiment import run
 

@@ -28,7 +28,7 @@ from pyrodrop.files import writable_folder, write_json
 from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo.sparse import BATCH, THRESHOLD, Method, Net, Recipe, training
 
-_ROWS = 2000  # digits whose activations are held at a time
+_ROWS = 2000  # digits per forward pass
 
 
 def run(
@@ -43,16 +43,16 @@ def run(
     out: Path = Path("runs/sparse"),
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train, cut, compress, and print the table beside the published one.
+    """Train, prune, compress, and print the table next to the published one.
 
     Args:
         net: lenet-300-100 or lenet-5.
         method: sparse (log-uniform prior) or ard.
-        recipe: whose settings, molchanov2017 or deepbayes2019.
-        epochs: fewer than the recipe's, for a shorter run; its own if not given.
-        digits: training digits to use, all 60,000 if not given.
+        recipe: training settings, molchanov2017 or deepbayes2019.
+        epochs: number of epochs; that of the recipe if not given.
+        digits: number of training digits, all 60,000 if not given.
         device: auto, cpu, cuda, cuda:1 ...
-        seed: of initial weights, minibatches and noise.
+        seed: seed of initial weights, minibatches and noise.
         out: folder of results.json, progress.png, weights.png, fit.safetensors and compressed.safetensors. A run that was
             broken off goes on from training.safetensors there.
         quiet: show no progress.
@@ -94,7 +94,7 @@ def run(
 
 
 class EpochLog:
-    """What was measured after every epoch, kept in a file beside the checkpoint.
+    """Measurements after every epoch, stored in a file next to the checkpoint.
 
     Attributes:
         rows: one an epoch: error and error_dense (with nothing cut), nll and kl (means over the epoch's steps, in nats for
@@ -111,7 +111,7 @@ class EpochLog:
         now = time.perf_counter()
         seconds, self._clock = now - self._clock, now
         if len(self.rows) >= epochs and self.rows[epochs - 1]["epoch"] == epochs:
-            self.rows = self.rows[:epochs]  # gone on from a checkpoint: later ones are made again
+            self.rows = self.rows[:epochs]  # resumed from a checkpoint: later epochs are repeated
             return
         steps = fit.history[-(len(fit.history) // epochs) :].double()
         whole = float(steps[-1, 2]) >= 1
@@ -133,12 +133,12 @@ class EpochLog:
 
     @property
     def seconds(self) -> float:
-        """Time of training, compilation included and looking left out."""
+        """Training time including compilation, without the measurements."""
         return float(sum(row["seconds"] for row in self.rows))
 
 
 def error(fit: Fit, weights: dict[str, torch.Tensor], data: Dataset) -> float:
-    """Share of digits that the network with these weights gets wrong."""
+    """Error rate of the network with these weights."""
     model: Any = fit.model
     wrong = 0
     with torch.no_grad():
@@ -148,7 +148,7 @@ def error(fit: Fit, weights: dict[str, torch.Tensor], data: Dataset) -> float:
 
 
 def summary(fit: Fit, test: Dataset, log: EpochLog) -> dict[str, Any]:
-    """The last epoch's row as the result, with the time of all."""
+    """The row of the last epoch as the result, with the total time."""
     last = log.rows[-1]
     keys = ("error", "error_dense", "sparsity", "compression", "nll", "kl")
     return {key: last[key] for key in keys} | {"seconds": log.seconds}

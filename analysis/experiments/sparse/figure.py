@@ -1,4 +1,4 @@
-"""Pictures of a sparse training: its course over epochs, and the weights that are left as images."""
+"""Figures of a sparse training: its progress over epochs, and the kept weights as images."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _COLOURS = ("#2166ac", "#b2182b", "#1b7837", "#762a83")
 
 
 def draw_progress(path: Path, rows: Sequence[dict[str, Any]], sites: Sequence[str], published: float | None) -> None:
-    """Error, share of weights left by layer and compression over epochs; grey while the divergence's weight is below 1.
+    """Plot error, share of kept weights per layer and compression over epochs; grey while the KL weight is below 1.
 
     Args:
-        path: the picture.
-        rows: of `EpochLog`.
+        path: the figure's file.
+        rows: rows of an `EpochLog`.
         sites: names of the weights.
-        published: compression to draw a line at.
+        published: published compression, shown as a line.
     """
     epochs = [row["epoch"] for row in rows]
     full = [row for row in rows if row["sparsity"] is not None]
@@ -65,7 +65,7 @@ def draw_progress(path: Path, rows: Sequence[dict[str, Any]], sites: Sequence[st
 
 
 def draw_weights(path: Path, weights: dict[str, Tensor]) -> None:
-    """What is left of every weight as an image, and of a network of digits the pixels that it still looks at."""
+    """Plot the kept entries of every weight as an image; for fully connected networks also the used pixels."""
     names = list(weights)
     first = weights[names[0]].cpu()
     pixels = first.shape[1] == 784
@@ -88,7 +88,7 @@ def draw_weights(path: Path, weights: dict[str, Tensor]) -> None:
 
 
 def _draw_filters(axes: Axes, name: str, filters: Tensor) -> None:
-    """Filters ``[maps, height, width]`` as they look at an image, in rows of five; what is cut is grey."""
+    """Filters ``[maps, height, width]`` as images, five per row; pruned weights are grey."""
     maps, height, width = filters.shape
     sheet = torch.full((-(-maps // 5) * (height + 1) + 1, 5 * (width + 1) + 1), torch.nan)
     for number, kernel in enumerate(filters):
@@ -111,7 +111,7 @@ def _draw_filters(axes: Axes, name: str, filters: Tensor) -> None:
 
 
 def _draw_matrix(axes: Axes, name: str, weight: Tensor) -> None:
-    """Rows are output units, columns inputs; red above 0, blue below. Rows and columns without weights are not drawn."""
+    """Rows are output units, columns inputs; red is positive, blue negative. Rows and columns of zeros are left out."""
     rows, columns = (weight != 0).any(1), (weight != 0).any(0)
     left = weight[rows][:, columns]
     count = int((weight != 0).sum())

@@ -1,4 +1,4 @@
-"""Published figures of sparse LeNets on MNIST: test error, share of weights cut by layer, weights over weights kept.
+"""Published results of sparse LeNets on MNIST: test error, sparsity per layer, compression (weights over kept weights).
 
 Molchanov, Ashukha & Vetrov (2017), table 1, where Pruning is Han et al. (2015), DNS Guo et al. (2016) and SWS Ullrich et al.
 (2017); the solution of the Deep|Bayes (2019) exercise; slides on ARD by Mittov, which give no error.
@@ -30,7 +30,7 @@ _TABLE: dict[str, tuple[tuple[str, float | None, tuple[float, ...] | None, float
 
 
 def published_rows(net: str) -> list[dict[str, Any]]:
-    """The published rows for a network, shares between 0 and 1; None for what was not given."""
+    """The published rows for a network, with shares between 0 and 1; None for values that were not published."""
     rows = [dict(zip(_COLUMNS, row, strict=True)) for row in _TABLE[net]]
     return [row | {"sparsity": [*row["sparsity"]] if isinstance(row["sparsity"], tuple) else None} for row in rows]
 
