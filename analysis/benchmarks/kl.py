@@ -1,4 +1,4 @@
-"""The exact log-uniform divergence beside the published fits: cost, forward and backward, and error.
+"""The exact KL divergence from the log-uniform prior and the published approximations: cost and error.
 
 ``python -m pyrodrop.analysis.benchmarks.kl``: a million float32 elements, one thread, eager and compiled, as ratios to
 Molchanov's formula; then each form's largest error, measured against 40-digit arithmetic.

@@ -1,10 +1,10 @@
-"""The networks that benchmarks train, plain and ours, as steps that can be timed.
+"""The networks of the benchmarks and their training steps, in plain PyTorch and in pyrodrop.
 
     MLP       784-1000-1000-10, minibatch 128
     LeNet     conv 20 and 50 (5 x 5), pooled, dense 500-10, minibatch 128
     13-50-1   minibatch 128
 
-A step takes a minibatch from tensors in memory, computes the loss and its gradient, and makes a move of Adam.
+A step takes a minibatch from tensors in memory, computes the loss and its gradient, and makes an Adam update.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class Network:
     """A network to be timed.
 
     Attributes:
-        build: the layers, given a function that makes what stands before each weighted one.
-        x, y: data.
-        loss: of the plain twin.
-        likelihood: of ours.
-        steps: of one timing.
+        build: makes the layers, given a function that makes the module before each layer with weights.
+        x: inputs ``[N, ...]``.
+        y: targets ``[N, ...]``.
+        loss: loss of the plain PyTorch network.
+        likelihood: likelihood of the pyrodrop model.
+        steps: number of steps per timing.
     """
 
     name: str

@@ -1,11 +1,11 @@
 """Prediction by T passes of dropout, against the plain PyTorch loop: one thread, process time, interleaved medians.
 
 ``python -m pyrodrop.analysis.benchmarks.predict [--rounds 11] [--out FILE]``: for each network the loop of T passes of
-``nn.Dropout`` in training mode that collects its outputs, and ``predict`` in its forms, each first shown to have the
-loop's mean and variance at every point. Then masks per second against ``Tensor.bernoulli_``.
+``nn.Dropout`` in training mode that collects its outputs, and the variants of ``predict``, each checked to have the loop's
+mean and variance at every point. Then masks per second against ``Tensor.bernoulli_``.
 
-The loop draws a mask for every example. ``predict`` draws functions, one mask for all examples, whose law at any one
-point is the same; ``joint=False`` draws as the loop does.
+The loop samples one mask per example. ``predict`` samples functions, with one mask for all examples, which has the same
+distribution at every single point; ``joint=False`` samples like the loop.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def twins(case: Case) -> tuple[pyrodrop.Fit, nn.Sequential]:
 
 
 def forms(fit: pyrodrop.Fit, x: Tensor, case: Case) -> dict[str, Callable[[], object]]:
-    """The ways of `predict` that are timed."""
+    """The timed variants of `predict`."""
     found: dict[str, Callable[[], object]] = {
         "draws": functools.partial(fit.predict, x, case.passes),
         "moments": functools.partial(fit.predict, x, case.passes, keep="moments"),

@@ -1,4 +1,4 @@
-"""Where a compiled step of the MLP spends its time, by operation.
+"""Profile of a compiled training step by operation.
 
 ``python -m pyrodrop.analysis.benchmarks.profile [--posterior NAME] [--steps N] [--least SHARE]``: PyTorch's profiler over
 compiled steps on one thread; every operation above a share of the time.
@@ -24,8 +24,8 @@ def main(posterior: str = "Bernoulli", network: str = "MLP", steps: int = 30, le
     Args:
         posterior: Bernoulli, variational B or mean field.
         network: MLP, LeNet or 13-50-1.
-        steps: to profile.
-        least: share of the time under which an operation is left out.
+        steps: number of profiled steps.
+        least: smallest share of the time of a listed operation.
     """
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -1,7 +1,7 @@
-"""Many small nets at once: one replicated step against as many plain PyTorch steps, one after the other.
+"""Many small networks at once: one replicated step against as many sequential plain PyTorch steps.
 
-``python -m pyrodrop.analysis.benchmarks.replicates [--count R] [--rounds N] [--out FILE]``: nets 13-50-1, each with data of
-its own, minibatch 128, `nn.Dropout` with default Adam as the plain twin; one thread, process time, in turn, medians.
+``python -m pyrodrop.analysis.benchmarks.replicates [--count R] [--rounds N] [--out FILE]``: networks 13-50-1, each with its
+own data, minibatch 128, against `nn.Dropout` with default Adam; one thread, process time, interleaved medians.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What one training step costs, as a ratio to plain PyTorch: eager `nn.Dropout` of the same network with default Adam.
+"""Cost of a training step relative to plain PyTorch: eager `nn.Dropout` in the same network with default Adam.
 
-``python -m pyrodrop.analysis.benchmarks.steps [--rounds N] [--out FILE] [--no-peers]``: one thread, process time, variants
-in turn, medians; every variant first moves every one of its parameters. Peers that are installed take part (`peers.txt`).
+``python -m pyrodrop.analysis.benchmarks.steps [--rounds N] [--out FILE] [--no-peers]``: one thread, process time,
+interleaved medians; every variant must first change each of its parameters. Installed peers take part (`peers.txt`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(rounds: int = 15, out: Path | None = None, peers: bool = True) -> None:
 def compared(
     network: Network, own: Mapping[str, tuple[str, Name]], others: Sequence[Peer], rounds: int
 ) -> dict[str, float]:
-    """Milliseconds of a plain step, and what a step of every other variant costs beside it."""
+    """Milliseconds of a plain step, and the cost of every other variant's step relative to it."""
     steps = {"plain": plain(network), "plain PyTorch, fused Adam": plain(network, fused=True)}
     steps |= {variant: ours(network, *how) for variant, how in own.items()}
     steps |= {peer.name: peer.steps(network) for peer in others}

@@ -1,4 +1,4 @@
-"""Timing that compares: variants take turns in one process, medians count, and the machine is named."""
+"""Comparative timing: variants run interleaved in one process, with medians and a description of the machine."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def interleaved(
     warmup: int = 5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """Median seconds of every variant, each called once a round, in turn.
+    """Median seconds of every variant, each called once per round, in turn.
 
-    `clock` is `time.process_time` where other programs may share the machine and the work is one thread's.
+    Use `clock` = `time.process_time` for single-threaded work on a machine that is shared with other programs.
     """
     times: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(rounds + warmup):
@@ -53,9 +53,15 @@ Parameters = Iterable[Tensor] | Callable[[], Iterable[Tensor]]
 
 
 def moves_all(steps: Callable[[], object], parameters: Parameters, name: str) -> None:
-    """Make steps and see that every parameter changed and is finite, or raise a RuntimeError.
+    """Run steps and check that they train.
 
-    Nothing is timed that does not train. `parameters` are tensors that the steps change in place, or what reads them.
+    Args:
+        name: the variant, for messages.
+        steps: runs the steps.
+        parameters: tensors that the steps change in place, or a function that returns them.
+
+    Raises:
+        RuntimeError: a parameter does not change, or is not finite afterwards.
     """
     held = None if callable(parameters) else list(parameters)
 
@@ -88,7 +94,7 @@ def report(title: str, rows: Mapping[str, Mapping[str, float]], form: str = ".2f
 
 
 def write(path: Path | None, benchmark: str, content: Mapping[str, Any]) -> None:
-    """The numbers with the machine and versions as JSON, if a path is given."""
+    """Write the results with machine and versions as JSON if a path is given."""
     if path is not None:
         write_json(path, {"benchmark": benchmark, "machine": machine(), "versions": versions(), **content})
         print(f"results: {path}")

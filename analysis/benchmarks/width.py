@@ -1,8 +1,8 @@
-"""Cost in width: a compiled step of 784-w-w-10 as a ratio to plain PyTorch, and `fit` as a whole to its bare steps.
+"""Cost by width: a compiled step of 784-w-w-10 relative to plain PyTorch, and a whole `fit` relative to its steps.
 
 ``python -m pyrodrop.analysis.benchmarks.width [--rounds N] [--steps K] [--out FILE]``: one thread, process time, medians.
-The whole of `fit` is set-up, first step, trace, compilation from the compiler's cache, and its loop; it is timed once, after
-a run that filled the cache.
+A whole `fit` consists of set-up, first step, tracing, compilation with a warm cache, and the training loop; it is timed
+once, after a run that filled the cache.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(rounds: int = 9, steps: int = 2000, out: Path | None = None) -> None:
 
     Args:
         rounds: timings of every variant.
-        steps: of the whole fit; 0 for none.
+        steps: number of steps of the whole fit; 0 skips it.
         out: JSON file for the results.
     """
     torch.set_num_threads(1)
@@ -50,7 +50,7 @@ def main(rounds: int = 9, steps: int = 2000, out: Path | None = None) -> None:
 
 
 def whole_fit(steps: int) -> dict[str, float]:
-    """`fit` of the MLP against its bare steps."""
+    """A whole `fit` of the MLP relative to its steps alone."""
     network = networks()["MLP"]
     training = prepared(network, "Bernoulli", "compiled")
     start = time.process_time()

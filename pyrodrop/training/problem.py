@@ -201,6 +201,17 @@ def restart(model: Any, guide: Any, seed: int) -> tuple[Any, Any]:
     Raises:
         TypeError: model or guide has no such method.
         ValueError: a module of the network has parameters but no ``reset_parameters()``; the message names it.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> model = pyrodrop.models.MLP(
+        ...     [2, 4, 1], prior=pyrodrop.priors.Gaussian(), likelihood=pyrodrop.likelihoods.Gaussian(precision=1.0)
+        ... )
+        >>> guide = pyrodrop.guides.MeanField(model)
+        >>> (_, one), (_, two), (_, other) = (pyrodrop.restart(model, guide, seed) for seed in (1, 1, 2))
+        >>> weight = "layers.0.weight"
+        >>> torch.equal(one.mean()[weight], two.mean()[weight]), torch.equal(one.mean()[weight], other.mean()[weight])
+        (True, False)
     """
     for part, method, role in ((model, "reset_parameters", "model"), (guide, "restart", "guide")):
         if not callable(getattr(part, method, None)):

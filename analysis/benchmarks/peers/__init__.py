@@ -1,10 +1,10 @@
-"""Other libraries' training steps on the same networks, a file each, for `benchmarks.steps`.
+"""Training steps of other libraries on the same networks, one file each, for `benchmarks.steps`.
 
-Each peer trains the layers of `networks.Network` in its own idiom, on the same work: a minibatch gathered from memory, the
-negative log likelihood plus KL / N, its gradient, a move of Adam at 1e-3. ``peers.txt`` says what each needs to be
-installed. Nothing of theirs is imported before a peer is asked for.
+Each peer trains the layers of `networks.Network` in its own idiom with the same work: a minibatch from memory, the negative
+log likelihood plus KL / N, its gradient, an Adam update at 1e-3. ``peers.txt`` lists the packages to install. A peer's
+package is imported only when it is used.
 
-Not all optimise the same bound: how each departs from it is said in its file. The work is the same to a few per cent.
+Not all peers optimise the same bound; their files state the differences. The work is the same within a few per cent.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Peer:
     """A row of the table.
 
     Attributes:
-        package: as pip calls it, and `REQUIREMENTS`.
-        module: what is imported.
-        steps: makes its steps for a network.
+        package: name of the package, as in pip and `REQUIREMENTS`.
+        module: the module to import.
+        steps: makes the training steps of a network.
     """
 
     name: str
@@ -56,7 +56,7 @@ PEERS = (
 
 
 def installed(peers: Sequence[Peer] = PEERS, say: Callable[[str], object] = print) -> list[Peer]:
-    """Those of the peers that import; one line is said of every package that does not, with the reason."""
+    """The peers whose packages can be imported; `say` gets one line for every other package, with the reason."""
     lacking = {}
     for package, module in {peer.package: peer.module for peer in peers}.items():
         try:

@@ -1,6 +1,6 @@
-"""bayesian-torch: independent normal weights and biases, one draw of them a minibatch.
+"""bayesian-torch: independent normal weights and biases, sampled once per minibatch.
 
-Its divergence of a tensor is the mean over its entries, not the sum: the bound is another one, the work the same.
+Its KL divergence of a tensor is the mean over the entries, not the sum: a different bound with the same work.
 """
 
 from __future__ import annotations

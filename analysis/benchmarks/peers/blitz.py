@@ -1,6 +1,6 @@
-"""BLiTZ: independent normal weights and biases, one draw of them a minibatch.
+"""BLiTZ: independent normal weights and biases, sampled once per minibatch.
 
-Its divergence is the one draw's log q - log p, with 1e-6 added to the prior's density and halves taken off both sums.
+Its KL term is log q - log p of the sample, with 1e-6 added to the prior's density and 0.5 per entry subtracted in both sums.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """NumPyro: jitted SVI, the network's layers written in JAX, images with channels last.
 
-    dropout       weights are parameters with the decay of a N(0, 1) prior, a mask for every example before every layer
-    mean field    weights and biases ~ N(0, 1), AutoNormal, one draw of them a minibatch, the exact divergence
+    dropout       weights are parameters with the decay of a N(0, 1) prior, one mask per example before every layer
+    mean field    weights and biases ~ N(0, 1), AutoNormal, sampled once per minibatch, the exact KL divergence
 
-A dense network's steps are one jitted loop, as `SVI.run` makes them. With convolutions, which XLA compiles into slow code
-inside of a loop on a CPU (7 times as slow), each step is a jitted call.
+The steps of a dense network are one jitted loop, as in `SVI.run`. With convolutions, for which XLA generates slow code
+inside a loop on a CPU (7 times as slow), each step is a jitted call.
 """
 
 from __future__ import annotations
@@ -130,7 +130,9 @@ def forward(layers: nn.Sequential, weights: Weights, h: Any, mask: Callable[[Any
             case nn.Identity():
                 pass
             case _:
-                raise ValueError(f"the benchmark's networks have no {layer}, so it is not written in JAX")
+                raise ValueError(
+                    f"{layer} has no JAX implementation here, as the networks of the benchmark do not use it"
+                )
     return h
 
 

@@ -1,4 +1,4 @@
-"""What the peers in PyTorch share: a network with their layers, the weight of the divergence, and the loop."""
+"""Shared code of the peers in PyTorch: a network with their layers, the weight of the KL divergence, and the loop."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pyrodrop.analysis.benchmarks.networks import BATCH, Network, Steps
 
 
 def kl_weight(network: Network) -> float:
-    """What the divergence weighs beside `network.loss`: 1 / N, and 2 / N beside a squared error without its half."""
+    """Weight of the KL divergence relative to `network.loss`: 1 / N, or 2 / N for a squared error without the factor 1/2."""
     return (2.0 if isinstance(network.loss, nn.MSELoss) else 1.0) / len(network.x)
 
 
 def converted(network: Network, layers: Mapping[type[nn.Module], Callable[[Any], nn.Module]]) -> nn.Sequential:
-    """The network with every layer of these types replaced by what the function makes of it."""
+    """The network with every layer of these types replaced by the result of the function."""
     made = []
     for layer in network.build(nn.Identity):
         make = layers.get(type(layer))
@@ -26,7 +26,7 @@ def converted(network: Network, layers: Mapping[type[nn.Module], Callable[[Any],
 
 
 def steps_of(network: Network, net: nn.Module, divergence: Callable[[], Tensor]) -> Steps:
-    """Steps on the loss of one forward pass plus the weighted divergence, read after the pass."""
+    """Steps on the loss of one forward pass plus the weighted KL divergence, which is read after the pass."""
     optimizer, weight = torch.optim.Adam(net.parameters()), kl_weight(network)
 
     def steps() -> None:

@@ -1,4 +1,4 @@
-"""posteriors: independent normal weights and biases, one draw of them a minibatch, log q - log p of the draw."""
+"""posteriors: independent normal weights and biases, sampled once per minibatch, log q - log p of the sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pytorch-ard: variational dropout with a rate per weight, activations sampled, Molchanov's fit of the divergence.
+"""pytorch-ard: variational dropout with a rate per weight, local reparameterisation, Molchanov's approximate KL divergence.
 
 Its convolutions have no bias.
 """

@@ -1,4 +1,4 @@
-"""torchbnn: independent normal weights and biases, one draw of them a minibatch, the exact divergence summed."""
+"""torchbnn: independent normal weights and biases, sampled once per minibatch, the exact summed KL divergence."""
 
 from __future__ import annotations
 

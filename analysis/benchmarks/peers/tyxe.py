@@ -1,7 +1,7 @@
-"""TyXe: independent normal weights and biases by its own guide on Pyro's SVI, activations sampled.
+"""TyXe: independent normal weights and biases with its own guide in Pyro's SVI and local reparameterisation.
 
-Pyro checks its arguments at every step, as it does unless told otherwise. The parameters live in a store of their own.
-Its guide reads them by a function that Pyro 1.9 no longer has; here it reads them by their path.
+Pyro's argument checks are on, as by default, and the parameters have a store of their own. TyXe's guide reads them by a
+function that Pyro 1.9 no longer has; here it reads them by their path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A rotated digit before LeNet-5."""
+"""LeNet-5 on a rotated digit."""
 
 from pyrodrop.analysis.experiments.rotated_digit.experiment import run
 

@@ -1,12 +1,12 @@
-"""A digit 1 is turned, and a network says what it sees (Gal & Ghahramani 2016, section 5.2, figure 4).
+"""Classification of a rotated digit 1 (Gal & Ghahramani 2016, section 5.2, figure 4).
 
-LeNet-5 learns MNIST with dropout behind its first dense layer. A 1 of the test set is turned to 12 angles from 0 to 180
-degrees and shown to 100 networks drawn from the posterior: what goes into the softmax and what comes out, and by angle
+LeNet-5 is trained on MNIST with dropout after its first dense layer. A 1 of the test set is rotated to 12 angles from 0 to
+180 degrees and classified by 100 networks sampled from the posterior. Reported are softmax inputs and outputs and, by angle,
 
-    H[y]      the entropy of the mean probabilities          I[y; f]      what of it the networks disagree about
+    H[y]      the entropy of the mean probabilities          I[y; f]      the mutual information of label and network
 
-The same for every 1 of the test set, and whether the test set is predicted better by 100 draws than by averaged weights:
-calibration error, log density and Brier score, and how well the entropy tells turned digits from upright ones.
+the same for every 1 of the test set, and the difference between predictions with 100 samples and with averaged weights on
+the test set: calibration error, log density, Brier score, and how well the entropy separates rotated from upright digits.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo.rotated_digit import PAPER_STEPS
 
 DIGIT, ANGLES, DRAWS = 1, 12, 100
-PUBLISHED = (1, 1, 1, 1, 1, 5, 5, 7, 7, 7, 7, 7)  # what the paper's network calls its 1 at each angle
-SHOWN = 500  # of the test set's digits, turned to every angle for the AUROC
+PUBLISHED = (1, 1, 1, 1, 1, 5, 5, 7, 7, 7, 7, 7)  # the paper's classification of its 1 at each angle
+SHOWN = 500  # number of test digits for the AUROC
 SET = "rotated-digit/"
 GUIDES = tuple(name.removeprefix(SET) for name in zoo.ENTRIES if name.startswith(SET))
 
@@ -50,19 +50,19 @@ def run(
     out: Path = Path("runs/rotated-digit"),
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train, turn, print the tables and draw the figure.
+    """Train, predict for the rotated digits, print the tables and plot the figure.
 
     Args:
         preset: default trains for 10,000 iterations, minutes on two cores; paper for a million, and goes on from its
             checkpoint when started again.
         guide: the posterior: bernoulli is the paper's; drop-connect, concrete, gaussian-a, gaussian-b, variational-a,
             variational-a2, variational-b, sparse, ard, mean-field, low-rank, ensemble.
-        digit: which 1 of the test set to turn, counted from 0. The paper does not say its own; the second is one of those
-            that are taken for a 5 and then for a 7, as in its figure.
-        turn: degrees that the last of the 12 views is turned by, counterclockwise. The paper does not say that either.
-        steps: gradient steps; the preset's if not given.
+        digit: index of the 1 of the test set to rotate, from 0. The paper does not state its choice; the second is one of
+            those that are classified as a 5 and then as a 7, as in its figure.
+        turn: angle of the last of the 12 views in degrees, counterclockwise. The paper does not state its value.
+        steps: gradient steps; those of the preset if not given.
         device: auto, cpu, cuda, cuda:1 ...
-        seed: of initial weights, minibatches, noise and draws.
+        seed: seed of initial weights, minibatches, noise and prediction.
         out: folder for results.json, figure.png and fit.safetensors.
         quiet: show no progress.
 
@@ -123,7 +123,7 @@ def _turned(fit: Fit, views: Tensor, degrees: Tensor, seed: int) -> Turned:
 
 
 def _by_angle(fit: Fit, views: Tensor, seed: int) -> list[dict[str, float]]:
-    """Of every 1 of the test set, ``[A, N, 1, 28, 28]``: mean entropy and information, and the share still called 1."""
+    """Mean entropy and information, and the share classified as 1, for all ones of the test set ``[A, N, 1, 28, 28]``."""
     rows = []
     for one in views:
         prediction = fit.predict(one, DRAWS, seed=seed)
@@ -140,7 +140,7 @@ def _by_angle(fit: Fit, views: Tensor, seed: int) -> list[dict[str, float]]:
 
 
 def _auroc(predictors: dict[str, Fit], test: Dataset, degrees: Tensor, seed: int) -> dict[str, dict[str, float]]:
-    """How well the entropy tells the test set's digits, turned, from the same ones upright, by angle."""
+    """AUROC, by angle, of the entropy as a score that separates rotated test digits from the same digits upright."""
     views, found = turned(test.x, degrees), {}
     entropies = {
         name: [predictive_entropy(fit.predict(view, DRAWS, seed=seed)) for view in views]
@@ -154,7 +154,7 @@ def _auroc(predictors: dict[str, Fit], test: Dataset, degrees: Tensor, seed: int
 
 
 def facts(shown: Turned, everyone: list[float]) -> dict[str, bool]:
-    """What the figure shows, asked of these results."""
+    """The statements of the paper's figure, each with whether it holds for these results."""
     entropy, inner = shown.entropy, slice(1, -1)
     return {
         "upright, the entropy is low: below .1 nats": bool(entropy[0] < 0.1),

@@ -1,4 +1,4 @@
-"""How the rotated digit is shown: two tables and a figure."""
+"""The tables and the figure of the rotated digit."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ _INNER = (0.05, 0.95)  # quantiles of a class's softmax inputs, its spread
 
 @dataclass(frozen=True)
 class Turned:
-    """One digit at A angles as S networks see it.
+    """Predictions of S networks for one digit at A angles.
 
     Attributes:
         images: ``[A, 28, 28]``.
         degrees: ``[A]``.
-        logits: what goes into the softmax, ``[S, A, 10]``.
-        entropy, information: of the label, in nats, ``[A]``.
+        logits: softmax inputs, ``[S, A, 10]``.
+        entropy: predictive entropy of the label, in nats, ``[A]``.
+        information: mutual information of label and network, in nats, ``[A]``.
     """
 
     images: Tensor
@@ -41,7 +42,7 @@ class Turned:
 
     @property
     def probabilities(self) -> Tensor:
-        """What comes out of the softmax, ``[S, A, 10]``."""
+        """Softmax outputs, ``[S, A, 10]``."""
         return self.logits.softmax(-1)
 
     @property
@@ -50,7 +51,7 @@ class Turned:
         return self.probabilities.mean(0).argmax(-1).tolist()
 
     def crosses(self) -> list[bool]:
-        """Whether at an angle the spreads of the two likeliest classes' inputs, 5 % to 95 % of the networks, overlap."""
+        """Whether, by angle, the 5 % to 95 % ranges of the softmax inputs of the two most probable classes overlap."""
         low, high = (self.logits.quantile(q, 0) for q in _INNER)
         top = self.probabilities.mean(0).topk(2, -1).indices
         return (low.gather(1, top[:, :1]) < high.gather(1, top[:, 1:])).flatten().tolist()
@@ -93,7 +94,7 @@ def print_tables(content: Mapping[str, Any], published: Sequence[int]) -> None:
 
 
 def _difference(difference: Mapping[str, Mapping[str, float]]) -> str | None:
-    """The differences in words; None where nothing was compared."""
+    """A sentence about the differences; None without a comparison."""
     if not difference:
         return None
     parts = (f"{name} {row['difference']:+.5f} ± {row['se']:.5f}" for name, row in difference.items())
@@ -126,7 +127,7 @@ def draw(path: Path, shown: Turned, content: Mapping[str, Any]) -> None:
 
 
 def _scatter(axes: Axes, values: Tensor, shown: Turned, label: str) -> None:
-    """A dot a network, the classes side by side at every angle, and the digit above."""
+    """One dot per network, the classes side by side at every angle, and the digit above."""
     generator = torch.Generator().manual_seed(0)
     for place, (c, color) in enumerate(zip(CLASSES, COLORS, strict=True)):
         for a, angle in enumerate(shown.degrees.tolist()):
@@ -146,7 +147,7 @@ def _scatter(axes: Axes, values: Tensor, shown: Turned, label: str) -> None:
 
 
 def _entropies(axes: Axes, shown: Turned, rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """Of this digit, and the means over all of its class."""
+    """Entropies of this digit, and means over all digits of its class."""
     degrees = shown.degrees.tolist()
     axes.plot(degrees, shown.entropy, "o-", color="#222222", markersize=4, label="entropy H[y]")
     axes.plot(degrees, shown.information, "s-", color="#b2182b", markersize=4, label="mutual information I[y; f]")
@@ -159,7 +160,7 @@ def _entropies(axes: Axes, shown: Turned, rows: Mapping[str, Mapping[str, Any]])
 
 
 def _auroc(axes: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
-    """Entropy as a score of turned digits."""
+    """AUROC of the entropy as a score of rotated digits."""
     angles = [name for name in rows if name != "mean"]
     for name, color in zip(rows["mean"], ("#7f7f7f", "#2166ac"), strict=False):
         axes.plot(

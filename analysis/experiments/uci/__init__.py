@@ -1,4 +1,4 @@
-"""Nine UCI regression sets, all splits."""
+"""Nine UCI regression data sets, all splits."""
 
 from pyrodrop.analysis.experiments.uci.experiment import run
 

@@ -1,11 +1,11 @@
-"""One cell of the UCI table: a posterior on all splits of a set.
+"""One cell of the UCI table: a posterior on all splits of a data set.
 
     validation   train on the first 80 % of every training split, at every point of the grid; log density of the last 20 %
-    choice       of every split, the point of the largest mean log density
+    choice       for every split, the grid point with the largest mean log density
     test         train on the whole training split; RMSE of the mean of T functions and mean log density of the test split
 
-A protocol without a grid tests its one point. Everything a cell needs to go on from is written after each fit, whole or not
-at all, so one that was killed ends with the numbers of one that was not.
+A protocol without a grid tests its single point. The state of a cell is written atomically after each fit, so that an
+interrupted cell resumes and gives the same results.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TEST_SEED = 100_000  # added to the seed where the trainings for the test begin
 
 @dataclass(frozen=True)
 class Cell:
-    """What decides a cell's numbers."""
+    """Settings that determine the results of a cell."""
 
     data: str
     guide: str

@@ -1,6 +1,6 @@
-"""Posteriors as columns of the UCI table: how each is built for a training split and a point of the grid.
+"""Posteriors as columns of the UCI table: how to build each for a training split and a grid point.
 
-The network, its start and the priors behind the two penalties are those of `pyrodrop.zoo.uci`.
+Network, initial values and the priors of the two penalties are those of `pyrodrop.zoo.uci`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Column:
     """A posterior of the table.
 
     Attributes:
-        summary: one line.
-        guide: from a model and a drop rate to the posterior.
-        prior: from the training rows, the point and the penalty to the weights' prior.
-        noises: what the noise can be, its own choice first.
-        with_rate: whether it has a drop rate to set.
-        lr: learning rate; of a learned precision ten times that.
-        decays: whether the rate falls to 0 along a cosine, which learned variances need and Keras' Adam did not have.
-        members: networks of an ensemble.
+        summary: one-line description.
+        guide: makes the posterior from a model and a drop rate.
+        prior: makes the weights' prior from the training rows, the grid point and the penalty.
+        noises: supported kinds of noise, the default first.
+        with_rate: whether the posterior has a drop rate to set.
+        lr: learning rate; ten times as large for a learned precision.
+        decays: whether the learning rate falls to 0 along a cosine, as learned variances need; Keras's Adam had none.
+        members: number of networks of an ensemble.
     """
 
     summary: str
@@ -51,7 +51,7 @@ class Column:
     members: int = 1
 
     def draws(self, protocol: Protocol) -> int:
-        """As many as the protocol says, or the members of an ensemble."""
+        """The number of samples of the protocol, or the number of members of an ensemble."""
         return self.members if self.members > 1 else protocol.draws
 
     def predictors(self, parts: Sequence[Part], plan: Plan, first: int, progress: bool | None) -> list[Predicts | None]:
@@ -93,7 +93,7 @@ class Column:
 
 
 def _gal(data: Dataset, point: Point, penalty: Penalty) -> Prior:
-    """The prior of either penalty; see the module's text."""
+    """The prior of either penalty; see the docstring of `pyrodrop.zoo.uci`."""
     if penalty == "paper":
         return priors.Gaussian(length_scale=point.length_scale)
     return released_prior(data, point.length_scale, _keep(point))
@@ -129,12 +129,12 @@ COLUMNS = {
     ),
     "mean-field": Column("mean-field Gaussian", lambda model, _: guides.MeanField(model, 0.05), _standard),
     "variational-a": Column(
-        "variational dropout A, a rate an input (Kingma et al. 2015)",
+        "variational dropout A, one rate per input (Kingma et al. 2015)",
         lambda model, _: guides.VariationalDropout(model, "A", "input"),
         lambda *_: priors.LogUniform(),
     ),
     "variational-b": Column(
-        "variational dropout B, a rate a weight (Kingma et al. 2015)",
+        "variational dropout B, one rate per weight (Kingma et al. 2015)",
         lambda model, _: guides.VariationalDropout(model, "B", "weight"),
         lambda *_: priors.LogUniform(),
     ),

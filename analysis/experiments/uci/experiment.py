@@ -1,7 +1,7 @@
 """The UCI regression table (Gal & Ghahramani 2016, table 1, and its re-run of 2018), for MC dropout and other posteriors.
 
-A cell is a posterior on all splits of a set; all splits and grid points are one replicated fit. Cells run side by side, one
-thread each, and are kept as they are done: run the same command again to go on.
+A cell is a posterior on all splits of a data set; all splits and grid points are one replicated fit. Cells run in parallel,
+one thread each, and are stored when they finish: run the same command again to resume.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ def run(
     out: Path | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Make the table, or what is missing of it, and print it beside the published one.
+    """Compute the missing cells of the table and print it next to the published one.
 
     Args:
-        data: sets: boston, concrete, energy, kin8nm, naval, power, protein, wine, yacht, year; small for the five that
-            take minutes, all for the nine. Small if left out.
+        data: data sets: boston, concrete, energy, kin8nm, naval, power, protein, wine, yacht, year; small for the five that
+            take minutes, all for the nine. Small if not given.
         guides: posteriors: bernoulli, mean-field, variational-a, variational-b, sparse, ard, concrete, ensemble, gp, nngp;
-            bernoulli if left out.
-        protocol: quick and gal2016 train 400 epochs with published settings; gal2018 4,000, and searches.
-        precision: of the noise: from the published grid, learned or heteroscedastic; auto is each posterior's own.
-        penalty: of the weights of MC dropout: what the released code minimises, or the paper's.
-        splits: the first so many; all if left out.
+            bernoulli if not given.
+        protocol: quick and gal2016 train 400 epochs with the published settings; gal2018 trains 4,000 with a grid search.
+        precision: noise precision: from the published grid, learned or heteroscedastic; auto is the posterior's default.
+        penalty: weight penalty of MC dropout: that of the released code, or that of the paper.
+        splits: number of splits, the first ones; all if not given.
         device: auto, cpu, cuda, cuda:1 ...
-        seed: of initial weights, minibatches, noise and draws.
-        out: folder of the cells and of table.md and table.html; runs/uci-PROTOCOL if left out.
+        seed: seed of initial weights, minibatches, noise and prediction.
+        out: folder of the cells and of table.md and table.html; runs/uci-PROTOCOL if not given.
         quiet: show no progress, only the table.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a column of the UCI table is asked for."""
+"""The interface of a column of the UCI table."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ class Posterior(Protocol):
 
     @property
     def noises(self) -> tuple[Noise, ...]:
-        """What its noise can be; the first is its own choice."""
+        """Supported kinds of noise, the default first."""
         ...
 
     @property
     def with_rate(self) -> bool:
-        """Whether it has a drop rate to set."""
+        """Whether the posterior has a drop rate to set."""
         ...
 
     def draws(self, protocol: uci_protocol.Protocol) -> int:
-        """How many functions predict."""
+        """Number of posterior samples for prediction."""
         ...
 
     def at_once(self, rows: int, plan: Plan) -> int:
-        """How many parts to train in one fit."""
+        """Number of parts to train in one fit."""
         ...
 
     def predictors(

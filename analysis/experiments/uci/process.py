@@ -1,9 +1,9 @@
-"""Gaussian processes as columns of the UCI table: hyperparameters and noise of every split by its evidence.
+"""Gaussian processes as columns of the UCI table: hyperparameters and noise maximise the evidence of each split.
 
-    gp      squared exponential, a length scale for every input
-    nngp    the infinitely wide network with one hidden layer of ReLU units, biases included
+    gp      squared exponential, one length scale per input
+    nngp    the infinitely wide network with one hidden layer of ReLU units, including biases
 
-Exact up to 10,000 rows, by inducing points above. They have no grid: nothing is validated.
+Exact for up to 10,000 rows, with inducing points above. There is no grid and no validation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Process:
     with_rate: bool = False
 
     def draws(self, protocol: uci_protocol.Protocol) -> int:
-        """The law of y is known in closed form, so one."""
+        """One, as the distribution of y is known in closed form."""
         return 1
 
     def at_once(self, rows: int, plan: Plan) -> int:
@@ -50,7 +50,7 @@ class Process:
 
 
 def _network(data: Dataset, plan: Plan) -> Start:
-    """The net of the table with weights of variance one over their fan-in, where the evidence's search begins."""
+    """The network of the table; the search starts at weight variances of one over the fan-in."""
     width = data.x.shape[1]
     assert data.targets is not None
     model = models.MLP(

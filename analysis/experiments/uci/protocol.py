@@ -1,13 +1,13 @@
-"""How the UCI tables were made: what every set was trained with, and what the protocols make of it.
+"""Protocols of the UCI tables: training settings of every data set, and how the protocols use them.
 
     gal2016   400 epochs (protein 200) of batches of 32; the published precision tau, drop rate and length scale
     gal2018   4,000 epochs (protein 2,000) of batches of 128; 4 drop rates x 3 precisions, the last fifth of every training
               split validates
-    quick     gal2016 with 1,000 draws: for looking at many posteriors
+    quick     gal2016 with 1,000 samples, for comparing many posteriors
 
-Gal & Ghahramani (2016), section 5.3; GitHub yaringal/DropoutUncertaintyExps, whose re-run of 2018 searched the grid. One
-hidden layer of ReLU units, Adam, y standardised by the training rows, tau in raw units of y. Minibatches are of 32,
-in the re-run of 128: 400 epochs of the latter are too few steps for table 1, on yacht by a factor of two in the RMSE.
+Gal & Ghahramani (2016), section 5.3; https://github.com/yaringal/DropoutUncertaintyExps, whose re-run of 2018 searched the
+grid. One hidden layer of ReLU units, Adam, y standardised with the training rows, tau in raw units of y. Minibatches have 32
+rows, in the re-run 128: 400 epochs of the latter are too few steps for table 1; on yacht the RMSE is twice as large.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Point:
     """One setting of a grid.
 
     Attributes:
-        precision: tau in raw units of y; None where it is learned.
-        drop_rate: of hidden units and inputs; None for posteriors that have none to set.
-        length_scale: of the Gaussian prior.
+        precision: tau in raw units of y; None if it is learned.
+        drop_rate: drop rate of hidden units and inputs; None for posteriors without one to set.
+        length_scale: length scale of the Gaussian prior.
     """
 
     precision: float | None
@@ -43,14 +43,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Protocol:
-    """A way to make the table.
+    """A protocol of the table.
 
     Attributes:
-        factor: of a set's epochs.
-        batch: rows of a minibatch.
-        searches: whether it searches the grid, on validation rows.
-        draws: T, of functions.
-        published: the results of `uci_published` that it repeats.
+        factor: factor of the data set's number of epochs.
+        batch: rows per minibatch.
+        searches: whether to search the grid on validation rows.
+        draws: T, number of posterior samples.
+        published: the results of `uci_published` that it reproduces.
     """
 
     factor: int
@@ -67,8 +67,8 @@ class Protocol:
         """The grid of a set, one point without a search.
 
         Args:
-            name: the set.
-            fixed_precision: whether tau is set by the grid, not learned.
+            name: the data set.
+            fixed_precision: whether tau is set by the grid instead of learned.
             with_rate: whether the posterior has a drop rate to set.
         """
         setting = SETTINGS[name]
@@ -90,7 +90,7 @@ PROTOCOLS = {
 
 
 def chosen_sets(names: list[str]) -> list[str]:
-    """The sets that a user means; ``small`` are the five that take minutes, ``all`` the nine."""
+    """Names of the data sets; ``small`` stands for the five that take minutes, ``all`` for the nine."""
     several = {"small": SMALL, "all": ALL}
     found = [n for name in names for n in several.get(name, (name,))]
     for name in found:

@@ -1,7 +1,7 @@
 """The README's UCI tables, from the cells in ``analysis/reference/uci``.
 
-``python -m pyrodrop.analysis.experiments.uci.readme`` writes them: Bernoulli dropout beside the published column that it
-makes again, and the other posteriors beside Bernoulli, split by split. Nothing of it is typed; a test holds it.
+``python -m pyrodrop.analysis.experiments.uci.readme`` writes them: Bernoulli dropout next to the published column that it
+reproduces, and paired differences of the other posteriors from Bernoulli. A test checks that the README is up to date.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The UCI table from its cells: ours beside the published numbers, in Markdown and HTML.
+"""The UCI table from its cells: our results next to the published ones, in Markdown and HTML.
 
     d = (ours - published) / sqrt(se_ours^2 + se_published^2)       in combined standard errors
     g = mean of (posterior - Bernoulli) over splits, and g / se_g   in paired standard errors
@@ -30,13 +30,13 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def distance(ours: tuple[float, float | None], published: tuple[float, float | None]) -> float | None:
-    """The difference in combined standard errors; None where neither side has one."""
+    """The difference in combined standard errors; None if neither side has one."""
     error = math.hypot(ours[1] or 0.0, published[1] or 0.0)
     return None if error == 0 else (ours[0] - published[0]) / error
 
 
 def rows_of(cells: Cells, metric: str, published: str) -> list[list[str]]:
-    """The table of a metric: a header, then a row a set. Cells are by set and guide; one that is missing is a dash."""
+    """The table of a metric: a header, then one row per data set. Missing cells are dashes."""
     names = list(dict.fromkeys(name for name, _ in cells))
     columns = list(dict.fromkeys(column for _, column in cells))
     rows = [["set", "published", *columns]]
@@ -57,9 +57,9 @@ def rows_of(cells: Cells, metric: str, published: str) -> list[list[str]]:
 
 
 def gains_of(cells: Cells) -> list[list[str]]:
-    """Log density of the other posteriors less Bernoulli's, split by split; or nothing.
+    """Paired differences of log density between the other posteriors and Bernoulli; empty if there are none.
 
-    A header, a row a set, and on how many sets each is better by more than two standard errors.
+    A header, one row per data set, and the number of data sets with a gain of more than two standard errors.
     """
     columns = [column for column in dict.fromkeys(column for _, column in cells) if column != BASE]
     sets = [name for name in dict.fromkeys(name for name, _ in cells) if (name, BASE) in cells]
@@ -80,7 +80,7 @@ def gains_of(cells: Cells) -> list[list[str]]:
 
 
 def markdown(cells: Cells, published: str) -> str:
-    """RMSE, log density, and that beside Bernoulli's, one table each."""
+    """One table each for RMSE, log density, and its differences from Bernoulli."""
     parts = [f"### {title}\n\n{lines(rows)}" for title, rows in _tables(cells, published)]
     return "\n\n".join([*parts, _legend(published)]) + "\n"
 
@@ -92,7 +92,7 @@ def lines(rows: Sequence[Sequence[str]]) -> str:
 
 
 def page(cells: Cells, published: str) -> str:
-    """The same as an HTML page that needs nothing else."""
+    """The tables as a self-contained HTML page."""
     parts = []
     for title, (header, *rows) in _tables(cells, published):
         head = "".join(f"<th>{html.escape(text)}</th>" for text in header)
