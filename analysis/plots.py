@@ -110,7 +110,7 @@ def traces(fit: Fit) -> Figure:
     history = fit.history.double()
     steps = len(history)
     window = max(1, steps // 50)
-    curves = {"ELBO": -history[:, :2].sum(1), "negative log likelihood": history[:, 0], "divergence": history[:, 1]}
+    curves = {"ELBO": -history[:, :2].sum(1), "negative log likelihood": history[:, 0], "KL divergence": history[:, 1]}
     figure, panels = _figure(1, 3, (10, 2.8))
     for axes, (name, values) in zip(panels, curves.items(), strict=True):
         axes.plot(range(steps), values.numpy(), color=BLUE, alpha=0.25, linewidth=0.6)

@@ -75,7 +75,7 @@ class Cell:
 
 
 def load(cell: Cell, folder: Path) -> dict[str, Any] | None:
-    """The results of a cell, None if there are none; a ValueError if they are of other settings."""
+    """The results of a cell, or None if there are none; raises a ValueError for results of other settings."""
     return _read(cell.file(folder), cell)
 
 
