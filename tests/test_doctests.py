@@ -11,8 +11,11 @@ import pytest
 import pyrodrop
 
 EXAMPLES = [
+    "pyrodrop.compare",
     "pyrodrop.compression.compress",
     "pyrodrop.data.Dataset",
+    "pyrodrop.fit",
+    "pyrodrop.Fit.elbo",
     "pyrodrop.guides.BernoulliDropout",
     "pyrodrop.guides.Ensemble",
     "pyrodrop.guides.GaussianDropout",
@@ -24,8 +27,15 @@ EXAMPLES = [
     "pyrodrop.likelihoods.Gaussian",
     "pyrodrop.metrics.classification_scores",
     "pyrodrop.metrics.regression_scores",
+    "pyrodrop.models.from_module",
+    "pyrodrop.models.MLP",
+    "pyrodrop.predict",
     "pyrodrop.priors.ARD",
     "pyrodrop.priors.Gaussian",
+    "pyrodrop.restart",
+    "pyrodrop.schedules.cosine",
+    "pyrodrop.schedules.linear",
+    "pyrodrop.to_arviz",
 ]
 
 

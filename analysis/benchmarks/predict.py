@@ -135,7 +135,9 @@ def check_law(name: str, fit: pyrodrop.Fit, loop: nn.Module, x: Tensor, case: Ca
     of_variance = (f_variance - squares.mean(0)) / (share * squares.var(0) / CHECK_DRAWS).sqrt()
     worst = float(torch.maximum(of_mean.abs(), of_variance.abs()).max())
     if not worst < WITHIN:
-        raise SystemExit(f"{name} of {case.name} differs from the loop's distribution by {worst:.1f} s.e. and is not timed")
+        raise SystemExit(
+            f"{name} of {case.name} differs from the loop's distribution by {worst:.1f} s.e. and is not timed"
+        )
     return worst
 
 

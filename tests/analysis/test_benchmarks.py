@@ -31,7 +31,7 @@ def test_a_variant_with_another_law_is_not_timed() -> None:
     fit, loop = predict.twins(case)
     with torch.no_grad():
         loop[0].weight.mul_(1.5)  # type: ignore[operator]
-    with pytest.raises(SystemExit, match="draws of 3-8-1 is off the loop's law"):
+    with pytest.raises(SystemExit, match="draws of 3-8-1 differs from the loop's distribution"):
         predict.check_law("draws", fit, loop, torch.randn(20, 3), case)
 
 

@@ -218,7 +218,7 @@ def test_marginals_of_a_convolution() -> None:
                 lambda m, e: m + e, lambda m: dist.Normal(0.0, 1.0).expand(m.shape), regularizer=torch.sum
             ),
             ValueError,
-            "joint=False .* law Pushforward has no form for; got '0.weight'",
+            "joint=False .* needs a posterior with a noise_form .*; got Pushforward for '0.weight'",
         ),
     ],
 )

@@ -1,8 +1,8 @@
 """Sparse networks on MNIST (Molchanov, Ashukha & Vetrov 2017, table 1; Kharitonov, Molchanov & Vetrov 2018).
 
-A network is trained under sparse variational dropout or ARD and looked at after every epoch; in the end the weights of
-log alpha >= 3 are cut off, units without weights removed, and what is left is measured beside the dense network. Sparsity is
-recorded from the epoch on in which the divergence's weight has reached 1: before that it means nothing.
+A network is trained with sparse variational dropout or ARD and evaluated after every epoch. At the end weights with
+log alpha >= 3 are pruned, units without weights are removed, and the result is compared with the dense network. Sparsity is
+recorded once the weight of the KL divergence has reached 1; before that it has no meaning.
 """
 
 from __future__ import annotations
