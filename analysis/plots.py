@@ -23,9 +23,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pyro import poutine
 from torch import Tensor
-from torch.nn import functional
 
-from pyrodrop.data import Data, Dataset
+from pyrodrop.data import Data, Dataset, turned
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import parts
 from pyrodrop.metrics import Predicted, calibration_curve
@@ -224,20 +223,6 @@ def weights(fit: Fit, num_samples: int = 200, *, seed: int = 0) -> Figure:
     return figure
 
 
-def rotated(image: Tensor, degrees: Sequence[float]) -> Tensor:
-    """A square image turned anticlockwise by every angle: ``[R, *image.shape]``."""
-    side = math.isqrt(image.numel())
-    if side * side != image.numel():
-        raise ValueError(f"a rotated image is a square one; got shape {tuple(image.shape)}")
-    angles = torch.deg2rad(torch.as_tensor(degrees, dtype=image.dtype))
-    zero = torch.zeros_like(angles)
-    turn = torch.stack([angles.cos(), -angles.sin(), zero, angles.sin(), angles.cos(), zero], -1).reshape(-1, 2, 3)
-    shape = (len(angles), 1, side, side)
-    grid = functional.affine_grid(turn, list(shape), align_corners=False)
-    turned = functional.grid_sample(image.reshape(1, 1, side, side).expand(shape), grid, align_corners=False)
-    return turned.reshape(len(angles), *image.shape)
-
-
 def rotated_digit(
     run: Predicts,
     image: Tensor,
@@ -247,7 +232,7 @@ def rotated_digit(
     num_samples: int = 100,
     seed: int = 0,
 ) -> Figure:
-    """Softmax inputs and outputs of an image that turns, one dot a drawn function.
+    """Softmax inputs and outputs of an image that turns counterclockwise, one dot per drawn function.
 
     Args:
         run: a classifier that predicts for images of the shape of `image`.
@@ -256,8 +241,14 @@ def rotated_digit(
         shown: how many classes, those that are most probable at some angle.
         num_samples: functions drawn.
         seed: of the draws.
+
+    Raises:
+        ValueError: an image that is not square.
     """
-    images = rotated(image, degrees)
+    side = math.isqrt(image.numel())
+    if side * side != image.numel():
+        raise ValueError(f"image must be a square one, of H x H numbers; got shape {tuple(image.shape)}")
+    images = turned(image.reshape(1, 1, side, side), torch.as_tensor(degrees)).reshape(len(degrees), *image.shape)
     logits = run.predict(images, num_samples, seed=seed).f.detach().cpu()
     probabilities = logits.softmax(-1)
     classes = probabilities.mean(0).amax(0).topk(min(shown, logits.shape[-1])).indices.sort().values.tolist()
@@ -275,7 +266,6 @@ def rotated_digit(
                 alpha=0.35,
                 markersize=7,
             )
-    side = math.isqrt(image.numel())
     pixels = images.reshape(len(images), side, side).cpu()
     for angle, picture in zip(degrees, pixels, strict=True):
         pictures.imshow(picture, cmap="gray_r", extent=(angle - 0.45 * step, angle + 0.45 * step, 0, 1), aspect="auto")
