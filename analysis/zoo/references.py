@@ -20,7 +20,7 @@ from pyrodrop.zoo import Entry
 from pyrodrop.zoo.entry import guide_class
 from pyrodrop.zoo.sources import SOURCES
 
-FOLDER = Path(__file__).parent / "reference"
+FOLDER = Path(__file__).parents[1] / "reference"
 LATE = {"compression"}  # scores that a short run may be too short for
 KEYS = ("entry", "recipe", "result", "check", "versions", "machine")
 
