@@ -15,15 +15,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
 import torch
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from pyro import poutine
 from torch import Tensor
 
+from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, SERIES, styled
 from pyrodrop.data import Data, Dataset, turned
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import parts
@@ -35,13 +36,12 @@ from pyrodrop.training.fitted import Fit
 if TYPE_CHECKING:
     from pyrodrop.analysis.comparison.loo import Loo
 
-BLUE, RED, GREY = "#2166ac", "#c0392b", "#777777"
-_STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 _SHADES = (2.0, 1.5, 1.0, 0.5)  # in standard deviations, the widest first
 _CURVE = 400  # points along x
 _WEIGHTS = 50_000  # of a layer's, in one histogram
 
 
+@styled()
 def prediction(
     run: Predicts,
     data: Data,
@@ -80,12 +80,10 @@ def prediction(
     drawn = run.predict(x, num_samples, seed=seed)
     figure, (axes,) = _figure(1, 1, (8, 3.6))
     shades(axes, x[:, 0], drawn.mean[:, 0], drawn.spread[:, 0])
-    for own, colour, label in zip(
-        sets, (RED, "#222222"), ("observed, for training", "observed, held out"), strict=False
-    ):
+    for own, colour, label in zip(sets, (RED, BLACK), ("observed, for training", "observed, held out"), strict=False):
         axes.plot(own.x[:, 0].numpy(), own.y.reshape(-1).numpy(), ".", color=colour, markersize=3, label=label)
     axes.set(xlabel=x_label, ylabel=y_label)
-    axes.legend(frameon=False, loc="best", fontsize=8)
+    axes.legend(loc="best", fontsize=8)
     return figure
 
 
@@ -100,6 +98,7 @@ def shades(axes: Axes, x: Tensor, mean: Tensor, sd: Tensor) -> None:
     axes.plot(across, middle, color=BLUE, linewidth=1.0, label="predictive mean")
 
 
+@styled()
 def traces(fit: Fit) -> Figure:
     """Minus the loss (one draw's ELBO), the negative log likelihood and the divergence, by step.
 
@@ -122,6 +121,7 @@ def traces(fit: Fit) -> Figure:
     return figure
 
 
+@styled()
 def calibration(predicted: Predicted, y: Tensor, bins: int = 15) -> Figure:
     """Accuracy by confidence, with two standard errors; below, how many predictions have it."""
     curve = calibration_curve(predicted, y, bins)
@@ -133,12 +133,13 @@ def calibration(predicted: Predicted, y: Tensor, bins: int = 15) -> Figure:
         confidence, accuracy, yerr=2 * se, color=BLUE, marker="o", markersize=4, linewidth=1, label="observed ± 2 s.e."
     )
     top.set(ylim=(-0.02, 1.02), ylabel="accuracy", title=f"ECE {curve.error:.3f}")
-    top.legend(frameon=False, loc="upper left")
+    top.legend(loc="upper left")
     bottom.bar(confidence, share, width=0.6 / bins, color=BLUE, alpha=0.6)
     bottom.set(xlim=(-0.02, 1.02), xlabel="confidence", ylabel="share")
     return figure
 
 
+@styled()
 def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) -> Figure:
     """ArviZ's difference of the PIT values' distribution from uniform, with its 99 % band.
 
@@ -162,6 +163,7 @@ def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) ->
     return _taken(az.plot_ppc_pit(tree, coverage=coverage, backend="matplotlib"))
 
 
+@styled()
 def k_hat(loo: Loo) -> Figure:
     """ArviZ's plot of every observation's k-hat."""
     from pyrodrop.analysis.comparison.az import az
@@ -171,6 +173,7 @@ def k_hat(loo: Loo) -> Figure:
     return _taken(az.plot_khat(loo.elpd_data, visuals={"hlines": {}}, backend="matplotlib"))
 
 
+@styled()
 def rates(guide: Any) -> Figure:
     """Drop rates or alphas by layer: a bar for one number, a histogram for many."""
     found: Mapping[str, Any] = guide.rates() if hasattr(guide, "rates") else {}
@@ -194,6 +197,7 @@ def rates(guide: Any) -> Figure:
     return figure
 
 
+@styled()
 def weights(fit: Fit, num_samples: int = 200, *, seed: int = 0) -> Figure:
     """By layer: all its weights' posterior draws in one histogram, over draws from their priors, where these have draws."""
     model, guide = fit.model, fit.guide
@@ -216,13 +220,14 @@ def weights(fit: Fit, num_samples: int = 200, *, seed: int = 0) -> Figure:
         axes.set_yscale("log")
         axes.set_ylim(top=axes.get_ylim()[1] * 10)  # room for the legend
         axes.set_title(name, fontsize=8)
-        axes.legend(frameon=False, fontsize=6, loc="upper left")
+        axes.legend(fontsize=6, loc="upper left")
     for axes in panels[len(drawn) :]:
         axes.axis("off")
     figure.supylabel("density")
     return figure
 
 
+@styled()
 def rotated_digit(
     run: Predicts,
     image: Tensor,
@@ -254,7 +259,7 @@ def rotated_digit(
     classes = probabilities.mean(0).amax(0).topk(min(shown, logits.shape[-1])).indices.sort().values.tolist()
     figure, (upper, lower, pictures) = _figure(3, 1, (9, 5.2), sharex=True, height_ratios=(4, 4, 1))
     step = min((abs(b - a) for a, b in itertools.pairwise(degrees)), default=10.0)
-    colours = matplotlib.colormaps["tab10"]
+    colours = dict(zip(classes, itertools.cycle(SERIES), strict=False))
     for place, label in enumerate(classes):
         for axes, values in ((upper, logits), (lower, probabilities)):
             x = torch.as_tensor(degrees).expand(num_samples, -1) + step * 0.2 * (place - (len(classes) - 1) / 2)
@@ -262,7 +267,7 @@ def rotated_digit(
                 x.flatten().numpy(),
                 values[..., label].flatten().numpy(),
                 "_",
-                color=colours(label % 10),
+                color=colours[label],
                 alpha=0.35,
                 markersize=7,
             )
@@ -274,17 +279,15 @@ def rotated_digit(
     upper.set_ylabel("softmax input")
     lower.set(ylabel="softmax output", ylim=(-0.03, 1.03))
     handles = [
-        matplotlib.lines.Line2D([], [], color=colours(label % 10), marker="s", linestyle="", label=f"class {label}")  # type: ignore[attr-defined]
-        for label in classes
+        Line2D([], [], color=colours[label], marker="s", linestyle="", label=f"class {label}") for label in classes
     ]
-    figure.legend(handles=handles, loc="outside upper right", frameon=False, ncols=len(classes))
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(classes))
     return figure
 
 
 def _figure(rows: int, columns: int, size: tuple[float, float], **grid: Any) -> tuple[Figure, Sequence[Axes]]:
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=size, layout="constrained")
-        return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).ravel())
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).ravel())
 
 
 def _taken(plotted: Any) -> Figure:

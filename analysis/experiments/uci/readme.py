@@ -16,8 +16,8 @@ from pyrodrop.analysis.experiments.uci.table import BASE, Cells, distance, gains
 from pyrodrop.files import whole
 from pyrodrop.zoo.uci_published import PUBLISHED
 
-REFERENCE = Path(__file__).parents[1] / "reference" / "uci"
-README = Path(__file__).resolve().parents[2] / "README.md"
+REFERENCE = Path(__file__).parents[2] / "reference" / "uci"
+README = Path(__file__).resolve().parents[3] / "README.md"
 TABLES = ("gal2016", "gal2018")
 BEGIN, END = "<!-- uci: generated -->\n", "<!-- uci: end -->\n"
 
