@@ -145,7 +145,13 @@ def plain_call(network: nn.Module, x: Inputs, tensors: Mapping[str, Tensor] | No
 
 
 def load(folder: Path) -> dict[str, Case]:
-    """The cases of a folder, or of one file, by the names of their files."""
+    """The cases of a folder, or of one file, by name.
+
+    A file has one case, in CASE, whose name is the file's; or several that differ in little, in CASES, by name.
+
+    Raises:
+        ValueError: a file with neither, or two cases of one name.
+    """
     files = [folder] if folder.is_file() else sorted(folder.glob("[a-z]*.py"))
     found: dict[str, Case] = {}
     for file in files:
@@ -157,9 +163,14 @@ def load(folder: Path) -> dict[str, Case]:
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # modules of the network may look for their own
         spec.loader.exec_module(module)
-        case = getattr(module, "CASE", None)
-        if not isinstance(case, Case):
-            raise ValueError(f"a file of a network says what is expected of it in CASE, a Case; {file} does not")
-        about = (module.__doc__ or "").strip().splitlines()
-        found[file.stem] = replace(case, name=file.stem, about=about[0] if about else "")
-    return found
+        cases = getattr(module, "CASES", None) or {file.stem: getattr(module, "CASE", None)}
+        if not all(isinstance(case, Case) for case in cases.values()):
+            raise ValueError(
+                "a file of a network says what is expected of it in CASE, a Case, or in CASES, a mapping of names to Cases; "
+                f"{file} does not"
+            )
+        if twice := cases.keys() & found.keys():
+            raise ValueError(f"every network has a name of its own; {file} has {', '.join(sorted(twice))} again")
+        about = ((module.__doc__ or "").strip().splitlines() or [""])[0]
+        found |= {name: replace(case, name=name, about=case.about or about) for name, case in cases.items()}
+    return dict(sorted(found.items()))
