@@ -25,8 +25,8 @@ def started_anew(model: Any, *others: Any) -> Any:
     """
     if not callable(getattr(model, "reset_parameters", None)):
         raise TypeError(
-            f"new initial weights need a model with a method reset_parameters(); {type(model).__name__} has none: pass lists "
-            "of models and guides with initial weights of their own"
+            f"new initial weights need a model with a method reset_parameters(); {type(model).__name__} has none: pass "
+            "lists of models and guides with initial weights of their own"
         )
     copies = copy.deepcopy((model, *others))
     copies[0].reset_parameters()
