@@ -24,7 +24,7 @@ from pyrodrop.files import writable_folder, write_json
 from pyrodrop.reparam import STRATEGIES
 
 ENTRY, DIGITS, BATCH, ROUNDS = "kingma/variational-b-small", 10_000, 200, 8
-COLOURS = {"shared": RED, "per_example": GREY, "local": BLUE, "flipout": GREEN}
+COLORS = {"shared": RED, "per_example": GREY, "local": BLUE, "flipout": GREEN}
 
 
 def run(
@@ -118,7 +118,7 @@ def _figure(curves: Mapping[str, list[dict[str, float]]]) -> Figure:
             values,
             marker="o",
             markersize=3,
-            color=COLOURS[estimator],
+            color=COLORS[estimator],
             label=estimator,
         )
     axes.set_xlabel("seconds of training")

@@ -30,7 +30,7 @@ from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.zoo.kingma_fig1a import EPOCHS, METHODS, PUBLISHED_WIDTHS, network, training
 
 PRESETS: Mapping[str, tuple[tuple[int, ...], int]] = {"default": ((100, 250), 4), "paper": (PUBLISHED_WIDTHS, EPOCHS)}
-COLOURS = (BLACK, GREY, RED, ORANGE, BLUE, SKY, GREEN)  # of METHODS
+COLORS = (BLACK, GREY, RED, ORANGE, BLUE, SKY, GREEN)  # of METHODS
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def _figure(rows: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Our errors over the published curves."""
     figure = Figure(figsize=(7.5, 4.6), layout="constrained")
     axes = figure.subplots()
-    for number, ((method, about), color) in enumerate(zip(METHODS.items(), COLOURS, strict=True)):
+    for number, ((method, about), color) in enumerate(zip(METHODS.items(), COLORS, strict=True)):
         own = sorted((row for row in rows.values() if row["method"] == method), key=lambda row: row["width"])
         if not own:
             continue

@@ -82,5 +82,5 @@ def test_the_rate_falls_over_the_second_half() -> None:
 
 
 def test_every_method_has_a_colour_and_a_point_a_width() -> None:
-    assert len(kingma_fig1a.COLOURS) == len(METHODS)
+    assert len(kingma_fig1a.COLORS) == len(METHODS)
     assert {len(method.published) for method in METHODS.values()} == {len(kingma_fig1a.PUBLISHED_WIDTHS)}
