@@ -15,17 +15,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
 import torch
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from pyro import poutine
 from torch import Tensor
-from torch.nn import functional
 
-from pyrodrop.data import Data, Dataset
+from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, SERIES, styled
+from pyrodrop.data import Data, Dataset, turned
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import parts
 from pyrodrop.metrics import Predicted, calibration_curve
@@ -36,13 +36,12 @@ from pyrodrop.training.fitted import Fit
 if TYPE_CHECKING:
     from pyrodrop.analysis.comparison.loo import Loo
 
-BLUE, RED, GREY = "#2166ac", "#c0392b", "#777777"
-_STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 _SHADES = (2.0, 1.5, 1.0, 0.5)  # in standard deviations, the widest first
 _CURVE = 400  # points along x
 _WEIGHTS = 50_000  # values per histogram
 
 
+@styled()
 def prediction(
     run: Predicts,
     data: Data,
@@ -82,12 +81,10 @@ def prediction(
     drawn = run.predict(x, num_samples, seed=seed)
     figure, (axes,) = _figure(1, 1, (8, 3.6))
     shades(axes, x[:, 0], drawn.mean[:, 0], drawn.spread[:, 0])
-    for own, colour, label in zip(
-        sets, (RED, "#222222"), ("observed, for training", "observed, held out"), strict=False
-    ):
+    for own, colour, label in zip(sets, (RED, BLACK), ("observed, for training", "observed, held out"), strict=False):
         axes.plot(own.x[:, 0].numpy(), own.y.reshape(-1).numpy(), ".", color=colour, markersize=3, label=label)
     axes.set(xlabel=x_label, ylabel=y_label)
-    axes.legend(frameon=False, loc="best", fontsize=8)
+    axes.legend(loc="best", fontsize=8)
     return figure
 
 
@@ -102,6 +99,7 @@ def shades(axes: Axes, x: Tensor, mean: Tensor, sd: Tensor) -> None:
     axes.plot(across, middle, color=BLUE, linewidth=1.0, label="predictive mean")
 
 
+@styled()
 def traces(fit: Fit) -> Figure:
     """The ELBO of each step's sample, its negative log likelihood and its KL divergence, in nats by step.
 
@@ -124,6 +122,7 @@ def traces(fit: Fit) -> Figure:
     return figure
 
 
+@styled()
 def calibration(predicted: Predicted, y: Tensor, bins: int = 15) -> Figure:
     """Accuracy by confidence with two standard errors, and below the share of predictions per bin.
 
@@ -141,12 +140,13 @@ def calibration(predicted: Predicted, y: Tensor, bins: int = 15) -> Figure:
         confidence, accuracy, yerr=2 * se, color=BLUE, marker="o", markersize=4, linewidth=1, label="observed ± 2 s.e."
     )
     top.set(ylim=(-0.02, 1.02), ylabel="accuracy", title=f"ECE {curve.error:.3f}")
-    top.legend(frameon=False, loc="upper left")
+    top.legend(loc="upper left")
     bottom.bar(confidence, share, width=0.6 / bins, color=BLUE, alpha=0.6)
     bottom.set(xlim=(-0.02, 1.02), xlabel="confidence", ylabel="share")
     return figure
 
 
+@styled()
 def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) -> Figure:
     """ArviZ's plot of the difference between the distribution of the PIT values and a uniform one, with a 99 % band.
 
@@ -173,6 +173,7 @@ def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) ->
     return _taken(az.plot_ppc_pit(tree, coverage=coverage, backend="matplotlib"))
 
 
+@styled()
 def k_hat(loo: Loo) -> Figure:
     """ArviZ's plot of the Pareto k-hat per observation.
 
@@ -186,6 +187,7 @@ def k_hat(loo: Loo) -> Figure:
     return _taken(az.plot_khat(loo.elpd_data, visuals={"hlines": {}}, backend="matplotlib"))
 
 
+@styled()
 def rates(guide: Any) -> Figure:
     """Drop rates or alphas by layer: a bar for a single rate, a histogram for many.
 
@@ -213,6 +215,7 @@ def rates(guide: Any) -> Figure:
     return figure
 
 
+@styled()
 def weights(fit: Fit, num_samples: int = 200, *, seed: int = 0) -> Figure:
     """Histograms per layer of posterior samples of all its weights, and of samples from their prior if it is proper.
 
@@ -239,27 +242,14 @@ def weights(fit: Fit, num_samples: int = 200, *, seed: int = 0) -> Figure:
         axes.set_yscale("log")
         axes.set_ylim(top=axes.get_ylim()[1] * 10)  # room for the legend
         axes.set_title(name, fontsize=8)
-        axes.legend(frameon=False, fontsize=6, loc="upper left")
+        axes.legend(fontsize=6, loc="upper left")
     for axes in panels[len(drawn) :]:
         axes.axis("off")
     figure.supylabel("density")
     return figure
 
 
-def rotated(image: Tensor, degrees: Sequence[float]) -> Tensor:
-    """A square image turned anticlockwise by every angle: ``[R, *image.shape]``."""
-    side = math.isqrt(image.numel())
-    if side * side != image.numel():
-        raise ValueError(f"a rotated image is a square one; got shape {tuple(image.shape)}")
-    angles = torch.deg2rad(torch.as_tensor(degrees, dtype=image.dtype))
-    zero = torch.zeros_like(angles)
-    turn = torch.stack([angles.cos(), -angles.sin(), zero, angles.sin(), angles.cos(), zero], -1).reshape(-1, 2, 3)
-    shape = (len(angles), 1, side, side)
-    grid = functional.affine_grid(turn, list(shape), align_corners=False)
-    turned = functional.grid_sample(image.reshape(1, 1, side, side).expand(shape), grid, align_corners=False)
-    return turned.reshape(len(angles), *image.shape)
-
-
+@styled()
 def rotated_digit(
     run: Predicts,
     image: Tensor,
@@ -278,14 +268,20 @@ def rotated_digit(
         shown: number of classes to show, those with the highest probability at any angle.
         num_samples: number of sampled functions.
         seed: seed of the samples.
+
+    Raises:
+        ValueError: an image that is not square.
     """
-    images = rotated(image, degrees)
+    side = math.isqrt(image.numel())
+    if side * side != image.numel():
+        raise ValueError(f"image must be a square one, of H x H numbers; got shape {tuple(image.shape)}")
+    images = turned(image.reshape(1, 1, side, side), torch.as_tensor(degrees)).reshape(len(degrees), *image.shape)
     logits = run.predict(images, num_samples, seed=seed).f.detach().cpu()
     probabilities = logits.softmax(-1)
     classes = probabilities.mean(0).amax(0).topk(min(shown, logits.shape[-1])).indices.sort().values.tolist()
     figure, (upper, lower, pictures) = _figure(3, 1, (9, 5.2), sharex=True, height_ratios=(4, 4, 1))
     step = min((abs(b - a) for a, b in itertools.pairwise(degrees)), default=10.0)
-    colours = matplotlib.colormaps["tab10"]
+    colours = dict(zip(classes, itertools.cycle(SERIES), strict=False))
     for place, label in enumerate(classes):
         for axes, values in ((upper, logits), (lower, probabilities)):
             x = torch.as_tensor(degrees).expand(num_samples, -1) + step * 0.2 * (place - (len(classes) - 1) / 2)
@@ -293,11 +289,10 @@ def rotated_digit(
                 x.flatten().numpy(),
                 values[..., label].flatten().numpy(),
                 "_",
-                color=colours(label % 10),
+                color=colours[label],
                 alpha=0.35,
                 markersize=7,
             )
-    side = math.isqrt(image.numel())
     pixels = images.reshape(len(images), side, side).cpu()
     for angle, picture in zip(degrees, pixels, strict=True):
         pictures.imshow(picture, cmap="gray_r", extent=(angle - 0.45 * step, angle + 0.45 * step, 0, 1), aspect="auto")
@@ -306,17 +301,15 @@ def rotated_digit(
     upper.set_ylabel("softmax input")
     lower.set(ylabel="softmax output", ylim=(-0.03, 1.03))
     handles = [
-        matplotlib.lines.Line2D([], [], color=colours(label % 10), marker="s", linestyle="", label=f"class {label}")  # type: ignore[attr-defined]
-        for label in classes
+        Line2D([], [], color=colours[label], marker="s", linestyle="", label=f"class {label}") for label in classes
     ]
-    figure.legend(handles=handles, loc="outside upper right", frameon=False, ncols=len(classes))
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(classes))
     return figure
 
 
 def _figure(rows: int, columns: int, size: tuple[float, float], **grid: Any) -> tuple[Figure, Sequence[Axes]]:
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=size, layout="constrained")
-        return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).ravel())
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).ravel())
 
 
 def _taken(plotted: Any) -> Figure:

@@ -9,7 +9,6 @@ reports. It is a lower bound on the ELBO of the mixture, because the KL divergen
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from pyrodrop.guides.guide import Guide, HasWeights, RateKind
 from pyrodrop.modules import LocalModule, announce
+from pyrodrop.networks.starts import started_anew
 
 
 class Ensemble(LocalModule):
@@ -50,7 +50,7 @@ class Ensemble(LocalModule):
                 f"members is the number of posteriors of an ensemble and must be at least 1; got {members}"
             )
         for index in range(members):
-            member = guide(_anew(model))
+            member = guide(started_anew(model))
             if not isinstance(member, Guide):
                 raise TypeError(
                     "guide must return a Guide, one of pyrodrop.guides or a subclass of Guide (instead of an ensemble of "
@@ -67,7 +67,7 @@ class Ensemble(LocalModule):
     def restart(self, model: HasWeights) -> None:
         """Reset every member to a new start, each with its own new weights."""
         for member in self.members:
-            member.restart(_anew(model))
+            member.restart(started_anew(model))
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
         """Sample the weights of one member, chosen at random."""
@@ -103,15 +103,3 @@ class Ensemble(LocalModule):
     def describe(self) -> str:
         """One line for tables and saved files."""
         return f"Ensemble({len(self.members)} x {self.members[0].describe()})"
-
-
-def _anew(model: HasWeights) -> HasWeights:
-    """A copy of the model with new initial weights, drawn from torch's global generator."""
-    if not callable(getattr(model, "reset_parameters", None)):
-        raise TypeError(
-            "an ensemble needs a model with a method reset_parameters(), as models of pyrodrop.models have, to draw new "
-            f"initial weights for each member; {type(model).__name__} has none"
-        )
-    model = copy.deepcopy(model)
-    model.reset_parameters()  # type: ignore[attr-defined]
-    return model

@@ -32,9 +32,15 @@ class Standardize(torch.nn.Module):
 
     @classmethod
     def of(cls, values: Tensor) -> Standardize:
-        """The standardisation of the columns of `values`, ``[N, D]``; a constant column is only centred."""
-        scale = values.std(0, correction=0)
-        return cls(values.mean(0), torch.where(scale > 0, scale, torch.ones_like(scale)))
+        """The standardisation of the columns of `values`, ``[N, D]``, computed in their dtype.
+
+        A constant column is only centred, on its value. Whether it is constant is decided by its values: the standard
+        deviation of equal numbers need not be 0, because their mean is rounded.
+        """
+        scale, changing = values.std(0, correction=0), varies(values)
+        return cls(
+            torch.where(changing, values.mean(0), values[0]), torch.where(changing, scale, torch.ones_like(scale))
+        )
 
     def forward(self, values: Tensor) -> Tensor:
         return (values - self.loc) / self.scale
@@ -48,3 +54,8 @@ class Standardize(torch.nn.Module):
             if f"{prefix}{name}" in state_dict:
                 setattr(self, name, state_dict[f"{prefix}{name}"].to(getattr(self, name)))
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def varies(values: Tensor) -> Tensor:
+    """Whether a column has more than one value: ``[N, D]`` to ``[D]``."""
+    return values.amax(0) > values.amin(0)

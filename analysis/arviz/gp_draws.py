@@ -12,6 +12,7 @@ from pyrodrop.analysis.comparison.draws import Predictive
 from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
+from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.likelihoods import Categorical
 
 _JOINT = 2000  # most points whose covariance is decomposed
@@ -58,7 +59,7 @@ def gp_draws(
     with seeded(seed, f.device):
         y = law.sample()
     count = len(train)
-    given = type(law)(**{n: v[:, :count] for n, v in _parameters(law).items()}).log_prob(observed)
+    given = rebuilt(lambda value: value[:, :count], law).log_prob(observed)
     own = Predictive(f=f[:, :count], y=y[:, :count], log_likelihood=given)
     further = None if test_x is None else Predictive(f=f[:, count:], y=y[:, count:])
     attrs = {
@@ -69,7 +70,3 @@ def gp_draws(
         "hyperparameters": ", ".join(f"{n} = {v}" for n, v in process.hyperparameters.items()),
     }
     return (own, further), posterior, attrs
-
-
-def _parameters(law: Any) -> dict[str, Tensor]:
-    return {"loc": law.loc, "scale": law.scale} if hasattr(law, "loc") else {"logits": law.logits}

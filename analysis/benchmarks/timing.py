@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 from torch import Tensor
 
-from pyrodrop.analysis.reports.console import console, versions
+from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.files import write_json
 
 
@@ -39,14 +39,8 @@ def interleaved(
 
 def machine() -> str:
     """Processor, threads and versions in one line."""
-    info = Path("/proc/cpuinfo")
-    names = (
-        [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-        if info.exists()
-        else []
-    )
-    processor = names[0] if names else platform.processor() or platform.machine()
-    return f"{processor}, {torch.get_num_threads()} thread(s), torch {torch.__version__}, Python {platform.python_version()}"
+    threads, python = torch.get_num_threads(), platform.python_version()
+    return f"{processor()}, {threads} thread(s), torch {torch.__version__}, Python {python}"
 
 
 Parameters = Iterable[Tensor] | Callable[[], Iterable[Tensor]]
@@ -82,15 +76,8 @@ def moves_all(steps: Callable[[], object], parameters: Parameters, name: str) ->
 
 
 def report(title: str, rows: Mapping[str, Mapping[str, float]], form: str = ".2f") -> None:
-    """A table of numbers: rows by name, columns by the first row's keys."""
-    table = Table(title=title)
-    table.add_column("")
-    columns = list(dict.fromkeys(key for row in rows.values() for key in row))
-    for column in columns:
-        table.add_column(column, justify="right")
-    for name, row in rows.items():
-        table.add_row(name, *(format(row[c], form) if c in row else "-" for c in columns))
-    console().print(table)
+    """A table of numbers: one row per name, one column per key of the rows."""
+    console().print(score_table(rows, title=title, form=form))
 
 
 def write(path: Path | None, benchmark: str, content: Mapping[str, Any]) -> None:

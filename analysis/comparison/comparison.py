@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pyrodrop.analysis.comparison.elbo_constants import training_data, why_not_comparable
 from pyrodrop.analysis.comparison.held_out import log_density
+from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.data import Data, Dataset
 from pyrodrop.names import one_of
 from pyrodrop.prediction.prediction import Predicts
@@ -68,16 +69,8 @@ class Comparison:
         return {name: dict(row) for name, row in self.rows.items()}
 
     def __rich__(self) -> Table:
-        table = Table(
-            title=f"by {_HEADERS.get(self.by, self.by)}", caption="\n".join(self.notes), caption_justify="left"
-        )
-        table.add_column("", no_wrap=True)
-        columns = list(self.rows[self.best])
-        for column in columns:
-            table.add_column(_HEADERS.get(column, column), justify="right")
-        for name, row in self.rows.items():
-            table.add_row(name, *(_cell(row[column], _FORMS.get(column, ".4g")) for column in columns))
-        return table
+        title, caption = f"by {_HEADERS.get(self.by, self.by)}", "\n".join(self.notes)
+        return score_table(self.rows, title=title, caption=caption, headers=_HEADERS, forms=_FORMS)
 
     def __str__(self) -> str:
         screen = Console(width=120, force_terminal=False, force_jupyter=False)  # the same text in a notebook
@@ -136,9 +129,7 @@ def compare(
         notes.append(f"no ELBOs: {reason}")
     else:
         _add_elbo(rows, fits, known_train, by == "elbo")
-    key = "elpd" if by == "loo" else by
-    order = sorted(rows, key=lambda name: -_number(rows[name][key]))
-    return Comparison(by, {name: rows[name] for name in order}, notes)
+    return Comparison(by, best_first(rows, "elpd" if by == "loo" else by), notes)
 
 
 def _add_log_density(
@@ -214,11 +205,3 @@ def _add_elbo(
 def _se(values: Tensor) -> float:
     """Standard error of a mean."""
     return float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan
-
-
-def _number(value: float | None) -> float:
-    return -math.inf if value is None or math.isnan(value) else value
-
-
-def _cell(value: float | None, form: str) -> str:
-    return "-" if value is None or math.isnan(value) else format(value, form)

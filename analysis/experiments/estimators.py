@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 from rich.table import Table
 from tqdm import tqdm
 
 from pyrodrop import zoo
 from pyrodrop.analysis.reports.console import console, versions
+from pyrodrop.analysis.reports.style import BLUE, GREEN, GREY, RED, styled, write_figure
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import resolve
-from pyrodrop.files import whole, writable_folder, write_json
+from pyrodrop.files import writable_folder, write_json
 from pyrodrop.reparam import STRATEGIES
 
 ENTRY, DIGITS, BATCH, ROUNDS = "kingma/variational-b-small", 10_000, 200, 8
-COLORS = {"shared": "#b2182b", "per_example": "#7f7f7f", "local": "#2166ac", "flipout": "#1b7837"}
+COLORS = {"shared": RED, "per_example": GREY, "local": BLUE, "flipout": GREEN}
 
 
 def run(
@@ -60,7 +60,7 @@ def run(
         "versions": versions(),
     }
     write_json(folder / "results.json", content)
-    _figure(folder / "figure.png", curves)
+    write_figure(folder / "figure.png", _figure(curves))
     _print(curves)
     print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
     return content
@@ -107,22 +107,21 @@ def _print(curves: Mapping[str, list[dict[str, float]]]) -> None:
     console().print(table)
 
 
-def _figure(path: Path, curves: Mapping[str, list[dict[str, float]]]) -> None:
-    with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(7, 4), layout="constrained")
-        axes = figure.subplots()
-        for estimator, points in curves.items():
-            values = [p["elbo"] / DIGITS for p in points]
-            axes.plot(
-                [p["seconds"] for p in points],
-                values,
-                marker="o",
-                markersize=3,
-                color=COLORS[estimator],
-                label=estimator,
-            )
-        axes.set_xlabel("seconds of training")
-        axes.set_ylabel("ELBO, nats a digit")
-        axes.legend(frameon=False)
-        with whole(path) as part:
-            figure.savefig(part, dpi=110, format="png")
+@styled()
+def _figure(curves: Mapping[str, list[dict[str, float]]]) -> Figure:
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for estimator, points in curves.items():
+        values = [p["elbo"] / DIGITS for p in points]
+        axes.plot(
+            [p["seconds"] for p in points],
+            values,
+            marker="o",
+            markersize=3,
+            color=COLORS[estimator],
+            label=estimator,
+        )
+    axes.set_xlabel("seconds of training")
+    axes.set_ylabel("ELBO, nats a digit")
+    axes.legend()
+    return figure

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import matplotlib
 import torch
 from matplotlib.figure import Figure
 from rich.table import Table
@@ -20,9 +19,10 @@ from rich.table import Table
 from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, SKY, styled, write_figure
 from pyrodrop.data import mnist
 from pyrodrop.devices import resolve, seeded
-from pyrodrop.files import whole, writable_folder, write_json
+from pyrodrop.files import writable_folder, write_json
 from pyrodrop.metrics import accuracy
 from pyrodrop.names import known
 from pyrodrop.training.fitted import Fit
@@ -30,7 +30,7 @@ from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.zoo.kingma_fig1a import EPOCHS, METHODS, PUBLISHED_WIDTHS, network, training
 
 PRESETS: Mapping[str, tuple[tuple[int, ...], int]] = {"default": ((100, 250), 4), "paper": (PUBLISHED_WIDTHS, EPOCHS)}
-COLORS = ("#222222", "#7f7f7f", "#b2182b", "#ef8a62", "#2166ac", "#1b7837", "#762a83")
+COLORS = (BLACK, GREY, RED, ORANGE, BLUE, SKY, GREEN)  # of METHODS
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def run(
         "machine": {"processor": processor(), "device": where.type},
     }
     write_json(folder / "results.json", content)
-    _figure(folder / "figure.png", content["errors"])
+    write_figure(folder / "figure.png", _figure(content["errors"]))
     _print(content["errors"], content["settings"])
     print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
     return content
@@ -197,28 +197,27 @@ def _cell(row: Mapping[str, Any] | None) -> str:
     return f"{row['error_percent']:.2f}{error} | {'-' if row['published'] is None else format(row['published'], '.2f')}"
 
 
-def _figure(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> None:
+@styled()
+def _figure(rows: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Plot our errors over the published curves."""
-    with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(7.5, 4.6), layout="constrained")
-        axes = figure.subplots()
-        for number, ((method, about), color) in enumerate(zip(METHODS.items(), COLORS, strict=True)):
-            own = sorted((row for row in rows.values() if row["method"] == method), key=lambda row: row["width"])
-            if not own:
-                continue
-            axes.plot(PUBLISHED_WIDTHS, about.published, "--", color=color, linewidth=1, alpha=0.6)
-            axes.errorbar(
-                [row["width"] * 1.015 ** (number - 3) for row in own],  # side by side
-                [row["error_percent"] for row in own], [row["se"] or 0 for row in own],
-                fmt="o-", color=color, markersize=4, capsize=2, label=about.summary,
-            )  # fmt: skip
-        axes.plot([], [], "--", color="#999999", linewidth=1, label="published")
-        axes.set_xscale("log")
-        widths = sorted({*PUBLISHED_WIDTHS, *(row["width"] for row in rows.values())})
-        axes.set_xticks(widths, [str(width) for width in widths])
-        axes.minorticks_off()
-        axes.set_xlabel("units of each of three hidden layers")
-        axes.set_ylabel("test error, %")
-        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        with whole(path) as part:
-            figure.savefig(part, dpi=110, format="png")
+    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    axes = figure.subplots()
+    for number, ((method, about), color) in enumerate(zip(METHODS.items(), COLORS, strict=True)):
+        own = sorted((row for row in rows.values() if row["method"] == method), key=lambda row: row["width"])
+        if not own:
+            continue
+        axes.plot(PUBLISHED_WIDTHS, about.published, "--", color=color, linewidth=1, alpha=0.6)
+        axes.errorbar(
+            [row["width"] * 1.015 ** (number - 3) for row in own],  # side by side
+            [row["error_percent"] for row in own], [row["se"] or 0 for row in own],
+            fmt="o-", color=color, markersize=4, capsize=2, label=about.summary,
+        )  # fmt: skip
+    axes.plot([], [], "--", color=GREY, linewidth=1, label="published")
+    axes.set_xscale("log")
+    widths = sorted({*PUBLISHED_WIDTHS, *(row["width"] for row in rows.values())})
+    axes.set_xticks(widths, [str(width) for width in widths])
+    axes.minorticks_off()
+    axes.set_xlabel("units of each of three hidden layers")
+    axes.set_ylabel("test error, %")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure

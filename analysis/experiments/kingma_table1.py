@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import matplotlib
 import torch
 from matplotlib.figure import Figure
 from pyro import poutine
@@ -23,9 +22,10 @@ from tqdm import tqdm
 
 from pyrodrop import zoo
 from pyrodrop.analysis.reports.console import console, versions
+from pyrodrop.analysis.reports.style import BLUE, GREY, styled, write_figure
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import resolve, seeded
-from pyrodrop.files import whole, writable_folder, write_json
+from pyrodrop.files import writable_folder, write_json
 from pyrodrop.guides import Guide, Point
 from pyrodrop.models import NetworkModel
 from pyrodrop.reparam import STRATEGIES, PerExampleReparam, reparameterize
@@ -105,7 +105,7 @@ def run(
         "versions": versions(),
     }
     write_json(folder / "results.json", content)
-    _figure(folder / "figure.png", measured)
+    write_figure(folder / "figure.png", _figure(measured))
     _print(measured, seconds, preset)
     print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
     return content
@@ -180,21 +180,20 @@ def _print(measured: Mapping[str, list[float]], seconds: Mapping[str, float], pr
     console().print(table)
 
 
-def _figure(path: Path, measured: Mapping[str, list[float]]) -> None:
+@styled()
+def _figure(measured: Mapping[str, list[float]]) -> Figure:
     """Bars per estimator, ours next to the published ones, on a log scale."""
-    with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(11, 3.2), layout="constrained")
-        for axes, (index, column) in zip(figure.subplots(1, 4, sharey=True), enumerate(COLUMNS), strict=True):
-            places = range(len(PUBLISHED))
-            ours, theirs = [measured[r][index] for r in PUBLISHED], [PUBLISHED[r][index] for r in PUBLISHED]
-            axes.bar([p - 0.2 for p in places], ours, 0.4, color="#2166ac", label="measured")
-            axes.bar([p + 0.2 for p in places], theirs, 0.4, color="#b2b2b2", label="published")
-            axes.set_yscale("log")
-            axes.set_xticks(list(places), [r.replace("_", "\n") for r in PUBLISHED])
-            axes.set_title(column, loc="left")
-            if index == 0:
-                axes.set_ylabel("variance of the gradient")
-            if index == len(COLUMNS) - 1:  # the panel with low bars
-                axes.legend(frameon=False)
-        with whole(path) as part:
-            figure.savefig(part, dpi=110, format="png")
+    figure = Figure(figsize=(11, 3.2), layout="constrained")
+    for axes, (index, column) in zip(figure.subplots(1, 4, sharey=True), enumerate(COLUMNS), strict=True):
+        places = range(len(PUBLISHED))
+        ours, theirs = [measured[r][index] for r in PUBLISHED], [PUBLISHED[r][index] for r in PUBLISHED]
+        axes.bar([p - 0.2 for p in places], ours, 0.4, color=BLUE, label="measured")
+        axes.bar([p + 0.2 for p in places], theirs, 0.4, color=GREY, alpha=0.5, label="published")
+        axes.set_yscale("log")
+        axes.set_xticks(list(places), [r.replace("_", "\n") for r in PUBLISHED])
+        axes.set_title(column)
+        if index == 0:
+            axes.set_ylabel("variance of the gradient")
+        if index == len(COLUMNS) - 1:  # the panel with low bars
+            axes.legend()
+    return figure

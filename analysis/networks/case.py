@@ -149,10 +149,12 @@ def plain_call(network: nn.Module, x: Inputs, tensors: Mapping[str, Tensor] | No
 
 
 def load(folder: Path) -> dict[str, Case]:
-    """The cases of a folder, or of one file, by file name.
+    """The cases of a folder, or of one file, by name.
+
+    A file defines one case, ``CASE``, which is named after the file, or several similar ones, ``CASES``, by name.
 
     Raises:
-        ValueError: a file does not define a `Case` named ``CASE``.
+        ValueError: a file that defines neither, or two cases with the same name.
     """
     files = [folder] if folder.is_file() else sorted(folder.glob("[a-z]*.py"))
     found: dict[str, Case] = {}
@@ -165,9 +167,13 @@ def load(folder: Path) -> dict[str, Case]:
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # modules of the network may look for their own
         spec.loader.exec_module(module)
-        case = getattr(module, "CASE", None)
-        if not isinstance(case, Case):
-            raise ValueError(f"a network file must define CASE, a Case; {file} does not")
-        about = (module.__doc__ or "").strip().splitlines()
-        found[file.stem] = replace(case, name=file.stem, about=about[0] if about else "")
-    return found
+        cases = getattr(module, "CASES", None) or {file.stem: getattr(module, "CASE", None)}
+        if not all(isinstance(case, Case) for case in cases.values()):
+            raise ValueError(
+                f"a network file must define CASE, a Case, or CASES, a mapping from names to Cases; {file} does not"
+            )
+        if twice := cases.keys() & found.keys():
+            raise ValueError(f"names of networks must be unique; {file} defines {', '.join(sorted(twice))} again")
+        about = ((module.__doc__ or "").strip().splitlines() or [""])[0]
+        found |= {name: replace(case, name=name, about=case.about or about) for name, case in cases.items()}
+    return dict(sorted(found.items()))

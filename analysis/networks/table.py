@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 
 from pyrodrop.analysis.networks.case import Cell
-from pyrodrop.analysis.networks.contract import Result
 from pyrodrop.analysis.networks.posteriors import POSTERIORS
+from pyrodrop.analysis.networks.result import Result
 from pyrodrop.reparam import STRATEGIES
 
 MARKS = {"right": "+", "fallback": "p", "other": "~", "refused": "-", "wrong": "X"}

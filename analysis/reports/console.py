@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from pyrodrop.analysis.reports.score_table import cell
 from pyrodrop.data import Split
 from pyrodrop.files import whole
 from pyrodrop.prediction.prediction import Prediction
@@ -66,7 +67,7 @@ def print_table(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Mapp
             header, justify="left" if header == "convention" else "right", no_wrap=header.startswith(("ELBO", "conv"))
         )
     for name, row in rows.items():
-        table.add_row(name, *(cell(row) for cell in headers.values()))
+        table.add_row(name, *(shown(row) for shown in headers.values()))
     screen.print(table)
     conventions = sorted({c for row in rows.values() if (c := row["elbo_convention"])})
     screen.print(
@@ -134,4 +135,4 @@ def _elbo(row: Mapping[str, Any]) -> str:
 
 
 def _number(key: str, form: str) -> Any:
-    return lambda row: "-" if row[key] is None else format(row[key], form)
+    return lambda row: cell(row[key], form)

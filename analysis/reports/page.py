@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
 from pyrodrop.analysis.reports.runs import Run
+from pyrodrop.analysis.reports.style import BLUE, GREEN, GREY, RED, png, styled
 from pyrodrop.files import whole
 
 _BINS = 20
@@ -26,9 +25,10 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bo
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #eee; white-space: nowrap; }
 th:first-child, td:first-child, td.text { text-align: left; } td.text { white-space: normal; }
 td.text:not(:last-child) { min-width: 14rem; }
-img { max-width: 100%; height: auto; } .no { color: #c0392b; } .yes { color: #1b7837; } ul { list-style: none; padding: 0; }
+img { max-width: 100%; height: auto; } ul { list-style: none; padding: 0; }
 pre { background: #f6f6f6; padding: .7rem; overflow-x: auto; font-size: .8rem; }
 """
+_COLOURS = f".no {{ color: {RED}; }} .yes {{ color: {GREEN}; }} .no, .yes {{ font-weight: 600; }}\n"
 
 
 def write_page(run: Run, path: str | Path) -> Path:
@@ -51,12 +51,12 @@ def write_page(run: Run, path: str | Path) -> Path:
         parts.append(
             "<p>Probability integral transform of every observation: uniform if the prediction is calibrated.</p>"
         )
-        parts.append(_picture(_png(_histograms(calibration)), "PIT histograms"))
+        parts.append(_picture(png(_histograms(calibration)), "PIT histograms"))
     for key, value in run.results.items():
         parts.append(f"<h2>{escape(key.replace('_', ' '))}</h2>{_shown(value)}")
     page = (
         f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{escape(name)}</title>'
-        f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
+        f"<style>{_STYLE}{_COLOURS}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
     )
     with whole(path) as part:
         part.write_text(page, encoding="utf-8")
@@ -108,31 +108,25 @@ def _word(holds: bool) -> str:
     return "yes" if holds else "no"
 
 
-def _picture(png: bytes, name: str) -> str:
-    return f'<p><img alt="{escape(name)}" src="data:image/png;base64,{base64.b64encode(png).decode()}"></p>'
+def _picture(content: bytes, name: str) -> str:
+    return f'<p><img alt="{escape(name)}" src="data:image/png;base64,{base64.b64encode(content).decode()}"></p>'
 
 
-def _png(figure: Figure) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, dpi=110, format="png")
-    return file.getvalue()
-
-
+@styled()
 def _histograms(values: Mapping[str, Any]) -> Figure:
     """One histogram per model, with the pointwise 95 % band of a calibrated model's bars."""
     columns = min(4, len(values))
     rows = -(-len(values) // columns)
-    with matplotlib.rc_context({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(3 * columns, 2.1 * rows), layout="constrained")
-        panels = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
-        for axes, (name, each) in zip(panels, values.items(), strict=False):
-            count = each.size
-            level, sd = 1.0, np.sqrt((1 - 1 / _BINS) * _BINS / count)
-            axes.axhspan(max(level - 1.96 * sd, 0), level + 1.96 * sd, color="#777777", alpha=0.25, linewidth=0)
-            heights, edges = np.histogram(each, bins=_BINS, range=(0, 1))
-            axes.stairs(heights * _BINS / count, edges, fill=True, color="#2166ac", alpha=0.7)
-            axes.set_title(name, fontsize=8)
-        for axes in panels[len(values) :]:
-            axes.axis("off")
-        figure.supylabel("density")
+    figure = Figure(figsize=(3 * columns, 2.1 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
+    for axes, (name, each) in zip(panels, values.items(), strict=False):
+        count = each.size
+        level, sd = 1.0, np.sqrt((1 - 1 / _BINS) * _BINS / count)
+        axes.axhspan(max(level - 1.96 * sd, 0), level + 1.96 * sd, color=GREY, alpha=0.25, linewidth=0)
+        heights, edges = np.histogram(each, bins=_BINS, range=(0, 1))
+        axes.stairs(heights * _BINS / count, edges, fill=True, color=BLUE, alpha=0.7)
+        axes.set_title(name)
+    for axes in panels[len(values) :]:
+        axes.axis("off")
+    figure.supylabel("density")
     return figure

@@ -13,6 +13,8 @@ import numpy as np
 import xarray as xr
 from rich.table import Table
 
+from pyrodrop.analysis.reports.score_table import best_first, score_table
+
 _COLUMNS = {
     "log_density": ".2f",
     "rmse": ".2f",
@@ -105,19 +107,16 @@ class RunTable:
     data: str
 
     def __rich__(self) -> Table:
-        table = Table(
+        return score_table(
+            self.rows,
             title=f"{self.data}, by held-out log density",
             caption="Means per observation; s.e. of paired differences over observations. ELBOs are in each run's report: "
             "they compare within one convention only.",
-            caption_justify="left",
+            corner="run/model",
+            headers={column: column.replace("_", " ") for row in self.rows.values() for column in row},
+            forms=_COLUMNS,
+            form=".2f",
         )
-        table.add_column("run/model", no_wrap=True)
-        first = next(iter(self.rows.values()))
-        for column in first:
-            table.add_column(column.replace("_", " "), justify="right")
-        for name, row in self.rows.items():
-            table.add_row(name, *(_cell(row[column], _COLUMNS.get(column, ".2f")) for column in first))
-        return table
 
 
 def compare_runs(runs: Sequence[Run]) -> RunTable:
@@ -140,24 +139,17 @@ def compare_runs(runs: Sequence[Run]) -> RunTable:
             rows[f"{short}/{model}"] = {column: scores.get(column) for column in _COLUMNS}
     if all(row["log_density"] is None for row in rows.values()):
         raise ValueError(f"these runs have no held-out log densities to compare: {', '.join(names)}")
-    order = sorted(rows, key=lambda name: -_number(rows[name]["log_density"]))
+    rows = best_first(rows, "log_density")
     if rows.keys() == densities.keys() and len({len(values) for values in densities.values()}) == 1:
-        for name in order:
-            difference = densities[name] - densities[order[0]]
+        best = densities[next(iter(rows))]
+        for name in rows:
+            difference = densities[name] - best
             se = float(difference.std(ddof=1) / math.sqrt(len(difference)))
             rows[name] |= {"difference": float(difference.mean()), "difference_se": se}
-    return RunTable({name: rows[name] for name in order}, sets.pop())
+    return RunTable(rows, sets.pop())
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
     """The names of the folders, or their paths if two names are equal."""
     short = [run.folder.resolve().name for run in runs]
     return short if len(set(short)) == len(short) else [str(run.folder) for run in runs]
-
-
-def _number(value: float | None) -> float:
-    return -math.inf if value is None or np.isnan(value) else value
-
-
-def _cell(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

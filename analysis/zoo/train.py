@@ -3,7 +3,8 @@
 Scores are means over the data's splits: those of `pyrodrop.metrics` for class labels or real observations, and
 
     training_nll    nats per observation     training_kl    nats      means over the last tenth of the steps
-    compression     weights over kept weights, for a pruning posterior at the full weight of the KL divergence
+    compression     weights over kept weights, for a pruning posterior at the full weight of the KL divergence;
+                    no score if no weight is kept
 
 For a data set without test observations, the training observations are scored, with names ``train_...``.
 """
@@ -21,7 +22,9 @@ from rich.table import Table
 from torch.distributions import Categorical
 
 from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.zoo import references
+from pyrodrop.compression.kept import compression
 from pyrodrop.data import Split
 from pyrodrop.devices import resolve
 from pyrodrop.files import writable_folder, write_json
@@ -64,7 +67,8 @@ def measure(
     fits = entry.fit_splits(splits, seed=seed, **overrides)
     pairs = zip(fits, splits, strict=True)
     each = [_scores(fit, split, draws or entry.draws, seed + number) for number, (fit, split) in enumerate(pairs)]
-    values = {name: torch.tensor([row[name] for row in each], dtype=torch.float64) for name in each[0]}
+    common = [name for name in each[0] if all(name in row for row in each)]
+    values = {name: torch.tensor([row[name] for row in each], dtype=torch.float64) for name in common}
     errors = {name: float(v.std() / len(v) ** 0.5) for name, v in values.items()} if len(each) > 1 else {}
     means = {name: float(v.mean()) for name, v in values.items()}
     return Measured(fits, means, errors, time.perf_counter() - start)
@@ -84,8 +88,8 @@ def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
     if not split.truth:
         found = {f"train_{name}": value for name, value in found.items()}
     if callable(keep := getattr(fit.guide, "keep_mask", None)) and float(fit.history[-1, 2]) >= 1:
-        masks = keep().values()
-        found["compression"] = sum(m.numel() for m in masks) / max(1, sum(int(m.sum()) for m in masks))
+        reached = compression(keep())
+        found |= {} if reached is None else {"compression": reached}
     last = fit.history[-max(1, len(fit.history) // 10) :].double().mean(0)
     return {**found, "training_nll": float(last[0]) / len(split.train), "training_kl": float(last[1])}
 
@@ -150,10 +154,6 @@ def machine(device: torch.device) -> dict[str, Any]:
 def scores_table(title: str, entry: Entry, own: Mapping[str, Mapping[str, float]]) -> Table:
     """A table of scores next to the reference and the published ones."""
     columns = {**own, "reference": references.scores(entry.name), "published": entry.published}
-    table = Table(title=title)
-    table.add_column("score", no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right")
-    for name in dict.fromkeys(key for values in columns.values() for key in values):
-        table.add_row(name, *(f"{values[name]:.4g}" if name in values else "-" for values in columns.values()))
-    return table
+    names = dict.fromkeys(name for values in columns.values() for name in values)
+    rows = {name: {column: values.get(name) for column, values in columns.items()} for name in names}
+    return score_table(rows, title=title, corner="score")

@@ -8,7 +8,7 @@ drop rate of .95.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -48,10 +48,14 @@ def keep_mask(guide: Callable[..., Any], threshold: float) -> dict[str, Tensor]:
     return guide.keep_mask(threshold)
 
 
-def compression(mask: dict[str, Tensor]) -> float | None:
+def compression(mask: Mapping[str, Tensor]) -> float | None:
     """Compression ratio: number of weights divided by number of weights kept, without biases. None if none is kept."""
-    kept = sum(int(m.sum()) for m in mask.values())
-    return sum(m.numel() for m in mask.values()) / kept if kept else None
+    return ratio(sum(m.numel() for m in mask.values()), sum(int(m.sum()) for m in mask.values()))
+
+
+def ratio(before: float, after: float) -> float | None:
+    """How many times smaller something has become, ``before / after``; None if nothing is left of it."""
+    return before / after if after else None
 
 
 def uncut_weights(guide: Any) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from pyrodrop.compression.kept import ratio
 from pyrodrop.compression.layout import latency, parameter_count
 from pyrodrop.compression.steps import Affine, Step, network_of
 from pyrodrop.compression.storage import read_network, write_network
@@ -78,11 +79,11 @@ class CompressionReport:
     threads: int
 
     @property
-    def ratios(self) -> dict[str, float]:
-        """Dense over compressed, of whatever is smaller when it is better."""
+    def ratios(self) -> dict[str, float | None]:
+        """Dense over compressed, of whatever is smaller when it is better; None where nothing is left."""
         dense, small = asdict(self.dense), asdict(self.compressed)
         names = ("weights", "parameters", "bytes_32", "bytes_16", "flops", "latency_1", "latency_1000")
-        return {name: dense[name] / max(small[name], 1e-12) for name in names}
+        return {name: ratio(dense[name], small[name]) for name in names}
 
     def record(self) -> dict[str, Any]:
         """All measurements and ratios as a dictionary that can be written as JSON."""
@@ -116,8 +117,12 @@ class CompressionReport:
         for name, form in shown.items():
             pair = [form.format(getattr(m, name)) for m in (self.dense, self.compressed)]
             words = name.replace("error", self.error_name).replace("bytes_", "file, bytes, bits ").replace("_", " ")
-            table.add_row(words, *pair, f"{ratios[name]:.1f}x" if name in ratios else "")
+            table.add_row(words, *pair, _times(ratios[name]) if name in ratios else "")
         return table
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}x"
 
 
 def measure(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.data.dataset import Dataset, Split
-from pyrodrop.scaling import Standardize
+from pyrodrop.scaling import Standardize, varies
 
 
 class Splits(Sequence[Split]):
@@ -54,17 +54,15 @@ class Splits(Sequence[Split]):
 
 
 def standardized(x: Tensor, y: Tensor, name: str) -> Dataset:
-    """Rows as a float32 data set with a standardisation computed from these rows.
-
-    The standardisation is computed in float64. Whether a column is constant is decided from its values and not from its
-    standard deviation, which rounding can make different from 0.
+    """Rows as a float32 data set with a standardisation computed from these rows in float64.
 
     Raises:
         ValueError: y is constant.
     """
-    if not _varies(y).all():
+    if not varies(y).all():
         raise ValueError(f"{name} has a constant y, {float(y[0, 0]):g} in all {len(y)} rows: there is nothing to learn")
-    return Dataset(x.float(), y.float(), inputs=_standardisation(x), targets=_standardisation(y))
+    own = [Standardize.of(values.double()).float() for values in (x, y)]
+    return Dataset(x.float(), y.float(), inputs=own[0], targets=own[1])
 
 
 def permuted(count: int, splits: int, seed: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -77,15 +75,3 @@ def permuted(count: int, splits: int, seed: int = 1) -> list[tuple[np.ndarray, n
     orders = [draw.choice(range(count), count, replace=False) for _ in range(splits)]
     first = round(0.9 * count)
     return [(order[:first], order[first:]) for order in orders]
-
-
-def _standardisation(values: Tensor) -> Standardize:
-    values, varies = values.double(), _varies(values)
-    scale = torch.where(varies, values.std(0, correction=0), torch.ones(()).double())
-    loc = torch.where(varies, values.mean(0), values[0])
-    return Standardize(loc.float(), scale.float())
-
-
-def _varies(values: Tensor) -> Tensor:
-    """Whether each column has more than one distinct value, ``[D]``."""
-    return values.amax(0) > values.amin(0)

@@ -31,6 +31,7 @@ from torch import Tensor
 from torch.distributions import Distribution, register_kl
 
 from pyrodrop.distributions.noise_form import is_constant
+from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import divergence
 from pyrodrop.private_apis import mapped_tree, without_overrides, without_values
@@ -265,14 +266,9 @@ def _lazy(q: LazyLaw, p: LazyLaw) -> Tensor:
 
 
 def _first(law: Any, batch_dim: int) -> Any:
-    """The first of a batch of equal laws."""
-    if hasattr(law, "at"):
-        return law.at(law.loc[(0,) * batch_dim])
-    base = law.base_dist
-    own = {
-        n: getattr(base, n)[(0,) * batch_dim] for n in base.arg_constraints if isinstance(base.__dict__.get(n), Tensor)
-    }
-    return type(base)(**own).to_event(law.reinterpreted_batch_ndims)
+    """The first of a batch of equal distributions."""
+    first = (0,) * batch_dim
+    return law.at(law.loc[first]) if hasattr(law, "at") else rebuilt(lambda value: value[first], law)
 
 
 def _swaps(func: Any, axes: tuple[Any, ...]) -> bool:

@@ -144,67 +144,33 @@ def _addmm(w: Any, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1
     return replace(found, finish=lambda y: done(y) + input)
 
 
-def _convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., LinearMap | None]:
+def _convolution(conv: Callable[..., Tensor], dims: int, axis: int) -> Callable[..., LinearMap | None]:
+    """Builds the map of a convolution over `dims` dimensions, whose kernel has its input channels at `axis`."""
+
     def build(
-        w: Any,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
+        w: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None, *settings: Any, **named: Any
     ) -> LinearMap | None:
-        if weight is not w or input is w:
-            return None
-        return _by_kernel(
-            lambda x, kernel: conv(x, kernel, None, stride, padding, dilation, groups), 1, w, input, bias, dims
-        )
-
-    return build
-
-
-def _transposed_convolution(conv: Callable[..., Tensor], dims: int) -> Callable[..., LinearMap | None]:
-    def build(
-        w: Any,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-        groups: int = 1,
-        dilation: Any = 1,
-    ) -> LinearMap | None:
-        if weight is not w or input is w:
+        if weight is not w or input is w or w.dim() != dims + 2:
             return None
 
         def f(x: Tensor, kernel: Tensor) -> Tensor:
-            return conv(x, kernel, None, stride, padding, output_padding, groups, dilation)
+            return conv(x, kernel, None, *settings, **named)
 
-        return _by_kernel(f, 0, w, input, bias, dims)
+        if input.dim() == dims + 1:  # a single image
+            return LinearMap(input.unsqueeze(0), f, 1, 1, axis, bias, lambda y: y.squeeze(0))
+        return LinearMap(input, f, 1, 1, axis, bias)
 
     return build
-
-
-def _by_kernel(
-    f: Callable[[Tensor, Tensor], Tensor], axis: int, w: Tensor, input: Tensor, bias: Tensor | None, dims: int
-) -> LinearMap | None:
-    if w.dim() != dims + 2:
-        return None
-    if input.dim() == dims + 1:  # a single image
-        return LinearMap(input.unsqueeze(0), f, 1, 1, axis, bias, lambda y: y.squeeze(0))
-    return LinearMap(input, f, 1, 1, axis, bias)
 
 
 _BUILDERS: dict[Callable[..., Any], Callable[..., LinearMap | None]] = {
     F.linear: _linear,
-    F.conv1d: _convolution(F.conv1d, 1),
-    F.conv2d: _convolution(F.conv2d, 2),
-    F.conv3d: _convolution(F.conv3d, 3),
-    F.conv_transpose1d: _transposed_convolution(F.conv_transpose1d, 1),
-    F.conv_transpose2d: _transposed_convolution(F.conv_transpose2d, 2),
-    F.conv_transpose3d: _transposed_convolution(F.conv_transpose3d, 3),
+    F.conv1d: _convolution(F.conv1d, 1, 1),
+    F.conv2d: _convolution(F.conv2d, 2, 1),
+    F.conv3d: _convolution(F.conv3d, 3, 1),
+    F.conv_transpose1d: _convolution(F.conv_transpose1d, 1, 0),
+    F.conv_transpose2d: _convolution(F.conv_transpose2d, 2, 0),
+    F.conv_transpose3d: _convolution(F.conv_transpose3d, 3, 0),
     torch.addmm: _addmm,
     torch.Tensor.addmm: _addmm,
     **dict.fromkeys(

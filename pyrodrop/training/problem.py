@@ -19,6 +19,7 @@ from pyrodrop.engines import Batch, Loss, Moving, Parameter, Watch, evaluate
 from pyrodrop.engines.moving import places_of
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.networks.modes import evaluating, undisturbed
+from pyrodrop.networks.starts import started_anew
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
 from pyrodrop.training.autoguides import autoguides, check_model, prepare
@@ -213,16 +214,13 @@ def restart(model: Any, guide: Any, seed: int) -> tuple[Any, Any]:
         >>> torch.equal(one.mean()[weight], two.mean()[weight]), torch.equal(one.mean()[weight], other.mean()[weight])
         (True, False)
     """
-    for part, method, role in ((model, "reset_parameters", "model"), (guide, "restart", "guide")):
-        if not callable(getattr(part, method, None)):
-            call = "restart(model)" if role == "guide" else "reset_parameters()"
-            raise TypeError(
-                f"new initial weights need a {role} with a method {call}; {type(part).__name__} has none: pass lists of "
-                "models and guides with initial weights of their own"
-            )
-    model, guide = copy.deepcopy((model, guide))
+    if not callable(getattr(guide, "restart", None)):
+        raise TypeError(
+            f"new initial weights need a guide with a method restart(model); {type(guide).__name__} has none: pass lists of "
+            "models and guides with initial weights of their own"
+        )
     device = next((parameter.device for parameter in guide.parameters()), torch.device("cpu"))
     with seeded(seed, device):
-        model.reset_parameters()
+        model, guide = started_anew(model, guide)
         guide.restart(model)
     return model, guide

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Independent
 
 from pyrodrop import threads
 from pyrodrop.data import Data, Dataset
+from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.engines import Name as EngineName
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.autoguides import autoguides
@@ -255,14 +255,10 @@ def _is_data(value: Any) -> bool:
 
 def _joined(laws: Sequence[Any]) -> Any:
     """Distributions of one class, concatenated along their first axis."""
-    first = laws[0]
-    if isinstance(first, Independent):
-        return _joined([law.base_dist for law in laws]).to_event(first.reinterpreted_batch_ndims)
-    names = [n for n in first.arg_constraints if n in first.__dict__] or list(first.arg_constraints)
     try:
-        return type(first)(**{n: torch.cat([getattr(law, n) for law in laws]) for n in names})
-    except (TypeError, AttributeError) as error:
+        return rebuilt(lambda *values: torch.cat(values), *laws)
+    except TypeError as error:
         raise TypeError(
-            "replicates predict as a mixture of their distributions of y, which is made of the parameters of each; "
-            f"{type(first).__name__} is not made of {', '.join(names) or 'parameters'}: predict with each fit by itself"
+            "replicates predict as a mixture of their distributions of y, which is made of the parameters of each: predict "
+            f"with each fit by itself. {error}"
         ) from error

@@ -143,3 +143,22 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     file.write_text("CASE = 3\n")
     with pytest.raises(ValueError, match="CASE"):
         load(file)
+
+
+def test_a_file_has_one_case_or_several(tmp_path: Path) -> None:
+    """By name in one order, whichever file they are in; of two with one name the second is refused."""
+    head = "from pyrodrop.analysis.networks import Case\nfrom torch import nn, randn\n"
+    case = "Case(network=lambda: nn.Linear(2, 1), x=lambda: randn(3, 2))"
+    (tmp_path / "b.py").write_text(f'"""One."""\n{head}CASE = {case}\n')
+    (tmp_path / "pair.py").write_text(f'"""Two."""\n{head}CASES = {{"c": {case}, "a": {case[:-1]}, about="First.")}}\n')
+    found = load(tmp_path)
+    assert {name: (one.name, one.about) for name, one in found.items()} == {
+        "a": ("a", "First."), "b": ("b", "One."), "c": ("c", "Two."),
+    }  # fmt: skip
+    assert list(found) == ["a", "b", "c"]
+    (tmp_path / "c.py").write_text(f"{head}CASE = {case}\n")
+    with pytest.raises(ValueError, match=r"every network has a name of its own; .*pair.py has c again"):
+        load(tmp_path)
+    (tmp_path / "c.py").write_text(f"{head}CASES = [1]\n".replace("[1]", '{"c": 1}'))
+    with pytest.raises(ValueError, match=r"in CASE, a Case, or in CASES, a mapping of names to Cases; .*c.py does not"):
+        load(tmp_path)

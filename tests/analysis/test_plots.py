@@ -103,13 +103,15 @@ def test_weights_beside_their_priors(small: Any, prior: Any) -> None:
 
 
 def test_a_rotated_digit(small: Any) -> None:
-    """A quarter turn is torch.rot90, which turns anticlockwise."""
+    """The pictures below the axes are the image at every angle; a quarter turn is torch.rot90, counterclockwise."""
     image = torch.rand(10, 10)
-    torch.testing.assert_close(plots.rotated(image, [90.0])[0], torch.rot90(image), atol=1e-4, rtol=0)
-    torch.testing.assert_close(plots.rotated(image.flatten(), [0.0])[0], image.flatten())
     model = models.MLP([100, 8, 3], prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
     data = pyrodrop.data.Dataset(torch.rand(12, 100), torch.arange(12) % 3)
     fit = small.fitted(small.dropout, model, data, steps=2)
-    assert_drawn(plots.rotated_digit(fit, image.flatten(), num_samples=10))
-    with pytest.raises(ValueError, match="is a square one"):
-        plots.rotated(torch.rand(99), [1.0])
+    figure = plots.rotated_digit(fit, image.flatten(), [0.0, 90.0], num_samples=10)
+    assert_drawn(figure)
+    upright, quarter = (torch.as_tensor(np.asarray(shown.get_array())) for shown in figure.axes[2].images)
+    torch.testing.assert_close(upright, image)
+    torch.testing.assert_close(quarter, torch.rot90(image), atol=1e-4, rtol=0)
+    with pytest.raises(ValueError, match=r"must be a square one, of H x H numbers; got shape \(99,\)"):
+        plots.rotated_digit(fit, torch.rand(99))

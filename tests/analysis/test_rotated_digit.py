@@ -160,7 +160,7 @@ def test_mistakes_are_said_before_training(
 
 
 def test_the_reference_shows_what_the_figure_shows() -> None:
-    results = json.loads((Path(rotated_digit.__file__).parents[1] / "reference/rotated-digit.json").read_text())
+    results = json.loads((Path(rotated_digit.__file__).parents[2] / "reference/rotated-digit.json").read_text())
     assert all(results["facts"].values())
     rows = list(results["angles"].values())
     assert rows[0]["entropy"] < 0.1 < 0.5 < max(row["entropy"] for row in rows[1:-1])

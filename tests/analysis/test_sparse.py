@@ -7,14 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from matplotlib import image
+from matplotlib.figure import Figure
 
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.experiments.sparse import experiment as job
 from pyrodrop.analysis.experiments.sparse.figure import draw_weights
 from pyrodrop.analysis.experiments.sparse.published import published, published_rows
+from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.compression import read_network
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.zoo import sparse
@@ -87,6 +91,13 @@ def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sparse.RECIPES, "deepbayes2019", short)  # type: ignore[index]
     original = sparse.training
     monkeypatch.setattr(job, "training", lambda *a, **k: {**original(*a, **k), "engine": "traced"})
+    figures: dict[str, Figure] = {}
+
+    def keeps(path: Path, figure: Figure) -> None:
+        figures[path.name] = figure
+        write_figure(path, figure)
+
+    monkeypatch.setattr(job, "write_figure", keeps)
     rows: list[int] = []
     plain = job.EpochLog.__call__
 
@@ -121,8 +132,43 @@ def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPa
     small = read_network(tmp_path / "compressed.safetensors")
     wrong = float((small(test.x).argmax(-1) != test.y).float().mean())
     assert wrong == pytest.approx(found["compressed"]["error"], abs=1e-3)
-    for name in ("progress.png", "weights.png"):
-        assert (tmp_path / name).stat().st_size > 10_000
+    assert_shows_progress(
+        figures["progress.png"], results["epochs"], published("lenet-300-100", "sparse", "deepbayes2019")
+    )
+    for name, figure in figures.items():
+        width, height = figure.get_size_inches()
+        assert image.imread(tmp_path / name).shape == (int(110 * height), int(110 * width), 4)
+
+
+def assert_shows_progress(figure: Figure, rows: list[dict[str, Any]], published_ratio: float | None) -> None:
+    """Titles, axes and legends, and every line's points."""
+    epochs = [row["epoch"] for row in rows]
+    full = [row for row in rows if row["sparsity"] is not None]
+    left, middle, right = figure.axes
+    assert [axes.get_title("left") for axes in figure.axes] == [
+        "test error, %",
+        "weights left, %",
+        "weights over weights left",
+    ]
+    for axes in figure.axes:
+        assert axes.get_xlabel() == "epoch"
+        assert axes.get_xlim() == (0, epochs[-1])
+        (grey,) = axes.patches
+        assert grey.get_extents().transformed(axes.transData.inverted()).x1 == pytest.approx(full[0]["epoch"] - 0.5)
+    lines = {line.get_label(): line.get_xydata() for line in (*left.lines, *middle.lines)}
+    errors = {"nothing cut": "error_dense", "cut": "error"}
+    sites = [f"layers.{number}" for number in range(3)]
+    assert list(lines) == [*errors, *sites]
+    assert [text.get_text() for axes in (left, middle) for text in axes.get_legend().get_texts()] == list(lines)
+    for label, key in errors.items():
+        assert lines[label] == pytest.approx(np.array([(row["epoch"], 100 * row[key]) for row in rows]))
+    for site in sites:
+        kept = [(row["epoch"], 100 * (1 - row["sparsity"][f"{site}.weight"])) for row in full]
+        assert lines[site] == pytest.approx(np.array(kept))
+    assert len({line.get_color() for line in middle.lines}) == 3
+    ratio, level = right.lines
+    assert ratio.get_xydata() == pytest.approx(np.array([(row["epoch"], row["compression"]) for row in full]))
+    assert list(level.get_ydata()) == [published_ratio, published_ratio]
 
 
 def test_random_labels_are_pruned_away(data_folder: Path) -> None:
@@ -179,7 +225,7 @@ def test_published_figures_are_those_of_the_list(data_folder: Path) -> None:
 )
 def test_reference_results_meet_what_is_claimed(name: str, most_error: float, least: float, faster: float) -> None:
     """Compression as in the papers, the small network as good as the cut one, and at its own weights' count."""
-    reference = json.loads((Path(job.__file__).parents[1] / "reference" / f"{name}.json").read_text())
+    reference = json.loads((Path(job.__file__).parents[2] / "reference" / f"{name}.json").read_text())
     result, small = reference["result"], reference["compressed"]
     assert result["error"] <= most_error
     assert result["compression"] >= least
@@ -195,7 +241,7 @@ def test_reference_results_meet_what_is_claimed(name: str, most_error: float, le
 
 def test_the_readme_says_what_the_references_hold() -> None:
     text = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
-    folder = Path(job.__file__).parents[1] / "reference"
+    folder = Path(job.__file__).parents[2] / "reference"
     names = ("sparse-lenet-300-100-molchanov2017", "ard-lenet-300-100-deepbayes2019", "sparse-lenet-5-molchanov2017")
     sparsely, ard, convolutions = (json.loads((folder / f"{name}.json").read_text()) for name in names)
     ratios = sparsely["compressed"]["ratios"]
@@ -209,9 +255,26 @@ def test_the_readme_says_what_the_references_hold() -> None:
     assert f"LeNet-5, after 30 of 200 epochs, at {100 * error:.2f} % with 1 of {ratio:.0f}" in text
 
 
-def test_weights_of_convolutions_are_drawn_also_where_nothing_is_left(tmp_path: Path) -> None:
+def test_pictures_of_weights_are_the_weights_that_are_left() -> None:
+    """Filters one by one, matrices without the rows and columns that have no weights; also where nothing is left."""
     model = models.LeNet5(prior=priors.ARD(), likelihood=likelihoods.Categorical())
-    weights = model.weight_sites()
-    for name, values in (("all", weights), ("none", {n: torch.zeros_like(w) for n, w in weights.items()})):
-        draw_weights(tmp_path / f"{name}.png", values)
-    assert (tmp_path / "all.png").stat().st_size > (tmp_path / "none.png").stat().st_size > 5000
+    weights = {name: weight.clone() for name, weight in model.weight_sites().items()}
+    weights["conv1.weight"][1:] = 0
+    weights["ip1.weight"][7:, 1:] = 0
+    weights["ip1.weight"][:7] = 0
+    figure = draw_weights(weights)
+    assert [axes.get_title("left") for axes in figure.axes] == [
+        "conv1: 25 of 500 left", "conv2: 25,000 of 25,000 left", "ip1: 493 of 400,000 left", "ip2: 5,000 of 5,000 left",
+    ]  # fmt: skip
+    filters, _, matrix, last = figure.axes
+    sheet = np.ma.filled(filters.images[0].get_array(), np.nan)
+    np.testing.assert_array_equal(sheet[1:6, 1:6], weights["conv1.weight"][0, 0])
+    assert np.isfinite(sheet).sum() == 25
+    assert filters.get_xlabel() == "1 of 20 maps alive"
+    np.testing.assert_array_equal(matrix.images[0].get_array(), weights["ip1.weight"][7:, :1])
+    assert (matrix.get_xlabel(), matrix.get_ylabel()) == ("1 of 800 inputs used", "493 of 500 units alive")
+    np.testing.assert_array_equal(last.images[0].get_array(), weights["ip2.weight"])
+    nothing = draw_weights({name: torch.zeros_like(weight) for name, weight in weights.items()})
+    assert [axes.get_title("left").split(": ")[1].split(" of")[0] for axes in nothing.axes] == ["0"] * 4
+    assert np.ma.count(nothing.axes[0].images[0].get_array()) == 0
+    assert not any(axes.images for axes in nothing.axes[1:])

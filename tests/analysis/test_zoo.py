@@ -6,13 +6,14 @@ import dataclasses
 import functools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from pyrodrop import Fit, cli, guides, zoo
-from pyrodrop.analysis.zoo import references
+from pyrodrop.analysis.zoo import references, train
 from pyrodrop.analysis.zoo.check import _cut
 from pyrodrop.analysis.zoo.train import load_splits, measure
 from pyrodrop.data import Dataset, Split
@@ -234,3 +235,23 @@ def test_cutting_a_split_keeps_what_it_is() -> None:
     cut = _cut(split, 4, None)
     assert (len(cut.train), len(cut.test), cut.period, cut.truth) == (4, 6, 2.0, False)
     assert cut.train.inputs is data.inputs
+
+
+def test_splits_of_which_one_keeps_no_weight_have_no_compression(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mean over the other splits would be that of another set of splits."""
+    rows = [{"rmse": 1.0, "compression": 2.0}, {"rmse": 3.0}]
+    monkeypatch.setattr(train, "_scores", lambda *given: rows[given[-1]])
+    entry: Any = SimpleNamespace(fit_splits=lambda *_, **__: [None, None], draws=1)
+    assert measure(entry, [None, None]).scores == {"rmse": 2.0}  # type: ignore[list-item]
+
+
+def test_a_posterior_that_keeps_no_weight_has_no_compression(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit = small.fitted(guides.SparseDropout, steps=2)
+    split: Any = SimpleNamespace(truth=True, test=small.waves(5), train=fit.data)
+    assert train._scores(fit, split, 2, 0)["compression"] == 1
+    monkeypatch.setattr(
+        fit.guide,
+        "keep_mask",
+        lambda: {name: torch.zeros_like(w, dtype=torch.bool) for name, w in fit.guide.mean().items()},
+    )
+    assert "compression" not in train._scores(fit, split, 2, 0)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
 from pyrodrop.compression import compressed_steps, read_network, write_network
+from pyrodrop.compression.kept import compression
 from pyrodrop.compression.steps import Affine
 from pyrodrop.distributions import PrunedNormal
 from pyrodrop.divergences import NoDivergence
@@ -243,6 +244,20 @@ def test_the_report_counts_by_hand() -> None:
     assert report.ratios["weights"] == 1.5
     assert report.compressed.bytes_16 < report.compressed.bytes_32
     assert report.record()["kl_weight"] == 1.0
+
+
+def test_where_nothing_is_kept_there_is_no_ratio() -> None:
+    """Neither by the mask nor in the report, whose other ratios are numbers."""
+    fit = cut(models.MLP([4, 3, 2], prior=priors.ARD(), likelihood=likelihoods.Categorical()), share=1.0)
+    guide: Any = fit.guide
+    assert compression(guide.keep_mask()) is None
+    assert compression({"a": torch.tensor([True, False]), "b": torch.zeros(4, dtype=torch.bool)}) == 6
+    report = fit.compression_report((torch.randn(30, 4), torch.arange(30) % 2), layout="dense")
+    assert report.compressed.weights == 0
+    assert report.ratios["weights"] is None
+    assert report.ratios["parameters"] == 23 / report.compressed.parameters
+    (row,) = [line for line in str(report).splitlines() if "weights" in line]
+    assert row.split()[-2] == "-"
 
 
 def test_convolutions_count_their_places() -> None:

@@ -74,6 +74,18 @@ def test_the_first_observations_keep_their_standardisation() -> None:
             whole.first(count)
 
 
+@pytest.mark.parametrize("value", [0.1, 1e6 + 0.1])
+def test_a_constant_column_is_only_centred(value: float) -> None:
+    """Its mean in float32 is another number, and its standard deviation is not 0."""
+    column = torch.full((1000, 1), value)
+    assert float(column.std(0, correction=0)) > 0
+    scaling = data.Dataset(torch.cat([column, torch.arange(1000.0)[:, None]], 1), column).standardized()
+    for each in (scaling.inputs, scaling.targets):
+        assert each is not None
+        assert float(each.loc[0]) == float(column[0])
+        assert float(each.scale[0]) == 1
+
+
 def test_standardisation_and_its_inverse() -> None:
     values = torch.randn(50, 3) * torch.tensor([1.0, 10.0, 0.0]) + 4
     scaling = Standardize.of(values)

@@ -37,15 +37,9 @@ class Counts(Likelihood):
         return output.exp()
 
 
-class Tokens(nn.Module):
+def tokens(outputs: int) -> nn.Module:
     """The same map of every token, [N, T, 3] -> [N, T, outputs]."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.tanh(self.first(x)))
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs))
 
 
 class Words(nn.Module):
@@ -121,10 +115,10 @@ def cases() -> dict[str, Case]:
     categorical = likelihoods.Categorical
     return {
         "images": Case(Image, normal(N, 1, 4, 3), normal(N, 4, 3), gaussian, of_normal),
-        "one_token": Case(lambda: Tokens(2), normal(N, 1, 3), normal(N, 1, 2), gaussian, of_normal),
-        "tokens": Case(lambda: Tokens(2), normal(N, 4, 3), normal(N, 4, 2), gaussian, of_normal),
-        "labels_of_tokens": Case(lambda: Tokens(3), normal(N, 4, 3), label(3, N, 4), categorical, of_labels),
-        "counts": Case(lambda: Tokens(1), normal(N, 3), label(6, N), Counts, of_counts),
+        "one_token": Case(lambda: tokens(2), normal(N, 1, 3), normal(N, 1, 2), gaussian, of_normal),
+        "tokens": Case(lambda: tokens(2), normal(N, 4, 3), normal(N, 4, 2), gaussian, of_normal),
+        "labels_of_tokens": Case(lambda: tokens(3), normal(N, 4, 3), label(3, N, 4), categorical, of_labels),
+        "counts": Case(lambda: tokens(1), normal(N, 3), label(6, N), Counts, of_counts),
         "a_pair": Case(Words, (ids, mask), label(3, N), categorical, of_labels),
         "by_name": Case(Words, {"mask": mask, "ids": ids}, label(3, N), categorical, of_labels),
         "graph": Case(Graph, normal(N, 2), label(3, N), categorical, of_labels),
@@ -297,7 +291,7 @@ def test_a_divergence_that_a_draw_changes_is_evaluated_for_each(prior: str) -> N
     """By Monte Carlo under a prior without a closed form, and under a latent scale: means over draws, 4.5 s.e."""
     torch.manual_seed(3)
     chosen = priors.StudentT() if prior == "student" else priors.ARD("weight", hyperprior=dist.InverseGamma(3.0, 2.0))
-    model = models.from_module(Tokens(1), prior=chosen, likelihood=gaussian()).double()
+    model = models.from_module(tokens(1), prior=chosen, likelihood=gaussian()).double()
     guide = guides.MeanField(model, 0.3).double()
     x, y = torch.randn(5, 3), torch.randn(5, 1)
     elbo = pyrodrop.Fit(model, guide, data.Dataset(x, y), torch.zeros(1, 3), {}).elbo(300)

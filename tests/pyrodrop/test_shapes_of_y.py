@@ -31,15 +31,9 @@ class Poisson(likelihoods.Likelihood):
         return output.exp()
 
 
-class Tokens(nn.Module):
-    """[N, T, 3] -> [N, T, outputs], the same map for every token."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.tanh(self.first(x)))
+def tokens(outputs: int) -> nn.Module:
+    """The same map of every token, [N, T, 3] -> [N, T, outputs]."""
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs))
 
 
 def normal(f: Tensor, y: Tensor) -> Tensor:
@@ -64,16 +58,16 @@ torch.manual_seed(1)
 CASES: dict[str, tuple[Any, Tensor, Tensor, Any, Any]] = {
     "images": (image_net, torch.randn(N, 1, 4, 5), torch.randn(N, 4, 5), likelihoods.Gaussian, normal),
     **{
-        f"{t}_tokens": (lambda: Tokens(2), torch.randn(N, t, 3), torch.randn(N, t, 2), likelihoods.Gaussian, normal)
+        f"{t}_tokens": (lambda: tokens(2), torch.randn(N, t, 3), torch.randn(N, t, 2), likelihoods.Gaussian, normal)
         for t in (1, 2, 6)
     },
     "labels_of_tokens": (
-        lambda: Tokens(3), torch.randn(N, 4, 3), torch.randint(3, (N, 4)), likelihoods.Categorical, labels,
+        lambda: tokens(3), torch.randn(N, 4, 3), torch.randint(3, (N, 4)), likelihoods.Categorical, labels,
     ),
     "labels_of_one_token": (
-        lambda: Tokens(3), torch.randn(N, 1, 3), torch.randint(3, (N, 1)), likelihoods.Categorical, labels,
+        lambda: tokens(3), torch.randn(N, 1, 3), torch.randint(3, (N, 1)), likelihoods.Categorical, labels,
     ),
-    "counts": (lambda: Tokens(1), torch.randn(N, 3), torch.randint(9, (N,)), Poisson, counts),
+    "counts": (lambda: tokens(1), torch.randn(N, 3), torch.randint(9, (N,)), Poisson, counts),
 }  # fmt: skip
 
 
@@ -173,7 +167,7 @@ class Mixed(likelihoods.Likelihood):
 def test_an_own_likelihood_predicts(likelihood: Any) -> None:
     """Of any distribution of Pyro: densities from the functions drawn; and replicates as a mixture, or refused."""
     torch.manual_seed(2)
-    net = Tokens(1).double()
+    net = tokens(1).double()
     model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihood()).double()
     x, y = torch.randn(N, 3), torch.arange(1.0, N + 1)
     fit = pyrodrop.Fit(model, guides.BernoulliDropout(model, 0.3).double(), None, torch.zeros(1, 3), {})

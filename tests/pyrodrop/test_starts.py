@@ -178,9 +178,11 @@ def test_what_cannot_start_anew_is_named(model: models.NetworkModel) -> None:
     ):
         with pytest.raises(ValueError, match=r"reset_parameters\(\).*Bare"):
             call()
-    with pytest.raises(TypeError, match=r"new initial weights need a model .*Own has none"):
+    with pytest.raises(
+        TypeError, match=r"new initial weights need a model with a method reset_parameters\(\); Own has none"
+    ):
         pyrodrop.restart(Own(), guides.Point(Own()), 0)
-    with pytest.raises(TypeError, match=r"an ensemble needs a model with a method reset_parameters.*Own has none"):
+    with pytest.raises(TypeError, match=r"new initial weights need a model .*Own has none"):
         guides.Ensemble(Own(), guides.Point, 2)
     with pytest.raises(TypeError, match=r"new initial weights need a guide .*function has none"):
         pyrodrop.restart(model, lambda *_: None, 0)

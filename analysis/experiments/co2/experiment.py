@@ -21,6 +21,7 @@ from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
 from pyrodrop.analysis.reports.console import print_table, versions, write_draws
+from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.data import Split, gal2016, mauna_loa
 from pyrodrop.devices import resolve
 from pyrodrop.files import writable_folder, write_json
@@ -119,7 +120,7 @@ def run(
     from pyrodrop.analysis.experiments.co2.figure import draw  # matplotlib is slow to import
 
     curves = {PANELS[name]: result.curve for name, result in results.items()}
-    draw(folder / "figure.png", series, points, float(_far(series)), curves)
+    write_figure(folder / "figure.png", draw(series, points, float(_far(series)), curves))
     write_draws(
         folder / "draws.nc", series, {name: (r.held_out, r.curve) for name, r in results.items()}, points, settings
     )

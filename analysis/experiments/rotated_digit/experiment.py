@@ -22,6 +22,7 @@ from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.paired_scores import compared
 from pyrodrop.analysis.experiments.rotated_digit.report import Turned, draw, print_tables
 from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.data import Dataset, mnist, turned
 from pyrodrop.devices import resolve
 from pyrodrop.files import writable_folder, write_json
@@ -109,7 +110,7 @@ def run(
         "machine": {"processor": processor(), "device": where.type, "threads": torch.get_num_threads()},
     }  # fmt: skip
     write_json(folder / "results.json", content)
-    draw(folder / "figure.png", shown, content)
+    write_figure(folder / "figure.png", draw(shown, content))
     print_tables(content, PUBLISHED)
     print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
     return content

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import matplotlib
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,10 +13,9 @@ from rich.table import Table
 from torch import Tensor
 
 from pyrodrop.analysis.reports.console import console
-from pyrodrop.files import whole
+from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, SERIES, styled
 
 CLASSES = (1, 5, 7)  # that the paper's figure shows
-COLORS = ("#2166ac", "#1b7837", "#b2182b")
 _INNER = (0.05, 0.95)  # quantiles of a class's softmax inputs, its spread
 
 
@@ -101,35 +98,31 @@ def _difference(difference: Mapping[str, Mapping[str, float]]) -> str | None:
     return "second less first, with the s.e. over the test set's digits: " + ", ".join(parts)
 
 
-def draw(path: Path, shown: Turned, content: Mapping[str, Any]) -> None:
+@styled()
+def draw(shown: Turned, content: Mapping[str, Any]) -> Figure:
     """The digit, softmax inputs and outputs, entropies, and how well they tell turned digits."""
-    style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    with matplotlib.rc_context(style):
-        figure = Figure(figsize=(11, 7.4), layout="constrained")
-        panels = figure.subplot_mosaic([["input", "output"], ["entropy", "auroc"]])
-        for name, values, label in (
-            ("input", shown.logits, "softmax input"),
-            ("output", shown.probabilities, "softmax output"),
-        ):
-            _scatter(panels[name], values, shown, label)
-            panels[name].legend(
-                frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, markerscale=4, borderpad=0
-            )
-        panels["output"].set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
-        _entropies(panels["entropy"], shown, content["angles"])
-        _auroc(panels["auroc"], content["auroc"])
-        for axes in panels.values():
-            axes.set_xticks(shown.degrees.tolist(), [f"{angle:.0f}" for angle in shown.degrees.tolist()])
-            axes.set_xlim(-9, 189)
-            axes.set_xlabel("degrees turned")
-        with whole(path) as part:
-            figure.savefig(part, dpi=110, format="png")
+    figure = Figure(figsize=(11, 7.4), layout="constrained")
+    panels = figure.subplot_mosaic([["input", "output"], ["entropy", "auroc"]])
+    for name, values, label in (
+        ("input", shown.logits, "softmax input"),
+        ("output", shown.probabilities, "softmax output"),
+    ):
+        _scatter(panels[name], values, shown, label)
+        panels[name].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, markerscale=4, borderpad=0)
+    panels["output"].set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    _entropies(panels["entropy"], shown, content["angles"])
+    _auroc(panels["auroc"], content["auroc"])
+    for axes in panels.values():
+        axes.set_xticks(shown.degrees.tolist(), [f"{angle:.0f}" for angle in shown.degrees.tolist()])
+        axes.set_xlim(-9, 189)
+        axes.set_xlabel("degrees turned")
+    return figure
 
 
 def _scatter(axes: Axes, values: Tensor, shown: Turned, label: str) -> None:
     """One dot per network, the classes side by side at every angle, and the digit above."""
     generator = torch.Generator().manual_seed(0)
-    for place, (c, color) in enumerate(zip(CLASSES, COLORS, strict=True)):
+    for place, (c, color) in enumerate(zip(CLASSES, SERIES, strict=False)):
         for a, angle in enumerate(shown.degrees.tolist()):
             jitter = 3 * (torch.rand(len(values), generator=generator) - 0.5)
             x = angle + 4 * (place - 1) + jitter
@@ -149,23 +142,23 @@ def _scatter(axes: Axes, values: Tensor, shown: Turned, label: str) -> None:
 def _entropies(axes: Axes, shown: Turned, rows: Mapping[str, Mapping[str, Any]]) -> None:
     """Entropies of this digit, and means over all digits of its class."""
     degrees = shown.degrees.tolist()
-    axes.plot(degrees, shown.entropy, "o-", color="#222222", markersize=4, label="entropy H[y]")
-    axes.plot(degrees, shown.information, "s-", color="#b2182b", markersize=4, label="mutual information I[y; f]")
-    for key, color in (("all_entropy", "#222222"), ("all_mutual_information", "#b2182b")):
+    axes.plot(degrees, shown.entropy, "o-", color=BLACK, markersize=4, label="entropy H[y]")
+    axes.plot(degrees, shown.information, "s-", color=RED, markersize=4, label="mutual information I[y; f]")
+    for key, color in (("all_entropy", BLACK), ("all_mutual_information", RED)):
         axes.plot(degrees, [row[key] for row in rows.values()], ":", color=color)
-    axes.plot([], [], ":", color="#7f7f7f", label="means over all ones of the test set")
+    axes.plot([], [], ":", color=GREY, label="means over all ones of the test set")
     axes.set_ylabel("nats")
     axes.set_ylim(0, 1.3 * axes.get_ylim()[1])
-    axes.legend(frameon=False, loc="upper right")
+    axes.legend(loc="upper right")
 
 
 def _auroc(axes: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
     """AUROC of the entropy as a score of rotated digits."""
     angles = [name for name in rows if name != "mean"]
-    for name, color in zip(rows["mean"], ("#7f7f7f", "#2166ac"), strict=False):
+    for name, color in zip(rows["mean"], (GREY, BLUE), strict=False):
         axes.plot(
             [float(a) for a in angles], [rows[a][name] for a in angles], "o-", color=color, markersize=4, label=name
         )
     axes.set_ylabel("AUROC of the entropy, turned digits against upright")
-    axes.axhline(0.5, color="#bbbbbb", linewidth=0.8)
-    axes.legend(frameon=False)
+    axes.axhline(0.5, color=GREY, linewidth=0.8)
+    axes.legend()

@@ -20,6 +20,7 @@ from pyrodrop import zoo
 from pyrodrop.analysis.experiments.sparse.figure import draw_progress, draw_weights
 from pyrodrop.analysis.experiments.sparse.published import published, published_rows
 from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.compression import compressed_steps, write_network
 from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncut_weights
 from pyrodrop.data import Dataset, mnist
@@ -85,8 +86,9 @@ def run(
         "processor": processor(),
     }
     write_json(folder / "results.json", content)
-    draw_progress(folder / "progress.png", log.rows, fit.guide.sites, published(net, method, recipe))  # type: ignore[attr-defined]
-    draw_weights(folder / "weights.png", kept_weights(fit.guide, THRESHOLD))
+    figure = draw_progress(log.rows, fit.guide.sites, published(net, method, recipe))  # type: ignore[attr-defined]
+    write_figure(folder / "progress.png", figure)
+    write_figure(folder / "weights.png", draw_weights(kept_weights(fit.guide, THRESHOLD)))
     _print(content)
     console().print(report)
     print(f"figures: {folder / 'progress.png'}, {folder / 'weights.png'}\nresults: {folder / 'results.json'}")

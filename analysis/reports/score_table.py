@@ -1,0 +1,57 @@
+"""Scores by name as a table for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TypeVar
+
+from rich.table import Table
+
+Score = float | None  # None where there is none
+Row = TypeVar("Row", bound=Mapping[str, Score])
+
+
+def score_table(
+    rows: Mapping[str, Mapping[str, Score]],
+    *,
+    title: str,
+    caption: str | None = None,
+    corner: str = "",
+    headers: Mapping[str, str] | None = None,
+    forms: Mapping[str, str] | None = None,
+    form: str = ".4g",
+) -> Table:
+    """A table with one row per name and one column per score.
+
+    Args:
+        rows: scores by name and column; where one is missing, None or NaN, the table has a dash.
+        title, caption: above and below the table.
+        corner: the header of the names.
+        headers: of the columns; the others are shown by their name.
+        forms: format of a column's numbers, such as ``.2f``.
+        form: format of the other columns.
+    """
+    headers, forms = headers or {}, forms or {}
+    table = Table(title=title, caption=caption, caption_justify="left")
+    table.add_column(corner, no_wrap=True)
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    for column in columns:
+        table.add_column(headers.get(column, column), justify="right")
+    for name, row in rows.items():
+        table.add_row(name, *(cell(row.get(column), forms.get(column, form)) for column in columns))
+    return table
+
+
+def best_first(rows: Mapping[str, Row], column: str) -> dict[str, Row]:
+    """The rows in descending order of one score, those without it last."""
+    return {name: rows[name] for name in sorted(rows, key=lambda name: _rank(rows[name].get(column)))}
+
+
+def cell(value: Score, form: str) -> str:
+    """A number in this format, or a dash where there is none."""
+    return "-" if value is None or math.isnan(value) else format(value, form)
+
+
+def _rank(value: Score) -> float:
+    return math.inf if value is None or math.isnan(value) else -value

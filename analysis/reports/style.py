@@ -1,0 +1,57 @@
+"""The look of every figure: one palette, one set of matplotlib's parameters, and one way to write a file.
+
+The colours are those of Okabe & Ito (2008), Color Universal Design (https://jfly.uni-koeln.de/color/), which people with any
+kind of colour vision can tell apart, with a grey for what a result is compared with. `BLUE` is a model's, `RED` the
+observations' and `BLACK` the held-out observations'; categories take `SERIES` in order.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib
+from cycler import cycler
+from matplotlib.figure import Figure
+
+from pyrodrop.files import whole
+
+BLACK, GREY, PALE, WHITE = "#222222", "#777777", "#dddddd", "#ffffff"
+BLUE, RED, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
+SERIES = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
+DIVERGING = "RdBu_r"  # from negative values in blue to positive values in red
+SEQUENTIAL = "magma"
+
+_PARAMETERS = {
+    "axes.prop_cycle": cycler(color=SERIES),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": "medium",
+    "figure.labelsize": "medium",
+    "font.size": 9,
+    "legend.frameon": False,
+}
+_DOTS_PER_INCH = 110
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """A context, or a decorator of a function, in which figures are made in this style."""
+    with matplotlib.rc_context(_PARAMETERS):
+        yield
+
+
+def write_figure(path: Path, figure: Figure) -> None:
+    """Write a figure as PNG; the file is whole or not there."""
+    with whole(path) as part:
+        part.write_bytes(png(figure))
+
+
+def png(figure: Figure) -> bytes:
+    """A figure as the content of a PNG file."""
+    file = io.BytesIO()
+    figure.savefig(file, dpi=_DOTS_PER_INCH, format="png")
+    return file.getvalue()

@@ -1,0 +1,78 @@
+"""The same kind of distribution with other parameters.
+
+rebuilt(lambda value: value[0], Normal(a, s))                            = Normal(a[0], s[0])
+rebuilt(lambda *values: torch.cat(values), Normal(a, s), Normal(b, t))   = Normal(cat(a, b), cat(s, t))
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.distributions import Distribution, Independent
+
+# Parameters of which a constructor takes one. The others are computed from it when they are first used, and stored after it.
+_ALTERNATIVES = (("probs", "logits"), ("covariance_matrix", "precision_matrix", "scale_tril"))
+
+
+def rebuilt(change: Callable[..., Tensor], *distributions: Any) -> Any:
+    """A distribution of the same type, with parameters that are computed from those of the given distributions.
+
+    Args:
+        change: called once per parameter, with the parameter's tensor in each of the distributions; returns the new tensor.
+        distributions: one or more of one type. Of an `Independent` the base distribution is rebuilt.
+
+    Raises:
+        TypeError: distributions of different types, or of a type that is not made of the parameters in its
+            ``arg_constraints`` and of numbers that it stores, such as a mixture.
+    """
+    first: Any = distributions[0]
+    kinds = {type(each) for each in distributions}
+    if len(kinds) > 1:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise TypeError(f"distributions must be of one type to become one; got {names}")
+    if isinstance(first, Independent):
+        base = rebuilt(change, *(each.base_dist for each in distributions))
+        return type(first)(base, first.reinterpreted_batch_ndims)
+    parameters = _parameters(first)
+    further = _further_arguments(first, parameters)
+    changed = {name: change(*(getattr(each, name) for each in distributions)) for name in parameters}
+    try:
+        return type(first)(**changed, **further)
+    except TypeError as error:
+        raise _refusal(first, parameters) from error
+
+
+def _parameters(distribution: Distribution) -> list[str]:
+    """Names of the tensors from which the constructor makes an equal distribution."""
+    known = distribution.arg_constraints
+    found = [name for name in vars(distribution) if name in known] or list(
+        known
+    )  # in the order in which they were stored
+    for group in _ALTERNATIVES:
+        alternatives = [name for name in found if name in group]
+        if len(alternatives) > 1 and alternatives[0] not in vars(distribution):
+            raise _refusal(distribution, found)  # there is no telling which of them was given
+        found = [name for name in found if name not in alternatives[1:]]
+    if not found or not all(hasattr(distribution, name) for name in found):
+        raise _refusal(distribution, found)
+    return found
+
+
+def _further_arguments(distribution: Distribution, names: list[str]) -> dict[str, Any]:
+    """The constructor's arguments that are no tensors, such as the ``is_sparse`` of a Poisson distribution."""
+    arguments = inspect.signature(type(distribution)).parameters.values()
+    named = [a.name for a in arguments if a.kind not in (a.VAR_POSITIONAL, a.VAR_KEYWORD) and a.name != "validate_args"]
+    further = {n: getattr(distribution, n, ...) for n in named if n not in distribution.arg_constraints}
+    if not all(value is None or isinstance(value, bool | int | float | str) for value in further.values()):
+        raise _refusal(distribution, names)
+    return further
+
+
+def _refusal(distribution: Distribution, names: list[str]) -> TypeError:
+    return TypeError(
+        f"{type(distribution).__name__} is not made of {', '.join(names) or 'parameters'} alone, so that there is no making "
+        "one with other parameters: its constructor must take the parameters that its arg_constraints name"
+    )
