@@ -1,9 +1,9 @@
-"""What we measured of the zoo's entries: ``reference/NAME.json``.
+"""Measured results of the zoo's entries: ``reference/NAME.json``.
 
-entry, recipe        the name, and what the entry was made of when it was measured
-result               scores of the full run with its seed, or the reason in words why there is none
-check                what the short run of ``pyrodrop check`` gave, with seed and tolerances
-versions, machine
+entry, recipe        the name, and a description of the entry at the time of the measurement
+result               scores of the full run with its seed, or the reason why there is none
+check                scores of the short run of ``pyrodrop check``, with seed and tolerances
+versions, machine    package versions, and processor, device and number of threads
 """
 
 from __future__ import annotations
@@ -26,19 +26,23 @@ KEYS = ("entry", "recipe", "result", "check", "versions", "machine")
 
 
 def file(name: str) -> Path:
-    """Where the reference of an entry lies."""
+    """Path of the reference of an entry."""
     return FOLDER / f"{name}.json"
 
 
 def load(name: str) -> dict[str, Any]:
-    """The reference of an entry; a ValueError that names it if there is none or it is broken."""
+    """The reference of an entry.
+
+    Raises:
+        ValueError: there is no reference, or it is incomplete.
+    """
     path = file(name)
     if not path.is_file():
         raise ValueError(f"{name} has no reference: {path.name} is not in {path.parent}")
     try:
         content = json.loads(path.read_text())
     except json.JSONDecodeError as error:
-        raise ValueError(f"the reference of {name} is not whole: {error}") from None
+        raise ValueError(f"the reference of {name} is not valid JSON: {error}") from None
     missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
     if missing:
         raise ValueError(f"the reference of {name} lacks {', '.join(missing)}")
@@ -51,7 +55,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 def scores(name: str) -> dict[str, float]:
-    """The scores of the full run; empty where it was not made, or there is no reference."""
+    """The scores of the full run; empty if there is none, or no reference."""
     if not file(name).is_file():
         return {}
     result = load(name)["result"]
@@ -59,11 +63,11 @@ def scores(name: str) -> dict[str, float]:
 
 
 def problems(entry: Entry, data: Dataset | None = None) -> list[str]:
-    """What is wrong with an entry or its reference, each in a line that names it.
+    """Problems of an entry and its reference, one line each.
 
     Args:
-        entry: which.
-        data: its training data, to see as well whether the reference was measured on what the entry now is.
+        entry: the entry.
+        data: its training data, to check also whether the entry has changed since the reference was measured.
     """
     empty = [f.name for f in fields(entry) if f.name != "published" and not getattr(entry, f.name)]
     found = [f"it has no {name}" for name in empty]
@@ -90,7 +94,7 @@ def problems(entry: Entry, data: Dataset | None = None) -> list[str]:
 
 
 def misses(name: str, measured: Mapping[str, float]) -> dict[str, str]:
-    """Of a check's scores, those farther from the reference than its tolerance allows, in words."""
+    """The scores of a check that are outside the tolerance of the reference, each with a description."""
     check = load(name)["check"]
     found = {}
     for score, value in check["scores"].items():
