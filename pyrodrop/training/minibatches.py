@@ -19,6 +19,10 @@ class Batches(Protocol):
 
     order: Tensor
     position: int
+    size: int
+
+    @property
+    def num_rows(self) -> int: ...
 
     @property
     def per_epoch(self) -> int: ...
@@ -44,6 +48,11 @@ class Minibatches:
         self.size = min(size or len(data), len(data))
         self.order = torch.empty(0, dtype=torch.long, device=device)
         self.position = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of the data set."""
+        return len(self.y)
 
     @property
     def per_epoch(self) -> int:
@@ -101,18 +110,18 @@ class StackedMinibatches:
         columns = zip(*([*parts(own.x), own.y] for own in (data[:1] if shared else data)), strict=True)
         *xs, self.y = ((column[0] if shared else torch.cat(column)).to(device) for column in columns)
         self.x = rebuilt(first.x, xs)
-        self.rows, self.generators = len(first), generators
-        self.size = min(size or self.rows, self.rows)
+        self.num_rows, self.generators = len(first), generators
+        self.size = min(size or self.num_rows, self.num_rows)
         numbers = torch.arange(len(generators), device=device)
-        self._offsets = numbers[:, None] * (0 if shared else self.rows)
-        self._all = torch.arange(self.rows, device=device).expand(len(generators), -1) + self._offsets
+        self._offsets = numbers[:, None] * (0 if shared else self.num_rows)
+        self._all = torch.arange(self.num_rows, device=device).expand(len(generators), -1) + self._offsets
         self.order = torch.empty(len(generators), 0, dtype=torch.long, device=device)
         self.position = 0
 
     @property
     def per_epoch(self) -> int:
         """Number of minibatches in an epoch."""
-        return -(-self.rows // self.size)
+        return -(-self.num_rows // self.size)
 
     def first(self) -> Batch:
         """A minibatch of the first rows, which is not one of the training's."""
@@ -120,23 +129,23 @@ class StackedMinibatches:
 
     def samples(self, steps: int | None) -> list[Batch]:
         """A minibatch of each shape that so many steps use, of any number of steps if None; they are not the training's."""
-        rest = self.rows % self.size
+        rest = self.num_rows % self.size
         reached = steps is None or steps >= self.per_epoch
         return [self.first(), *([self._batch(self._all[:, :rest])] if rest and reached else [])]
 
     def next(self) -> Batch:
         """The next minibatch of every replicate."""
-        if self.size == self.rows:
+        if self.size == self.num_rows:
             return self._batch(self._all)
         if self.position >= self.order.shape[1]:
-            orders = [torch.randperm(self.rows, generator=g, device=self.y.device) for g in self.generators]
+            orders = [torch.randperm(self.num_rows, generator=g, device=self.y.device) for g in self.generators]
             self.order, self.position = torch.stack(orders) + self._offsets, 0
         rows = self.order[:, self.position : self.position + self.size]
         self.position += self.size
         return self._batch(rows)
 
     def _batch(self, rows: Tensor) -> Batch:
-        kwargs = {} if self.size == self.rows else {"num_data": self.rows}
+        kwargs = {} if self.size == self.num_rows else {"num_data": self.num_rows}
         flat = rows.reshape(-1)  # index_select copies whole rows where indexing by a matrix goes entry by entry
 
         def chosen(of: Tensor) -> Tensor:

@@ -44,17 +44,14 @@ class State:
             name: of the state, for messages.
 
         Raises:
-            ValueError: it is the state of another model or guide, or of more steps than the loop has.
+            ValueError: it is not a whole state, or the state of another model, guide or data set, or of more steps than the
+                loop has. Nothing is changed then.
         """
+        own = self._own()
+        self._check(tensors, position, own, name)
         loop, done = self.loop, len(tensors["history"])
         if loop.steps is not None and done > loop.steps:
             raise ValueError(f"{name} has done {done} steps already; steps must be at least that, got {loop.steps}")
-        own = self._own()
-        wrong = [n for n, value in own.items() if n not in tensors or tensors[n].shape != value.shape]
-        if wrong:
-            raise ValueError(
-                f"{name} is of another model or guide: {', '.join(wrong)} of this run is missing there or has another shape"
-            )
         with torch.no_grad():
             for key, value in own.items():
                 value.copy_(tensors[key])
@@ -71,6 +68,32 @@ class State:
         torch.set_rng_state(tensors["random.cpu"])
         if loop.history.is_cuda:
             torch.cuda.set_rng_state(tensors["random.cuda"], loop.history.device)
+
+    def _check(self, tensors: Mapping[str, Tensor], position: int, own: Mapping[str, Tensor], name: str) -> None:
+        """Raise a ValueError unless these tensors are a whole state of this model, guide and data set."""
+        wrong = [n for n, value in own.items() if n not in tensors or tensors[n].shape != value.shape]
+        if wrong:
+            raise ValueError(
+                f"{name} is of another model or guide: {', '.join(wrong)} of this run is missing there or has another shape"
+            )
+        batches, random = self.loop.batches, "random.cuda" if self.loop.history.is_cuda else "random.cpu"
+        missing = [n for n in ("history", "batches.order", "random.cpu", random) if n not in tensors]
+        if missing:
+            raise ValueError(f"{name} is not whole: it lacks {', '.join(dict.fromkeys(missing))}")
+        order = tensors["batches.order"]
+        rows = batches.num_rows if order.numel() else 0
+        if order.shape != (rows,) or not torch.equal(order.sort().values.cpu(), torch.arange(rows)):
+            raise ValueError(
+                f"{name} is of other data: its order of the rows must be a permutation of {batches.num_rows}; "
+                f"it has shape {tuple(order.shape)}"
+            )
+        end = batches.per_epoch * batches.size if rows else 0
+        if not 0 <= position <= end:
+            raise ValueError(f"{name} must be at a place in the epoch from 0 to {end}; got {position}")
+        optimizer = {n: v for n, v in self._optimizer().items() if f"optimizer.{n}" in tensors}
+        other = [n for n, v in optimizer.items() if tensors[f"optimizer.{n}"].shape != v.shape]
+        if other:
+            raise ValueError(f"{name} is of another optimizer: {', '.join(other)} of this run has another shape there")
 
     def _own(self) -> dict[str, Tensor]:
         """Parameters and buffers, by reference."""

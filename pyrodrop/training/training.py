@@ -203,8 +203,12 @@ class Training:
             state: as returned by `state`.
 
         Raises:
-            ValueError: it is the state of another model or guide.
+            ValueError: it is not a whole state, or the state of another model, guide or data set. Nothing is changed then.
         """
+        if "batches.position" not in state:
+            raise ValueError(
+                "the state is not whole: it lacks batches.position; load_state takes what state() returned"
+            )
         own = self._run.state()
         with self._in_context():
             own.load(state, int(state["batches.position"]), "the state")

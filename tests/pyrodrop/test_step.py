@@ -152,6 +152,20 @@ def test_a_training_says_what_is_wrong() -> None:
     other = pyrodrop.Training(small, guides.MeanField(small), (X, Y), **OPTIONS)
     with pytest.raises(ValueError, match="the state is of another model or guide: parameter"):
         other.load_state(training.state())
+    training.advance(3)
+    state, before = training.state(), training.state()
+    row = torch.zeros(1, dtype=torch.long)
+    for change, message in (
+        ({"history": None}, "not whole: it lacks history"),
+        ({"batches.position": None}, "lacks batches.position; load_state takes what state"),
+        ({"batches.position": torch.tensor(999)}, "a place in the epoch from 0 to .*; got 999"),
+        ({"batches.order": torch.cat([state["batches.order"], row])}, "is of other data: its order of the rows"),
+        ({"batches.order": torch.zeros_like(state["batches.order"])}, "must be a permutation"),
+        ({"optimizer.0.exp_avg": torch.zeros(1)}, "is of another optimizer: 0.exp_avg"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            training.load_state({name: value for name, value in {**state, **change}.items() if value is not None})
+    assert all(torch.equal(value, before[name]) for name, value in training.state().items())
     diverging = pyrodrop.Training(*parts(), (X, Y), lr=1e30, engine="pyro")
     diverging.advance(99)
     with pytest.raises(FloatingPointError, match="stopped being finite at step"):
