@@ -202,12 +202,13 @@ def row_correlation(drop_rate: float, bits: int) -> float:
 def check_drop_rate(drop_rate: float | Tensor, where: str = "") -> None:
     """Raise a ValueError unless the rate, or every rate of a tensor, lies in [0, 1)."""
     if isinstance(drop_rate, int | float):  # without PyTorch, whose small operations take longer than a small mask
-        inside, got = 0 <= drop_rate < 1, str(drop_rate)
+        inside = 0 <= drop_rate < 1
     else:
         rates = torch.as_tensor(drop_rate)
         inside = bool(((rates >= 0) & (rates < 1)).all())
-        got = str(drop_rate) if rates.dim() == 0 else f"rates from {rates.min():g} to {rates.max():g}"
     if not inside:
+        one = not isinstance(drop_rate, Tensor) or drop_rate.dim() == 0
+        got = str(drop_rate) if one else f"rates from {rates.min():g} to {rates.max():g}"
         raise ValueError(
             f"drop_rate is the probability of dropping an input unit and must lie in [0, 1); got {got}"
             + (f" for layer {where!r}" if where else "")

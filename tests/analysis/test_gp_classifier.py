@@ -135,7 +135,7 @@ def test_mistakes_are_explained() -> None:
         GaussianProcessClassifier((x, labels), "matern-3/2", classes=2)
     with pytest.raises(ValueError, match=r"must have shape \[N, 2\]; got \(9, 1\)"):
         GaussianProcessClassifier((x, labels), "matern-3/2", learn=False).predict(x[:, :1])
-    with pytest.raises(ValueError, match="class labels are whole numbers"):
+    with pytest.raises(ValueError, match="class labels must be whole numbers"):
         GaussianProcessClassifier((x, labels.float()), "matern-3/2")
     with pytest.raises(ValueError, match="alpha_epsilon is a pseudo-count and must be positive; got 0"):
         GaussianProcessClassifier((x, labels), "matern-3/2", alpha_epsilon=0)

@@ -356,7 +356,7 @@ def test_a_weight_of_ones_own_says_which_axis_its_inputs_are() -> None:
     assert abs(kept.double().mean() - 0.7) < 4.5 * (0.21 / 500) ** 0.5
     with pytest.raises(ValueError, match="input_axes: no parameter is called 'v'"):
         model_of(Raw(), input_axes={"v": 0})
-    with pytest.raises(ValueError, match="0 ... 1 for 'w'; got 2"):
+    with pytest.raises(ValueError, match=r"an axis in 0 \.\.\. 1 for 'w', or None; got 2"):
         model_of(Raw(), input_axes={"w": 2})
 
 
