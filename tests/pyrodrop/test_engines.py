@@ -49,8 +49,10 @@ def values(fit: pyrodrop.Fit) -> Tensor:
     "optimizer",
     [
         functools.partial(torch.optim.Adam, fused=True),
-        functools.partial(torch.optim.AdamW, weight_decay=0.1),
-        functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=0.01),
+        pytest.param(functools.partial(torch.optim.AdamW, weight_decay=0.1), marks=pytest.mark.slow),
+        pytest.param(
+            functools.partial(torch.optim.SGD, momentum=0.9, nesterov=True, weight_decay=0.01), marks=pytest.mark.slow
+        ),
     ],
     ids=["Adam", "AdamW", "SGD"],
 )
