@@ -16,7 +16,8 @@ from collections import OrderedDict
 from torch import nn
 
 from pyrodrop.likelihoods import Likelihood
-from pyrodrop.models.network import NetworkModel, PriorSetting
+from pyrodrop.models.network import NetworkModel
+from pyrodrop.networks.assignment import PriorSetting
 
 
 class LeNet5(NetworkModel):

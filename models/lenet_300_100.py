@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.mlp import MLP
-from pyrodrop.models.network import PriorSetting
+from pyrodrop.networks.assignment import PriorSetting
 
 
 class LeNet300100(MLP):

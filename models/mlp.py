@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop.likelihoods import Likelihood
-from pyrodrop.models.network import NetworkModel, PriorSetting
+from pyrodrop.models.network import NetworkModel
 from pyrodrop.names import known
+from pyrodrop.networks.assignment import PriorSetting
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,

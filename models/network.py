@@ -26,7 +26,7 @@ from pyrodrop.distributions.units import InputUnits
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
 from pyrodrop.modules import LocalModule, ParameterTree
-from pyrodrop.names import by_name
+from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
 from pyrodrop.networks.attributes import changes
 from pyrodrop.networks.call import call, of_traced_size
 from pyrodrop.networks.checks import check_weights_kept, check_width, runs, say_unused, unused_weights
@@ -36,16 +36,13 @@ from pyrodrop.networks.many import for_each
 from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.networks.noise import check_dropout_layers, check_noiseless
 from pyrodrop.networks.parametrised import check_parametrised
-from pyrodrop.networks.sites import Parameters, freeze, parameters_of
+from pyrodrop.networks.sites import freeze, parameters_of
 from pyrodrop.networks.starts import new_values
-from pyrodrop.networks.units import input_units
 from pyrodrop.priors import Prior
 from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.scaling import Standardize
 
 _TRIED = 256  # number of rows on which a network must use all of its weights
-
-PriorSetting = Prior | Mapping[str, Prior | None]
 
 
 class NetworkModel(LocalModule):
@@ -93,10 +90,10 @@ class NetworkModel(LocalModule):
         check_dropout_layers(network)
         network = copy.deepcopy(network)
         found = parameters_of(network)
-        self.priors: dict[str, Prior] = _priors(found, prior, bias_prior, type(network).__name__)
+        self.priors: dict[str, Prior] = assign_priors(found, prior, bias_prior, type(network).__name__)
         self.fixed = found.fixed
         self._names = found.names
-        self._units = _input_units(network, found, input_axes)
+        self._units = assign_input_units(network, found, input_axes)
         self._in_training = tuple(name for name, module in network.named_modules() if module.training)
         self._moving = tuple(name for name, _ in network.named_buffers())
         self._attends = any(isinstance(module, nn.MultiheadAttention) for module in network.modules())
@@ -393,43 +390,6 @@ def _width(net: nn.Module) -> int | None:
     while isinstance(net, nn.Sequential) and len(net):
         net = net[0]
     return net.in_features if type(net) is nn.Linear else None
-
-
-def _priors(found: Parameters, prior: PriorSetting, bias_prior: PriorSetting | None, network: str) -> dict[str, Prior]:
-    """The prior of every parameter that has one, in the order of the network."""
-    if not found.weights:
-        fixed = f"; {len(found.fixed)} of its parameters are fixed (requires_grad=False)" if found.fixed else ""
-        raise ValueError(
-            f"the network needs at least one trained parameter with two or more dimensions; {network} has none{fixed}"
-        )
-    chosen: dict[str, Any] = by_name(prior, found.weights, "prior")
-    if bias_prior is not None and found.vectors:
-        of_vectors: dict[str, Any] = by_name(bias_prior, found.vectors, "bias_prior")
-        chosen |= of_vectors
-    kept = {n: own for n in found.trained if (own := chosen.get(n)) is not None}
-    if not kept:
-        raise ValueError("prior must give at least one weight a prior; got None for all weights")
-    return kept
-
-
-def _input_units(
-    network: nn.Module, found: Parameters, input_axes: Mapping[str, int | None] | None
-) -> dict[str, InputUnits]:
-    """The input units of every parameter: those of its module, or as given in `input_axes`."""
-    units = input_units(network)
-    if input_axes is None:
-        return units
-    patterns: dict[str, Any] = dict(input_axes)
-    patterns.setdefault("*", _AS_ITS_MODULE)  # the last pattern, which applies if no other matches
-    said: dict[str, Any] = by_name(patterns, found.trained, "input_axes")
-    for name, axis in said.items():
-        dims = found.trained[name].dim()
-        if axis is not None and axis is not _AS_ITS_MODULE and not 0 <= axis < dims:
-            raise ValueError(f"input_axes must give an axis in 0 ... {dims - 1} for {name!r}, or None; got {axis}")
-    return units | {name: InputUnits(axis) for name, axis in said.items() if axis is not _AS_ITS_MODULE}
-
-
-_AS_ITS_MODULE: Any = object()
 
 
 def _batch_shape(weights: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> torch.Size:

@@ -20,7 +20,8 @@ from collections import OrderedDict
 from torch import nn
 
 from pyrodrop.likelihoods import Likelihood
-from pyrodrop.models.network import NetworkModel, PriorSetting
+from pyrodrop.models.network import NetworkModel
+from pyrodrop.networks.assignment import PriorSetting
 
 BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 

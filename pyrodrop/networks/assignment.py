@@ -1,0 +1,71 @@
+"""Which prior and which input units every parameter of a network has, from settings by name pattern.
+
+A setting is one value for all parameters, or a mapping from patterns to values, see `pyrodrop.names`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from pyrodrop.distributions.units import InputUnits
+from pyrodrop.names import by_name
+from pyrodrop.networks.sites import Parameters
+from pyrodrop.networks.units import input_units
+from pyrodrop.priors import Prior
+
+PriorSetting = Prior | Mapping[str, Prior | None]
+
+_AS_ITS_MODULE: Any = object()
+
+
+def assign_priors(
+    found: Parameters, prior: PriorSetting, bias_prior: PriorSetting | None, network: str
+) -> dict[str, Prior]:
+    """The prior of every parameter that has one, in the order of the network.
+
+    Args:
+        found: the parameters of the network.
+        prior: prior of the weights, see `pyrodrop.models.network.NetworkModel`.
+        bias_prior: prior of the biases and other vectors, or None.
+        network: name of the network's class, for error messages.
+
+    Raises:
+        ValueError: the network has no weights, or no weight has a prior; a pattern matches no parameter.
+    """
+    if not found.weights:
+        fixed = f"; {len(found.fixed)} of its parameters are fixed (requires_grad=False)" if found.fixed else ""
+        raise ValueError(
+            f"the network needs at least one trained parameter with two or more dimensions; {network} has none{fixed}"
+        )
+    chosen: dict[str, Any] = by_name(prior, found.weights, "prior")
+    if bias_prior is not None and found.vectors:
+        of_vectors: dict[str, Any] = by_name(bias_prior, found.vectors, "bias_prior")
+        chosen |= of_vectors
+    kept = {n: own for n in found.trained if (own := chosen.get(n)) is not None}
+    if not kept:
+        raise ValueError("prior must give at least one weight a prior; got None for all weights")
+    return kept
+
+
+def assign_input_units(
+    network: nn.Module, found: Parameters, input_axes: Mapping[str, int | None] | None
+) -> dict[str, InputUnits]:
+    """The input units of every parameter: those of its module, or as given in `input_axes`.
+
+    Raises:
+        ValueError: a pattern matches no parameter, or a parameter does not have the axis.
+    """
+    units = input_units(network)
+    if input_axes is None:
+        return units
+    patterns: dict[str, Any] = dict(input_axes)
+    patterns.setdefault("*", _AS_ITS_MODULE)  # the last pattern, which applies if no other matches
+    said: dict[str, Any] = by_name(patterns, found.trained, "input_axes")
+    for name, axis in said.items():
+        dims = found.trained[name].dim()
+        if axis is not None and axis is not _AS_ITS_MODULE and not 0 <= axis < dims:
+            raise ValueError(f"input_axes must give an axis in 0 ... {dims - 1} for {name!r}, or None; got {axis}")
+    return units | {name: InputUnits(axis) for name, axis in said.items() if axis is not _AS_ITS_MODULE}
