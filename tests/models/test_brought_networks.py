@@ -1,9 +1,6 @@
-"""Networks as users bring them: what is shared, fixed, without a prior, random or stateful, against `functional_call`."""
+"""Parameters of networks as users bring them: shared, fixed, without a prior or of one's own, against `functional_call`."""
 
 from __future__ import annotations
-
-import random
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -129,91 +126,6 @@ def test_a_network_without_anything_to_infer_is_refused() -> None:
         model_of(nn.Sequential(nn.LazyLinear(4)))
 
 
-class Forward(nn.Module):
-    """One layer and something of one's own behind it."""
-
-    def __init__(self, behind: Callable[[Forward, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.layer, self.behind, self.calls = nn.Linear(4, 4), behind, 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.behind(self, self.layer(x))
-
-
-class DropPath(nn.Module):
-    """Stochastic depth as image models have it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return x
-        return x * x.new_empty(len(x), 1).bernoulli_(0.9)
-
-
-@pytest.mark.parametrize(
-    "net",
-    [
-        Forward(lambda own, h: F.dropout(h, 0.3)),
-        Forward(lambda own, h: h + 0.1 * torch.rand(4)),
-        Forward(lambda own, h: h + random.random()),
-        nn.Sequential(nn.Linear(4, 4), DropPath(), nn.Linear(4, 4)),
-        nn.Sequential(nn.Linear(4, 4), nn.RReLU(), nn.Linear(4, 4)),
-    ],
-    ids=["F.dropout", "torch.rand", "random", "drop path", "RReLU"],
-)
-def test_noise_of_the_network_itself_is_refused_before_the_first_step(net: nn.Module) -> None:
-    model = model_of(net)
-    with pytest.raises(ValueError, match="draws random numbers itself, in"):
-        pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
-
-
-def test_noise_names_the_module_that_draws_it() -> None:
-    model = model_of(nn.Sequential(nn.Linear(4, 4), nn.Sequential(DropPath(), nn.Linear(4, 4))))
-    with pytest.raises(ValueError, match=r"in '1\.0' \(DropPath\)"):
-        pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
-
-
-@pytest.mark.parametrize(
-    "net",
-    [
-        nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0), nn.Linear(4, 4)),
-        nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), DropPath(), nn.Linear(4, 4)).eval(),
-        Forward(lambda own, h: F.dropout(h, 0.5, training=own.training)).eval(),
-    ],
-    ids=["rate 0", "evaluation mode", "functional, evaluation mode"],
-)
-def test_dropout_that_drops_nothing_is_no_noise(net: nn.Module) -> None:
-    model = model_of(net)
-    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=2)
-    assert run.predict(X, 1, seed=0).f.equal(run.predict(X, 1, seed=1).f)
-
-
-def count(own: Forward, h: Tensor) -> Tensor:
-    own.calls += 1
-    return h * min(1.0, own.calls / 400)  # a warm-up
-
-
-def test_a_forward_with_a_counter_is_trained_by_pyro_and_counts_each_step_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    net = Forward(count)
-    model = model_of(net)
-    with caplog.at_level("INFO", "pyrodrop"):
-        run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=320, lr=0.01)
-    assert run.settings["engine"] == "pyro"
-    assert "calls" in caplog.text
-    assert run.model.network.calls == 320
-    hand, other = [p.detach().clone().requires_grad_() for p in net.parameters()], Forward(count)
-    adam = torch.optim.Adam(hand, lr=0.01)
-    for _ in range(320):
-        f = functional_call(other, {"layer.weight": hand[0], "layer.bias": hand[1]}, (X,))
-        loss = 2.0 * (f - Y).square().sum() + 0.5 * hand[0].square().sum()
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-    torch.testing.assert_close(run.guide.mean()["layer.weight"], hand[0].detach(), rtol=1e-3, atol=2e-4)  # by rounding
-    assert model.network.calls == 0
-
-
 def test_the_layer_that_sees_x_need_not_be_made_first() -> None:
     class Reversed(nn.Module):
         def __init__(self) -> None:
@@ -254,66 +166,6 @@ def test_a_first_layer_that_cannot_be_found_is_asked_for_by_name() -> None:
         guides.BernoulliDropout(model_of(Branches()), 0.2, mask_input=False)
 
 
-def test_what_a_network_cannot_take_is_said_in_words() -> None:
-    model = model_of(nn.Sequential(nn.Flatten(), nn.Linear(12, 4)))
-    with pytest.raises(ValueError, match=r"cannot be called on x of shape \(30, 4\)"):
-        pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
-
-
-class Graph(nn.Module):
-    """A graph network: the adjacency of all nodes is its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("adjacency", (torch.rand(30, 30) > 0.8).float() / 6)
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.adjacency @ self.layer(x)
-
-
-def test_examples_are_found_inside_a_network() -> None:
-    class Inside(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b, self.c = nn.Linear(3, 5), nn.Linear(5, 5), nn.Linear(5, 2)
-
-        def forward(self, x: Tensor) -> Tensor:  # [N, 7, 3]
-            h = self.b(self.a(x).transpose(0, 1))
-            return self.c(h.transpose(0, 1).reshape(-1, 5)).reshape(len(x), -1)
-
-    net = models.from_module(Inside(), priors.Gaussian(), likelihoods.Gaussian())
-    found = net.examined(torch.randn(9, 7, 3))
-    assert found.axes == {"a.weight": (0,), "b.weight": (1,), "c.weight": (None,)}
-    assert not found.mixes
-    assert model_of(Graph()).mixes_examples(X)
-    mean = model_of(Forward(lambda own, h: h - h.mean(0)))
-    assert mean.mixes_examples(X)
-    assert not mean.examined(X).whole
-    assert not model_of(nn.Linear(4, 4)).mixes_examples(X)
-
-
-def test_what_rows_that_are_alike_show_is_not_believed_of_others() -> None:
-    largest = model_of(Forward(lambda own, h: h - h.amax(0)))
-    assert not largest.mixes_examples(X[:1])  # one row cannot show it
-    assert largest.mixes_examples(X)
-    assert largest.mixes_examples(X[:1])
-
-
-def test_a_network_that_changes_its_weights_as_it_is_called_is_refused() -> None:
-    words, y = torch.arange(12).reshape(6, 2), torch.zeros(6, 1)
-    net = nn.Sequential(nn.Embedding(12, 4, max_norm=0.5), nn.Flatten(), nn.Linear(8, 1))
-    model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian())
-    before = {name: w.clone() for name, w in model.weight_sites().items()}
-    guide = guides.MeanField(model)
-    with pytest.raises(ValueError, match=r"changes 0\.weight in place, as nn\.Embedding\(max_norm"):
-        pyrodrop.fit(model, guide, (words, y), steps=1)
-    with pytest.raises(ValueError, match="in place"):
-        model.examined(words)
-    for name, w in model.weight_sites().items():
-        assert torch.equal(w, before[name])
-
-
 def test_new_starts_are_the_modules_own() -> None:
     net = nn.Sequential(nn.Embedding(7, 4, padding_idx=0), nn.Flatten(), nn.Linear(12, 4))
     model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian())
@@ -326,10 +178,8 @@ def test_new_starts_are_the_modules_own() -> None:
     assert torch.equal(sites["0.weight"], net[0].weight)
     assert torch.equal(sites["2.weight"], net[2].weight)
     assert torch.equal(model.free["2.bias"].detach(), net[2].bias)
-    own = Graph()
-    own.token = nn.Parameter(torch.zeros(1, 4))
-    with pytest.raises(ValueError, match=r"the network itself \(Graph\)"):
-        model_of(own).reset_parameters()
+    with pytest.raises(ValueError, match=r"the network itself \(Raw\)"):
+        model_of(Raw()).reset_parameters()
 
 
 class Raw(nn.Module):
@@ -360,17 +210,6 @@ def test_a_weight_of_ones_own_says_which_axis_its_inputs_are() -> None:
         model_of(Raw(), input_axes={"w": 2})
 
 
-def test_what_a_first_call_keeps_for_later_ones_is_no_change() -> None:
-    def cached(own: Forward, h: Tensor) -> Tensor:
-        if not hasattr(own, "table"):
-            own.table = torch.linspace(0, 1, 4)
-        return h * own.table
-
-    model = model_of(Forward(cached))
-    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=3)
-    assert run.model.changes_itself == ""
-
-
 def test_modules_whose_parameters_cannot_be_replaced_are_refused() -> None:
     net = nn.Sequential(nn.Linear(4, 4))
     with pytest.raises(TypeError, match="_orig_mod"):
@@ -385,60 +224,6 @@ def test_modules_whose_parameters_cannot_be_replaced_are_refused() -> None:
         model_of(nn.Linear(4, 4, dtype=torch.complex64))
     with pytest.raises(ValueError, match=r"network\.float\(\), and precision='bfloat16'"):
         model_of(nn.Linear(4, 4, dtype=torch.bfloat16))
-
-
-class InPlace(nn.Module):
-    """Adds the output of one layer to that of another in place, which torch.vmap cannot do if the second alone is drawn."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.a(x)
-        h += self.b(torch.tanh(x))
-        return h
-
-
-@pytest.mark.parametrize("joint", [True, False])
-def test_a_change_in_place_of_what_is_not_drawn_by_what_is(joint: bool) -> None:
-    net = InPlace()
-    model = model_of(net)
-    run = pyrodrop.fit(model, guides.BernoulliDropout(model, {"a.*": 0.0, "*": 0.5}), (X, Y), steps=1, lr=1e-6)
-    f = run.predict(X[:1], 3000, joint=joint).f[:, 0]
-    a, b = run.guide.loc["a.weight"].detach(), run.guide.loc["b.weight"].detach()
-    terms = b * torch.tanh(X[:1])
-    mean = (a @ X[0] + run.model.free["a.bias"] + run.model.free["b.bias"]).detach() + 0.5 * terms.sum(1)
-    sd = (0.25 * terms.square().sum(1)).sqrt()
-    assert ((f.mean(0) - mean).abs() < 4.5 * sd / 3000**0.5).all()
-    torch.testing.assert_close(f.std(0), sd, rtol=0.08, atol=0)
-
-
-def test_noise_per_example_needs_examples_that_are_apart() -> None:
-    for net in (Graph(), Forward(lambda own, h: h - h.mean(0))):
-        model = model_of(net)
-        for estimator in ("local", "per_example", "flipout"):
-            with pytest.raises(ValueError, match="use estimator='shared'"):
-                pyrodrop.fit(model, guides.MeanField(model), (X, Y), steps=1, estimator=estimator)  # type: ignore[arg-type]
-        assert len(pyrodrop.fit(model, guides.MeanField(model), (X, Y), steps=2).losses) == 2
-
-
-def test_noise_per_example_needs_examples_that_are_apart_in_training() -> None:
-    """Under BatchNorm in training mode the noise of one example would be in the others' statistics."""
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1))
-    data = (torch.randn(8, 3), torch.randn(8, 1))
-    for estimator in ("local", "per_example", "flipout"):
-        model = model_of(net.train())
-        with pytest.raises(ValueError, match="in training mode .* use estimator='shared'"):
-            pyrodrop.fit(model, guides.MeanField(model), data, steps=1, estimator=estimator)  # type: ignore[arg-type]
-        model = model_of(net.eval())
-        assert pyrodrop.fit(model, guides.MeanField(model), data, steps=1, estimator=estimator).history.isfinite().all()  # type: ignore[arg-type]
-
-
-def test_a_network_of_all_rows_has_no_minibatches() -> None:
-    model = model_of(Graph())
-    with pytest.raises(ValueError, match="batch_size"):
-        pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1, batch_size=7)
 
 
 def test_a_pattern_for_all_weights_says_their_axis_too() -> None:
