@@ -16,6 +16,7 @@ on the number of weights.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -26,7 +27,9 @@ from pyrodrop.distributions.bernoulli_mixture import check_theta
 from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.guides.guide import DROP_RATE, Guide, HasWeights, check_units, first_weights
 from pyrodrop.modules import ParameterTree
-from pyrodrop.names import by_name
+from pyrodrop.names import by_name, one_of
+
+Per = Literal["input", "weight"]
 
 
 class BernoulliDropout(Guide):
@@ -39,6 +42,8 @@ class BernoulliDropout(Guide):
             biases are never dropped.
         mask_input: whether to drop inputs of the network itself too, that is, inputs of the weights that act on x.
         theta: standard deviation of the mixture components, at least 0; 0 is MC dropout.
+        per: whether to drop all weights of an ``input`` unit together or each ``weight`` by itself (`DropConnect`): one
+            value, or a mapping from name patterns to values.
 
     Raises:
         ValueError: a rate is outside [0, 1), `theta` is negative, a name pattern matches no weight, or a rate other than 0
@@ -65,6 +70,7 @@ class BernoulliDropout(Guide):
         *,
         mask_input: bool = True,
         theta: float = 0.0,
+        per: Per | Mapping[str, Per] = "input",
     ) -> None:
         super().__init__(model)
         initial = model.weight_sites()
@@ -76,12 +82,17 @@ class BernoulliDropout(Guide):
         if not mask_input:
             rates |= dict.fromkeys(first_weights(model), 0.0)
         self.masked = tuple(name for name in weights if rates.get(name, 0.0) > 0)
-        self._check_units(model)
+        self.per: dict[str, Per] = by_name(per, weights, "per")
+        for value in self.per.values():
+            one_of(value, Per, "per")
+        by_unit = [name for name in self.masked if self.per[name] == "input"]
+        check_units(by_unit, model, "dropping input units", "never drop it: drop_rate={NAME: 0.0, '*': ...}")
         self.register_buffer("drop_rate", torch.tensor([rates[name] for name in self.masked], dtype=torch.float64))
         self.loc = ParameterTree(initial)
 
     def posterior(self, name: str) -> TorchDistribution:
-        return BernoulliMixture(self.loc[name], self._rate(name), self.theta, units=self.units[name])
+        per = self.per.get(name, "input")
+        return BernoulliMixture(self.loc[name], self._rate(name), self.theta, per=per, units=self.units[name])
 
     def rates(self) -> dict[str, float]:
         """The drop rate of every weight whose input units are dropped, by weight name."""
@@ -92,10 +103,6 @@ class BernoulliDropout(Guide):
         known = self.rates()
         summary = "/".join(f"{known.get(name, 0.0):g}" for name in self.sites)
         return f"{type(self).__name__}(drop_rate={summary}, theta={self.theta:g})"
-
-    def _check_units(self, model: HasWeights) -> None:
-        never = "never drop it: drop_rate={NAME: 0.0, '*': ...}"
-        check_units(self.masked, model, "dropping input units", never)
 
     def _rate(self, name: str) -> float | Tensor:
         """The rate as a tensor, so that replicates can have different rates; the number 0 if there is no mask."""

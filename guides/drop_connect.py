@@ -10,9 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyro.distributions import TorchDistribution
-
-from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.bernoulli_dropout import BernoulliDropout
 from pyrodrop.guides.guide import HasWeights, RateKind
 
@@ -34,10 +31,4 @@ class DropConnect(BernoulliDropout):
     rate_kind = RateKind("drop_rate", "probability of dropping a weight", learned=False)
 
     def __init__(self, model: HasWeights, drop_rate: float | Mapping[str, float] = 0.5, *, theta: float = 0.0) -> None:
-        super().__init__(model, drop_rate, theta=theta)
-
-    def _check_units(self, model: HasWeights) -> None:
-        """Nothing to check: weights that are dropped individually need no units."""
-
-    def posterior(self, name: str) -> TorchDistribution:
-        return BernoulliMixture(self.loc[name], self._rate(name), self.theta, per="weight")
+        super().__init__(model, drop_rate, theta=theta, per="weight")

@@ -30,10 +30,11 @@ from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assig
 from pyrodrop.networks.attributes import changes
 from pyrodrop.networks.call import call, of_traced_size
 from pyrodrop.networks.checks import check_weights_kept, check_width, runs, say_unused, unused_weights
+from pyrodrop.networks.dropouts import Dropouts, Mask
 from pyrodrop.networks.examples import Examined, close, examine, few_rows, signature
 from pyrodrop.networks.first import first_weights
 from pyrodrop.networks.many import for_each
-from pyrodrop.networks.modes import evaluating, undisturbed
+from pyrodrop.networks.modes import STAYS, evaluating, undisturbed
 from pyrodrop.networks.noise import check_dropout_layers, check_noiseless
 from pyrodrop.networks.parametrised import check_parametrised
 from pyrodrop.networks.sites import freeze, parameters_of
@@ -63,6 +64,8 @@ class NetworkModel(LocalModule):
         input_axes: mapping from name patterns to the axis of a weight that indexes its layer's input units, for parameters
             of modules that are not PyTorch's own (a weight ``[in, out]`` in ``x @ weight`` has axis 0). None for a
             parameter without input units, such as a class token.
+        dropouts: the network's own dropouts, of a network that `pyrodrop.read` has read. None for a network without
+            dropout.
 
     A call is ``model(x, y=None, num_data=None)`` with x and y in the units of the data. x is a tensor ``[N, ...]``, or a
     tuple or mapping of tensors that are the network's positional or keyword arguments. `num_data` is the size of the data
@@ -82,24 +85,29 @@ class NetworkModel(LocalModule):
         likelihood: Likelihood,
         bias_prior: PriorSetting | None,
         in_features: int | tuple[int, ...] | None = None,
-        input_axes: Mapping[str, int | None] | None = None,
+        input_axes: Mapping[str, int | InputUnits | None] | None = None,
+        dropouts: Dropouts | None = None,
     ) -> None:
         super().__init__()
         parameters_of(network)  # raises for modules that cannot be copied
         check_parametrised(network)
-        check_dropout_layers(network)
+        if dropouts is None:
+            check_dropout_layers(network)
         network = copy.deepcopy(network)
         found = parameters_of(network)
         self.priors: dict[str, Prior] = assign_priors(found, prior, bias_prior, type(network).__name__)
         self.fixed = found.fixed
         self._names = found.names
         self._units = assign_input_units(network, found, input_axes)
-        self._in_training = tuple(name for name, module in network.named_modules() if module.training)
+        self._in_training = tuple(
+            name for name, module in network.named_modules() if module.training and STAYS not in module.__dict__
+        )
         self._moving = tuple(name for name, _ in network.named_buffers())
         self._attends = any(isinstance(module, nn.MultiheadAttention) for module in network.modules())
         self.free = ParameterTree({n: v for n, v in found.trained.items() if n not in self.priors})
         freeze(network)
         self.network = network
+        self.dropouts = dropouts
         self.likelihood = likelihood
         self.in_features = in_features
         self.inputs, self.targets = Standardize(), Standardize()
@@ -111,7 +119,7 @@ class NetworkModel(LocalModule):
         super().train(mode)
         network: nn.Module = self.network
         for name, module in network.named_modules():
-            module.training = mode and name in self._in_training
+            module.training = STAYS in module.__dict__ or (mode and name in self._in_training)
         return self
 
     @property
@@ -205,12 +213,12 @@ class NetworkModel(LocalModule):
             weights = self.weight_sites()
             runs(lambda: check_noiseless(network, lambda: self._still(weights, few)), few, "be trained")
         with self._trying():
-            self.changes_itself = changes(network, lambda: self._run(weights, few))
+            self.changes_itself = changes(network, lambda: self._call(weights, few))
         with self._trying(), evaluating(self):
-            output = self._run(weights, few)
-            unused = unused_weights(lambda leaves: self._run(leaves, few), weights)
+            output = self._call(weights, few)
+            unused = unused_weights(lambda leaves: self._call(leaves, few), weights)
             if unused:  # the forward may branch on x: try more rows before refusing the network
-                unused = unused_weights(lambda leaves: self._run(leaves, self._rows(data.x, _TRIED)), weights)
+                unused = unused_weights(lambda leaves: self._call(leaves, self._rows(data.x, _TRIED)), weights)
         if unused:
             raise ValueError(say_unused(network, unused))
         self.likelihood.check(data.y.to(output.device), output, self.targets)
@@ -278,7 +286,8 @@ class NetworkModel(LocalModule):
         """The network's outputs for given weights, in standardised units.
 
         Args:
-            weights: value of every weight that has a prior, by site name; may have leading batch dimensions.
+            weights: value of every weight that has a prior, by site name; may have leading batch dimensions. For the
+                dropouts that no weight carries (`noise_shapes`), masks may be added by name; others are drawn.
             x: inputs ``[N, ...]`` in the units of the data.
 
         Returns:
@@ -289,7 +298,28 @@ class NetworkModel(LocalModule):
         with undisturbed(self.network) if self.changes_itself else nullcontext():
             return self._run(weights, x)
 
+    def noise_shapes(self, x: Inputs) -> dict[str, tuple[float, torch.Size | None]]:
+        """Drop rate and shape of one mask for all rows of x, for every dropout of the network that no weight carries.
+
+        The shape is None where a mask for all rows does not exist, since it is unknown which entries belong to which row.
+        Empty for a network without such dropout.
+        """
+        if self.dropouts is None or not self.dropouts.noise:
+            return {}
+        weights = self.weight_sites()
+        with self._trying():
+            seen: list[torch.Size] = []
+            self._call(weights, x, seen=seen)
+        return {
+            call.name: (call.drop_rate, shape if call.layout.joint else None)
+            for call, shape in zip(self.dropouts.calls, seen, strict=True)
+            if call.weight is None
+        }
+
     def _run(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
+        masks: dict[str, Mask] | None = None
+        if self.dropouts is not None:
+            weights, masks = self.dropouts.apart(weights)
         initial = self.weight_sites()
         batch = _batch_shape(weights, initial)
         lazy = {n: w.unbatched() if batch else w for n, w in weights.items() if isinstance(w, LazyWeight)}
@@ -298,24 +328,46 @@ class NetworkModel(LocalModule):
             for name, weight in lazy.items():
                 weight.law.examples = axes[name]
         if not batch:
-            return self._call(weights, x)
+            return self._call(weights, x, masks)
         if len(lazy) == len(weights):  # noise per example: treat particles as additional examples
             repeated = mapped(lambda part: part.expand(*batch, *part.shape).reshape(-1, *part.shape[1:]), x)
-            output = self._call(lazy, repeated)
+            output = self._call(lazy, repeated, masks)
             return output.reshape(*batch, num_rows(x), *output.shape[1:])
         rows = math.prod(batch)
         flat = {n: w.expand(*batch, *initial[n].shape).reshape(rows, *initial[n].shape) for n, w in weights.items()}
-        output = for_each(lambda one: self._call(one, x), flat, mapped=self.batches_weights and not self._moves())
+        own = {n: m for n, m in (masks or {}).items() if isinstance(m, Tensor)}
+        flat |= {n: m.expand(*batch, *m.shape[-m.dim() + len(batch) :]).flatten(0, len(batch) - 1) for n, m in own.items()}
+
+        def one_of(values: dict[str, Tensor]) -> Tensor:
+            given = None if masks is None else {n: values.get(n, mask) for n, mask in masks.items()}
+            return self._call({n: values[n] for n in weights}, x, given)
+
+        output = for_each(
+            one_of,
+            flat,
+            mapped=self.batches_weights and not self._moves(),
+            randomness="error" if masks is None else "different",
+        )
         return output.reshape(*batch, *output.shape[1:])
 
-    def _call(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        """Standardise x and run the network."""
+    def _call(
+        self,
+        weights: Mapping[str, Tensor],
+        x: Inputs,
+        masks: Mapping[str, Mask] | None = None,
+        seen: list[torch.Size] | None = None,
+    ) -> Tensor:
+        """Standardise x and run the network, with these masks of its dropouts or without any dropout."""
+        if self.dropouts is not None and masks is not None:
+            weights, masks = self.dropouts.with_outputs(weights, masks, num_rows(x))
         dtype = next(iter(weights.values())).dtype
         if isinstance(x, Tensor) and x.is_floating_point():
             x = self.inputs(x)
         x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
         values = {**{n: self.free[n] for n in self.free}, **weights}
-        return call(self.network, values, self._names, x, attends=self._attends)
+        drops = nullcontext() if self.dropouts is None else self.dropouts.run(masks or {}, num_rows(x), seen)
+        with drops:
+            return call(self.network, values, self._names, x, attends=self._attends)
 
     def _still(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
         """As `_call`, with the network's attributes and buffers restored afterwards."""
@@ -333,7 +385,7 @@ class NetworkModel(LocalModule):
     def _moves(self) -> bool:
         """Whether a call updates running statistics."""
         network: nn.Module = self.network
-        return bool(self._moving) and any(module.training for module in network.modules())
+        return bool(self._moving) and any(m.training and STAYS not in m.__dict__ for m in network.modules())
 
     @contextmanager
     def _trying(self) -> Iterator[None]:

@@ -4,6 +4,7 @@
     in_function_transform   torch._C._functorch.peek_interpreter_stack           masks are drawn by torch.bernoulli
     without_overrides       torch._C.DisableTorchFunctionSubclass                Tensor.__torch_function__ does the same
     without_values          torch.Tensor._make_wrapper_subclass                  Tensor.as_subclass of an expanded number
+    body_of                 has_torch_function in torch.nn.functional            dropout in nn.MultiheadAttention is refused
     mapped_tree, leaves     torch.utils._pytree                                  tuples, lists and dictionaries alone
     record                  torch.fx.experimental.proxy_tensor.make_fx           engine 'pyro' instead of 'traced'
     arguments_of            _schema of an operation                              engine 'pyro' instead of 'traced'
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,6 +81,21 @@ def without_overrides(function: Callable[..., Any], args: Sequence[Any], kwargs:
         return Tensor.__torch_function__(function, (), tuple(args), kwargs)  # type: ignore[no-untyped-call]
     with _overrides_off():
         return function(*args, **kwargs)
+
+
+def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of `torch.nn.functional` that never asks for overrides of itself, so that a mode can run inside of it.
+
+    Raises:
+        MissingApi: the function does not ask in the known way.
+    """
+    asks = "has_torch_function"
+    own: Any = function
+    if asks not in own.__code__.co_names or asks not in own.__globals__:
+        raise _missing("PyTorch", f"{asks} in {own.__name__}")
+    body = types.FunctionType(own.__code__, {**own.__globals__, asks: lambda _: False}, own.__name__, own.__defaults__)
+    body.__kwdefaults__ = own.__kwdefaults__
+    return body
 
 
 def without_values(kind: type[Tensor], shape: torch.Size, like: Tensor) -> Any:

@@ -34,8 +34,8 @@ from pyrodrop.likelihoods import aligned, per_row
 from pyrodrop.models import NetworkModel
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.networks.modes import evaluating
-from pyrodrop.prediction.blocks import Block
-from pyrodrop.prediction.predict import tiles_of
+from pyrodrop.prediction.blocks import Block, draw_masks
+from pyrodrop.prediction.predict import masks_of, tiles_of
 from pyrodrop.training.fitted import Fit
 
 _BYTES = 256 * 2**20  # of weights in memory at a time
@@ -119,13 +119,17 @@ def draws_of(
     per_draw = sum(w.numel() for w in weights) * weights[0].element_size()
     chunk = max(1, min(num_samples, _BYTES // per_draw))
     parts: dict[str, list[Tensor]] = {}
+    together = mixes_examples(model, x)
+    shapes = masks_of(model, x if together else mapped(lambda part: part[:1], x), together)
     with seeded(seed, fit.device), torch.no_grad(), evaluating(model, guide):
         for first in range(0, num_samples, chunk):
-            sites, log_q = _draw(model, guide, x, min(chunk, num_samples - first), density=not reason)
-            own = _predictive(fit, sites, x, y)
+            count = min(chunk, num_samples - first)
+            sites, log_q = _draw(model, guide, x, count, density=not reason)
+            masks = draw_masks(shapes, count, weights[0])
+            own = _predictive(fit, sites, masks, x, y)
             found = {f"train.{n}": v for n, v in vars(own).items() if v is not None}
             if test_x is not None:
-                found |= {f"test.{n}": v for n, v in vars(_predictive(fit, sites, test_x)).items() if v is not None}
+                found |= {f"test.{n}": v for n, v in vars(_predictive(fit, sites, masks, test_x)).items() if v is not None}
             if log_q is not None:
                 assert own.log_likelihood is not None
                 found |= {"log_q": log_q, "log_joint": _log_prior(model, sites) + own.log_likelihood.double().sum(1)}
@@ -218,12 +222,15 @@ def _sum(laws: Mapping[str, TorchDistribution], sites: Mapping[str, Tensor]) -> 
     return torch.stack([laws[name].log_prob(value).double() for name, value in sites.items()]).sum(0)
 
 
-def _predictive(fit: Fit, sites: Mapping[str, Tensor], x: Inputs, y: Tensor | None = None) -> Predictive:
-    """The predictions of given weights at x."""
+def _predictive(
+    fit: Fit, sites: Mapping[str, Tensor], masks: Mapping[str, Tensor], x: Inputs, y: Tensor | None = None
+) -> Predictive:
+    """The predictions of given weights and masks at x."""
     model: Any = fit.model
-    noise = {name: sites[name] for name in model.weight_sites()}
-    block = Block(len(next(iter(noise.values()))), noise, {}, {})
+    noise = {name: sites[name] for name in model.weight_sites()} | dict(masks)
     together = mixes_examples(model, x)
+    inside = any(mask.dim() == 1 for mask in masks.values())
+    block = Block(len(next(iter(noise.values()))), noise, {}, {}, drawn_inside=inside)
     output: Tensor | None = None
     for draw, first, tile in tiles_of(model, block, x, fit.device, together):
         if output is None:

@@ -81,11 +81,17 @@ def chain_of(model: Any, weights: Mapping[str, Tensor], x: Inputs | None = None)
 
     Raises:
         NoChain: the network is not a chain of supported layers; the message names the step.
+        ValueError: the network was read with its own dropout (`pyrodrop.read`).
         TypeError: the model has no network, or f of its likelihood is not a linear rescaling of the outputs of the network.
     """
     if not hasattr(model, "network"):
         raise TypeError(
             f"compression needs a model of pyrodrop.models, which has a network; got a {type(model).__name__}"
+        )
+    if getattr(model, "dropouts", None) is not None:
+        raise ValueError(
+            "the network of this model was read with its own dropout (pyrodrop.read), which a plain copy of it would draw "
+            "again: guides.to_module(run) gives the network with its trained weights"
         )
     weights = {name: value.detach() for name, value in weights.items()}
     like = next(iter(weights.values()))

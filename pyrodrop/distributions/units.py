@@ -5,6 +5,8 @@ nn.Conv*d                                   [out, in / groups, *kernel]   axis 1
 nn.ConvTranspose*d                          [in, out / groups, *kernel]   axis 0
 nn.Embedding                                [words, out]                  axis 0, each word is a unit
 vectors, scales, class tokens               any                           none
+
+Several consecutive indices may form one unit: where channels of H * W pixels are flattened, a channel is H * W columns.
 """
 
 from __future__ import annotations
@@ -22,17 +24,24 @@ class InputUnits:
     Attributes:
         axis: the axis, 0 or larger; None for a parameter that has no input units.
         groups: number of groups of a convolution whose weight has an axis for the inputs of one group only.
+        size: number of consecutive indices along the axis that form one unit.
 
     Raises:
-        ValueError: `axis` is negative.
+        ValueError: `axis` is negative, or `size` is not 1 with several groups.
     """
 
     axis: int | None = 1
     groups: int = 1
+    size: int = 1
 
     def __post_init__(self) -> None:
         if self.axis is not None and self.axis < 0:
             raise ValueError(f"axis of the input units must be counted from the front, so 0 or larger; got {self.axis}")
+        if self.size < 1 or (self.size > 1 and (self.groups > 1 or self.axis is None)):
+            raise ValueError(
+                "size of the input units must be at least 1, and 1 for grouped convolutions and parameters without units; "
+                f"got {self.size}"
+            )
 
     @property
     def outputs(self) -> InputUnits:
@@ -47,6 +56,8 @@ class InputUnits:
             raise ValueError(
                 f"a weight of shape {tuple(shape)} has no input units along axis {self.axis} in {self.groups} groups"
             )
+        if shape[self.axis] % self.size:
+            raise ValueError(f"a weight of shape {tuple(shape)} has no units of {self.size} indices along axis {self.axis}")
 
     def apply_to(self, shape: torch.Size) -> bool:
         """Whether units of a weight of this shape have several elements each; otherwise every element is its own unit."""
@@ -56,7 +67,7 @@ class InputUnits:
         """Number of units of a weight of this shape."""
         if not self.apply_to(shape):
             return shape.numel()
-        return shape[self.axis] * (self.groups if self._grouped else 1)  # type: ignore[index]
+        return shape[self.axis] // self.size * (self.groups if self._grouped else 1)  # type: ignore[index]
 
     def over(self, noise: Tensor, shape: torch.Size) -> Tensor:
         """Reshape values per unit, ``[..., units]``, so that they broadcast against weights ``[..., *shape]``."""
@@ -66,6 +77,8 @@ class InputUnits:
             return split.expand(*split.shape[:-2], outputs, -1).reshape(
                 *noise.shape[:-1], shape[0], shape[1], *(1,) * (len(shape) - 2)
             )
+        if self.size > 1:
+            noise = noise.unsqueeze(-1).expand(*noise.shape, self.size).flatten(-2)
         before: int = self.axis  # type: ignore[assignment]
         return noise.reshape(*noise.shape[:-1], *(1,) * before, -1, *(1,) * (len(shape) - before - 1))
 
@@ -76,11 +89,12 @@ class InputUnits:
             kernel = range(first + 2, last)
             matrix = per_weight.sum(list(kernel)) if kernel else per_weight
             return matrix.unflatten(first, (self.groups, -1)).sum(-2).flatten(first)
-        return per_weight.sum([d for d in range(first, last) if d - first != self.axis])
+        along = per_weight.sum([d for d in range(first, last) if d - first != self.axis])
+        return along if self.size == 1 else along.unflatten(-1, (-1, self.size)).sum(-1)
 
     def mean(self, per_weight: Tensor, shape: torch.Size) -> Tensor:
         """Mean over the elements of each unit, in a shape that broadcasts against weights ``[..., *shape]``."""
-        if self._grouped:
+        if self._grouped or self.size > 1:
             return self.over(self.sum(per_weight, shape) * (self.count(shape) / shape.numel()), shape)
         return per_weight.mean([d for d in range(-len(shape), 0) if d + len(shape) != self.axis], keepdim=True)
 

@@ -51,7 +51,7 @@ def assign_priors(
 
 
 def assign_input_units(
-    network: nn.Module, found: Parameters, input_axes: Mapping[str, int | None] | None
+    network: nn.Module, found: Parameters, input_axes: Mapping[str, int | InputUnits | None] | None
 ) -> dict[str, InputUnits]:
     """The input units of every parameter: those of its module, or as given in `input_axes`.
 
@@ -64,8 +64,14 @@ def assign_input_units(
     patterns: dict[str, Any] = dict(input_axes)
     patterns.setdefault("*", _AS_ITS_MODULE)  # the last pattern, which applies if no other matches
     said: dict[str, Any] = by_name(patterns, found.trained, "input_axes")
-    for name, axis in said.items():
+    given = {
+        name: axis if isinstance(axis, InputUnits) else InputUnits(axis)
+        for name, axis in said.items()
+        if axis is not _AS_ITS_MODULE
+    }
+    for name, own in given.items():
         dims = found.trained[name].dim()
-        if axis is not None and axis is not _AS_ITS_MODULE and not 0 <= axis < dims:
-            raise ValueError(f"input_axes must give an axis in 0 ... {dims - 1} for {name!r}, or None; got {axis}")
-    return units | {name: InputUnits(axis) for name, axis in said.items() if axis is not _AS_ITS_MODULE}
+        if own.axis is not None and own.axis >= dims:
+            raise ValueError(f"input_axes must give an axis in 0 ... {dims - 1} for {name!r}, or None; got {own.axis}")
+        own.check(found.trained[name].shape)
+    return units | given

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+STAYS = "stays_in_training"  # attribute of a module whose mode does not change: a dropout of a network that was read
+
 _OWN = {"training", "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
 _OWN |= {"_flat_weights", "_flat_weight_refs"}  # in which recurrent layers keep their parameters a second time
 
@@ -19,9 +21,15 @@ def evaluating(*parts: Any) -> Iterator[None]:
     """Put these modules in evaluation mode within the block, and restore the mode of every submodule afterwards.
 
     Modules that are in evaluation mode already are not written to, so threads may share a trained model. Arguments that are
-    not modules are ignored.
+    not modules are ignored, and so are the dropouts of a network that was read, whose model asks for them or not.
     """
-    training = [module for part in parts if isinstance(part, nn.Module) for module in part.modules() if module.training]
+    training = [
+        module
+        for part in parts
+        if isinstance(part, nn.Module)
+        for module in part.modules()
+        if module.training and STAYS not in module.__dict__
+    ]
     for module in training:
         module.training = False
     try:

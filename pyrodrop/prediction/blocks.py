@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import pyro
@@ -19,6 +20,7 @@ from pyro import poutine
 from pyro.infer.autoguide import AutoGuide
 from torch import Tensor
 
+from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.inputs import Inputs
 from pyrodrop.networks.many import for_each
@@ -40,6 +42,7 @@ class Block:
         laws: posterior distributions of the weights that are represented by unit noise.
         fixed: weights that are the same in every sample.
         local: whether noise is sampled independently per example when the network runs; `noise` is then a placeholder.
+        drawn_inside: whether the network itself draws masks while it runs, which no function of a draw stores.
         mapped: whether `torch.vmap` can run the network over samples; networks with recurrent layers run in a loop.
     """
 
@@ -48,6 +51,7 @@ class Block:
     laws: dict[str, Any]
     fixed: dict[str, Tensor]
     local: bool = False
+    drawn_inside: bool = False
     mapped: bool = True
 
     def __call__(self, outputs: Outputs, x: Inputs, part: slice = slice(None)) -> Tensor:
@@ -56,7 +60,7 @@ class Block:
         if not noise:
             y = outputs(self.fixed, x)
             return y.expand(len(range(self.num_draws)[part]), *y.shape)
-        randomness: Literal["different", "error"] = "different" if self.local else "error"
+        randomness: Literal["different", "error"] = "different" if self.local or self.drawn_inside else "error"
         return for_each(lambda one: outputs(self.weights(one), x), noise, mapped=self.mapped, randomness=randomness)
 
     def weights(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -71,8 +75,16 @@ class Block:
         return found
 
 
+Masks = Mapping[str, tuple[float, torch.Size | None]]
+
+
 def blocks(
-    guide: Callable[..., Any], sites: Mapping[str, Tensor], x: Inputs, num_draws: int, max_bytes: int
+    guide: Callable[..., Any],
+    sites: Mapping[str, Tensor],
+    x: Inputs,
+    num_draws: int,
+    max_bytes: int,
+    masks: Masks = MappingProxyType({}),
 ) -> Iterator[Block]:
     """Sample functions from any guide, in blocks of at most `max_bytes`.
 
@@ -82,14 +94,19 @@ def blocks(
         x: the inputs that a guide without a method ``posterior`` is called with.
         num_draws: number of samples over all blocks.
         max_bytes: size of a block's sampled tensors; a block has at least one sample.
+        masks: drop rate and shape of the masks that no weight carries, by name (`NetworkModel.noise_shapes`).
 
     Raises:
         ValueError: the guide does not sample every weight.
     """
+    like = next(iter(sites.values()))
+    of_masks = sum(shape.numel() for _, shape in masks.values() if shape is not None) * like.element_size()
+    inside = any(shape is None for _, shape in masks.values())
     if not hasattr(guide, "posterior"):
-        per_draw = sum(w.numel() * w.element_size() for w in sites.values())
+        per_draw = sum(w.numel() * w.element_size() for w in sites.values()) + of_masks
         for size in _sizes(num_draws, max_bytes // per_draw):
-            yield Block(size, _draw_weights(guide, sites, x, size), {}, {})
+            weights = _draw_weights(guide, sites, x, size)
+            yield Block(size, weights | draw_masks(masks, size, like), {}, {}, drawn_inside=inside)
         return
     laws = {name: guide.posterior(name) for name in sites}
     fixed = {name: q.loc for name, q in laws.items() if is_constant(q)}
@@ -98,15 +115,31 @@ def blocks(
     per_draw = sum(
         (scaled[n].noise_shape.numel() if n in scaled else sites[n].numel()) * sites[n].element_size() for n in free
     )
+    per_draw += of_masks
     for size in _sizes(num_draws, max_bytes // max(1, per_draw)):
         noise = {}
         for name, q in free.items():
             units = unit_noise(q, size)
             noise[name] = q.expand((size,)).sample() if units is None else units
-        yield Block(size, noise, scaled, fixed)
+        yield Block(size, noise | draw_masks(masks, size, like), scaled, fixed, drawn_inside=inside)
 
 
-def local_blocks(guide: Callable[..., Any], sites: Mapping[str, Tensor], num_draws: int) -> Iterator[Block]:
+def draw_masks(masks: Masks, num_draws: int, like: Tensor) -> dict[str, Tensor]:
+    """One mask per draw, ``[num_draws, ...]`` by name. A mask without a shape is drawn by the network while it runs, which
+    a scalar per draw says."""
+    drawn = {}
+    for name, (rate, shape) in masks.items():
+        if shape is None:
+            drawn[name] = like.new_zeros(num_draws)
+        else:
+            mask = keep_mask((num_draws, *shape), rate, device=like.device)
+            drawn[name] = mask.view(torch.uint8).to(like.dtype)
+    return drawn
+
+
+def local_blocks(
+    guide: Callable[..., Any], sites: Mapping[str, Tensor], num_draws: int, masks: Masks = MappingProxyType({})
+) -> Iterator[Block]:
     """One block with independent noise per point, correct for the marginal distribution of each point only.
 
     Raises:
@@ -125,7 +158,7 @@ def local_blocks(guide: Callable[..., Any], sites: Mapping[str, Tensor], num_dra
     fixed = {name: q.loc for name, q in laws.items() if is_constant(q)}
     free = {name: q for name, q in laws.items() if name not in fixed}
     like = next(iter(sites.values()))
-    yield Block(num_draws, {name: like.new_zeros(num_draws) for name in free}, free, fixed, local=True)
+    yield Block(num_draws, {name: like.new_zeros(num_draws) for name in [*free, *masks]}, free, fixed, local=True)
 
 
 def _sizes(total: int, most: int) -> Iterator[int]:

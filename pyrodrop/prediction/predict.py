@@ -17,7 +17,7 @@ from pyrodrop.likelihoods import per_row
 from pyrodrop.names import one_of
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.networks.modes import evaluating, repeatable
-from pyrodrop.prediction.blocks import Block, blocks, local_blocks
+from pyrodrop.prediction.blocks import Block, Masks, blocks, local_blocks
 from pyrodrop.prediction.closed_form import dropout_moments
 from pyrodrop.prediction.moments import Moments, RunningMoments
 from pyrodrop.prediction.prediction import Prediction, Predicts
@@ -172,11 +172,39 @@ def _tiles(
             "depends on others, as in a graph: use joint=True"
         )
     one = _rows(x, slice(None) if together else slice(1), device)
+    masks = masks_of(model, one, together) if joint or not hasattr(model, "noise_shapes") else model.noise_shapes(one)
     drawn = 0
-    for block in blocks(guide, sites, one, num_samples, _BYTES) if joint else local_blocks(guide, sites, num_samples):
+    for block in (
+        blocks(guide, sites, one, num_samples, _BYTES, masks)
+        if joint
+        else local_blocks(guide, sites, num_samples, masks)
+    ):
         for draw, first, output in tiles_of(model, block, x, device, together):
             yield drawn + draw, first, output
         drawn += block.num_draws
+
+
+def masks_of(model: Any, x: Inputs, together: bool) -> Masks:
+    """Drop rate and shape of the masks of functions that no weight carries, by name; empty for most models.
+
+    Args:
+        model: a model of `pyrodrop.models`.
+        x: one point, or all of them if the network needs them together.
+        together: whether it does.
+
+    Raises:
+        ValueError: one mask for all points does not exist.
+    """
+    if not hasattr(model, "noise_shapes"):
+        return {}
+    masks: Masks = model.noise_shapes(x)
+    wrong = [name for name, (_, shape) in masks.items() if shape is None]
+    if wrong and not together:
+        raise ValueError(
+            f"the dropout {', '.join(wrong)} merges the points with their rows, so that a function, with one mask for all "
+            "points, cannot be drawn: use joint=False"
+        )
+    return masks
 
 
 def tiles_of(

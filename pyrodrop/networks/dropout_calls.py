@@ -1,0 +1,311 @@
+"""Every call of a network that drops units, with masks from outside.
+
+    nn.Dropout, F.dropout, torch.dropout                       mask of the input's shape
+    nn.Dropout1d, 2d, 3d, F.dropout1d ..., feature_dropout     mask [N, C, 1, ...]
+    nn.AlphaDropout, F.alpha_dropout, feature_alpha_dropout    as above; a dropped unit is -alpha', not 0
+    nn.LSTM, nn.GRU, nn.RNN with dropout                       mask of the output of every layer but the last
+    F.scaled_dot_product_attention(dropout_p=...)              mask of the attention probabilities, [N, heads, T, T]
+    nn.MultiheadAttention                                      the same, [N * heads, T, T] if it returns them
+    Tensor.bernoulli_, torch.bernoulli                         the result itself: stochastic depth, masks made by hand
+
+`DropoutCalls` is a mode of PyTorch (`torch.overrides.TorchFunctionMode`) that is asked before each of these functions runs.
+It is independent of the module that calls them. A call in evaluation mode, or with rate 0, drops nothing and is no event
+for it. Normalisation by the statistics of a minibatch, asked for by a functional call, uses running statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from pyrodrop.private_apis import body_of
+
+
+@dataclass(frozen=True)
+class DropoutCall:
+    """A call that drops units.
+
+    Attributes:
+        kind: what is called, in a few words.
+        drop_rate: probability of a zero in the mask.
+        shape: of the mask.
+        input: the tensor whose units are dropped; None if unknown.
+        like: a tensor of the mask's dtype and device.
+        scales: whether the function divides what it keeps by 1 - drop_rate and sets the rest to 0.
+    """
+
+    kind: str
+    drop_rate: float
+    shape: torch.Size
+    input: Tensor | None
+    like: Tensor
+    scales: bool = True
+
+
+Answer = Callable[[DropoutCall], Tensor | None]
+
+
+class DropoutCalls(TorchFunctionMode):
+    """Asks for the mask of every call that drops units.
+
+    Args:
+        answer: returns zeros and ones that broadcast to the shape of the mask, or None to drop nothing.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handler = _HANDLERS.get(func)
+        if handler is None:
+            return func(*args, **(kwargs or {}))
+        return handler(self, func, *args, **(kwargs or {}))
+
+    def mask(self, call: DropoutCall) -> Tensor | None:
+        """The mask of a call, in the dtype of its result; None to drop nothing."""
+        if call.drop_rate >= 1:
+            raise ValueError(
+                f"a posterior needs drop rates below 1; the network calls {call.kind} with a rate of {call.drop_rate:g}, "
+                "which drops everything"
+            )
+        found = self.answer(call)
+        return None if found is None else found.to(call.like.dtype)
+
+
+def _dropout(
+    mode: DropoutCalls, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    if not training or p == 0:
+        return input
+    return _scaled(input, p, mode.mask(DropoutCall("dropout", p, input.shape, input, input)))
+
+
+def _native_dropout(mode: DropoutCalls, func: Any, input: Tensor, p: float, train: bool | None) -> Any:
+    if train is False or p == 0:
+        return func(input, p, train)
+    mask = mode.mask(DropoutCall("dropout", p, input.shape, input, input))
+    kept = torch.ones_like(input) if mask is None else mask.expand_as(input)
+    return _scaled(input, p, mask), kept.bool()
+
+
+def _feature_dropout(single: int | None) -> Callable[..., Tensor]:
+    """Dropout of channels; an input of `single` dimensions is one example without an axis of examples."""
+
+    def dropout(
+        mode: DropoutCalls, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        if not training or p == 0:
+            return input
+        call = DropoutCall("dropout of channels", p, _channels(input, input.dim() == single), input, input)
+        return _scaled(input, p, mode.mask(call))
+
+    return dropout
+
+
+def _channels(input: Tensor, single: bool = False) -> torch.Size:
+    lead = 1 if single else 2
+    return torch.Size((*input.shape[:lead], *(1,) * (input.dim() - lead)))
+
+
+def _scaled(input: Tensor, p: float, mask: Tensor | None) -> Tensor:
+    return input if mask is None else input * (mask / (1 - p))
+
+
+def _alpha(by_channel: bool) -> Callable[..., Tensor]:
+    """Dropout to the negative saturation of SELU, with an affine map that keeps mean and variance (Klambauer et al. 2017,
+    Self-Normalizing Neural Networks, https://arxiv.org/abs/1706.02515, section 3): a (x z + alpha' (1 - z)) + b."""
+
+    def dropout(
+        mode: DropoutCalls, func: Any, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+    ) -> Tensor:
+        if not training or p == 0:
+            return input
+        shape = _channels(input) if by_channel else input.shape
+        mask = mode.mask(DropoutCall("alpha dropout", p, shape, input, input, scales=False))
+        if mask is None:
+            return input
+        a = ((_SATURATION**2 * p + 1) * (1 - p)) ** -0.5
+        return a * (input * mask - _SATURATION * (1 - mask)) + a * p * _SATURATION
+
+    return dropout
+
+
+_SATURATION = 1.7580993408473766  # -alpha' = lambda alpha of SELU
+
+
+def _bernoulli_in_place(
+    mode: DropoutCalls, func: Any, self: Tensor, p: Any = 0.5, *, generator: torch.Generator | None = None
+) -> Tensor:
+    return _zeros_and_ones(mode, self, p)
+
+
+def _bernoulli(
+    mode: DropoutCalls,
+    func: Any,
+    input: Tensor,
+    p: Any = None,
+    *,
+    generator: torch.Generator | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    return _zeros_and_ones(mode, input, input if p is None else p)
+
+
+def _zeros_and_ones(mode: DropoutCalls, like: Tensor, p: Any) -> Tensor:
+    keep = _number(p)
+    if keep in (0.0, 1.0):
+        return torch.full_like(like, keep)
+    mask = mode.mask(DropoutCall("Bernoulli numbers", 1 - keep, like.shape, None, like, scales=False))
+    return torch.full_like(like, keep) if mask is None else mask.expand(like.shape).clone()
+
+
+def _number(p: Any) -> float:
+    """A probability that is the same for all entries."""
+    if not isinstance(p, Tensor):
+        return float(p)
+    if p.numel() == 0 or bool((p != p.flatten()[0]).any()):
+        raise ValueError(
+            "the network draws Bernoulli numbers whose probabilities differ between entries or depend on x, so they are no "
+            "dropout with a rate; draw them with one rate each"
+        )
+    return float(p.flatten()[0])
+
+
+def _recurrent(mode: DropoutCalls, func: Any, input: Tensor, *args: Any) -> Any:
+    """nn.LSTM, nn.GRU and nn.RNN: one call per layer, with the dropout between layers outside of it."""
+    packed = (args[0],) if isinstance(args[2], list | tuple) else ()
+    hx, weights, biases, layers, p, training, both, *rest = args[len(packed) :]
+    if not training or p == 0 or layers == 1:
+        return func(input, *args)
+    turned = bool(rest and rest[0])  # batch_first: PyTorch runs, and draws masks, with time first
+    if turned:
+        input, rest = input.transpose(0, 1), [False]
+    several = isinstance(hx, list | tuple)
+    directions = 2 if both else 1
+    each = len(weights) // layers
+    states: list[Any] = []
+    y = input
+    for layer in range(layers):
+        own = slice(layer * directions, (layer + 1) * directions)
+        start = [h[own] for h in hx] if several else hx[own]
+        part = list(weights[layer * each : (layer + 1) * each])
+        y, *state = func(y, *packed, start, part, biases, 1, 0.0, training, both, *rest)
+        states.append(state)
+        if layer + 1 < layers:
+            y = _scaled(y, p, mode.mask(DropoutCall(f"dropout after layer {layer}", p, y.shape, y, y)))
+    y = y.transpose(0, 1) if turned else y
+    return (y, *(torch.cat(ends) for ends in zip(*states, strict=True)))
+
+
+def _attention(
+    mode: DropoutCalls,
+    func: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """softmax(q k^T / sqrt(d) + mask) v, with dropout of the probabilities."""
+    settings = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+    if dropout_p == 0:
+        return func(query, key, value, attn_mask, 0.0, **settings)
+    heads = query.shape[:-2]
+    call = DropoutCall(
+        "dropout of attention", dropout_p, torch.Size((*heads, query.shape[-2], key.shape[-2])), None, query
+    )
+    mask = mode.mask(call)
+    if mask is None:
+        return func(query, key, value, attn_mask, 0.0, **settings)
+    if enable_gqa:
+        key, value = (part.repeat_interleave(heads[-1] // part.shape[-3], -3) for part in (key, value))
+    scores = query @ key.mT * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+    if attn_mask is not None:
+        scores = (
+            scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+        )
+    nowhere = scores.isneginf().all(-1, keepdim=True)  # a query that may look at no key gets 0, as in PyTorch
+    probabilities = torch.softmax(scores.masked_fill(nowhere, 0.0), -1).masked_fill(nowhere, 0.0)
+    return _scaled(probabilities, dropout_p, mask) @ value
+
+
+def _multihead(mode: DropoutCalls, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run PyTorch's own function with this mode inside of it."""
+    with mode:
+        return body_of(func)(*args, **kwargs)
+
+
+def _batch_norm(
+    mode: DropoutCalls,
+    func: Any,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """By running statistics where there are some."""
+    return func(input, running_mean, running_var, weight, bias, running_mean is None, *args, **kwargs)
+
+
+def _instance_norm(
+    mode: DropoutCalls,
+    func: Any,
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    return func(input, running_mean, running_var, weight, bias, running_mean is None, *args, **kwargs)
+
+
+_HANDLERS: dict[Any, Callable[..., Any]] = {
+    F.dropout: _dropout,
+    torch.dropout: _dropout,
+    torch.dropout_: _dropout,
+    torch.native_dropout: _native_dropout,
+    F.dropout1d: _feature_dropout(2),
+    F.dropout2d: _feature_dropout(None),
+    F.dropout3d: _feature_dropout(4),
+    torch.feature_dropout: _feature_dropout(None),
+    torch.feature_dropout_: _feature_dropout(None),
+    F.alpha_dropout: _alpha(False),
+    torch.alpha_dropout: _alpha(False),
+    torch.alpha_dropout_: _alpha(False),
+    F.feature_alpha_dropout: _alpha(True),
+    torch.feature_alpha_dropout: _alpha(True),
+    torch.feature_alpha_dropout_: _alpha(True),
+    Tensor.bernoulli_: _bernoulli_in_place,
+    Tensor.bernoulli: _bernoulli,
+    torch.bernoulli: _bernoulli,
+    torch.lstm: _recurrent,
+    torch.gru: _recurrent,
+    torch.rnn_tanh: _recurrent,
+    torch.rnn_relu: _recurrent,
+    F.scaled_dot_product_attention: _attention,
+    F.multi_head_attention_forward: _multihead,
+    F.batch_norm: _batch_norm,
+    F.instance_norm: _instance_norm,
+}

@@ -1,0 +1,241 @@
+"""The dropouts of a network that was read, and the masks of one run of it.
+
+Every call that drops units is one of two things:
+
+    carried     the mask multiplies units of a weight. The posterior of that weight draws it, and the call itself does
+                nothing (input units, rows of a table, single weights) or applies the same mask (output units, where it
+                also drops the bias)
+    noise       no weight carries the mask. It is noise of the function with a distribution of its own, which is also its
+                prior, so it has no part in the KL divergence
+
+A draw of a function has one mask per call for all examples; noise per example has a mask for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from pyrodrop.distributions import BernoulliMixture, InputUnits
+from pyrodrop.distributions.coins import coins
+from pyrodrop.distributions.noise_form import is_constant
+from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
+from pyrodrop.reparam.lazy import LazyWeight
+from pyrodrop.reparam.shared_noise import SharedNoise
+
+# A mask, or how to get one: drawn once for all examples, drawn for each of them, or nothing is dropped.
+Mask: TypeAlias = Tensor | Literal["one", "each", "none"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the examples are in a mask.
+
+    Attributes:
+        axis: the axis that indexes examples, alone or merged with their rows; None if the mask is the same for all.
+        order: of merged rows: ``examples`` if all rows of an example are consecutive, ``rows`` if the first rows of all
+            examples are, None if that is unknown or the network computes examples together.
+    """
+
+    axis: int | None = 0
+    order: Literal["examples", "rows"] | None = "examples"
+
+    @property
+    def joint(self) -> bool:
+        """Whether one mask for all examples exists."""
+        return self.axis is None or self.order is not None
+
+    def per_draw(self, shape: Sequence[int], examples: int) -> torch.Size:
+        """The shape of one mask for all examples, from that of a call's mask."""
+        if self.axis is None:
+            return torch.Size(shape)
+        return torch.Size((*shape[: self.axis], shape[self.axis] // examples, *shape[self.axis + 1 :]))
+
+    def spread(self, mask: Tensor, examples: int) -> Tensor:
+        """One mask for all examples, in a shape that broadcasts to the call's."""
+        if self.axis is None or mask.shape[self.axis] == 1:
+            return mask
+        new = self.axis if self.order == "examples" else self.axis + 1
+        repeated = mask.unsqueeze(new)
+        sizes = [*repeated.shape[:new], examples, *repeated.shape[new + 1 :]]
+        return repeated.expand(sizes).flatten(self.axis, self.axis + 1)
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """One call that drops units.
+
+    Attributes:
+        name: the module that calls it, with a number if it does so several times.
+        kind: what is called.
+        drop_rate: probability of dropping.
+        shape: of one mask for all examples, at the inputs with which the network was read.
+        layout: where the examples are.
+        weight: the weight that carries the mask; None for noise.
+        units: which elements of the weight each entry of the mask multiplies; None for single elements.
+        of_outputs: whether these are output units, so that the bias is dropped with them.
+    """
+
+    name: str
+    kind: str
+    drop_rate: float
+    shape: torch.Size
+    layout: Layout
+    weight: str | None = None
+    units: InputUnits | None = None
+    of_outputs: bool = False
+
+
+class Dropouts(nn.Module):
+    """The calls of a network that drop units, in the order in which it makes them.
+
+    Args:
+        calls: all of them, as they were found.
+    """
+
+    drop_rates: Tensor
+
+    def __init__(self, calls: Sequence[Dropout]) -> None:
+        super().__init__()
+        self.calls = tuple(calls)
+        self.register_buffer("drop_rates", torch.tensor([call.drop_rate for call in calls], dtype=torch.float64))
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    @property
+    def noise(self) -> dict[str, Dropout]:
+        """The calls whose masks no weight carries, by name."""
+        return {call.name: call for call in self.calls if call.weight is None}
+
+    @property
+    def carried(self) -> dict[str, Dropout]:
+        """The calls whose masks a weight carries, by the name of the weight."""
+        return {call.weight: call for call in self.calls if call.weight is not None}
+
+    def apart(self, values: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Mask]]:
+        """The weights, and a mask for every call that no weight carries.
+
+        Args:
+            values: weights by site, and masks by name of the call. A scalar instead of a mask asks for one per example, and
+                so does a lazy weight with noise per example where masks are missing.
+        """
+        noise = self.noise
+        weights = {name: value for name, value in values.items() if name not in noise}
+        lazy = [weight for weight in weights.values() if isinstance(weight, LazyWeight)]
+        usual: Mask = "each" if any(not weight.law.strategy.one_weight for weight in lazy) else "one"
+        masks: dict[str, Mask] = {}
+        for name in noise:
+            given = values.get(name)
+            masks[name] = usual if given is None else given if given.dim() else "each"
+        return weights, masks
+
+    def with_outputs(
+        self, weights: Mapping[str, Tensor], masks: Mapping[str, Mask], examples: int
+    ) -> tuple[dict[str, Tensor], dict[str, Mask]]:
+        """The weights and masks to run the network with, where masks of output units are those that the weights carry.
+
+        The function is z (M x + b / p) for a weight z M, so that a lazy weight is replaced by its location.
+
+        Args:
+            weights: of one draw, by site.
+            masks: of the calls that no weight carries.
+            examples: N, the number of examples of the run.
+        """
+        found, all_masks = dict(weights), dict(masks)
+        for site, call in self.carried.items():
+            if call.of_outputs:
+                found[site], all_masks[call.name] = _masked_outputs(weights[site], call, examples)
+        return found, all_masks
+
+    @contextmanager
+    def run(self, masks: Mapping[str, Mask], examples: int, seen: list[torch.Size] | None = None) -> Iterator[None]:
+        """Run the network once.
+
+        Args:
+            masks: by name of the call; a call without one does nothing.
+            examples: N, the number of examples of the run.
+            seen: gets the shape of one mask for all examples of every call.
+
+        Raises:
+            ValueError: the network's calls are not those with which it was read.
+        """
+        found = 0
+
+        def answer(call: DropoutCall) -> Tensor | None:
+            nonlocal found
+            self._check(call, found, examples)
+            planned, number = self.calls[found], found
+            found += 1
+            shape = planned.layout.per_draw(call.shape, examples)
+            if seen is not None:
+                seen.append(shape)
+            mask = masks.get(planned.name, "none")
+            if isinstance(mask, Tensor):
+                return planned.layout.spread(mask, examples)
+            if mask == "none":
+                return None
+            keep = 1 - self.drop_rates[number].to(call.like.dtype)
+            if mask == "each" or not planned.layout.joint:
+                return coins(keep, call.shape)
+            return planned.layout.spread(coins(keep, shape), examples)
+
+        with DropoutCalls(answer):
+            yield
+        if found < len(self.calls):
+            missing = ", ".join(call.name for call in self.calls[found:])
+            raise ValueError(f"{_OTHER}: it does not call {missing}. {_AGAIN}")
+
+    def _check(self, call: DropoutCall, number: int, examples: int) -> None:
+        if number >= len(self.calls):
+            raise ValueError(f"{_OTHER}: it dropped units {len(self.calls)} times then, and does so once more now. {_AGAIN}")
+        planned = self.calls[number]
+        if (call.kind, call.drop_rate) != (planned.kind, planned.drop_rate):
+            raise ValueError(
+                f"{_OTHER}: {planned.name} was a {planned.kind} with rate {planned.drop_rate:g} and is now a {call.kind} with "
+                f"rate {call.drop_rate:g}. {_AGAIN}"
+            )
+        if len(call.shape) != len(planned.shape):
+            raise ValueError(
+                f"{_OTHER}: the masks of {planned.name} had {len(planned.shape)} axes and have {len(call.shape)} now. {_AGAIN}"
+            )
+        if planned.weight is not None and planned.layout.per_draw(call.shape, examples) != planned.shape:
+            raise ValueError(
+                f"the dropout {planned.name} was read as a mask {tuple(planned.shape)} of units of {planned.weight}; at these "
+                f"inputs its mask has the shape {tuple(call.shape)}, and that weight cannot carry it. Read the network with "
+                "inputs of this shape"
+            )
+
+
+def _masked_outputs(weight: Tensor, call: Dropout, examples: int) -> tuple[Tensor, Tensor]:
+    """The weight to run the network with, and the mask of its output units.
+
+    The call multiplies its input by z / p, so that a weight M is run as p M.
+    """
+    assert call.units is not None
+    axis, keep = call.layout.axis, 1 - call.drop_rate
+    if isinstance(weight, LazyWeight) and not weight.drawn:
+        q, strategy = weight.law.law, weight.law.strategy
+        if type(q) is BernoulliMixture and q.theta == 0 and q.columns and q.units == call.units:
+            if is_constant(q):
+                return keep * q.loc, q.loc.new_ones(call.shape)
+            if isinstance(strategy, SharedNoise):
+                return keep * q.loc, strategy.noise.reshape(call.shape)
+            if axis is not None and not strategy.one_weight:
+                shape = (*call.shape[:axis], examples, *call.shape[axis + 1 :])
+                return keep * q.loc, coins(q.keep_rate.reshape(call.shape), torch.Size(shape))
+    if isinstance(weight, LazyWeight):
+        weight = weight.realise()
+    mask = getattr(weight, "mask", None)
+    if mask is None or mask.shape != (call.shape.numel(),):  # a unit whose weights are all 0 counts as dropped
+        mask = call.units.sum((weight != 0).to(weight.dtype), weight.shape)
+    return keep * weight, (mask != 0).to(weight.dtype).reshape(call.shape)
+
+
+_OTHER = "the network does not drop units as it did when it was read"
+_AGAIN = "Its forward may depend on its inputs: read it with inputs like these"

@@ -1,0 +1,6 @@
+"""Networks that were trained with dropout, read as posteriors."""
+
+from pyrodrop.reading.read import read
+from pyrodrop.reading.reading import Reading
+
+__all__ = ["Reading", "read"]

@@ -1,0 +1,173 @@
+"""Which weight carries the mask of a dropout.
+
+    input units     f(x z / p; W) = f(x; M diag(z)),          M = W / p, p the keep rate
+    output units    (z / p) (W x + b) = (diag(z) M) x + z b / p
+    of a table      rows of an embedding, or single weights: W is multiplied by the mask itself
+
+A weight carries a mask if the network's output is the same with the mask and with the weight multiplied by it, whatever lies
+between them: reshapes, and whatever commutes with the mask, such as ReLU and pooling. This is tried, on random masks, with
+weights in double precision that have been changed at random, so that no layer hides another. A mask that differs between rows of
+an example (tokens, positions) is carried by no weight, which all rows share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyrodrop.distributions import InputUnits
+from pyrodrop.inputs import num_rows
+from pyrodrop.networks.dropouts import Dropout
+from pyrodrop.reading.found import Found, Trial
+
+_NEVER = ("alpha dropout", "dropout of attention")  # not a product with the mask; inside of an operation
+_TRIED = 3  # random masks per candidate
+_NEAR = 12  # weights per dropout and role that are tried, the nearest in the order of use first
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    weight: str
+    units: InputUnits | None
+    bias: str | None = None
+    of_outputs: bool = False
+
+
+def carriers(
+    trial: Trial,
+    found: Sequence[Found],
+    uses: Mapping[str, Sequence[int]],
+    weights: Mapping[str, InputUnits],
+    vectors: Sequence[str],
+) -> list[Dropout]:
+    """The calls of a network with the weights that carry their masks.
+
+    Args:
+        trial: the network, in double precision.
+        found: its calls.
+        uses: when it uses each parameter.
+        weights: the weights that have a prior, with their input units.
+        vectors: the names of all vectors, among which biases are looked for.
+    """
+    taken: dict[int, _Candidate] = {}
+    for role in (_of_inputs, _of_table, _of_outputs):
+        for number, call in enumerate(found):
+            if number in taken or call.kind in _NEVER:
+                continue
+            free = {n: u for n, u in weights.items() if all(n != other.weight for other in taken.values())}
+            for candidate in role(trial, call, uses, free, vectors):
+                if _carries(trial, found, number, candidate):
+                    taken[number] = candidate
+                    break
+    calls = []
+    for number, call in enumerate(found):
+        own = taken.get(number)
+        calls.append(
+            Dropout(
+                name=_name(found, number),
+                kind=call.kind,
+                drop_rate=call.drop_rate,
+                shape=call.shape,
+                layout=call.layout,
+                weight=None if own is None else own.weight,
+                units=None if own is None else own.units,
+                of_outputs=own is not None and own.of_outputs,
+            )
+        )
+    return calls
+
+
+def _name(found: Sequence[Found], number: int) -> str:
+    """The module of a call, with a number if it calls several times."""
+    own = found[number].module or "forward"
+    same = [i for i, call in enumerate(found) if (call.module or "forward") == own]
+    return f"dropout {own}" if len(same) == 1 else f"dropout {own} {same.index(number) + 1}"
+
+
+def _of_inputs(
+    trial: Trial, call: Found, uses: Mapping[str, Sequence[int]], weights: Mapping[str, InputUnits], vectors: Sequence[str]
+) -> Iterator[_Candidate]:
+    """Weights that are used after the call and have as many input units as the mask, or as many blocks of them."""
+    if call.layout.axis is None:
+        return
+    entries = call.shape.numel()
+    for name in _nearest(call.when, uses, weights, after=True):
+        units, shape = weights[name], trial.values[name].shape
+        count = units.count(shape)
+        if count == entries:
+            yield _Candidate(name, units)
+        elif entries > 1 and units.groups == 1 and count % entries == 0:
+            yield _Candidate(name, InputUnits(units.axis, size=count // entries))
+
+
+def _of_outputs(
+    trial: Trial, call: Found, uses: Mapping[str, Sequence[int]], weights: Mapping[str, InputUnits], vectors: Sequence[str]
+) -> Iterator[_Candidate]:
+    """Weights that are used before the call and have as many output units as the mask."""
+    if call.layout.axis is None:
+        return
+    for name in _nearest(call.when, uses, weights, after=False):
+        units = weights[name].outputs
+        if units.count(trial.values[name].shape) == call.shape.numel():
+            prefix, _, own = name.rpartition(".")
+            bias = f"{prefix}.bias" if prefix else "bias"
+            yield _Candidate(name, units, bias if own == "weight" and bias in vectors else None, of_outputs=True)
+
+
+def _of_table(
+    trial: Trial, call: Found, uses: Mapping[str, Sequence[int]], weights: Mapping[str, InputUnits], vectors: Sequence[str]
+) -> Iterator[_Candidate]:
+    """Weights that the mask itself could be multiplied with: element by element, or along one axis."""
+    if call.layout.axis is not None:
+        return
+    for name in weights:
+        shape = trial.values[name].shape
+        if call.shape == shape:
+            yield _Candidate(name, None)
+        along = [axis for axis, size in enumerate(call.shape) if size != 1]
+        if len(call.shape) == len(shape) and len(along) == 1 and shape[along[0]] == call.shape[along[0]]:
+            yield _Candidate(name, InputUnits(along[0]))
+
+
+def _nearest(
+    when: int, uses: Mapping[str, Sequence[int]], weights: Mapping[str, InputUnits], *, after: bool
+) -> list[str]:
+    """Weights with units that are used after (or before) a time, the nearest first."""
+    far: dict[str, int] = {}
+    for name, units in weights.items():
+        times = [abs(time - when) for time in uses[name] if (time > when) == after]
+        if times and units.axis is not None:
+            far[name] = min(times)
+    return sorted(far, key=far.__getitem__)
+
+
+def _carries(trial: Trial, found: Sequence[Found], number: int, candidate: _Candidate) -> bool:
+    """Whether the weight multiplied by random masks gives the output that the masks give."""
+    call, weight = found[number], trial.values[candidate.weight]
+    keep = 1 - call.drop_rate
+    generator = torch.Generator().manual_seed(number)
+    without = trial()
+    moved = False
+    for _ in range(_TRIED):
+        mask = (torch.rand(call.shape, generator=generator) < 0.5).to(weight)
+        flat = mask.flatten() / keep
+        masks: list[Tensor | None] = [None] * len(found)
+        masks[number] = call.layout.spread(mask, num_rows(trial.x))
+        changed = {candidate.weight: weight * (mask / keep if candidate.units is None else candidate.units.over(flat, weight.shape))}
+        if candidate.bias is not None:
+            changed[candidate.bias] = trial.values[candidate.bias] * flat
+        want, got = trial(masks), trial(values=changed)
+        moved = moved or not _equal(want, without)
+        if not _equal(want, got):
+            return False
+    return moved
+
+
+def _equal(one: Tensor, two: Tensor) -> bool:
+    """Whether outputs are equal up to rounding, relative to the largest entry."""
+    scale = float(two.abs().max()) if two.numel() else 0.0
+    tolerance = 1e-8 if two.dtype == torch.float64 else 1e-4
+    return bool(((one - two).abs() <= tolerance * scale).all())

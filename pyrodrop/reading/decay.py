@@ -1,0 +1,107 @@
+"""Weight decay as a prior.
+
+    loss   L = (1/N) sum_n -ln p(y_n | f_n) + (decay / 2) ||W||^2          W = p M, p the keep rate of the weight's units
+    N L    = nll + N decay p^2 / 2 ||M||^2  =  nll + KL + const            KL = p ||M||^2 / (2 sigma^2)
+    sigma  = 1 / sqrt(c decay p)
+
+    c = N                  the mean of minus the log likelihood: nn.CrossEntropyLoss, nn.GaussianNLLLoss(full=True)
+    c = 1                  its sum, reduction="sum"
+    c = precision N D / 2  nn.MSELoss, the mean of (y - f)^2 over N examples with D outputs each, without a half
+
+The optimisers of PyTorch add ``decay * W`` to the gradient of the loss, which is the gradient of (decay / 2) ||W||^2. Adam
+then divides by the size of past gradients, which moves towards the same stationary points on another way. AdamW and
+``Adam(decoupled_weight_decay=True)`` shrink weights beside the gradient step, by an amount that does not depend on the
+gradient's scale: no loss, and so no prior, has these stationary points. Gal & Ghahramani (2016), Appendix
+(arXiv:1506.02157), section 4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import nn
+
+from pyrodrop.likelihoods import Gaussian, Likelihood
+from pyrodrop.names import by_name, one_of
+
+Loss = Literal["mean_nll", "sum_nll", "mse"]
+WeightDecay: TypeAlias = float | Mapping[str, float] | torch.optim.Optimizer
+
+
+def decay_of(weight_decay: WeightDecay, parameters: Mapping[str, nn.Parameter]) -> dict[str, float]:
+    """The weight decay of every parameter.
+
+    Args:
+        weight_decay: one number, a mapping from name patterns to numbers, or the optimiser that trained the network.
+        parameters: trained parameters by name.
+
+    Raises:
+        ValueError: a decay is negative or not finite, a pattern matches no parameter, or the optimiser's decay is decoupled.
+        TypeError: none of these.
+    """
+    given: Any = weight_decay
+    if isinstance(weight_decay, torch.optim.Optimizer):
+        return _of_optimizer(weight_decay, parameters)
+    if isinstance(given, bool | str) or not isinstance(given, Mapping | float | int):
+        raise TypeError(
+            "weight_decay must be a number, a mapping from name patterns to numbers, or the optimizer that trained the "
+            f"network; got a {type(given).__name__}"
+        )
+    found: dict[str, float] = by_name(weight_decay, parameters, "weight_decay")
+    for name, value in found.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"weight_decay must be finite and at least 0; got {value} for {name}")
+    return {name: float(value) for name, value in found.items()}
+
+
+def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, float]:
+    kind = type(optimizer).__name__
+    groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
+    missing = [name for name, parameter in parameters.items() if id(parameter) not in groups]
+    if missing:
+        raise ValueError(
+            f"the optimizer does not train these parameters of the network: {', '.join(missing)}. Pass the optimizer that "
+            "trained this network, before a copy or a move to another device, or the decay as a number"
+        )
+    found = {}
+    for name, parameter in parameters.items():
+        group = groups[id(parameter)]
+        decay = float(group.get("weight_decay", 0.0))
+        if decay and (group.get("decoupled_weight_decay") or isinstance(optimizer, torch.optim.AdamW)):
+            raise ValueError(
+                f"the weight decay of {kind} is decoupled from the gradient, so it corresponds to no prior: pass a prior, "
+                "such as prior=priors.Gaussian(scale=...), instead of weight_decay"
+            )
+        found[name] = decay
+    return found
+
+
+def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, outputs: int) -> float:
+    """c above: what a loss has to be multiplied by to be minus the log likelihood of the whole data set.
+
+    Args:
+        loss: that of the training; None is ``mse`` for a Gaussian likelihood and ``mean_nll`` for any other.
+        likelihood: of the model.
+        num_data: N.
+        outputs: D, number of outputs of one example.
+
+    Raises:
+        ValueError: ``mse`` with a likelihood that is not Gaussian.
+    """
+    plain = type(likelihood) is Gaussian
+    if loss is None:
+        loss = "mse" if plain else "mean_nll"
+    one_of(loss, Loss, "loss")
+    if loss == "mse":
+        if not plain:
+            raise ValueError(f"loss='mse' belongs to likelihoods.Gaussian; got {likelihood.describe()}")
+        return float(likelihood.precision) * num_data * outputs / 2  # type: ignore[arg-type]
+    return float(num_data) if loss == "mean_nll" else 1.0
+
+
+def prior_scale(c: float, decay: float, keep_rate: float) -> float:
+    """sigma = 1 / sqrt(c decay p)."""
+    return 1 / math.sqrt(c * decay * keep_rate)

@@ -1,0 +1,280 @@
+"""The dropouts of a network, found by running it.
+
+The network runs on two and on three examples, with `DropoutCalls` around it, which sees every call that drops units. An axis
+of a mask that has 2 entries in one run and 3 in the other indexes examples; 2 r and 3 r entries are examples merged with r
+rows each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from pyrodrop.inputs import Inputs, mapped, num_rows
+from pyrodrop.networks.call import call
+from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
+from pyrodrop.networks.dropouts import Layout
+from pyrodrop.networks.examples import check_output, close, few_rows
+from pyrodrop.networks.modes import STAYS, undisturbed
+from pyrodrop.private_apis import leaves
+
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+
+
+@dataclass(frozen=True)
+class Found:
+    """One call that drops units.
+
+    Attributes:
+        module: name of the module that makes the call; empty for the network itself.
+        kind, drop_rate: of the call.
+        shape: of one mask for all examples.
+        layout: where the examples are.
+        when: position in the sequence of the network's operations.
+        scales: whether the call multiplies its input by the mask, over the keep rate.
+    """
+
+    module: str
+    kind: str
+    drop_rate: float
+    shape: torch.Size
+    layout: Layout
+    when: int
+    scales: bool
+
+
+class Trial:
+    """A network with given parameters, to be run with masks and without.
+
+    Args:
+        network: is not changed, but for the modes of its modules during a run.
+        values: of the parameters, by first name.
+        names: all names of every parameter.
+        x: a few examples.
+    """
+
+    def __init__(
+        self, network: nn.Module, values: Mapping[str, Tensor], names: Mapping[str, tuple[str, ...]], x: Inputs
+    ) -> None:
+        self.network, self.values, self.names, self.x = network, dict(values), dict(names), x
+        self.attends = any(isinstance(module, nn.MultiheadAttention) for module in network.modules())
+
+    def __call__(
+        self,
+        masks: Sequence[Tensor | None] | None = None,
+        *,
+        values: Mapping[str, Tensor] | None = None,
+        x: Inputs | None = None,
+    ) -> Tensor:
+        """The output with these masks, in the order of the calls; nothing is dropped where there is none."""
+        given = iter(masks or ())
+        with DropoutCalls(lambda _: next(given, None)):
+            return self.plain(values=values, x=x)
+
+    def plain(self, *, values: Mapping[str, Tensor] | None = None, x: Inputs | None = None) -> Tensor:
+        """The output without a mode around the network."""
+        with undisturbed(self.network), torch.no_grad():
+            found = self.values if values is None else {**self.values, **values}
+            return call(self.network, found, self.names, self.x if x is None else x, attends=self.attends)
+
+    def in_double_precision(self, seed: int = 0) -> Trial:
+        """The same network with other weights: in float64 and changed a little, so that no layer is exactly 0."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def changed(value: Tensor) -> Tensor:
+            noise = torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value.device)
+            size = float(value.double().square().mean().sqrt()) or 1 / math.sqrt(max(1, value[0].numel()))
+            return value.detach().double() + 0.3 * size * noise
+
+        values = {name: changed(value) for name, value in self.values.items()}
+        names = dict(self.names)
+        for name, buffer in self.network.named_buffers(remove_duplicate=False):
+            if buffer.is_floating_point() and name not in names:
+                values[name], names[name] = buffer.detach().double(), (name,)
+        x = mapped(lambda part: part.double() if part.is_floating_point() else part, self.x)
+        return Trial(self.network, values, names, x)
+
+
+def find_dropouts(trial: Trial) -> tuple[list[Found], dict[str, list[int]]]:
+    """Every call of the network that drops units, and when it uses each parameter.
+
+    The network's modes are left so that these calls are made and everything else is in evaluation mode.
+
+    Raises:
+        ValueError: the network cannot be run on its inputs, or drops units in another way for another number of examples.
+    """
+    network = trial.network
+    for module in network.modules():
+        if isinstance(module, _NORMS):
+            module.training = False
+    whole = False
+    try:
+        two, three = few_rows(trial.x)
+        small = _watch(trial, two)
+        check_output(small.output, 2)
+    except Exception as error:  # of any type: the network may need all rows
+        whole, two = True, trial.x
+        try:
+            small = _watch(trial, two)
+        except Exception:
+            raise ValueError(_cannot_run(trial.x, error)) from error
+        check_output(small.output, num_rows(two))
+    _keep_modes(network, small, lambda: _watch(trial, two))
+    small = _watch(trial, two)
+    if whole:
+        return [_found(seen, Layout(None)) for seen in small.calls], small.uses
+    large = _watch(trial, three)
+    check_output(large.output, 3)
+    if [seen.what for seen in small.calls] != [seen.what for seen in large.calls]:
+        raise ValueError(
+            "the network drops units in other places for three examples than for two, so its dropout cannot be read: "
+            f"{_list(small)} and {_list(large)}"
+        )
+    if not close(large.output[:2], small.output):  # every run needs all of its examples, and so does a mask
+        return [_found(seen, Layout(None)) for seen in small.calls], small.uses
+    other = _watch(trial, mapped(lambda part: part[[0, 1, 0]], three))
+    found = [_found(s, _layout(s, m, o)) for s, m, o in zip(small.calls, large.calls, other.calls, strict=True)]
+    return found, small.uses
+
+
+def _found(seen: _Seen, layout: Layout) -> Found:
+    shape = seen.call.shape if layout.axis is None else layout.per_draw(seen.call.shape, 2)
+    return Found(seen.module, seen.call.kind, seen.call.drop_rate, shape, layout, seen.when, seen.call.scales)
+
+
+def _layout(two: _Seen, three: _Seen, other: _Seen) -> Layout:
+    """Where the examples are in a mask.
+
+    Args:
+        two, three: the call with two and three examples.
+        other: the call with three examples, of which the last is another.
+    """
+    a, b = two.call.shape, three.call.shape
+    if len(a) != len(b):
+        return Layout(0, None)
+    axes = [axis for axis in range(len(a)) if a[axis] != b[axis]]
+    if not axes:
+        return Layout(None)
+    axis = axes[0]
+    if len(axes) > 1 or 3 * a[axis] != 2 * b[axis]:
+        return Layout(axis, None)
+    rows = a[axis] // 2
+    if rows == 1:
+        return Layout(axis)
+    if three.call.input is None or other.call.input is None:
+        return Layout(axis, None)
+    differs = (three.call.input != other.call.input).movedim(axis, 0).flatten(1).any(1).nonzero()[:, 0].tolist()
+    consecutive = {i // rows == 2 for i in differs} == {True}
+    interleaved = {i % 3 == 2 for i in differs} == {True}
+    if consecutive == interleaved:
+        return Layout(axis, None)
+    return Layout(axis, "examples" if consecutive else "rows")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    module: str
+    call: DropoutCall
+    when: int
+
+    @property
+    def what(self) -> tuple[str, str, float]:
+        return self.module, self.call.kind, self.call.drop_rate
+
+
+@dataclass
+class _Run:
+    """One run of the network: its output, its calls, the modules that make them, and when it uses each parameter."""
+
+    output: Any
+    calls: list[_Seen]
+    callers: list[tuple[nn.Module, ...]]
+    uses: dict[str, list[int]]
+
+
+def _watch(trial: Trial, x: Inputs) -> _Run:
+    uses = _Uses(trial.values)
+    calls: list[_Seen] = []
+    callers: list[tuple[nn.Module, ...]] = []
+    with _stack(trial.network) as stack:
+
+        def answer(call: DropoutCall) -> None:
+            names, modules = zip(*stack, strict=True)
+            kept = None if call.input is None else call.input.detach().clone()
+            calls.append(_Seen(names[-1], replace(call, input=kept, like=call.like.new_empty(0)), uses.clock))
+            callers.append(modules)
+
+        with uses, DropoutCalls(answer):
+            output = trial.plain(x=x)
+    return _Run(output, calls, callers, uses.found)
+
+
+class _Uses(TorchFunctionMode):
+    """Counts operations, and notes those that get a parameter."""
+
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.clock = 0
+        self.found: dict[str, list[int]] = {name: [] for name in values}
+        self._names = {id(value): name for name, value in values.items()}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.clock += 1
+        for leaf in leaves((args, kwargs)):
+            name = self._names.get(id(leaf))
+            if name is not None:
+                self.found[name].append(self.clock)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _stack(network: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
+    """The names of the modules that are running, innermost last."""
+    stack: list[tuple[str, nn.Module]] = []
+    handles: list[Any] = []
+    for name, module in network.named_modules():
+        handles.append(module.register_forward_pre_hook(lambda own, _, name=name: stack.append((name, own))))
+        handles.append(module.register_forward_hook(lambda *_: stack.pop() and None, always_call=True))
+    try:
+        yield stack
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _keep_modes(network: nn.Module, before: _Run, again: Any) -> None:
+    """Leave as few modules as possible in training mode: those that drop units, or those and the modules around them."""
+    modes = {module: module.training for module in network.modules()}
+    innermost = {stack[-1] for stack in before.callers}
+    around = {module for stack in before.callers for module in stack}
+    for chosen in (innermost, around, set(modes)):
+        for module, mode in modes.items():
+            module.training = mode and module in chosen
+        if [seen.what for seen in again().calls] == [seen.what for seen in before.calls]:
+            break
+    for module in network.modules():
+        if module.training:
+            module.__dict__[STAYS] = True
+
+
+def _cannot_run(x: Inputs, error: Exception) -> str:
+    text = (str(error).strip().splitlines() or [""])[0]
+    shapes: list[str] = []
+    mapped(lambda part: shapes.append(str(tuple(part.shape))), x)
+    if isinstance(error, ValueError) and text.startswith(("the network", "a posterior")):
+        return text
+    return (
+        f"the network cannot be called on x of shape {', '.join(shapes)} ({type(error).__name__}: {text}); x must have one "
+        "row per example, [N, ...], or be a tuple or mapping of such tensors, the arguments of the network's forward"
+    )
+
+
+def _list(run: _Run) -> str:
+    return ", ".join(seen.module or "the network itself" for seen in run.calls) or "nowhere"

@@ -1,0 +1,292 @@
+"""Read a network that was trained with dropout as a posterior, without training anything."""
+
+from __future__ import annotations
+
+import copy
+import glob
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyrodrop.data.dataset import check_inputs
+from pyrodrop.devices import resolve, seeded
+from pyrodrop.distributions.units import InputUnits
+from pyrodrop.guides import BernoulliDropout
+from pyrodrop.inputs import Inputs, mapped, num_rows
+from pyrodrop.likelihoods import Likelihood
+from pyrodrop.models import NetworkModel
+from pyrodrop.networks.assignment import PriorSetting, assign_input_units
+from pyrodrop.networks.dropouts import Dropout, Dropouts
+from pyrodrop.networks.noise import check_noiseless
+from pyrodrop.networks.parametrised import check_parametrised
+from pyrodrop.networks.sites import Parameters, parameters_of
+from pyrodrop.priors import Gaussian, Prior
+from pyrodrop.reading.carriers import carriers
+from pyrodrop.reading.decay import Loss, WeightDecay, decay_of, prior_scale, strength
+from pyrodrop.reading.found import Found, Trial, find_dropouts
+from pyrodrop.reading.passes import masks_of_a_pass
+from pyrodrop.reading.reading import Reading
+
+
+def read(
+    net: nn.Module,
+    x: Inputs,
+    *,
+    likelihood: Likelihood,
+    num_data: int,
+    weight_decay: WeightDecay | None = None,
+    prior: PriorSetting | None = None,
+    bias_prior: PriorSetting | None = None,
+    loss: Loss | None = None,
+    input_axes: Mapping[str, int | InputUnits | None] | None = None,
+    device: str | torch.device | None = None,
+) -> Reading:
+    """Read the dropout of a trained network as a posterior over its weights and functions. Nothing is trained.
+
+    The network is run in training mode on a few examples. Every call that drops units is found, whoever makes it
+    (`pyrodrop.networks.dropout_calls`), and read as the Bernoulli mixture over a weight's input units, output units, table rows or
+    single elements if that weight carries its mask (`pyrodrop.reading.carriers`), and else as noise of the function, which
+    is drawn but has no part in the KL divergence. Modules in evaluation mode drop nothing. Everything else, such as
+    BatchNorm, runs in evaluation mode. Gal & Ghahramani (2016), Dropout as a Bayesian Approximation,
+    https://arxiv.org/abs/1506.02142.
+
+    Args:
+        net: the trained network, in training mode (``net.train()``); it is copied. It maps x to ``[N, outputs]`` or
+            ``[N, ..., outputs]``, such as logits.
+        x: a few examples, ``[N, ...]``, or a tuple or mapping of tensors that are the network's arguments. Different
+            examples are best, since equal ones cannot show whether one affects another.
+        likelihood: distribution of y given the outputs; its loss is the one that trained the network.
+        num_data: N, number of examples that the network was trained on.
+        weight_decay: of the training, which becomes the prior (`pyrodrop.reading.decay`): a number for all parameters, a
+            mapping from name patterns to numbers, or the optimiser. A parameter without decay is a point estimate without a
+            prior. The weight decay of AdamW is none of a loss, and corresponds to no prior.
+        prior: prior of the weights instead of `weight_decay`, as in `models.from_module`.
+        bias_prior: prior of biases and other vectors, with `prior`.
+        loss: how the training weighed the likelihood: ``mean_nll``, ``sum_nll``, or ``mse`` for `torch.nn.MSELoss`, which is
+            the default for `likelihoods.Gaussian`.
+        input_axes: the axis of the input units of weights of custom modules, as in `models.from_module`.
+        device: where the reading computes; None is the network's own device.
+
+    Returns:
+        A `Reading`: its table says what was found; it predicts, has an ELBO and goes through `to_arviz` as a `Fit` does.
+        ``reading.model`` and ``reading.guide`` can be trained further with `pyrodrop.fit`.
+
+    Raises:
+        ValueError: the network has no dropout, or all of it is in evaluation mode; its passes do not differ, or differ by
+            something that is not dropout; none or both of `weight_decay` and `prior` are given; the decay is 0 or
+            decoupled.
+        TypeError: `net` is not a module whose parameters can be replaced.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> from torch import nn
+        >>> net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+        >>> x = torch.randn(8, 4)
+        >>> reading = pyrodrop.read(
+        ...     net, x, likelihood=pyrodrop.likelihoods.Categorical(), weight_decay=1e-4, num_data=1000
+        ... )
+        >>> reading.table().loc[0, "read as"]
+        '16 columns of 3.weight'
+        >>> reading.predict(x, num_samples=50).f.shape
+        torch.Size([50, 8, 3])
+    """
+    x = check_inputs(x)
+    _check_choice(weight_decay, prior, bias_prior, loss)
+    found = parameters_of(net)
+    check_parametrised(net)
+    decays = None if weight_decay is None else decay_of(weight_decay, found.trained)
+    if decays is not None and not any(decays[name] for name in found.weights):
+        raise ValueError(
+            "a network trained without weight decay has no prior: pass one, such as prior=priors.Gaussian(scale=...); got "
+            "weight_decay 0 for all weights"
+        )
+    first = next(iter(found.trained.values())) if found.trained else next(net.parameters())
+    where = first.device if device is None else resolve(device)
+    network = copy.deepcopy(net).to(where)
+    x = mapped(lambda part: part.to(where), x)
+    trial = _trial(network, x)
+    calls, uses = find_dropouts(trial)
+    if not calls:
+        raise ValueError(_nothing(net))
+    with seeded(0, where):
+        check_noiseless(network, trial)
+    _check_passes(trial, calls)
+    exact = _in_double(trial)
+    units = assign_input_units(network, found, input_axes)
+    with_prior = _with_prior(found, decays, prior)
+    planned = carriers(exact, calls, uses, {name: units[name] for name in with_prior}, found.vectors)
+    outputs = trial().shape[1:].numel()
+    c = None if decays is None else strength(loss, likelihood, num_data, outputs)
+    model = _model(network, found, planned, likelihood, c, decays, prior, bias_prior, input_axes)
+    carried = Dropouts(planned).carried
+    rates: dict[str, float] = {glob.escape(name): call.drop_rate for name, call in carried.items()}
+    singly: dict[str, Any] = {glob.escape(name): "weight" for name, call in carried.items() if call.units is None}
+    guide = BernoulliDropout(model, drop_rate=rates | {"*": 0.0}, per=singly | {"*": "input"})
+    model.to(where).eval()
+    guide.to(where)
+    model.examined(x)
+    _check_reading(model, guide, trial, planned)
+    return Reading(
+        model=model,
+        guide=guide,
+        data=None,
+        history=torch.zeros(0, 3),
+        settings={"steps": 0, "read": type(net).__name__, "num_data": num_data},
+        device=where,
+    )
+
+
+def _check_choice(weight_decay: Any, prior: Any, bias_prior: Any, loss: Any) -> None:
+    if (weight_decay is None) == (prior is None):
+        raise ValueError(
+            "read needs the weight decay of the training, which is a prior, or a prior: one of weight_decay and prior; got "
+            f"{'neither' if prior is None else 'both'}"
+        )
+    for name, value in (("bias_prior", bias_prior), ("loss", loss)):
+        if value is not None and (prior is None) == (name == "bias_prior"):
+            other = "prior" if name == "bias_prior" else "weight_decay"
+            raise ValueError(f"{name} belongs to {other}, which is not given")
+
+
+def _trial(network: nn.Module, x: Inputs) -> Trial:
+    parameters = parameters_of(network)
+    values = {name: network.get_parameter(name).detach().clone() for name in parameters.names}
+    dtype = next(iter(values.values())).dtype
+    x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
+    return Trial(network, values, parameters.names, x)
+
+
+def _nothing(net: nn.Module) -> str:
+    """Why there is nothing to read."""
+    kinds = nn.modules.dropout._DropoutNd
+    off = [n for n, m in net.named_modules() if isinstance(m, kinds) and m.p > 0 and not m.training]
+    if not any(module.training for module in net.modules()):
+        return (
+            "the network is in evaluation mode, in which it drops nothing: call net.train() before pyrodrop.read, which runs "
+            "BatchNorm in evaluation mode all the same"
+        )
+    if off:
+        return f"the network drops nothing: its dropout layers {', '.join(off)} are in evaluation mode; call net.train()"
+    return (
+        "the network has no dropout: no call drops units at a rate above 0, so its passes do not differ. Give it a posterior "
+        "of its own with models.from_module and a guide"
+    )
+
+
+def _check_passes(trial: Trial, calls: list[Found]) -> None:
+    """Compare a pass of PyTorch with one under the masks that it drew.
+
+    Raises:
+        ValueError: they differ, or the masks change nothing.
+    """
+    want, masks = masks_of_a_pass(trial)
+    shapes = [tuple(mask.shape) for mask in masks]
+    if len(masks) != len(calls):
+        raise ValueError(
+            f"the network draws {len(masks)} masks, of which {len(calls)} can be read: {', '.join(c.module for c in calls)}. "
+            "The others are drawn inside of an operation that is not known as dropout"
+        )
+    got = trial(masks)
+    scale = float(want.abs().max())
+    if not bool(((want - got).abs() <= 1e-3 * scale).all()):
+        raise ValueError(
+            "with the same masks, the network as it was read does not give the output of its own pass in training mode "
+            f"(masks {shapes}; outputs differ by up to {float((want - got).abs().max()):.2g}). It may change a tensor in "
+            "place that it uses again"
+        )
+    if torch.equal(trial(), want) and all(torch.equal(trial(), masks_of_a_pass(trial, seed)[0]) for seed in (1, 2)):
+        raise ValueError(
+            "the network has dropout, but its passes do not differ: no output depends on the masks of "
+            f"{', '.join(call.module or 'the network' for call in calls)}"
+        )
+
+
+def _in_double(trial: Trial) -> Trial:
+    """The trial in double precision, or as it is for a network that cannot run in it."""
+    exact = trial.in_double_precision()
+    try:
+        exact()
+    except RuntimeError:  # the network makes tensors of a dtype of its own
+        return trial
+    return exact
+
+
+def _with_prior(found: Parameters, decays: Mapping[str, float] | None, prior: PriorSetting | None) -> list[str]:
+    """The weights that have a prior."""
+    if decays is not None:
+        return [name for name in found.weights if decays[name] > 0]
+    from pyrodrop.names import by_name
+
+    chosen: dict[str, Any] = by_name(prior, found.weights, "prior")
+    return [name for name in found.weights if chosen[name] is not None]
+
+
+def _model(
+    network: nn.Module,
+    found: Parameters,
+    planned: list[Dropout],
+    likelihood: Likelihood,
+    c: float | None,
+    decays: Mapping[str, float] | None,
+    prior: PriorSetting | None,
+    bias_prior: PriorSetting | None,
+    input_axes: Mapping[str, Any] | None,
+) -> NetworkModel:
+    """The model, with the means M = W / p of the weights that carry masks."""
+    dropouts = Dropouts(planned)
+    carried = dropouts.carried
+    with torch.no_grad():
+        for name, call in carried.items():
+            network.get_parameter(name).div_(1 - call.drop_rate)
+    if c is not None and decays is not None:
+        own: dict[str, Prior | None] = {}
+        for name in found.trained:
+            keep = 1 - carried[name].drop_rate if name in carried else 1.0
+            own[name] = Gaussian(prior_scale(c, decays[name], keep)) if decays[name] > 0 else None
+        prior = {glob.escape(name): own[name] for name in found.weights}
+        bias_prior = {glob.escape(name): own[name] for name in found.vectors} or None
+    assert prior is not None
+    axes: dict[str, Any] = {glob.escape(name): call.units for name, call in carried.items() if call.units is not None}
+    return NetworkModel(
+        network,
+        prior=prior,
+        bias_prior=bias_prior,
+        likelihood=copy.deepcopy(likelihood),
+        input_axes={**axes, **(input_axes or {})} or None,
+        dropouts=dropouts,
+    )
+
+
+def _check_reading(model: NetworkModel, guide: BernoulliDropout, trial: Trial, planned: list[Dropout]) -> None:
+    """Compare one draw of the reading, all of its masks together, with the network under the same masks.
+
+    Raises:
+        ValueError: they differ.
+    """
+    generator = torch.Generator().manual_seed(1)
+    values = guide.loc
+    weights = {name: values[name].detach() for name in guide.sites}
+    masks: list[Tensor | None] = []
+    given: dict[str, Tensor] = {}
+    examples = num_rows(trial.x)
+    for call in planned:
+        like = next(iter(weights.values()))
+        mask = (torch.rand(call.shape, generator=generator) < 1 - call.drop_rate).to(like)
+        masks.append(call.layout.spread(mask, examples) if call.layout.joint else None)
+        if call.weight is None:
+            given[call.name] = mask if call.layout.joint else "none"
+        elif call.units is None:
+            weights[call.weight] = weights[call.weight] * mask
+        else:
+            weights[call.weight] = weights[call.weight] * call.units.over(mask.flatten(), weights[call.weight].shape)
+            weights[call.weight].mask = mask.flatten()  # type: ignore[attr-defined]
+    with torch.no_grad():
+        want, got = trial(masks), model._call(weights, trial.x, given)
+    scale = float(want.abs().max())
+    if not bool(((want - got).abs() <= 1e-3 * scale).all()):
+        raise ValueError(
+            "the reading of the network does not give the output of its own pass under the same masks (outputs differ by up "
+            f"to {float((want - got).abs().max()):.2g}); please report this network"
+        )

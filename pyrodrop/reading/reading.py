@@ -1,0 +1,94 @@
+"""The result of `pyrodrop.read`: a posterior that was not trained but found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyrodrop.models import NetworkModel
+from pyrodrop.networks.dropouts import Dropout
+from pyrodrop.priors import Gaussian
+from pyrodrop.training.fitted import Fit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COLUMNS = ("layer", "dropout found", "rate", "read as", "prior sd", "joint?")
+
+
+class Reading(Fit):
+    """A network that was trained with dropout, as a posterior.
+
+    It is a `Fit` without training: it predicts, has an ELBO on given data, is compared and goes through `to_arviz`. Its
+    ``model`` and ``guide`` can be trained further with `pyrodrop.fit`. Printed, it shows its table.
+    """
+
+    def rows(self) -> list[tuple[str, str, float | None, str, float | None, str]]:
+        """The rows of the table: every dropout in the order of the network, then every weight that carries none."""
+        model = self.model
+        assert isinstance(model, NetworkModel) and model.dropouts is not None
+        scales = {name: prior.scale if isinstance(prior, Gaussian) else None for name, prior in model.priors.items()}
+        rows: list[tuple[str, str, float | None, str, float | None, str]] = []
+        for call in model.dropouts.calls:
+            layer = call.weight or "-"
+            joint = "yes" if call.layout.joint else "no"
+            scale = None if call.weight is None else scales[call.weight]
+            rows.append((layer, _where(call), call.drop_rate, _read_as(call, model), scale, joint))
+        carried = model.dropouts.carried
+        rows += [
+            (name, "none", None, "point estimate", scale, "yes") for name, scale in scales.items() if name not in carried
+        ]
+        return rows + [(name, "none", None, "point estimate without prior", None, "yes") for name in model.free]
+
+    def table(self) -> pd.DataFrame:
+        """The table as a pandas DataFrame, one row per dropout and per weight that carries none."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows(), columns=list(_COLUMNS))
+
+    def __repr__(self) -> str:
+        rows = self.rows()
+        dropped = [row for row in rows if row[2] is not None]
+        rest = [row for row in rows if row[2] is None]
+        lines = _aligned([_COLUMNS, *(tuple(map(_text, row)) for row in dropped)])
+        if rest:
+            sds = sorted({row[4] for row in rest if row[4] is not None})
+            spread = f", prior sd {_text(sds[0])}" + (f" ... {_text(sds[-1])}" if len(sds) > 1 else "") if sds else ""
+            lines.append(f"{len(rest)} parameters without dropout: point estimates{spread}")
+        model: Any = self.model
+        noise = len(model.dropouts.noise)
+        if noise:
+            lines.append(f"{noise} of {len(dropped)} dropouts are noise of the function, with no part in the KL divergence")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return str(self.table().to_html(index=False, na_rep="", float_format=lambda value: f"{value:.3g}"))
+
+
+def _where(call: Dropout) -> str:
+    return f"{call.name.removeprefix('dropout ')} ({call.kind}, {_size(call.shape)})"
+
+
+def _read_as(call: Dropout, model: NetworkModel) -> str:
+    if call.weight is None:
+        return "noise of the function"
+    if call.units is None:
+        return f"single weights of {call.weight}"
+    count = call.shape.numel()
+    if call.of_outputs:
+        return f"{count} rows of {call.weight} and its bias"
+    words = "rows" if call.units.axis == 0 else "columns"
+    each = f" ({call.units.size} each)" if call.units.size > 1 else ""
+    return f"{count} {words} of {call.weight}{each}"
+
+
+def _size(shape: Any) -> str:
+    return "[" + ", ".join(map(str, shape)) + "]"
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
