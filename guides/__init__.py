@@ -16,6 +16,7 @@ from pyrodrop.guides.mean_field import MeanField
 from pyrodrop.guides.point import Point
 from pyrodrop.guides.pruned import Pruned
 from pyrodrop.guides.sparse_dropout import SparseDropout
+from pyrodrop.guides.to_module import to_module
 from pyrodrop.guides.variational_dropout import VariationalDropout
 
 __all__ = [
@@ -35,4 +36,5 @@ __all__ = [
     "SparseDropout",
     "VariationalDropout",
     "from_noise",
+    "to_module",
 ]

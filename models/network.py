@@ -298,6 +298,31 @@ class NetworkModel(LocalModule):
         with undisturbed(self.network) if self.changes_itself else nullcontext():
             return self._run(weights, x)
 
+    def of_draws(
+        self, noise: Mapping[str, Tensor], laws: Mapping[str, Any], fixed: Mapping[str, Tensor], x: Inputs
+    ) -> Tensor | None:
+        """The outputs of several draws in one call of a network that was read, with the draws as further examples.
+
+        Args:
+            noise: masks by site of a weight or name of a dropout, one per draw, ``[T, ...]``.
+            laws: the posteriors of the weights in `noise`.
+            fixed: the weights that are the same in every draw.
+            x: inputs ``[N, ...]``.
+
+        Returns:
+            ``[T, N, ...]``, or None if some noise is not a mask of the network's own dropouts, or rows depend on each other.
+        """
+        if self.dropouts is None or self.mixes_examples(x):
+            return None
+        masks = self.dropouts.of_draws(noise, laws, num_rows(x))
+        if masks is None:
+            return None
+        draws = len(next(iter(noise.values())))
+        repeated = mapped(lambda part: part.repeat(draws, *(1,) * (part.dim() - 1)), x)
+        with undisturbed(self.network) if self.changes_itself else nullcontext():
+            output = self._call({**fixed, **self.dropouts.run_with(laws)}, repeated, masks)
+        return output.unflatten(0, (draws, num_rows(x)))
+
     def noise_shapes(self, x: Inputs) -> dict[str, tuple[float, torch.Size | None]]:
         """Drop rate and shape of one mask for all rows of x, for every dropout of the network that no weight carries.
 
@@ -328,19 +353,21 @@ class NetworkModel(LocalModule):
             for name, weight in lazy.items():
                 weight.law.examples = axes[name]
         if not batch:
-            return self._call(weights, x, masks)
+            return self._draw(weights, x, masks)
         if len(lazy) == len(weights):  # noise per example: treat particles as additional examples
             repeated = mapped(lambda part: part.expand(*batch, *part.shape).reshape(-1, *part.shape[1:]), x)
-            output = self._call(lazy, repeated, masks)
+            output = self._draw(lazy, repeated, masks)
             return output.reshape(*batch, num_rows(x), *output.shape[1:])
         rows = math.prod(batch)
         flat = {n: w.expand(*batch, *initial[n].shape).reshape(rows, *initial[n].shape) for n, w in weights.items()}
         own = {n: m for n, m in (masks or {}).items() if isinstance(m, Tensor)}
-        flat |= {n: m.expand(*batch, *m.shape[-m.dim() + len(batch) :]).flatten(0, len(batch) - 1) for n, m in own.items()}
+        flat |= {
+            n: m.expand(*batch, *m.shape[-m.dim() + len(batch) :]).flatten(0, len(batch) - 1) for n, m in own.items()
+        }
 
         def one_of(values: dict[str, Tensor]) -> Tensor:
             given = None if masks is None else {n: values.get(n, mask) for n, mask in masks.items()}
-            return self._call({n: values[n] for n in weights}, x, given)
+            return self._draw({n: values[n] for n in weights}, x, given)
 
         output = for_each(
             one_of,
@@ -350,6 +377,13 @@ class NetworkModel(LocalModule):
         )
         return output.reshape(*batch, *output.shape[1:])
 
+    def _draw(self, weights: Mapping[str, Tensor], x: Inputs, masks: Mapping[str, Mask] | None) -> Tensor:
+        """The outputs of one draw, with masks for the network's own dropouts."""
+        if self.dropouts is None or masks is None:
+            return self._call(weights, x)
+        weights, masks = self.dropouts.with_outputs(weights, masks, num_rows(x))
+        return self._call(weights, x, masks)
+
     def _call(
         self,
         weights: Mapping[str, Tensor],
@@ -358,8 +392,6 @@ class NetworkModel(LocalModule):
         seen: list[torch.Size] | None = None,
     ) -> Tensor:
         """Standardise x and run the network, with these masks of its dropouts or without any dropout."""
-        if self.dropouts is not None and masks is not None:
-            weights, masks = self.dropouts.with_outputs(weights, masks, num_rows(x))
         dtype = next(iter(weights.values())).dtype
         if isinstance(x, Tensor) and x.is_floating_point():
             x = self.inputs(x)

@@ -25,6 +25,7 @@ from pyrodrop.inputs import Inputs
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import predict
 from pyrodrop.prediction.prediction import Prediction, Predicts
+from pyrodrop.reading import Reading, read
 from pyrodrop.training.estimates import Elbo, Objective
 from pyrodrop.training.fit import fit
 from pyrodrop.training.fitted import Fit
@@ -113,6 +114,7 @@ __all__ = [
     "Moments",
     "Objective",
     "Prediction",
+    "Reading",
     "Replicates",
     "StepLosses",
     "Training",
@@ -129,6 +131,7 @@ __all__ = [
     "models",
     "predict",
     "priors",
+    "read",
     "reparam",
     "restart",
     "schedules",

@@ -13,6 +13,7 @@
     pyro_handlers           pyro.poutine.runtime._PYRO_STACK                     Pyro's optimisers see no names of parameters
     name_in_store           _param_to_name of Pyro's parameter store             Pyro's optimisers see no names of parameters
     lend_to_store           _params and _constraints of Pyro's parameter store   jitted ELBOs raise an error
+    bernoulli_results       torch.utils._python_dispatch.TorchDispatchMode       pyrodrop.read is refused
     silence_slow_vmap       torch._C._functorch._set_vmap_fallback_warning_...   the warnings are shown
     profile_kernels         torch._inductor.config                               profiles show no names of kernels
 
@@ -25,7 +26,8 @@ from __future__ import annotations
 import functools
 import logging
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyro
@@ -195,6 +197,34 @@ def compile_by_inductor(
     except ImportError as error:
         raise _missing("PyTorch", "torch._inductor.compile", error) from error
     return compile(module, list(inputs), options=options)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def bernoulli_results() -> Iterator[list[Tensor]]:
+    """Copies of all Bernoulli masks that PyTorch draws within the block, in order, whatever function draws them.
+
+    Raises:
+        MissingApi: the operations cannot be watched.
+    """
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError as error:
+        raise _missing("PyTorch", "torch.utils._python_dispatch.TorchDispatchMode", error) from error
+    found: list[Tensor] = []
+    aten: Any = torch.ops.aten
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            packet = getattr(func, "overloadpacket", None)
+            if packet in (aten.bernoulli, aten.bernoulli_):
+                found.append(result.clone())
+            elif packet is aten.native_dropout:
+                found.append(result[1].to(result[0].dtype))
+            return result
+
+    with Watch():
+        yield found
 
 
 def pyro_handlers() -> Sequence[Any]:

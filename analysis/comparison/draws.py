@@ -129,7 +129,9 @@ def draws_of(
             own = _predictive(fit, sites, masks, x, y)
             found = {f"train.{n}": v for n, v in vars(own).items() if v is not None}
             if test_x is not None:
-                found |= {f"test.{n}": v for n, v in vars(_predictive(fit, sites, masks, test_x)).items() if v is not None}
+                found |= {
+                    f"test.{n}": v for n, v in vars(_predictive(fit, sites, masks, test_x)).items() if v is not None
+                }
             if log_q is not None:
                 assert own.log_likelihood is not None
                 found |= {"log_q": log_q, "log_joint": _log_prior(model, sites) + own.log_likelihood.double().sum(1)}

@@ -57,7 +57,9 @@ class InputUnits:
                 f"a weight of shape {tuple(shape)} has no input units along axis {self.axis} in {self.groups} groups"
             )
         if shape[self.axis] % self.size:
-            raise ValueError(f"a weight of shape {tuple(shape)} has no units of {self.size} indices along axis {self.axis}")
+            raise ValueError(
+                f"a weight of shape {tuple(shape)} has no units of {self.size} indices along axis {self.axis}"
+            )
 
     def apply_to(self, shape: torch.Size) -> bool:
         """Whether units of a weight of this shape have several elements each; otherwise every element is its own unit."""

@@ -236,9 +236,7 @@ def _attention(
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -math.inf)
     if attn_mask is not None:
-        scores = (
-            scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-        )
+        scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
     nowhere = scores.isneginf().all(-1, keepdim=True)  # a query that may look at no key gets 0, as in PyTorch
     probabilities = torch.softmax(scores.masked_fill(nowhere, 0.0), -1).masked_fill(nowhere, 0.0)
     return _scaled(probabilities, dropout_p, mask) @ value

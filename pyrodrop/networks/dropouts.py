@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -56,9 +56,15 @@ class Layout:
             return torch.Size(shape)
         return torch.Size((*shape[: self.axis], shape[self.axis] // examples, *shape[self.axis + 1 :]))
 
-    def spread(self, mask: Tensor, examples: int) -> Tensor:
-        """One mask for all examples, in a shape that broadcasts to the call's."""
-        if self.axis is None or mask.shape[self.axis] == 1:
+    def of_examples(self, shape: Sequence[int], examples: int) -> torch.Size:
+        """The shape of a call's mask, from that of one mask for all examples."""
+        if self.axis is None:
+            return torch.Size(shape)
+        return torch.Size((*shape[: self.axis], shape[self.axis] * examples, *shape[self.axis + 1 :]))
+
+    def spread(self, mask: Tensor, shape: Sequence[int], examples: int) -> Tensor:
+        """A mask in a form that broadcasts to the call's `shape`: one mask for all examples is repeated, any other kept."""
+        if self.axis is None or mask.shape[self.axis] in (1, shape[self.axis]):
             return mask
         new = self.axis if self.order == "examples" else self.axis + 1
         repeated = mask.unsqueeze(new)
@@ -153,6 +159,38 @@ class Dropouts(nn.Module):
                 found[site], all_masks[call.name] = _masked_outputs(weights[site], call, examples)
         return found, all_masks
 
+    def of_draws(self, noise: Mapping[str, Tensor], laws: Mapping[str, Any], examples: int) -> dict[str, Tensor] | None:
+        """The masks of a run in which every draw has the examples as further examples; None if there is no such run.
+
+        All masks are applied by the calls themselves, so that every draw has the same weights p M.
+
+        Args:
+            noise: masks by site of a weight or name of a call, one per draw, ``[T, ...]``.
+            laws: the posteriors of the weights in `noise`.
+            examples: N, of each draw.
+
+        Returns:
+            Masks by name of the call, with T * N examples, draw by draw.
+        """
+        calls = {call.weight or call.name: call for call in self.calls}
+        found = {}
+        for name, masks in noise.items():
+            call = calls.get(name)
+            if call is None or call.layout.axis is None or call.shape[call.layout.axis] != 1 or masks.dim() < 2:
+                return None
+            if call.weight is not None:
+                q = laws.get(name)
+                if type(q) is not BernoulliMixture or q.theta > 0 or not q.columns or q.units != call.units:
+                    return None
+                masks = masks.reshape(len(masks), *call.shape)
+            axis = call.layout.axis
+            found[call.name] = masks.squeeze(1 + axis).movedim(0, axis).repeat_interleave(examples, axis)
+        return found
+
+    def run_with(self, laws: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The weights p M of a run in which all masks are applied by the calls."""
+        return {name: (1 - self.carried[name].drop_rate) * q.loc for name, q in laws.items()}
+
     @contextmanager
     def run(self, masks: Mapping[str, Mask], examples: int, seen: list[torch.Size] | None = None) -> Iterator[None]:
         """Run the network once.
@@ -177,13 +215,13 @@ class Dropouts(nn.Module):
                 seen.append(shape)
             mask = masks.get(planned.name, "none")
             if isinstance(mask, Tensor):
-                return planned.layout.spread(mask, examples)
+                return planned.layout.spread(mask, call.shape, examples)
             if mask == "none":
                 return None
             keep = 1 - self.drop_rates[number].to(call.like.dtype)
             if mask == "each" or not planned.layout.joint:
                 return coins(keep, call.shape)
-            return planned.layout.spread(coins(keep, shape), examples)
+            return planned.layout.spread(coins(keep, shape), call.shape, examples)
 
         with DropoutCalls(answer):
             yield
@@ -193,22 +231,25 @@ class Dropouts(nn.Module):
 
     def _check(self, call: DropoutCall, number: int, examples: int) -> None:
         if number >= len(self.calls):
-            raise ValueError(f"{_OTHER}: it dropped units {len(self.calls)} times then, and does so once more now. {_AGAIN}")
+            raise ValueError(
+                f"{_OTHER}: it dropped units {len(self.calls)} times then, and does so once more now. {_AGAIN}"
+            )
         planned = self.calls[number]
         if (call.kind, call.drop_rate) != (planned.kind, planned.drop_rate):
             raise ValueError(
-                f"{_OTHER}: {planned.name} was a {planned.kind} with rate {planned.drop_rate:g} and is now a {call.kind} with "
-                f"rate {call.drop_rate:g}. {_AGAIN}"
+                f"{_OTHER}: {planned.name} was a {planned.kind} with rate {planned.drop_rate:g} and is now a {call.kind} "
+                f"with rate {call.drop_rate:g}. {_AGAIN}"
             )
         if len(call.shape) != len(planned.shape):
             raise ValueError(
-                f"{_OTHER}: the masks of {planned.name} had {len(planned.shape)} axes and have {len(call.shape)} now. {_AGAIN}"
+                f"{_OTHER}: the masks of {planned.name} had {len(planned.shape)} axes and have {len(call.shape)} now. "
+                f"{_AGAIN}"
             )
         if planned.weight is not None and planned.layout.per_draw(call.shape, examples) != planned.shape:
             raise ValueError(
-                f"the dropout {planned.name} was read as a mask {tuple(planned.shape)} of units of {planned.weight}; at these "
-                f"inputs its mask has the shape {tuple(call.shape)}, and that weight cannot carry it. Read the network with "
-                "inputs of this shape"
+                f"the dropout {planned.name} was read as a mask {tuple(planned.shape)} of units of {planned.weight}; at "
+                f"these inputs its mask has the shape {tuple(call.shape)}, and that weight cannot carry it. Read the network "
+                "with inputs of this shape"
             )
 
 

@@ -43,7 +43,9 @@ class Block:
         fixed: weights that are the same in every sample.
         local: whether noise is sampled independently per example when the network runs; `noise` is then a placeholder.
         drawn_inside: whether the network itself draws masks while it runs, which no function of a draw stores.
-        mapped: whether `torch.vmap` can run the network over samples; networks with recurrent layers run in a loop.
+        mapped: whether `torch.vmap` can run the network over samples; networks with recurrent layers run in a loop, or in
+            one call if `of_draws` can.
+        of_draws: from `noise`, `laws`, `fixed` and inputs to the outputs of all samples in one call, or None.
     """
 
     num_draws: int
@@ -53,6 +55,7 @@ class Block:
     local: bool = False
     drawn_inside: bool = False
     mapped: bool = True
+    of_draws: Callable[..., Tensor | None] | None = None
 
     def __call__(self, outputs: Outputs, x: Inputs, part: slice = slice(None)) -> Tensor:
         """The outputs at x for the samples in `part`, ``[samples, N, ...]``."""
@@ -60,6 +63,10 @@ class Block:
         if not noise:
             y = outputs(self.fixed, x)
             return y.expand(len(range(self.num_draws)[part]), *y.shape)
+        if not (self.mapped or self.local) and self.of_draws is not None:
+            found = self.of_draws(noise, self.laws, self.fixed, x)
+            if found is not None:
+                return found
         randomness: Literal["different", "error"] = "different" if self.local or self.drawn_inside else "error"
         return for_each(lambda one: outputs(self.weights(one), x), noise, mapped=self.mapped, randomness=randomness)
 

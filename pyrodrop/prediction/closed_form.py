@@ -43,8 +43,12 @@ def dropout_moments(model: Any, guide: Callable[..., Any], x: Inputs, device: to
     """
     if type(model.likelihood) is not Gaussian:
         raise ValueError(f"{_NEEDS}a Gaussian likelihood; got {model.likelihood.describe()}")
-    if getattr(model, "dropouts", None) is not None and any(c.weight is None or c.of_outputs for c in model.dropouts.calls):
-        raise ValueError(f"{_NEEDS}dropout at the input of the last layer only; the network was read with other dropout too")
+    if getattr(model, "dropouts", None) is not None and any(
+        c.weight is None or c.of_outputs for c in model.dropouts.calls
+    ):
+        raise ValueError(
+            f"{_NEEDS}dropout at the input of the last layer only; the network was read with other dropout too"
+        )
     fixed, name, q = _one_noisy_weight(model, guide)
     widest = max(w.shape[0] for w in model.weight_sites().values())
     found = [

@@ -4,10 +4,10 @@
     output units    (z / p) (W x + b) = (diag(z) M) x + z b / p
     of a table      rows of an embedding, or single weights: W is multiplied by the mask itself
 
-A weight carries a mask if the network's output is the same with the mask and with the weight multiplied by it, whatever lies
-between them: reshapes, and whatever commutes with the mask, such as ReLU and pooling. This is tried, on random masks, with
-weights in double precision that have been changed at random, so that no layer hides another. A mask that differs between rows of
-an example (tokens, positions) is carried by no weight, which all rows share.
+A weight carries a mask if the network's output is the same with the mask and with the weight multiplied by it, whatever
+lies between them: reshapes, and whatever commutes with the mask, such as ReLU and pooling. This is tried on random masks,
+with weights in double precision that have been changed at random, so that no layer hides another. A mask that differs
+between rows of an example (tokens, positions) is carried by no weight, which all rows share.
 """
 
 from __future__ import annotations
@@ -88,7 +88,11 @@ def _name(found: Sequence[Found], number: int) -> str:
 
 
 def _of_inputs(
-    trial: Trial, call: Found, uses: Mapping[str, Sequence[int]], weights: Mapping[str, InputUnits], vectors: Sequence[str]
+    trial: Trial,
+    call: Found,
+    uses: Mapping[str, Sequence[int]],
+    weights: Mapping[str, InputUnits],
+    vectors: Sequence[str],
 ) -> Iterator[_Candidate]:
     """Weights that are used after the call and have as many input units as the mask, or as many blocks of them."""
     if call.layout.axis is None:
@@ -104,7 +108,11 @@ def _of_inputs(
 
 
 def _of_outputs(
-    trial: Trial, call: Found, uses: Mapping[str, Sequence[int]], weights: Mapping[str, InputUnits], vectors: Sequence[str]
+    trial: Trial,
+    call: Found,
+    uses: Mapping[str, Sequence[int]],
+    weights: Mapping[str, InputUnits],
+    vectors: Sequence[str],
 ) -> Iterator[_Candidate]:
     """Weights that are used before the call and have as many output units as the mask."""
     if call.layout.axis is None:
@@ -118,7 +126,11 @@ def _of_outputs(
 
 
 def _of_table(
-    trial: Trial, call: Found, uses: Mapping[str, Sequence[int]], weights: Mapping[str, InputUnits], vectors: Sequence[str]
+    trial: Trial,
+    call: Found,
+    uses: Mapping[str, Sequence[int]],
+    weights: Mapping[str, InputUnits],
+    vectors: Sequence[str],
 ) -> Iterator[_Candidate]:
     """Weights that the mask itself could be multiplied with: element by element, or along one axis."""
     if call.layout.axis is not None:
@@ -151,12 +163,14 @@ def _carries(trial: Trial, found: Sequence[Found], number: int, candidate: _Cand
     generator = torch.Generator().manual_seed(number)
     without = trial()
     moved = False
+    rows = num_rows(trial.x)
     for _ in range(_TRIED):
         mask = (torch.rand(call.shape, generator=generator) < 0.5).to(weight)
         flat = mask.flatten() / keep
         masks: list[Tensor | None] = [None] * len(found)
-        masks[number] = call.layout.spread(mask, num_rows(trial.x))
-        changed = {candidate.weight: weight * (mask / keep if candidate.units is None else candidate.units.over(flat, weight.shape))}
+        masks[number] = call.layout.spread(mask, call.layout.of_examples(call.shape, rows), rows)
+        scales = mask / keep if candidate.units is None else candidate.units.over(flat, weight.shape)
+        changed = {candidate.weight: weight * scales}
         if candidate.bias is not None:
             changed[candidate.bias] = trial.values[candidate.bias] * flat
         want, got = trial(masks), trial(values=changed)

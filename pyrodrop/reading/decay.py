@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from pyrodrop.likelihoods import Gaussian, Likelihood
 from pyrodrop.names import by_name, one_of
@@ -31,7 +31,7 @@ Loss = Literal["mean_nll", "sum_nll", "mse"]
 WeightDecay: TypeAlias = float | Mapping[str, float] | torch.optim.Optimizer
 
 
-def decay_of(weight_decay: WeightDecay, parameters: Mapping[str, nn.Parameter]) -> dict[str, float]:
+def decay_of(weight_decay: WeightDecay, parameters: Mapping[str, Tensor]) -> dict[str, float]:
     """The weight decay of every parameter.
 
     Args:
@@ -57,7 +57,7 @@ def decay_of(weight_decay: WeightDecay, parameters: Mapping[str, nn.Parameter]) 
     return {name: float(value) for name, value in found.items()}
 
 
-def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, float]:
+def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, float]:
     kind = type(optimizer).__name__
     groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
     missing = [name for name, parameter in parameters.items() if id(parameter) not in groups]

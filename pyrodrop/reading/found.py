@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from pyrodrop.inputs import Inputs, mapped, num_rows
+from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.networks.call import call
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
 from pyrodrop.networks.dropouts import Layout
@@ -266,8 +266,7 @@ def _keep_modes(network: nn.Module, before: _Run, again: Any) -> None:
 
 def _cannot_run(x: Inputs, error: Exception) -> str:
     text = (str(error).strip().splitlines() or [""])[0]
-    shapes: list[str] = []
-    mapped(lambda part: shapes.append(str(tuple(part.shape))), x)
+    shapes = [str(tuple(part.shape)) for part in parts(x)]
     if isinstance(error, ValueError) and text.startswith(("the network", "a posterior")):
         return text
     return (

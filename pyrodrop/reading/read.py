@@ -46,9 +46,9 @@ def read(
     """Read the dropout of a trained network as a posterior over its weights and functions. Nothing is trained.
 
     The network is run in training mode on a few examples. Every call that drops units is found, whoever makes it
-    (`pyrodrop.networks.dropout_calls`), and read as the Bernoulli mixture over a weight's input units, output units, table rows or
-    single elements if that weight carries its mask (`pyrodrop.reading.carriers`), and else as noise of the function, which
-    is drawn but has no part in the KL divergence. Modules in evaluation mode drop nothing. Everything else, such as
+    (`pyrodrop.networks.dropout_calls`). If a weight carries its mask (`pyrodrop.reading.carriers`), it is read as the
+    Bernoulli mixture over that weight's input units, output units, table rows or single elements. Otherwise it is noise of
+    the function, which is drawn but has no part in the KL divergence. Modules in evaluation mode drop nothing. Everything else, such as
     BatchNorm, runs in evaluation mode. Gal & Ghahramani (2016), Dropout as a Bayesian Approximation,
     https://arxiv.org/abs/1506.02142.
 
@@ -164,14 +164,16 @@ def _nothing(net: nn.Module) -> str:
     off = [n for n, m in net.named_modules() if isinstance(m, kinds) and m.p > 0 and not m.training]
     if not any(module.training for module in net.modules()):
         return (
-            "the network is in evaluation mode, in which it drops nothing: call net.train() before pyrodrop.read, which runs "
-            "BatchNorm in evaluation mode all the same"
+            "the network is in evaluation mode, in which it drops nothing: call net.train() before pyrodrop.read, which "
+            "runs BatchNorm in evaluation mode all the same"
         )
     if off:
-        return f"the network drops nothing: its dropout layers {', '.join(off)} are in evaluation mode; call net.train()"
+        return (
+            f"the network drops nothing: its dropout layers {', '.join(off)} are in evaluation mode; call net.train()"
+        )
     return (
-        "the network has no dropout: no call drops units at a rate above 0, so its passes do not differ. Give it a posterior "
-        "of its own with models.from_module and a guide"
+        "the network has no dropout: no call drops units at a rate above 0, so its passes do not differ. Give it a "
+        "posterior of its own with models.from_module and a guide"
     )
 
 
@@ -185,8 +187,8 @@ def _check_passes(trial: Trial, calls: list[Found]) -> None:
     shapes = [tuple(mask.shape) for mask in masks]
     if len(masks) != len(calls):
         raise ValueError(
-            f"the network draws {len(masks)} masks, of which {len(calls)} can be read: {', '.join(c.module for c in calls)}. "
-            "The others are drawn inside of an operation that is not known as dropout"
+            f"the network draws {len(masks)} masks, of which {len(calls)} can be read: "
+            f"{', '.join(call.module for call in calls)}. The others are drawn inside of an operation that is not known as dropout"
         )
     got = trial(masks)
     scale = float(want.abs().max())
@@ -269,12 +271,13 @@ def _check_reading(model: NetworkModel, guide: BernoulliDropout, trial: Trial, p
     values = guide.loc
     weights = {name: values[name].detach() for name in guide.sites}
     masks: list[Tensor | None] = []
-    given: dict[str, Tensor] = {}
+    given: dict[str, Any] = {}
     examples = num_rows(trial.x)
     for call in planned:
         like = next(iter(weights.values()))
         mask = (torch.rand(call.shape, generator=generator) < 1 - call.drop_rate).to(like)
-        masks.append(call.layout.spread(mask, examples) if call.layout.joint else None)
+        full = call.layout.of_examples(call.shape, examples)
+        masks.append(call.layout.spread(mask, full, examples) if call.layout.joint else None)
         if call.weight is None:
             given[call.name] = mask if call.layout.joint else "none"
         elif call.units is None:

@@ -25,7 +25,8 @@ class Reading(Fit):
     def rows(self) -> list[tuple[str, str, float | None, str, float | None, str]]:
         """The rows of the table: every dropout in the order of the network, then every weight that carries none."""
         model = self.model
-        assert isinstance(model, NetworkModel) and model.dropouts is not None
+        assert isinstance(model, NetworkModel)
+        assert model.dropouts is not None
         scales = {name: prior.scale if isinstance(prior, Gaussian) else None for name, prior in model.priors.items()}
         rows: list[tuple[str, str, float | None, str, float | None, str]] = []
         for call in model.dropouts.calls:
@@ -35,7 +36,9 @@ class Reading(Fit):
             rows.append((layer, _where(call), call.drop_rate, _read_as(call, model), scale, joint))
         carried = model.dropouts.carried
         rows += [
-            (name, "none", None, "point estimate", scale, "yes") for name, scale in scales.items() if name not in carried
+            (name, "none", None, "point estimate", scale, "yes")
+            for name, scale in scales.items()
+            if name not in carried
         ]
         return rows + [(name, "none", None, "point estimate without prior", None, "yes") for name in model.free]
 
@@ -57,7 +60,9 @@ class Reading(Fit):
         model: Any = self.model
         noise = len(model.dropouts.noise)
         if noise:
-            lines.append(f"{noise} of {len(dropped)} dropouts are noise of the function, with no part in the KL divergence")
+            lines.append(
+                f"{noise} of {len(dropped)} dropouts are noise of the function, with no part in the KL divergence"
+            )
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

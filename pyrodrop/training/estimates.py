@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,6 +93,7 @@ class Draws:
     Attributes:
         nll, kl_weights, kl_hyper: of every draw, ``[num_samples]``, in float64.
         factors: the factors of the guide, by site, for every member of an ensemble.
+        noise: the dropouts of a network that was read (`pyrodrop.read`) which no weight carries.
 
     Raises:
         ValueError: the network cannot be called on the data.
@@ -110,6 +111,8 @@ class Draws:
         whole: bool,
     ) -> None:
         self._data, self._device = data, device
+        dropouts = getattr(model, "dropouts", None)
+        self.noise: tuple[str, ...] = () if dropouts is None else tuple(dropouts.noise)
         with drawing(), torch.no_grad(), evaluating(model, guide):
             seeds = torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()
             self._rows = _rows_at_a_time(model, guide, data)
@@ -152,6 +155,7 @@ def elbo_of(draws: Draws, settings: Mapping[str, Any]) -> Elbo:
     kl = draws.kl_weights + draws.kl_hyper
     value, se = _mean(-(draws.nll + kl))
     convention = _with_noise_by_row(worst(factor.convention for factor in draws.factors), settings)
+    convention = _with_noise_of_function(convention, draws.noise)
     return Elbo(value, se, float(draws.nll.mean()), float(kl.mean()), convention, len(draws.nll))
 
 
@@ -179,6 +183,15 @@ def _with_noise_by_row(convention: Convention, settings: Mapping[str, Any]) -> C
         "of the posterior over weights; training drew the noise of "
         f"{', '.join(sites)} per row or position, which is another posterior over activations"
     )
+    return replace(convention, detail="; ".join(filter(None, [convention.detail, words])))
+
+
+def _with_noise_of_function(convention: Convention, noise: Sequence[str]) -> Convention:
+    """The convention, with a note where the network draws noise whose prior is its own distribution."""
+    if not noise:
+        return convention
+    some = ", ".join(noise[:3]) + (f" and {len(noise) - 3} more" if len(noise) > 3 else "")
+    words = f"noise of the function has no part in it, as its prior is its own distribution: {some}"
     return replace(convention, detail="; ".join(filter(None, [convention.detail, words])))
 
 

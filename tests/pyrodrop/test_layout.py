@@ -35,7 +35,7 @@ LAYERS = (
     ("pyrodrop/compression", "pyrodrop/elbo.py", "pyrodrop/prediction", "guides", "models"),
     ("pyrodrop/engines", "pyrodrop/metrics"),
     ("pyrodrop/training",),
-    ("pyrodrop/zoo",),
+    ("pyrodrop/reading", "pyrodrop/zoo"),
     ("pyrodrop/__init__.py",),
     ("analysis/__init__.py", "analysis/reports"),
     ("analysis/comparison", "analysis/gp"),

@@ -1,0 +1,91 @@
+"""A network that was read as a posterior, back as the user's own module.
+
+    W = p M        p the keep rate of the weight's units, M the mean of its mixture
+
+The module drops units itself, as before it was read, so its passes in training mode are draws from the posterior.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyrodrop.distributions import BernoulliMixture
+from pyrodrop.distributions.noise_form import is_constant
+from pyrodrop.networks.modes import STAYS
+
+
+def to_module(run: Any) -> nn.Module:
+    """The network of a run that began with `pyrodrop.read`, with its trained weights, to save, export or serve.
+
+    Args:
+        run: a `Reading`, or a `Fit` of its model and guide.
+
+    Returns:
+        A copy of the user's network on the device of the run, with trained parameters (fixed ones stay fixed). It is in
+        evaluation mode, where it computes with mean weights. After ``net.train()``, with BatchNorm in evaluation mode, its
+        passes are draws from the posterior, with masks of their own for every example.
+
+    Raises:
+        TypeError: the run has no network that was read.
+        ValueError: the guide is not the dropout of the network: it has other rates, noise besides masks, or masks that the
+            network does not draw; or the run standardised its data, which the network does not.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> from torch import nn
+        >>> net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+        >>> reading = pyrodrop.read(
+        ...     net, torch.randn(8, 4), likelihood=pyrodrop.likelihoods.Categorical(), weight_decay=1e-4, num_data=1000
+        ... )
+        >>> torch.allclose(pyrodrop.guides.to_module(reading)[3].weight, net[3].weight)
+        True
+    """
+    model, guide = run.model, run.guide
+    dropouts = getattr(model, "dropouts", None)
+    if dropouts is None:
+        raise TypeError(
+            "to_module gives back a network that pyrodrop.read has read; the network of this run has no dropout of its own, "
+            "so its passes would not be draws. Fit.compress gives a plain network of posterior means"
+        )
+    if not hasattr(guide, "posterior"):
+        raise TypeError(f"to_module needs a guide of pyrodrop.guides; got {type(guide).__name__}")
+    for units, data in ((model.inputs, "x"), (model.targets, "y")):
+        if bool((units.loc != 0).any() or (units.scale != 1).any()):
+            raise ValueError(
+                f"the run standardised {data}, which the network itself does not: train on data as they are"
+            )
+    network = copy.deepcopy(model.network)
+    values: dict[str, Tensor] = {name: model.free[name] for name in model.free}
+    values |= {name: _weight(name, guide.posterior(name), dropouts.carried.get(name)) for name in model.weight_sites()}
+    for first, names in model.parameter_names.items():
+        fixed = first in model.fixed
+        value = network.get_buffer(first) if fixed else values[first]
+        parameter = nn.Parameter(value.detach().clone(), requires_grad=not fixed)
+        for name in names:
+            prefix, _, own = name.rpartition(".")
+            module = network.get_submodule(prefix)
+            del module._buffers[own]
+            setattr(module, own, parameter)  # recurrent layers update their list of weights in __setattr__
+    for module in network.modules():
+        module.__dict__.pop(STAYS, None)
+    return network.eval()
+
+
+def _weight(name: str, q: Any, call: Any) -> Tensor:
+    """p M, for a posterior that is the dropout of the network."""
+    if call is None:
+        if not is_constant(q):
+            raise ValueError(f"the guide has noise on {name!r}, which the network does not draw")
+        return q.loc  # type: ignore[no-any-return]
+    rate = torch.as_tensor(q.drop_rate if type(q) is BernoulliMixture else float("nan"))
+    same = q.per == ("weight" if call.units is None else "input") and (call.units is None or q.units == call.units)
+    if not bool((rate == call.drop_rate).all()) or q.theta > 0 or not same:
+        raise ValueError(
+            f"the network drops units of {name!r} with rate {call.drop_rate:g}; the guide has {type(q).__name__} with other "
+            "noise there, of which a pass of the network is no draw"
+        )
+    return (1 - call.drop_rate) * q.loc  # type: ignore[no-any-return]
