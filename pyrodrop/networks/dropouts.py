@@ -248,8 +248,8 @@ class Dropouts(nn.Module):
         if planned.weight is not None and planned.layout.per_draw(call.shape, examples) != planned.shape:
             raise ValueError(
                 f"the dropout {planned.name} was read as a mask {tuple(planned.shape)} of units of {planned.weight}; at "
-                f"these inputs its mask has the shape {tuple(call.shape)}, and that weight cannot carry it. Read the network "
-                "with inputs of this shape"
+                f"these inputs its mask has the shape {tuple(call.shape)}, and that weight cannot carry it. Read the "
+                "network with inputs of this shape"
             )
 
 

@@ -48,8 +48,8 @@ def read(
     The network is run in training mode on a few examples. Every call that drops units is found, whoever makes it
     (`pyrodrop.networks.dropout_calls`). If a weight carries its mask (`pyrodrop.reading.carriers`), it is read as the
     Bernoulli mixture over that weight's input units, output units, table rows or single elements. Otherwise it is noise of
-    the function, which is drawn but has no part in the KL divergence. Modules in evaluation mode drop nothing. Everything else, such as
-    BatchNorm, runs in evaluation mode. Gal & Ghahramani (2016), Dropout as a Bayesian Approximation,
+    the function, which is drawn but has no part in the KL divergence. Modules in evaluation mode drop nothing. Everything
+    else, such as BatchNorm, runs in evaluation mode. Gal & Ghahramani (2016), Dropout as a Bayesian Approximation,
     https://arxiv.org/abs/1506.02142.
 
     Args:
@@ -188,7 +188,8 @@ def _check_passes(trial: Trial, calls: list[Found]) -> None:
     if len(masks) != len(calls):
         raise ValueError(
             f"the network draws {len(masks)} masks, of which {len(calls)} can be read: "
-            f"{', '.join(call.module for call in calls)}. The others are drawn inside of an operation that is not known as dropout"
+            f"{', '.join(call.module for call in calls)}. The others are drawn inside of an operation that is not known as "
+            "dropout"
         )
     got = trial(masks)
     scale = float(want.abs().max())
