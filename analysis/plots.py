@@ -334,7 +334,7 @@ def _prior_draws(model: NetworkModel, name: str, num_samples: int) -> Tensor | N
     try:
         with poutine.block():
             return _thinned(torch.stack([prior.for_site(name, like).sample() for _ in range(count)]))
-    except (NotImplementedError, ValueError):
+    except (NotImplementedError, ValueError):  # improper, or ARD without a hyperprior
         return None
 
 

@@ -6,8 +6,8 @@ its global parameter store:
     pyro.optim with a function of the name; its save and load    look up the name of a parameter
     the jitted ELBOs (JitTrace_ELBO and others)                  look up the parameter of a name
 
-The store is told the name of every parameter, by a weak reference to it. It is given the parameter itself only for a
-jitted ELBO, which then finds parameters by name alone. With a second module whose parameters have the same names it would
+The store gets the name of every parameter, with a weak reference to it. It gets the parameter itself only for a jitted
+ELBO, which then finds parameters by name alone. With a second module whose parameters have the same names it would
 silently train the wrong module, so that is an error until the store is cleared.
 """
 

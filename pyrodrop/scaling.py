@@ -31,16 +31,21 @@ class Standardize(torch.nn.Module):
         self.register_buffer("scale", scale)
 
     @classmethod
-    def of(cls, values: Tensor) -> Standardize:
+    def of(cls, values: Tensor, dtype: torch.dtype | None = None) -> Standardize:
         """The standardisation of the columns of `values`, ``[N, D]``, computed in their dtype.
 
-        A constant column is only centred, on its value. Whether it is constant is decided by its values: the standard
-        deviation of equal numbers need not be 0, because their mean is rounded.
+        A column that is constant up to rounding, see `varies`, is only centred, on its first value. If its range is above 1,
+        it is divided by the range. Its mean and standard deviation would be those of the rounding errors: even of equal
+        numbers the standard deviation need not be 0, because their mean is rounded.
+
+        Args:
+            values: ``[N, D]``.
+            dtype: the dtype in which the values will be standardised; that of `values` if None.
         """
-        scale, changing = values.std(0, correction=0), varies(values)
-        return cls(
-            torch.where(changing, values.mean(0), values[0]), torch.where(changing, scale, torch.ones_like(scale))
-        )
+        scale, changing = values.std(0, correction=0), varies(values, dtype)
+        width = values.amax(0) - values.amin(0)
+        width = torch.where(width > 1, width, torch.ones_like(width))  # 1 also for NaN, which `Dataset` reports
+        return cls(torch.where(changing, values.mean(0), values[0]), torch.where(changing, scale, width))
 
     def forward(self, values: Tensor) -> Tensor:
         return (values - self.loc) / self.scale
@@ -56,6 +61,14 @@ class Standardize(torch.nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-def varies(values: Tensor) -> Tensor:
-    """Whether a column has more than one value: ``[N, D]`` to ``[D]``."""
-    return values.amax(0) > values.amin(0)
+def varies(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Whether the values of a column differ by more than rounding errors, ``[N, D]`` to ``[D]``.
+
+    Rounding errors are differences of at most 4 eps max |value|, which are 4 to 8 steps of floating-point numbers.
+
+    Args:
+        values: ``[N, D]``.
+        dtype: the dtype in which the values will be used; that of `values` if None.
+    """
+    low, high = values.amin(0), values.amax(0)
+    return high - low > 4 * torch.finfo(dtype or values.dtype).eps * torch.maximum(high, -low)

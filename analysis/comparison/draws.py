@@ -166,7 +166,7 @@ def no_density(fit: Fit, data: Dataset) -> str:
             with torch.no_grad():
                 sites, _ = _draw(model, guide, x, 1, density=True)
                 _log_prior(model, sites)
-        except NotImplementedError as error:
+        except NotImplementedError as error:  # a posterior or prior without a density
             return f"log p - log q does not exist: {error}"
     return ""
 

@@ -86,12 +86,12 @@ def cell(q: Any, p: Any) -> str:
     tag = convention(q, p).kind.replace("_", " ")
     try:
         kl_divergence(q, p)
-    except NotImplementedError:
+    except NotImplementedError:  # no closed form
         return f"Monte Carlo ({tag})"
     try:
         draws = q.sample((DRAWS,))
         ratio = q.log_prob(draws) - p.log_prob(draws)
-    except NotImplementedError:
+    except NotImplementedError:  # the posterior or the prior has no density
         return tag
     if not bool(torch.isfinite(ratio).all()) or isinstance(
         q, RelaxedBernoulliMixture

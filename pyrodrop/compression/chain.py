@@ -189,14 +189,15 @@ def _seen(model: Any, weights: Mapping[str, Tensor], nodes: _Nodes, x: Inputs | 
         few = x[torch.arange(_ROWS, device=x.device) % len(x)].to(like.device)
         return _run(model, weights, nodes, few)
     generator = torch.Generator().manual_seed(0)
+    last: Exception | None = None
     for shape in _shapes_of_x(model, nodes):
         try:
             return _run(model, weights, nodes, torch.randn(_ROWS, *shape, generator=generator).to(like))
         except NoChain:
             raise
-        except Exception:  # this is not the shape of the network's inputs; try the next one
-            continue
-    raise NoChain(f"{_CHAINS}; the shape of the inputs of this one is unknown: pass example inputs as x=")
+        except Exception as error:  # this is not the shape of the network's inputs; try the next one
+            last = error
+    raise NoChain(f"{_CHAINS}; the shape of the inputs of this one is unknown: pass example inputs as x=") from last
 
 
 def _shapes_of_x(model: Any, nodes: _Nodes) -> Iterator[tuple[int, ...]]:

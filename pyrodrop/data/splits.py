@@ -59,9 +59,9 @@ def standardized(x: Tensor, y: Tensor, name: str) -> Dataset:
     Raises:
         ValueError: y is constant.
     """
-    if not varies(y).all():
+    if not varies(y, torch.float32).all():
         raise ValueError(f"{name} has a constant y, {float(y[0, 0]):g} in all {len(y)} rows: there is nothing to learn")
-    own = [Standardize.of(values.double()).float() for values in (x, y)]
+    own = [Standardize.of(values.double(), torch.float32).float() for values in (x, y)]
     return Dataset(x.float(), y.float(), inputs=own[0], targets=own[1])
 
 

@@ -57,7 +57,7 @@ def _values(predicted: Predicted) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         shape = [*law.batch_shape[1:], *law.event_shape]
         raise TypeError(
             f"classification scores need one label per example; this prediction has labels of shape {shape}. To score every "
-            "part as an example, pass the probabilities f.softmax(-1).flatten(1, -2) and the labels y.flatten()"
+            "label as an example of its own, pass the probabilities f.softmax(-1).flatten(1, -2) and the labels y.flatten()"
         )
     if isinstance(law, Categorical):
         return check_finite("logits", law.logits), torch.exp  # Categorical has normalised the logits

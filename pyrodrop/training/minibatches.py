@@ -61,28 +61,33 @@ class Minibatches:
 
     def first(self) -> Batch:
         """A minibatch of the first rows, which is not one of the training's."""
-        return self._rows(slice(0, self.size))
+        return self._first(self.size)
 
     def samples(self, steps: int | None) -> list[Batch]:
         """A minibatch of each shape that so many steps use, of any number of steps if None; they are not the training's."""
         rest = len(self.y) % self.size
         reached = steps is None or steps >= -(-(len(self.order) - self.position or len(self.y)) // self.size)
-        return [self.first(), *([self._rows(slice(0, rest))] if rest and reached else [])]
+        return [self.first(), *([self._first(rest)] if rest and reached else [])]
 
     def next(self) -> Batch:
         """The next minibatch; the last of an epoch may be smaller."""
         if self.size == len(self.y):
-            return self._rows(slice(None))
+            return self._rows(None)
         if self.position >= len(self.order):
             self.order, self.position = torch.randperm(len(self.y), device=self.y.device), 0
         rows = self.order[self.position : self.position + self.size]
         self.position += self.size
         return self._rows(rows)
 
-    def _rows(self, rows: slice | Tensor) -> Batch:
-        kwargs = {} if self.size == len(self.y) else {"num_data": len(self.y)}
-        if isinstance(rows, slice):
-            return Batch(mapped(lambda x: x[rows], self.x), self.y[rows], kwargs)
+    def _first(self, count: int) -> Batch:
+        """The first rows, with the strides that rows of `next` have: a compiled step accepts no others."""
+        return self._rows(None if self.size == len(self.y) else torch.arange(count, device=self.y.device))
+
+    def _rows(self, rows: Tensor | None) -> Batch:
+        """These rows; the whole data set, without a copy, if None."""
+        if rows is None:
+            return Batch(self.x, self.y, {})
+        kwargs = {"num_data": len(self.y)}
         return Batch(mapped(lambda x: x.index_select(0, rows), self.x), self.y.index_select(0, rows), kwargs)
 
 

@@ -99,7 +99,7 @@ def test_fixed_parameters_stay_and_have_no_prior() -> None:
     assert not [name for name, _ in run.model.named_parameters() if name.startswith("free.0")]
 
 
-def test_weights_without_a_prior_are_trained_as_points() -> None:
+def test_weights_without_a_prior_are_trained_as_point_estimates() -> None:
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
     model = model_of(net, prior={"2.*": priors.Gaussian(), "*": None})
     assert list(model.weight_sites()) == ["2.weight"]

@@ -1,4 +1,4 @@
-"""Last-layer inference: the other weights have no prior and are trained as points."""
+"""Last-layer inference: the other weights have no prior and are trained as point estimates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A layer written as x @ W with W [in, out], and whether it was said which axis is the input."""
+"""A layer written as x @ W with W [in, out], with and without input_axes."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ CASES = {
         network=Layer,
         x=lambda: torch.randn(6, 3),
         refused=(Refused("w", guide="Bernoulli"),),
-        about="x @ W with W [in, out], and nobody said which axis is the input: dropout is refused.",
+        about="x @ W with W [in, out] without input_axes, so the axis of the input units is unknown: dropout is refused.",
     ),
 }

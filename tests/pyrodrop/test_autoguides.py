@@ -23,7 +23,7 @@ Y = X @ torch.tensor([[1.5], [-1.0]]) + 2 + 0.1 * torch.randn(N, 1, generator=to
 
 
 def line(learned: bool = True, seed: int = 0) -> models.NetworkModel:
-    """y = X w + b + noise: w has a prior, b and the precision are learned as points."""
+    """y = X w + b + noise: w has a prior, b and the precision are learned as point estimates."""
     torch.manual_seed(seed)
     return models.from_module(
         nn.Linear(2, 1), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0, learned=learned)

@@ -151,7 +151,7 @@ def test_a_constant_map_stays_where_padding_meets_it(pool: nn.Module) -> None:
     small = fit.compress(layout="dense")
     torch.testing.assert_close(small(x), masked(fit, x), atol=1e-5, rtol=1e-5)
     sizes = [m.out_channels for m in small.modules() if isinstance(m, nn.Conv2d)]
-    assert sizes == [1, 4, 3], "nobody listens to the first; PyTorch has no convolution of nothing"
+    assert sizes == [1, 4, 3], "no later layer uses the first one, but PyTorch has no convolution with 0 channels"
 
 
 def test_an_average_over_padding_is_not_folded() -> None:

@@ -124,6 +124,13 @@ def test_no_chain_is_refused_and_keeps_its_shape(name: str, cut_fit: Any, oracle
     torch.testing.assert_close(whole(x), oracle(net, fit, x), atol=1e-6, rtol=1e-5)
 
 
+def test_if_no_shape_of_x_fits_the_last_failure_is_the_cause(cut_fit: Any) -> None:
+    fit = cut_fit(nn.Sequential(nn.Linear(3, 2), nn.Flatten(), nn.Linear(2 * 600, 2)))  # more tokens than are tried
+    with pytest.raises(TypeError, match="the shape of the inputs of this one is unknown") as refusal:
+        fit.compress()
+    assert "(2x1022 and 1200x2)" in str(refusal.value.__cause__)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_ensemble_of_any_other_network(name: str, cut_fit: Any, drawn: Any) -> None:
     """Networks drawn are the user's own at those draws, with the same seed as drawing them by hand."""

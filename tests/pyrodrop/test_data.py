@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from pyrodrop import data
-from pyrodrop.scaling import Standardize
+from pyrodrop.data.splits import standardized
+from pyrodrop.scaling import Standardize, varies
 
 
 def test_mauna_loa_is_the_weekly_records_monthly_means() -> None:
@@ -84,6 +85,34 @@ def test_a_constant_column_is_only_centred(value: float) -> None:
         assert each is not None
         assert float(each.loc[0]) == float(column[0])
         assert float(each.scale[0]) == 1
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("value", [0.1, 1000.1, 1.6e9])
+def test_rounding_errors_are_not_blown_up(value: float, sign: int) -> None:
+    """The column differs by 2 floating-point steps in one row. Divided by the standard deviation, it would be 300 there."""
+    column = torch.full((100_000, 1), sign * value)
+    column[3] = torch.nextafter(torch.nextafter(column[3], torch.tensor(9e9)), torch.tensor(9e9))
+    step = float(column[3] - column[0])
+    scaling = Standardize.of(column)
+    standard = scaling(column)
+    assert not varies(column)
+    assert float(standard[0]) == 0
+    assert float(standard[3]) == min(step, 1.0)
+    assert torch.equal(scaling.inverse(standard), column)
+    assert varies(column + 10 * step * (torch.arange(100_000)[:, None] % 2))
+
+
+def test_columns_of_float64_that_are_constant_in_float32_are_only_centred() -> None:
+    """They lie around the middle of two float32 numbers, which are 60 of their standard deviations apart."""
+    x = 1000 + 2.0**-15 + 1e-6 * torch.randn(500, 1, dtype=torch.float64)
+    y = torch.randn(500, 1, dtype=torch.float64)
+    own = standardized(torch.cat([x, y], 1), y, "table")
+    assert own.inputs is not None
+    assert float(own.inputs(own.x)[:, 0].abs().max()) < 1e-3
+    torch.testing.assert_close(own.inputs(own.x)[:, 1].std(correction=0), torch.tensor(1.0))
+    with pytest.raises(ValueError, match="table has a constant y"):
+        standardized(y, x, "table")
 
 
 def test_standardisation_and_its_inverse() -> None:

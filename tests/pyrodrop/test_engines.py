@@ -72,6 +72,24 @@ def test_a_compiled_step_is_pyros_with_the_same_noise(optimizer: Any) -> None:
     torch.testing.assert_close(compiled.history, by_pyro.history, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [32, None])
+def test_a_compiled_step_takes_data_that_are_not_contiguous(batch_size: int | None) -> None:
+    model, guide = parts()
+    settings: dict[str, Any] = {"steps": 8, "lr": 1e-3, "batch_size": batch_size}
+    table = torch.cat([X, Y, X], 1)
+    by_pyro, of_columns, transposed = (
+        pyrodrop.fit(model, guide, data, engine=engine, **settings)
+        for data, engine in [
+            ((X, Y), "pyro"),
+            ((table[:, :3], table[:, 3:4]), "compiled"),
+            ((X.T.contiguous().T, Y), "compiled"),
+        ]
+    )
+    for fit in (of_columns, transposed):
+        torch.testing.assert_close(values(fit), values(by_pyro), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "options"),
     [

@@ -163,7 +163,7 @@ def test_a_point_and_a_delta_give_one_log_joint(estimator: str) -> None:
     guide: Any = guides.Point(model)
     x, y = torch.randn(5, 4), torch.randn(5, 1)
     with torch.no_grad():
-        guide.hyper_log_scale["weight_prior_variance"].fill_(-12.0)  # as good as a point
+        guide.hyper_log_scale["weight_prior_variance"].fill_(-12.0)  # practically a point estimate
     variance = guide.hyper_loc["weight_prior_variance"].detach().exp()
     model_r, guide_r = model, guide
     if estimator == "local":

@@ -102,6 +102,25 @@ def test_rows_of_all_parts_and_targets_stay_together(form: str) -> None:
     assert torch.cat(seen[3:], 1)[1].sort()[0].tolist() == (numbers + 50).tolist()
 
 
+@pytest.mark.parametrize("layout", ["columns", "transposed", "expanded", "every second row", "channels last"])
+def test_the_first_rows_have_the_strides_of_all_later_ones(layout: str) -> None:
+    """A compiled step is made for the strides of the first rows."""
+    x, y = {
+        "columns": (torch.randn(10, 7)[:, :3], torch.randn(10, 2)[:, 1]),
+        "transposed": (torch.randn(3, 10).T, torch.randn(2, 10).T),
+        "expanded": (torch.randn(10, 1).expand(10, 3), torch.randn(1).expand(10)),
+        "every second row": (torch.randn(20, 3)[::2], torch.randn(20)[::2]),
+        "channels last": (torch.randn(10, 3, 4, 4).to(memory_format=torch.channels_last), torch.randn(10)),
+    }[layout]
+    batches = Minibatches(Dataset(x, y), 4, torch.device("cpu"))
+    whole, rest = batches.samples(None)
+    assert torch.equal(whole.x, x[:4])  # type: ignore[arg-type]
+    assert torch.equal(rest.y, y[:2])
+    for first, later in zip((whole, whole, rest), [batches.next() for _ in range(3)], strict=True):
+        assert [t.stride() for t in first.tensors] == [t.stride() for t in later.tensors]
+        assert first.kwargs == later.kwargs == {"num_data": 10}
+
+
 def test_replicates_of_other_shapes_or_forms_are_refused() -> None:
     model = models.from_module(two(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
     sets = [((A, WORDS), Y), ((A, WORDS[:, :3]), Y)]

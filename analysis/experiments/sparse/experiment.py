@@ -99,7 +99,7 @@ class EpochLog:
     """Measurements after every epoch, stored in a file next to the checkpoint.
 
     Attributes:
-        rows: one an epoch: error and error_dense (with nothing cut), nll and kl (means over the epoch's steps, in nats for
+        rows: one per epoch: error and error_dense (with nothing cut), nll and kl (means over the epoch's steps, in nats for
             all digits), kl_weight, seconds; from a weight of 1 on also sparsity by site and compression, before None.
     """
 
