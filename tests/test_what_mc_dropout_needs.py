@@ -1,0 +1,186 @@
+"""The page docs/what-mc-dropout-needs.md: its code, its formulas and the shapes in its table, against plain PyTorch."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributions import Normal
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pyrodrop import priors
+from pyrodrop.distributions import BernoulliMixture
+from pyrodrop.divergences import divergence
+
+PAGE = Path(__file__).parents[1] / "docs" / "what-mc-dropout-needs.md"
+N, D, HIDDEN, OUT, KEEP, DECAY, TAU = 6, 3, 4, 3, 0.7, 1e-2, 2.3
+
+
+def test_code_of_the_page_runs() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert blocks
+    for code in blocks:
+        exec(compile(code, PAGE.name, "exec"), {"__name__": "page"})
+
+
+@pytest.mark.usefixtures("float64")
+def test_masks_that_a_weight_carries() -> None:
+    x, w, b = torch.randn(5, 4), torch.randn(3, 4), torch.randn(3)
+    z, rows = torch.tensor([1.0, 0, 1, 1]), torch.tensor([0.0, 1, 1])
+    torch.testing.assert_close(F.linear(x * z / KEEP, w, b), F.linear(x, w / KEEP * z, b))
+    torch.testing.assert_close(F.linear(x, w, b) * rows / KEEP, F.linear(x, w / KEEP * rows[:, None], b / KEEP * rows))
+
+    image, kernel, last = torch.randn(2, 4, 6, 6), torch.randn(5, 4, 3, 3), torch.randn(3, 4 * 9)
+    dropped = image * z[:, None, None] / KEEP
+    torch.testing.assert_close(F.conv2d(dropped, kernel), F.conv2d(image, kernel / KEEP * z[:, None, None]))
+    pooled = [F.max_pool2d(F.relu(i), 2).flatten(1) for i in (dropped, image)]
+    torch.testing.assert_close(F.linear(pooled[0], last), F.linear(pooled[1], last / KEEP * z.repeat_interleave(9)))
+    pooled = [F.avg_pool2d(i, 2).flatten(1) for i in (dropped, image)]
+    torch.testing.assert_close(F.linear(pooled[0], last), F.linear(pooled[1], last / KEEP * z.repeat_interleave(9)))
+
+
+def variance_on_page(loss: str, keep: float) -> float:
+    """The prior variance in the row of this loss in the page's table, for N, D, B, H and W as below."""
+    (row,) = re.findall(rf"^\| {re.escape(loss)}.*\| (.*) \|$", PAGE.read_text(), flags=re.MULTILINE)
+    sizes = {"N": N, "D": OUT, "B": 2, "H": 2, "W": 2, "wd": DECAY, "tau": TAU, "keep": keep}
+    return float(eval(re.sub(r"(?<=\w) (?=\w)", " * ", row), sizes))
+
+
+LOSSES: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], float]] = {
+    # row of the page: the loss of the training, the negative log likelihood of all data, -ELBO over the loss
+    "`nn.CrossEntropyLoss`, logits [N, C] ": (
+        lambda f, y: F.cross_entropy(f, y.argmax(-1)),
+        lambda f, y: F.cross_entropy(f, y.argmax(-1), reduction="sum"),
+        N,
+    ),
+    "`nn.CrossEntropyLoss`, logits [N, C, H, W]": (
+        lambda f, y: F.cross_entropy(
+            f.view(N, 3, 1, 1).expand(-1, -1, 2, 2), y.argmax(-1).view(N, 1, 1).expand(-1, 2, 2)
+        ),
+        lambda f, y: 4 * F.cross_entropy(f, y.argmax(-1), reduction="sum"),
+        N * 4,
+    ),
+    "`nn.BCEWithLogitsLoss`": (
+        lambda f, y: F.binary_cross_entropy_with_logits(f, (y > 0).to(f)),
+        lambda f, y: F.binary_cross_entropy_with_logits(f, (y > 0).to(f), reduction="sum"),
+        N * OUT,
+    ),
+    "`nn.BCEWithLogitsLoss`, `nn.GaussianNLLLoss`": (
+        lambda f, y: F.gaussian_nll_loss(f, y, 0.1 + f[:, :1].expand(-1, OUT) ** 2),
+        lambda f, y: -Normal(f, (0.1 + f[:, :1] ** 2).sqrt()).log_prob(y).sum(),
+        N * OUT,
+    ),
+    "`nn.MSELoss`": (F.mse_loss, lambda f, y: -Normal(f, TAU**-0.5).log_prob(y).sum(), N * OUT * TAU / 2),
+    "half of `nn.MSELoss`": (
+        lambda f, y: F.mse_loss(f, y) / 2,
+        lambda f, y: -Normal(f, TAU**-0.5).log_prob(y).sum(),
+        N * OUT * TAU,
+    ),
+    "sum over minibatches": (
+        lambda f, y: (
+            sum(F.cross_entropy(f[i : i + 2], y[i : i + 2].argmax(-1), reduction="sum") for i in (0, 2, 4)) / 3
+        ),
+        lambda f, y: F.cross_entropy(f, y.argmax(-1), reduction="sum"),
+        N / 2,
+    ),
+}
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("name", LOSSES)
+def test_prior_of_weight_decay(name: str) -> None:
+    """d(-ELBO)/dM = keep * factor * d(loss)/dW with all masks enumerated, for a dropped weight and for two others."""
+    loss, nll, factor = LOSSES[name]
+    x, y = torch.randn(N, D), torch.randn(N, OUT)
+    first, second, bias = torch.randn(HIDDEN, D), torch.randn(OUT, HIDDEN), torch.randn(OUT)
+    masks = [torch.tensor(z) for z in itertools.product([0.0, 1.0], repeat=HIDDEN)]
+    chances = [float(KEEP ** z.sum() * (1 - KEEP) ** (HIDDEN - z.sum())) for z in masks]
+
+    stored = [w.clone().requires_grad_() for w in (first, second, bias)]
+    trained = sum((DECAY / 2 * w.square().sum() for w in stored), torch.tensor(0.0))
+    for z, chance in zip(masks, chances, strict=True):  # dropout as torch does it: units kept are divided by keep
+        h = F.relu(F.linear(x, stored[0])) * z / KEEP
+        trained = trained + chance * loss(F.linear(h, stored[1], stored[2]), y)
+
+    means = [w.clone().requires_grad_() for w in (first, second / KEEP, bias)]
+    prior = priors.Gaussian(variance_on_page(name, KEEP) ** 0.5).expand(OUT, HIDDEN, like=means[1])
+    posterior = BernoulliMixture(means[1], 1 - KEEP)
+    elbo = -divergence(posterior, prior, posterior.rsample())
+    for w in (means[0], means[2]):
+        elbo = elbo + Normal(0.0, variance_on_page(name, 1.0) ** 0.5).log_prob(w).sum()
+    for z, chance in zip(masks, chances, strict=True):
+        f = F.linear(F.relu(F.linear(x, means[0])), means[1] * z, means[2])
+        elbo = elbo - chance * nll(f, y)
+
+    theirs = torch.autograd.grad(trained, stored)
+    ours = torch.autograd.grad(-elbo, means)
+    for got, want, keep in zip(ours, theirs, (1.0, KEEP, 1.0), strict=True):
+        torch.testing.assert_close(got, keep * factor * want, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.usefixtures("float64")
+def test_adamw_has_no_prior() -> None:
+    """Full-batch least squares: Adam ends at the ridge solution, AdamW does not notice a factor of the loss."""
+    a, t = torch.randn(20, 3), torch.randn(20)
+
+    def end(optimizer: type[torch.optim.Optimizer], factor: float, steps: int = 600) -> Tensor:
+        w = torch.zeros(3, requires_grad=True)
+        with_decay = optimizer([w], lr=0.02, eps=1e-12, weight_decay=0.3)  # type: ignore[call-arg]
+        for step in range(steps):
+            with_decay.param_groups[0]["lr"] = 0.02 * (1 - step / steps)
+            with_decay.zero_grad()
+            (factor * F.mse_loss(a @ w, t)).backward()
+            with_decay.step()
+        return w.detach()
+
+    def ridge(factor: float) -> Tensor:
+        return torch.linalg.solve(2 * factor * a.T @ a / 20 + 0.3 * torch.eye(3), 2 * factor * a.T @ t / 20)
+
+    for factor in (1.0, 10.0):
+        torch.testing.assert_close(end(torch.optim.Adam, factor), ridge(factor), atol=1e-4, rtol=0)
+    torch.testing.assert_close(end(torch.optim.AdamW, 1.0), end(torch.optim.AdamW, 10.0), atol=1e-6, rtol=0)
+    assert (ridge(1.0) - ridge(10.0)).abs().max() > 1e-2
+
+
+class Masks(TorchDispatchMode):
+    """The shapes of the Bernoulli masks that are drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if "bernoulli" in str(func):
+            self.shapes.append(tuple(out.shape))
+        return out
+
+
+x2, x3, x4, x5 = torch.ones(2, 5), torch.ones(2, 5, 6), torch.ones(2, 5, 4, 4), torch.ones(2, 5, 4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("network", "inputs", "shapes"),
+    [
+        (nn.Dropout(), (x3,), [(2, 5, 6)]),
+        (nn.Dropout1d(), (x3,), [(2, 5, 1)]),
+        (nn.Dropout2d(), (x4,), [(2, 5, 1, 1)]),
+        (nn.Dropout3d(), (x5,), [(2, 5, 1, 1, 1)]),
+        (nn.AlphaDropout(), (x2,), [(2, 5)]),
+        (nn.LSTM(6, 3, 3, dropout=0.5, batch_first=True), (x3,), 2 * [(5, 2, 3)]),
+        (nn.GRU(6, 3, 2, dropout=0.5, bidirectional=True), (x3.transpose(0, 1),), [(5, 2, 6)]),
+        (nn.MultiheadAttention(6, 3, 0.5, batch_first=True), (x3, x3, x3), [(6, 5, 5)]),
+        (lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5), (torch.ones(2, 3, 5, 6),), [(2, 3, 5, 5)]),
+    ],
+)
+def test_shapes_that_torch_draws(network: Any, inputs: tuple[Tensor, ...], shapes: list[tuple[int, ...]]) -> None:
+    with Masks() as masks:
+        network(*inputs)
+    assert masks.shapes == shapes
