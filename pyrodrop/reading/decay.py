@@ -4,9 +4,11 @@
     N L    = nll + N decay p^2 / 2 ||M||^2  =  nll + KL + const            KL = p ||M||^2 / (2 sigma^2)
     sigma  = 1 / sqrt(c decay p)
 
-    c = N                  the mean of minus the log likelihood: nn.CrossEntropyLoss, nn.GaussianNLLLoss(full=True)
-    c = 1                  its sum, reduction="sum"
-    c = precision N D / 2  nn.MSELoss, the mean of (y - f)^2 over N examples with D outputs each, without a half
+    c = N T                the mean of minus the log likelihood, over N examples with T terms each: nn.CrossEntropyLoss (T
+                           tokens or pixels, 1 for a classifier), nn.GaussianNLLLoss (T outputs)
+    c = 1                  its sum over all of the data, reduction="sum"; for minibatches of B examples, in which the decay
+                           counts once per minibatch, pass weight_decay * N / B
+    c = precision N T / 2  nn.MSELoss, the mean of (y - f)^2 over N examples with T outputs each, without a half
 
 The optimisers of PyTorch add ``decay * W`` to the gradient of the loss, which is the gradient of (decay / 2) ||W||^2. Adam
 then divides by the size of past gradients, which moves towards the same stationary points on another way. AdamW and
@@ -26,6 +28,7 @@ from torch import Tensor
 
 from pyrodrop.likelihoods import Gaussian, Likelihood
 from pyrodrop.names import by_name, one_of
+from pyrodrop.scaling import Standardize
 
 Loss = Literal["mean_nll", "sum_nll", "mse"]
 WeightDecay: TypeAlias = float | Mapping[str, float] | torch.optim.Optimizer
@@ -79,18 +82,22 @@ def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Ten
     return found
 
 
-def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, outputs: int) -> float:
+def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, output: Tensor) -> float:
     """c above: what a loss has to be multiplied by to be minus the log likelihood of the whole data set.
 
     Args:
         loss: that of the training; None is ``mse`` for a Gaussian likelihood and ``mean_nll`` for any other.
         likelihood: of the model.
         num_data: N.
-        outputs: D, number of outputs of one example.
+        output: of the network for a few examples, ``[n, ...]``.
 
     Raises:
-        ValueError: ``mse`` with a likelihood that is not Gaussian.
+        ValueError: ``mse`` with a likelihood that is not Gaussian, or `num_data` is less than 1.
     """
+    if num_data < 1:
+        raise ValueError(f"num_data is the number of examples of the training and must be at least 1; got {num_data}")
+    law = likelihood(output, Standardize())
+    terms = (law.batch_shape + law.event_shape).numel() // len(output)
     plain = type(likelihood) is Gaussian
     if loss is None:
         loss = "mse" if plain else "mean_nll"
@@ -98,8 +105,8 @@ def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, outputs: 
     if loss == "mse":
         if not plain:
             raise ValueError(f"loss='mse' belongs to likelihoods.Gaussian; got {likelihood.describe()}")
-        return float(likelihood.precision) * num_data * outputs / 2  # type: ignore[arg-type]
-    return float(num_data) if loss == "mean_nll" else 1.0
+        return float(likelihood.precision) * num_data * terms / 2  # type: ignore[arg-type]
+    return float(num_data * terms) if loss == "mean_nll" else 1.0
 
 
 def prior_scale(c: float, decay: float, keep_rate: float) -> float:

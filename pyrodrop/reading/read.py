@@ -64,8 +64,8 @@ def read(
             prior. The weight decay of AdamW is none of a loss, and corresponds to no prior.
         prior: prior of the weights instead of `weight_decay`, as in `models.from_module`.
         bias_prior: prior of biases and other vectors, with `prior`.
-        loss: how the training weighed the likelihood: ``mean_nll``, ``sum_nll``, or ``mse`` for `torch.nn.MSELoss`, which is
-            the default for `likelihoods.Gaussian`.
+        loss: how the training weighed the likelihood: ``mean_nll``, its mean over examples and over the terms of an example,
+            such as tokens; ``sum_nll``; or ``mse``, that of `torch.nn.MSELoss`, the default for `likelihoods.Gaussian`.
         input_axes: the axis of the input units of weights of custom modules, as in `models.from_module`.
         device: where the reading computes; None is the network's own device.
 
@@ -117,8 +117,7 @@ def read(
     units = assign_input_units(network, found, input_axes)
     with_prior = _with_prior(found, decays, prior)
     planned = carriers(exact, calls, uses, {name: units[name] for name in with_prior}, found.vectors)
-    outputs = trial().shape[1:].numel()
-    c = None if decays is None else strength(loss, likelihood, num_data, outputs)
+    c = None if decays is None else strength(loss, likelihood, num_data, trial())
     model = _model(network, found, planned, likelihood, c, decays, prior, bias_prior, input_axes)
     carried = Dropouts(planned).carried
     rates: dict[str, float] = {glob.escape(name): call.drop_rate for name, call in carried.items()}
@@ -287,7 +286,7 @@ def _check_reading(model: NetworkModel, guide: BernoulliDropout, trial: Trial, p
             weights[call.weight] = weights[call.weight] * call.units.over(mask.flatten(), weights[call.weight].shape)
             weights[call.weight].mask = mask.flatten()  # type: ignore[attr-defined]
     with torch.no_grad():
-        want, got = trial(masks), model._call(weights, trial.x, given)
+        want, got = trial(masks), model._draw(weights, trial.x, given)
     scale = float(want.abs().max())
     if not bool(((want - got).abs() <= 1e-3 * scale).all()):
         raise ValueError(
