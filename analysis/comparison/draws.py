@@ -138,7 +138,7 @@ def draws_of(
             if keep:
                 found |= {f"sites.{n}": v for n, v in sites.items()}
             for name, value in found.items():
-                parts.setdefault(name, []).append(value.cpu())
+                parts.setdefault(name, []).append(value.detach().cpu())
     whole = {name: torch.cat(values) for name, values in parts.items()}
     return Draws(
         train=Predictive(**_under(whole, "train.")),

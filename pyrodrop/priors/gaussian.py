@@ -71,15 +71,20 @@ class Gaussian(Prior):
         return 1 / self.scale
 
     @classmethod
-    def from_weight_decay(cls, weight_decay: float, *, drop_rate: float, num_data: int, precision: float) -> Gaussian:
+    def from_weight_decay(
+        cls, weight_decay: float, *, drop_rate: float, num_data: int, precision: float = 1.0
+    ) -> Gaussian:
         """The prior under which dropout with this weight decay is variational inference: l^2 = 2 N tau decay / p.
 
         Args:
-            weight_decay: lambda, the factor of ||M||^2 in a loss whose other term is the mean of |y - f|^2 / 2. The
-                ``weight_decay`` argument of an optimiser that adds ``decay * w`` to the gradient corresponds to 2 lambda.
+            weight_decay: lambda, the factor of ||M||^2 in a loss whose other term is the mean of |y - f|^2 / 2, or of minus
+                the log likelihood, such as the cross entropy. An optimiser's ``weight_decay`` adds ``decay * w`` to the
+                gradient: then lambda is decay / 2 for a weight w = M, and (1 - drop_rate)^2 decay / 2 for a weight that is
+                trained behind `torch.nn.Dropout`, w = (1 - drop_rate) M. `pyrodrop.read` does this for a whole network.
             drop_rate: 1 - p, in [0, 1).
             num_data: N, size of the training set.
-            precision: tau, the observation precision in the units of y in which the loss is computed, to the power -2.
+            precision: tau, the observation precision in the units of y in which the loss is computed, to the power -2; 1
+                where the loss is minus the log likelihood itself, as in classification.
 
         Raises:
             ValueError: `drop_rate` is outside [0, 1), or `weight_decay` is not positive and finite.
@@ -88,7 +93,7 @@ class Gaussian(Prior):
         check_positive("weight_decay", weight_decay, "a Gaussian prior")
         return cls(length_scale=math.sqrt(2 * num_data * precision * weight_decay / (1 - drop_rate)))
 
-    def weight_decay(self, *, drop_rate: float, num_data: int, precision: float) -> float:
+    def weight_decay(self, *, drop_rate: float, num_data: int, precision: float = 1.0) -> float:
         """lambda = p l^2 / (2 N tau) for this prior; the inverse of `from_weight_decay`, with the same arguments."""
         check_drop_rate(drop_rate)
         return (1 - drop_rate) * self.length_scale**2 / (2 * num_data * precision)

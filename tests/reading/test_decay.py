@@ -1,0 +1,166 @@
+"""The prior that a weight decay is: the optimum of the penalised loss is that of the log joint density."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import likelihoods, priors
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Dropout(0.2), nn.Linear(6, 2))
+
+
+def sds(net: nn.Module, x: Tensor | None = None, **settings: Any) -> dict[str, float]:
+    """The prior sd by layer."""
+    settings = {"likelihood": likelihoods.Categorical(), "num_data": 100} | settings
+    reading = pyrodrop.read(net, torch.randn(4, 3) if x is None else x, **settings)
+    return {name: prior.scale for name, prior in reading.model.priors.items()}  # type: ignore[attr-defined]
+
+
+def test_of_a_number() -> None:
+    found = sds(network(), weight_decay=1e-2)
+    assert found == pytest.approx(
+        {"0.weight": 1.0, "0.bias": 1.0, "3.weight": 1 / math.sqrt(0.8), "3.bias": 1.0}, rel=1e-12
+    )
+
+
+def test_of_name_patterns_where_0_is_no_prior() -> None:
+    found = sds(network(), weight_decay={"*.bias": 0.0, "0.*": 4e-2, "*": 1e-2})
+    assert found == pytest.approx({"0.weight": 0.5, "3.weight": 1 / math.sqrt(0.8)}, rel=1e-12)
+
+
+def test_of_the_optimizer_group_by_group() -> None:
+    net = network()
+    groups = [{"params": net[0].parameters(), "weight_decay": 4e-2}, {"params": net[3].parameters()}]
+    found = sds(net, weight_decay=torch.optim.SGD(groups, lr=0.1, weight_decay=1e-2))
+    assert found == pytest.approx(
+        {"0.weight": 0.5, "0.bias": 0.5, "3.weight": 1 / math.sqrt(0.8), "3.bias": 1.0}, rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [torch.optim.AdamW, lambda p, **k: torch.optim.Adam(p, decoupled_weight_decay=True, **k)],
+    ids=["AdamW", "Adam, decoupled"],
+)
+def test_decoupled_decay_is_no_prior(optimizer: Any) -> None:
+    net = network()
+    with pytest.raises(ValueError, match="decoupled from the gradient, so it corresponds to no prior: pass a prior"):
+        sds(net, weight_decay=optimizer(net.parameters(), weight_decay=1e-2))
+
+
+def test_an_optimizer_of_another_network_is_refused() -> None:
+    other = torch.optim.SGD(network().parameters(), lr=0.1, weight_decay=1e-2)
+    with pytest.raises(ValueError, match=r"does not train these parameters .*0\.weight"):
+        sds(network(), weight_decay=other)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "one of weight_decay and prior; got neither"),
+        ({"weight_decay": 1e-2, "prior": priors.Gaussian()}, "one of weight_decay and prior; got both"),
+        ({"weight_decay": 0.0}, "trained without weight decay has no prior"),
+        ({"weight_decay": -1.0}, "finite and at least 0; got -1"),
+        ({"weight_decay": math.nan}, "finite and at least 0; got nan"),
+        ({"weight_decay": {"nothing": 1.0, "*": 0.0}}, "no parameter is called 'nothing'"),
+        ({"weight_decay": 1e-2, "num_data": 0}, "at least 1; got 0"),
+        ({"weight_decay": 1e-2, "loss": "mse"}, "belongs to likelihoods.Gaussian"),
+        ({"weight_decay": 1e-2, "loss": "mean"}, "loss must be 'mean_nll', 'sum_nll' or 'mse'"),
+        ({"weight_decay": 1e-2, "bias_prior": priors.Gaussian()}, "bias_prior belongs to prior"),
+        ({"prior": priors.Gaussian(), "loss": "mse"}, "loss belongs to weight_decay"),
+    ],
+)
+def test_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sds(network(), **settings)
+
+
+def test_a_word_is_no_decay() -> None:
+    with pytest.raises(TypeError, match="a number, a mapping .* or the optimizer"):
+        sds(network(), weight_decay="1e-2")
+
+
+def trained_mode(net: nn.Module, x: Tensor, y: Tensor, criterion: Any, optimizer: Any) -> Tensor:
+    """The weights at which the optimizer's penalised loss is stationary, by gradient descent without dropout noise."""
+    for _ in range(4000):
+        optimizer.zero_grad()
+        criterion(net(x), y).backward()
+        optimizer.step()
+    return torch.cat([value.detach().flatten() for value in net.parameters()])
+
+
+class Line(nn.Module):
+    """A linear classifier or regression whose only dropout almost never drops: the stationary point is that without it."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(3, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.map(F.dropout(x, 1e-9, self.training))  # type: ignore[no-any-return]
+
+
+CASES: dict[str, Any] = {
+    "cross entropy": (nn.CrossEntropyLoss(), likelihoods.Categorical(), None, lambda n: torch.randint(3, (n,)), 3),
+    "mse": (nn.MSELoss(), likelihoods.Gaussian(precision=2.5), None, lambda n: torch.randn(n, 2).double(), 2),
+    "gaussian nll": (
+        lambda f, y: F.gaussian_nll_loss(f, y, torch.full_like(y, 0.4)),
+        likelihoods.Gaussian(precision=2.5),
+        "mean_nll",
+        lambda n: torch.randn(n, 2).double(),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_log_joint_is_stationary_where_the_training_ends(case: str) -> None:
+    criterion, likelihood, loss, targets, outputs = CASES[case]
+    torch.manual_seed(0)
+    x, net = torch.randn(40, 3).double(), Line(outputs).double()
+    y = targets(40)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.2, weight_decay=0.05)
+    net.eval()
+    trained_mode(net, x, y, criterion, optimizer)
+    net.train()
+    reading = pyrodrop.read(net, x, likelihood=likelihood, weight_decay=optimizer, num_data=40, loss=loss)
+    model = reading.model
+    weights = {n: reading.guide.loc[n].detach().requires_grad_() for n in ("map.weight", "map.bias")}  # type: ignore[attr-defined]
+    likelihood_of = model.likelihood(x @ weights["map.weight"].T + weights["map.bias"], model.targets)  # type: ignore[attr-defined]
+    log_likelihood = likelihood_of.log_prob(y).sum()
+    log_prior = sum(model.priors[n].expand(*w.shape, like=w).log_prob(w) for n, w in weights.items())  # type: ignore[attr-defined]
+    slope = torch.autograd.grad(log_likelihood + log_prior, list(weights.values()), retain_graph=True)
+    alone = torch.autograd.grad(log_likelihood, list(weights.values()))
+    assert float(alone[0].abs().max()) > 0.1  # the prior matters
+    assert max(float(value.abs().max()) for value in slope) < 1e-6
+
+
+def test_tokens_count_one_by_one_in_a_mean_over_them() -> None:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.head = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(F.dropout1d(self.words(x).mT, 0.2, self.training).mT)  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    found = sds(Tagger(), torch.randint(9, (4, 5)), weight_decay=1e-2)
+    assert found["words.weight"] == pytest.approx(1 / math.sqrt(100 * 5 * 1e-2))
+    assert found["head.weight"] == pytest.approx(1 / math.sqrt(100 * 5 * 1e-2 * 0.8))
+
+
+def test_a_classifier_needs_no_precision() -> None:
+    """lambda of Gal's loss for a weight behind nn.Dropout is keep^2 decay / 2."""
+    prior = priors.Gaussian.from_weight_decay(0.8**2 * 1e-2 / 2, drop_rate=0.2, num_data=100)
+    assert prior.scale == pytest.approx(sds(network(), weight_decay=1e-2)["3.weight"])

@@ -1,0 +1,260 @@
+"""What a user does with a reading: look at it, predict, train on, and get the network back."""
+
+from __future__ import annotations
+
+import copy
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+
+SETTINGS: dict[str, Any] = {"likelihood": likelihoods.Categorical(), "weight_decay": 1e-2, "num_data": 50}
+
+
+class Small(nn.Module):
+    """Masks of input units, of output units, and of the tokens of an example; BatchNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(4, 6), nn.BatchNorm1d(6)
+        self.stream, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.drop, self.last = nn.Dropout(0.25), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.dropout(self.first(x), 0.2, self.training).mean(1)
+        h = self.norm(h)
+        h = torch.tanh(h + self.drop(self.stream(h)))
+        return self.head(self.last(h))  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def data() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    return torch.randn(50, 5, 4), torch.randint(3, (50,))
+
+
+@pytest.fixture
+def net(data: tuple[Tensor, Tensor]) -> Small:
+    torch.manual_seed(0)
+    net = Small()
+    net(data[0])  # statistics of BatchNorm
+    return net
+
+
+def by_hand(net: nn.Module, x: Tensor, passes: int) -> Tensor:
+    """Passes in training mode, BatchNorm in evaluation mode: ``[passes, N, ...]``."""
+    net = copy.deepcopy(net).train()
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.eval()
+    with torch.no_grad():
+        return torch.stack([net(x) for _ in range(passes)])
+
+
+def largest_z(one: Tensor, two: Tensor) -> float:
+    """The largest difference of means and variances between draws ``[S, ...]``, in standard errors."""
+
+    def of(draws: Tensor) -> list[tuple[Tensor, Tensor]]:
+        square = (draws - draws.mean(0)) ** 2
+        return [(own.mean(0), own.var(0) / len(own)) for own in (draws.double(), square.double())]
+
+    found = [(a - b) / (va + vb).sqrt() for (a, va), (b, vb) in zip(of(one), of(two), strict=True)]
+    return float(torch.stack(found).abs().max())
+
+
+def test_predictions_are_the_passes_by_hand(net: Small, data: tuple[Tensor, Tensor]) -> None:
+    x = data[0][:6]
+    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
+    hand = by_hand(net, x, 2000)
+    assert largest_z(hand, reading.predict(x, 2000).f) < 4
+    assert largest_z(hand, reading.predict(x, 2000, joint=False).f) < 4
+    assert largest_z(hand, reading.predict(x, 2000).f * 1.05) > 4  # it would be seen
+
+
+def test_the_table_says_what_was_found(net: Small, data: tuple[Tensor, Tensor]) -> None:
+    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
+    table = reading.table()
+    assert list(table.columns) == ["layer", "dropout found", "rate", "read as", "prior sd", "joint?"]
+    assert list(table["read as"][:3]) == [
+        "noise of the function",
+        "6 rows of stream.weight and its bias",
+        "6 columns of head.weight",
+    ]
+    assert list(table["rate"][:3]) == [0.2, 0.25, 0.5]
+    assert set(table["layer"][3:]) == {n for n, _ in net.named_parameters()} - {"stream.weight", "head.weight"}
+    text = repr(reading)
+    for words in (
+        "forward (dropout, [1, 5, 6])",
+        "last (dropout, [1, 6])",
+        "1 of 3 dropouts are noise of the function",
+    ):
+        assert words in text
+    assert "<table" in reading._repr_html_()
+
+
+def test_the_network_and_the_random_state_of_the_caller_stay(net: Small, data: tuple[Tensor, Tensor]) -> None:
+    before, modes = copy.deepcopy(net.state_dict()), [module.training for module in net.modules()]
+    state = torch.get_rng_state()
+    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
+    reading.predict(data[0], 3)
+    reading.elbo(3, data)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [module.training for module in net.modules()] == modes
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_a_seed_gives_the_same_functions_at_any_points(net: Small, data: tuple[Tensor, Tensor]) -> None:
+    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
+    whole, part = reading.predict(data[0], 30, seed=3).f, reading.predict(data[0][20:], 30, seed=3).f
+    torch.testing.assert_close(whole[:, 20:], part)
+    moments = reading.predict(data[0], 30, seed=3, keep="moments")
+    torch.testing.assert_close(
+        moments.mean, reading.predict(data[0], 30, seed=3).law.probs.mean(0), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_batch_norm_stays_as_it_was_trained(net: Small, data: tuple[Tensor, Tensor]) -> None:
+    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
+    run = pyrodrop.fit(reading.model, reading.guide, data, steps=3, engine="pyro")
+    assert torch.equal(run.model.network.norm.running_mean, net.norm.running_mean)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("estimator", ["shared", "per_example", "local"])
+def test_training_goes_on(net: Small, data: tuple[Tensor, Tensor], estimator: Any) -> None:
+    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
+    runs = [
+        pyrodrop.fit(reading.model, reading.guide, data, steps=60, lr=0.02, estimator=estimator, engine=engine)
+        for engine in ("pyro", "traced")
+    ]
+    torch.testing.assert_close(runs[0].losses, runs[1].losses, rtol=1e-3, atol=1e-2)
+    assert runs[0].elbo(200).value > reading.elbo(200, data).value + 1
+    assert runs[0].predict(data[0], 5).f.shape == (5, 50, 3)
+
+
+def test_elbo_says_what_has_no_part_in_it(net: Small, data: tuple[Tensor, Tensor]) -> None:
+    convention = pyrodrop.read(net, data[0][:8], **SETTINGS).elbo(5, data).convention
+    assert convention.kind == "up_to_constant"
+    assert "noise of the function has no part in it, as its prior is its own distribution: dropout forward" in str(
+        convention
+    )
+
+
+def test_it_goes_through_arviz_and_comparison(net: Small, data: tuple[Tensor, Tensor]) -> None:
+    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
+    tree = pyrodrop.to_arviz(reading, data, data[0][:7], num_samples=20, weights=True)
+    assert tree["posterior"]["head.weight"].shape == (1, 20, 3, 6)
+    assert tree["predictions"]["f"].shape == (1, 20, 7, 3)
+    plain = pyrodrop.fit(reading.model, reading.guide, data, steps=2)
+    assert "trained on" in str(pyrodrop.compare({"read": reading, "trained on": plain}, data, num_samples=20))
+
+
+def test_drawn_weights_carry_the_masks_of_output_units(net: Small, data: tuple[Tensor, Tensor]) -> None:
+    """With whole weights in memory, as for ArviZ, predictions have the same distribution."""
+    from pyrodrop.analysis.comparison.draws import draws_of
+    from pyrodrop.data import Dataset
+
+    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
+    few = Dataset(data[0][:6], data[1][:6])
+    drawn = draws_of(reading, few, num_samples=2000, keep=True).train.f
+    assert largest_z(drawn, by_hand(net, data[0][:6], 2000)) < 4
+
+
+def test_the_network_comes_back(net: Small, data: tuple[Tensor, Tensor], tmp_path: Path) -> None:
+    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
+    same = guides.to_module(reading)
+    for name, value in same.state_dict().items():
+        torch.testing.assert_close(value, net.state_dict()[name])
+    run = pyrodrop.fit(reading.model, reading.guide, data, steps=200, lr=0.02)
+    back = guides.to_module(run)
+    assert isinstance(back, Small)
+    assert largest_z(by_hand(back, data[0][:6], 2000), run.predict(data[0][:6], 2000).f) < 4
+    assert largest_z(by_hand(net, data[0][:6], 2000), run.predict(data[0][:6], 2000).f) > 4
+    buffer = io.BytesIO()
+    torch.save(back.state_dict(), buffer)
+    buffer.seek(0)
+    other = Small()
+    other.load_state_dict(torch.load(buffer, weights_only=True))
+    torch.testing.assert_close(other.eval()(data[0]), back(data[0]))
+    path = run.save(tmp_path / "run.safetensors")
+    fresh = pyrodrop.read(net, data[0][:8], **SETTINGS)
+    loaded = pyrodrop.Fit.load(path, fresh.model, fresh.guide)
+    torch.testing.assert_close(loaded.predict(data[0], 5).f, run.predict(data[0], 5).f)
+
+
+def test_what_is_no_draw_of_the_network_does_not_come_back(net: Small, data: tuple[Tensor, Tensor]) -> None:
+    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
+    for guide in (
+        guides.MeanField(reading.model),
+        guides.BernoulliDropout(reading.model, drop_rate={"head.weight": 0.4, "*": 0.0}),
+    ):
+        other = pyrodrop.fit(reading.model, guide, data, steps=2)
+        with pytest.raises(ValueError, match="noise"):
+            guides.to_module(other)
+    model = models.MLP([4, 3], prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
+    run = pyrodrop.fit(model, guides.BernoulliDropout(model), (data[0][:, 0], data[1]), steps=2)
+    with pytest.raises(TypeError, match="no dropout of its own"):
+        guides.to_module(run)
+
+
+@pytest.mark.parametrize("guide", [guides.MeanField, guides.BernoulliDropout, guides.ConcreteDropout])
+def test_another_posterior_is_a_function_of_its_weights_alone(
+    net: Small, data: tuple[Tensor, Tensor], guide: Any
+) -> None:
+    """On the model of a reading, masks of carried weights are those of the guide, in every way of predicting."""
+    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
+    other = guide(reading.model)
+    run = pyrodrop.fit(reading.model, other, data, steps=2, lr=0.01, engine="pyro")
+    x = data[0][:6]
+    together = run.predict(x, 3000).f
+    assert largest_z(together, run.predict(x, 3000, joint=False).f) < 4.5
+
+
+def test_nothing_to_read_is_said(net: Small, data: tuple[Tensor, Tensor]) -> None:
+    x = data[0][:8]
+    with pytest.raises(ValueError, match=r"in evaluation mode, in which it drops nothing: call net.train\(\)"):
+        pyrodrop.read(copy.deepcopy(net).eval(), x, **SETTINGS)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(20, 3))
+    with pytest.raises(ValueError, match="has no dropout: no call drops units"):
+        pyrodrop.read(plain, x, **SETTINGS)
+    still = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(20, 3))
+    nn.init.zeros_(still[2].weight)
+    with pytest.raises(ValueError, match="its passes do not differ: no output depends on the masks of 1"):
+        pyrodrop.read(still, x, **SETTINGS)
+    off = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(20, 3))
+    off[1].eval()
+    with pytest.raises(ValueError, match="its dropout layers 1 are in evaluation mode"):
+        pyrodrop.read(off, x, **SETTINGS)
+
+
+def test_one_dropout_in_evaluation_mode_stays_off(net: Small, data: tuple[Tensor, Tensor]) -> None:
+    net.drop.eval()
+    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
+    assert "stream.weight" not in list(reading.table()["layer"][:2])
+    net.last.eval()
+    assert len(pyrodrop.read(net, data[0][:8], **SETTINGS).model.dropouts) == 1  # type: ignore[attr-defined]
+
+
+def test_inputs_of_another_shape_are_refused_where_a_weight_cannot_carry_the_mask() -> None:
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.map = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.map(F.dropout(x, 0.5, self.training)).mean(1)  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    reading = pyrodrop.read(Pooled(), torch.randn(8, 1, 4), **SETTINGS)  # one token: a mask of the weight
+    assert reading.table().loc[0, "read as"] == "4 columns of map.weight"
+    with pytest.raises(ValueError, match=r"was read as a mask \(1, 1, 4\) of units of map.weight"):
+        reading.predict(torch.randn(8, 2, 4), 5)
+    more = pyrodrop.read(Pooled(), torch.randn(8, 2, 4), **SETTINGS)
+    assert more.table().loc[0, "read as"] == "noise of the function"
+    assert more.predict(torch.randn(8, 5, 4), 5).f.shape == (5, 8, 3)
