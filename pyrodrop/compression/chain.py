@@ -30,10 +30,8 @@ from pyrodrop.networks.modes import evaluating
 
 _CONVOLUTIONS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_ROWS, _LONGEST = (
-    2,
-    512,
-)  # number of example rows, and the largest image or sequence that is tried if no example is given
+_ROWS = 2  # number of example rows
+_LONGEST = 512  # the largest image or sequence that is tried if no example is given
 
 
 class NoChain(TypeError):
@@ -205,9 +203,7 @@ def _shapes_of_x(model: Any, nodes: _Nodes) -> Iterator[tuple[int, ...]]:
     width = getattr(model, "in_features", None)
     if width is not None:
         yield width if isinstance(width, tuple) else (width,)
-    first = next(
-        (layer for node in nodes.chain if (layer := _first_sizes(node, model.network, nodes)) is not None), None
-    )
+    first = next((s for node in nodes.chain if (s := _first_sizes(node, model.network, nodes)) is not None), None)
     if first is None:
         return
     channels, dims = first
@@ -284,9 +280,8 @@ def _own_values(node: fx.Node, network: nn.Module, modules: Mapping[str, Any]) -
 
 def _steps(nodes: _Nodes, seen: _Seen) -> list[Step]:
     steps: list[Step] = []
-    units: Tensor | None = (
-        None  # for every activation, the index of the unit of the last layer with weights that it comes from
-    )
+    # for every activation, the index of the unit of the last layer with weights that it comes from
+    units: Tensor | None = None
     for before, node in zip(nodes.chain, nodes.chain[1:], strict=False):
         shape = seen.shapes[before]
         if node not in seen.shapes:

@@ -55,7 +55,7 @@ def coins(keep: Tensor, shape: Size) -> Tensor:
 @torch.library.custom_op("pyrodrop::coins", mutates_args=())
 def _coins(keep: Tensor, shape: Sequence[int]) -> Tensor:
     """Draw `coins` as bytes. It is a custom operation, so that a trace records one node."""
-    if not keep.is_cuda and not any(keep.stride()):  # a single rate that was expanded
+    if not keep.is_cuda and keep.numel() and not any(keep.stride()):  # a single rate that was expanded
         return toss_one(float(keep.flatten()[0]), shape)
     return toss(keep[None].double(), shape, [None])[0]
 
@@ -155,6 +155,7 @@ def keep_mask(
         ValueError: `drop_rate` is outside [0, 1), or `bits` is neither 8 nor 16.
     """
     check_drop_rate(drop_rate)
+    drop_rate = float(drop_rate)
     if bits is None:
         bits = 8 if (256 * drop_rate).is_integer() else 16
     if bits not in _PIECES:

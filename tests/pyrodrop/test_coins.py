@@ -82,6 +82,39 @@ def test_rates_by_column_and_by_generator() -> None:
     assert coins(torch.tensor(0.5), ()).shape == ()
 
 
+@pytest.mark.parametrize("layout", ["a row", "a column", "one entry", "transposed", "every second", "a scalar"])
+def test_the_memory_layout_of_the_rates_does_not_matter(layout: str) -> None:
+    many = torch.linspace(0.05, 0.95, 64).reshape(8, 8)
+    rates = {
+        "a row": many[:1, :4].expand(3, 4),
+        "a column": many[:3, :1].expand(3, 4),
+        "one entry": many[:1, 5:6].expand(3, 4),
+        "transposed": many[:4, :3].T,
+        "every second": many[:6:2, :8:2],
+        "a scalar": torch.tensor(0.3).expand(3, 4),
+    }[layout]
+    torch.manual_seed(2)
+    strided = coins(rates, (20_000, 3, 4))
+    torch.manual_seed(2)
+    assert torch.equal(strided, coins(rates.contiguous(), (20_000, 3, 4)))
+    z = (strided.mean(0) - rates) / (rates * (1 - rates) / 20_000).sqrt()
+    assert float(z.abs().max()) < 4.5
+
+
+def test_masks_without_entries() -> None:
+    for rates in (torch.tensor(0.3), torch.tensor(0.3).expand(0, 4), torch.full((4,), 0.3)):
+        assert coins(rates, (0, 4)).shape == (0, 4)
+    assert keep_mask((0, 4), 0.3).shape == (0, 4)
+
+
+def test_a_rate_of_a_keep_mask_may_be_a_whole_number_or_a_tensor() -> None:
+    assert bool(keep_mask((100, 100), 0).all())
+    torch.manual_seed(1)
+    of_tensor = keep_mask((50, 50), torch.tensor(0.25))  # type: ignore[arg-type]
+    torch.manual_seed(1)
+    assert torch.equal(of_tensor, keep_mask((50, 50), 0.25))
+
+
 def test_vmap_decides_about_randomness() -> None:
     keep, over = torch.tensor(0.5), torch.zeros(3)
     draws = torch.vmap(lambda z: z + coins(keep, (100,)), randomness="different")(over)

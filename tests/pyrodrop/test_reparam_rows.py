@@ -141,21 +141,36 @@ def test_all_rows_of_an_example_see_one_weight(kind: str, name: str, law: str) -
     se = deviation / math.sqrt(DRAWS) * (1.05 if law == "concrete" else 1)
     if name == "flipout":  # the draws share one deviation and differ by signs: each is a draw, together they are not
         mean, covariance = jacobian @ mean, torch.diag(deviation**2)
-        return flipped(q, call, x, axis, mean, jacobian)
+        return flipped(q, call, x, axis, mean, jacobian, q.base_dist.scale**2 if law == "normal" else q.variance)
     assert float(((y.mean(0) - jacobian @ mean) / se).abs().max()) < 4.5
     torch.testing.assert_close(
         y.T.cov() / deviation.outer(deviation), covariance / deviation.outer(deviation), atol=0.06, rtol=0
     )
 
 
-def flipped(q: Any, call: Any, x: Tensor, axis: int, mean: Tensor, jacobian: Tensor) -> None:
+@pytest.mark.parametrize("kind", ["tokens", "conv transpose"])
+def test_flipout_of_independent_weights_of_other_posteriors(kind: str) -> None:
+    """Type A without input units and a mixture at rate 0 have independent normal weights, of variances known by hand."""
+    call, shape, weight, axis, units = MAPS[kind]
+    torch.manual_seed(7)
+    m, x = torch.randn(weight), torch.randn(shape)
+    basis = torch.eye(m.numel()).reshape(-1, *weight)
+    jacobian = torch.stack([call(x.unsqueeze(axis), e).flatten() for e in basis], 1)
+    alpha = torch.linspace(0.1, 2.0, m.numel()).reshape(weight)
+    for q, variance in (
+        (CorrelatedNormal(m, alpha.log(), units=InputUnits(None)), alpha * m**2),
+        (BernoulliMixture(m, 0.0, 0.4, units=units), torch.full(weight, 0.16)),
+    ):
+        flipped(q, call, x, axis, jacobian @ m.flatten(), jacobian, variance)
+
+
+def flipped(q: Any, call: Any, x: Tensor, axis: int, mean: Tensor, jacobian: Tensor, variance: Tensor) -> None:
     """Many minibatches of one example under flipout: the covariance over rows is that of independent weights."""
     turns = 3000
     y = torch.cat(
         [call(x.unsqueeze(axis), lazy(q, FlipoutReparam(), (axis,))).reshape(1, -1).detach() for _ in range(turns)]
     )
-    variance = (q.base_dist.scale**2 if isinstance(q, dist.Independent) else q.variance).flatten()
-    agree(y, mean, jacobian * variance @ jacobian.T)
+    agree(y, mean, jacobian * variance.flatten() @ jacobian.T)
 
 
 def test_examples_have_masks_of_their_own() -> None:
