@@ -8,6 +8,7 @@ from pyrodrop.models.lenet5 import LeNet5
 from pyrodrop.models.lenet_300_100 import LeNet300100
 from pyrodrop.models.mlp import MLP
 from pyrodrop.models.network import NetworkModel, from_module
+from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.models.vgg import VGG
 
-__all__ = ["MLP", "VGG", "ConvNet", "LeNet5", "LeNet300100", "NetworkModel", "from_module"]
+__all__ = ["MLP", "VGG", "ConvNet", "LeNet5", "LeNet300100", "NetworkModel", "TrainedNetwork", "from_module"]

@@ -15,7 +15,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import pyro
 import torch
@@ -29,8 +29,7 @@ from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
 from pyrodrop.networks.attributes import changes
 from pyrodrop.networks.call import call, of_traced_size
-from pyrodrop.networks.checks import check_weights_kept, check_width, runs, say_unused, unused_weights
-from pyrodrop.networks.dropouts import Dropouts, Mask
+from pyrodrop.networks.checks import check_weights_kept, check_width, runs, say_unused, unused_weights, width_of
 from pyrodrop.networks.examples import Examined, close, examine, few_rows, signature
 from pyrodrop.networks.first import first_weights
 from pyrodrop.networks.many import for_each
@@ -43,7 +42,7 @@ from pyrodrop.priors import Prior
 from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.scaling import Standardize
 
-_TRIED = 256  # number of rows on which a network must use all of its weights
+_TRIED = 256  # rows on which a network must use all of its weights
 
 
 class NetworkModel(LocalModule):
@@ -64,8 +63,6 @@ class NetworkModel(LocalModule):
         input_axes: mapping from name patterns to the axis of a weight that indexes its layer's input units, for parameters
             of modules that are not PyTorch's own (a weight ``[in, out]`` in ``x @ weight`` has axis 0). None for a
             parameter without input units, such as a class token.
-        dropouts: the network's own dropouts, of a network that `pyrodrop.read` has read. None for a network without
-            dropout.
 
     A call is ``model(x, y=None, num_data=None)`` with x and y in the units of the data. x is a tensor ``[N, ...]``, or a
     tuple or mapping of tensors that are the network's positional or keyword arguments. `num_data` is the size of the data
@@ -77,6 +74,8 @@ class NetworkModel(LocalModule):
             or weights that are computed from other parameters (weight norm, spectral norm); a pattern matches no parameter.
     """
 
+    _randomness: Literal["error", "different"] = "error"  # of `torch.vmap` over weights
+
     def __init__(
         self,
         network: nn.Module,
@@ -86,13 +85,11 @@ class NetworkModel(LocalModule):
         bias_prior: PriorSetting | None,
         in_features: int | tuple[int, ...] | None = None,
         input_axes: Mapping[str, int | InputUnits | None] | None = None,
-        dropouts: Dropouts | None = None,
     ) -> None:
         super().__init__()
         parameters_of(network)  # raises for modules that cannot be copied
         check_parametrised(network)
-        if dropouts is None:
-            check_dropout_layers(network)
+        self._check_network(network)
         network = copy.deepcopy(network)
         found = parameters_of(network)
         self.priors: dict[str, Prior] = assign_priors(found, prior, bias_prior, type(network).__name__)
@@ -107,12 +104,15 @@ class NetworkModel(LocalModule):
         self.free = ParameterTree({n: v for n, v in found.trained.items() if n not in self.priors})
         freeze(network)
         self.network = network
-        self.dropouts = dropouts
         self.likelihood = likelihood
         self.in_features = in_features
         self.inputs, self.targets = Standardize(), Standardize()
         self.changes_itself = ""  # a sentence about the Python attributes that forward changes; empty if there are none
         self._examined: dict[Any, Examined] = {}
+
+    def _check_network(self, network: nn.Module) -> None:
+        """Raise a ValueError for a network that this kind of model cannot have."""
+        check_dropout_layers(network)
 
     def train(self, mode: bool = True) -> NetworkModel:
         """Set the mode. Training mode applies only to those submodules of the network that were in it at construction."""
@@ -286,8 +286,7 @@ class NetworkModel(LocalModule):
         """The network's outputs for given weights, in standardised units.
 
         Args:
-            weights: value of every weight that has a prior, by site name; may have leading batch dimensions. For the
-                dropouts that no weight carries (`noise_shapes`), masks may be added by name; others are drawn.
+            weights: value of every weight that has a prior, by site name; may have leading batch dimensions.
             x: inputs ``[N, ...]`` in the units of the data.
 
         Returns:
@@ -298,53 +297,7 @@ class NetworkModel(LocalModule):
         with undisturbed(self.network) if self.changes_itself else nullcontext():
             return self._run(weights, x)
 
-    def of_draws(
-        self, noise: Mapping[str, Tensor], laws: Mapping[str, Any], fixed: Mapping[str, Tensor], x: Inputs
-    ) -> Tensor | None:
-        """The outputs of several draws in one call of a network that was read, with the draws as further examples.
-
-        Args:
-            noise: masks by site of a weight or name of a dropout, one per draw, ``[T, ...]``.
-            laws: the posteriors of the weights in `noise`.
-            fixed: the weights that are the same in every draw.
-            x: inputs ``[N, ...]``.
-
-        Returns:
-            ``[T, N, ...]``, or None if some noise is not a mask of the network's own dropouts, or rows depend on each other.
-        """
-        if self.dropouts is None or self.mixes_examples(x):
-            return None
-        masks = self.dropouts.of_draws(noise, laws, num_rows(x))
-        if masks is None:
-            return None
-        draws = len(next(iter(noise.values())))
-        repeated = mapped(lambda part: part.repeat(draws, *(1,) * (part.dim() - 1)), x)
-        with undisturbed(self.network) if self.changes_itself else nullcontext():
-            output = self._call({**fixed, **self.dropouts.run_with(laws)}, repeated, masks)
-        return output.unflatten(0, (draws, num_rows(x)))
-
-    def noise_shapes(self, x: Inputs) -> dict[str, tuple[float, torch.Size | None]]:
-        """Drop rate and shape of one mask for all rows of x, for every dropout of the network that no weight carries.
-
-        The shape is None where a mask for all rows does not exist, since it is unknown which entries belong to which row.
-        Empty for a network without such dropout.
-        """
-        if self.dropouts is None or not self.dropouts.noise:
-            return {}
-        weights = self.weight_sites()
-        with self._trying():
-            seen: list[torch.Size] = []
-            self._call(weights, x, seen=seen)
-        return {
-            call.name: (call.drop_rate, shape if call.layout.joint else None)
-            for call, shape in zip(self.dropouts.calls, seen, strict=True)
-            if call.weight is None
-        }
-
     def _run(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        masks: dict[str, Mask] | None = None
-        if self.dropouts is not None:
-            weights, masks = self.dropouts.apart(weights)
         initial = self.weight_sites()
         batch = _batch_shape(weights, initial)
         lazy = {n: w.unbatched() if batch else w for n, w in weights.items() if isinstance(w, LazyWeight)}
@@ -353,53 +306,31 @@ class NetworkModel(LocalModule):
             for name, weight in lazy.items():
                 weight.law.examples = axes[name]
         if not batch:
-            return self._draw(weights, x, masks)
+            return self._draw(weights, x)
         if len(lazy) == len(weights):  # noise per example: treat particles as additional examples
             repeated = mapped(lambda part: part.expand(*batch, *part.shape).reshape(-1, *part.shape[1:]), x)
-            output = self._draw(lazy, repeated, masks)
+            output = self._draw(lazy, repeated)
             return output.reshape(*batch, num_rows(x), *output.shape[1:])
         rows = math.prod(batch)
-        flat = {n: w.expand(*batch, *initial[n].shape).reshape(rows, *initial[n].shape) for n, w in weights.items()}
-        own = {n: m for n, m in (masks or {}).items() if isinstance(m, Tensor)}
-        flat |= {
-            n: m.expand(*batch, *m.shape[-m.dim() + len(batch) :]).flatten(0, len(batch) - 1) for n, m in own.items()
-        }
-
-        def one_of(values: dict[str, Tensor]) -> Tensor:
-            given = None if masks is None else {n: values.get(n, mask) for n, mask in masks.items()}
-            return self._draw({n: values[n] for n in weights}, x, given)
-
+        flat = {n: weights[n].expand(*batch, *w.shape).reshape(rows, *w.shape) for n, w in initial.items()}
+        at_once = self.batches_weights and not self._moves()
         output = for_each(
-            one_of,
-            flat,
-            mapped=self.batches_weights and not self._moves(),
-            randomness="error" if masks is None else "different",
+            lambda one: self._draw({**weights, **one}, x), flat, mapped=at_once, randomness=self._randomness
         )
         return output.reshape(*batch, *output.shape[1:])
 
-    def _draw(self, weights: Mapping[str, Tensor], x: Inputs, masks: Mapping[str, Mask] | None) -> Tensor:
-        """The outputs of one draw, with masks for the network's own dropouts."""
-        if self.dropouts is None or masks is None:
-            return self._call(weights, x)
-        weights, masks = self.dropouts.with_outputs(weights, masks, num_rows(x))
-        return self._call(weights, x, masks)
+    def _draw(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
+        """The outputs of one draw of the weights."""
+        return self._call(weights, x)
 
-    def _call(
-        self,
-        weights: Mapping[str, Tensor],
-        x: Inputs,
-        masks: Mapping[str, Mask] | None = None,
-        seen: list[torch.Size] | None = None,
-    ) -> Tensor:
-        """Standardise x and run the network, with these masks of its dropouts or without any dropout."""
+    def _call(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
+        """Standardise x and run the network."""
         dtype = next(iter(weights.values())).dtype
         if isinstance(x, Tensor) and x.is_floating_point():
             x = self.inputs(x)
         x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
         values = {**{n: self.free[n] for n in self.free}, **weights}
-        drops = nullcontext() if self.dropouts is None else self.dropouts.run(masks or {}, num_rows(x), seen)
-        with drops:
-            return call(self.network, values, self._names, x, attends=self._attends)
+        return call(self.network, values, self._names, x, attends=self._attends)
 
     def _still(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
         """As `_call`, with the network's attributes and buffers restored afterwards."""
@@ -465,16 +396,9 @@ def from_module(
         torch.Size([4, 1])
     """
     return NetworkModel(
-        net, prior=prior, likelihood=likelihood, bias_prior=bias_prior, in_features=_width(net), input_axes=input_axes
+        net, prior=prior, likelihood=likelihood, bias_prior=bias_prior, in_features=width_of(net), input_axes=input_axes
     )
 
 
-def _width(net: nn.Module) -> int | None:
-    """The width of x if the first layer is an nn.Linear."""
-    while isinstance(net, nn.Sequential) and len(net):
-        net = net[0]
-    return net.in_features if type(net) is nn.Linear else None
-
-
 def _batch_shape(weights: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> torch.Size:
-    return torch.broadcast_shapes(*(w.shape[: w.dim() - initial[n].dim()] for n, w in weights.items()))
+    return torch.broadcast_shapes(*(weights[n].shape[: weights[n].dim() - w.dim()] for n, w in initial.items()))

@@ -26,6 +26,13 @@ def check_width(x: Inputs, in_features: int | tuple[int, ...] | None) -> None:
         )
 
 
+def width_of(net: nn.Module) -> int | None:
+    """The width of x if the first layer is an nn.Linear."""
+    while isinstance(net, nn.Sequential) and len(net):
+        net = net[0]
+    return net.in_features if type(net) is nn.Linear else None
+
+
 def runs(call: Callable[[], object], x: Inputs, what: str) -> None:
     """Run `call` and turn any exception into a ValueError that names the shape of x.
 

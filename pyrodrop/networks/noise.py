@@ -32,7 +32,8 @@ def check_dropout_layers(network: nn.Module) -> None:
         layers = [f"dropout layers {', '.join(own)}: put nn.Identity() in their place"] if own else []
         layers += [f"layers {', '.join(inner)} that drop units: build them with dropout=0"] if inner else []
         raise ValueError(
-            f"{_DETERMINISTIC} a network with {'; and with '.join(layers)} (or put them in evaluation mode)"
+            f"{_DETERMINISTIC} a network with {'; and with '.join(layers)} (or put them in evaluation mode). "
+            "If the network was trained with them, pyrodrop.read reads them as a posterior"
         )
 
 
@@ -50,7 +51,7 @@ def check_noiseless(network: nn.Module, call: Callable[[], Tensor]) -> None:
     if _generators() != before:
         raise ValueError(
             f"{_DETERMINISTIC} a network that draws random numbers itself{watch.culprit()}. Dropout and stochastic depth in "
-            "evaluation mode, or at rate 0, draw none"
+            "evaluation mode, or at rate 0, draw none; pyrodrop.read reads those of a trained network as a posterior"
         )
     second = call()
     if not torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True):

@@ -16,7 +16,7 @@ from pyrodrop.distributions.units import InputUnits
 from pyrodrop.guides import BernoulliDropout
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import Likelihood
-from pyrodrop.models import NetworkModel
+from pyrodrop.models import TrainedNetwork
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units
 from pyrodrop.networks.dropouts import Dropout, Dropouts
 from pyrodrop.networks.noise import check_noiseless
@@ -235,7 +235,7 @@ def _model(
     prior: PriorSetting | None,
     bias_prior: PriorSetting | None,
     input_axes: Mapping[str, Any] | None,
-) -> NetworkModel:
+) -> TrainedNetwork:
     """The model, with the means M = W / p of the weights that carry masks."""
     dropouts = Dropouts(planned)
     carried = dropouts.carried
@@ -251,17 +251,17 @@ def _model(
         bias_prior = {glob.escape(name): own[name] for name in found.vectors} or None
     assert prior is not None
     axes: dict[str, Any] = {glob.escape(name): call.units for name, call in carried.items() if call.units is not None}
-    return NetworkModel(
+    return TrainedNetwork(
         network,
+        dropouts,
         prior=prior,
         bias_prior=bias_prior,
         likelihood=copy.deepcopy(likelihood),
         input_axes={**axes, **(input_axes or {})} or None,
-        dropouts=dropouts,
     )
 
 
-def _check_reading(model: NetworkModel, guide: BernoulliDropout, trial: Trial, planned: list[Dropout]) -> None:
+def _check_reading(model: TrainedNetwork, guide: BernoulliDropout, trial: Trial, planned: list[Dropout]) -> None:
     """Compare one draw of the reading, all of its masks together, with the network under the same masks.
 
     Raises:
@@ -271,7 +271,7 @@ def _check_reading(model: NetworkModel, guide: BernoulliDropout, trial: Trial, p
     values = guide.loc
     weights = {name: values[name].detach() for name in guide.sites}
     masks: list[Tensor | None] = []
-    given: dict[str, Any] = {}
+    given: dict[str, Tensor] = {}
     examples = num_rows(trial.x)
     for call in planned:
         like = next(iter(weights.values()))
@@ -279,14 +279,14 @@ def _check_reading(model: NetworkModel, guide: BernoulliDropout, trial: Trial, p
         full = call.layout.of_examples(call.shape, examples)
         masks.append(call.layout.spread(mask, full, examples) if call.layout.joint else None)
         if call.weight is None:
-            given[call.name] = mask if call.layout.joint else "none"
+            given |= {call.name: mask} if call.layout.joint else {}
         elif call.units is None:
             weights[call.weight] = weights[call.weight] * mask
         else:
             weights[call.weight] = weights[call.weight] * call.units.over(mask.flatten(), weights[call.weight].shape)
             weights[call.weight].mask = mask.flatten()  # type: ignore[attr-defined]
     with torch.no_grad():
-        want, got = trial(masks), model._draw(weights, trial.x, given)
+        want, got = trial(masks), model.masked(weights, given, trial.x)
     scale = float(want.abs().max())
     if not bool(((want - got).abs() <= 1e-3 * scale).all()):
         raise ValueError(

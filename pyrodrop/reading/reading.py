@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyrodrop.models import NetworkModel
+from pyrodrop.models import TrainedNetwork
 from pyrodrop.networks.dropouts import Dropout
 from pyrodrop.priors import Gaussian
 from pyrodrop.training.fitted import Fit
@@ -25,8 +25,7 @@ class Reading(Fit):
     def rows(self) -> list[tuple[str, str, float | None, str, float | None, str]]:
         """The rows of the table: every dropout in the order of the network, then every weight that carries none."""
         model = self.model
-        assert isinstance(model, NetworkModel)
-        assert model.dropouts is not None
+        assert isinstance(model, TrainedNetwork)
         scales = {name: prior.scale if isinstance(prior, Gaussian) else None for name, prior in model.priors.items()}
         rows: list[tuple[str, str, float | None, str, float | None, str]] = []
         for call in model.dropouts.calls:
@@ -73,7 +72,7 @@ def _where(call: Dropout) -> str:
     return f"{call.name.removeprefix('dropout ')} ({call.kind}, {_size(call.shape)})"
 
 
-def _read_as(call: Dropout, model: NetworkModel) -> str:
+def _read_as(call: Dropout, model: TrainedNetwork) -> str:
     if call.weight is None:
         return "noise of the function"
     if call.units is None:

@@ -1,4 +1,4 @@
-"""The gradient of the ELBO of a reading is that of the loss that trained the network, written by hand, under the same masks."""
+"""The gradient of the ELBO of a reading is that of the loss that trained the network, by hand, under the same masks."""
 
 from __future__ import annotations
 

@@ -1,0 +1,108 @@
+"""A network that was trained with dropout, as a Pyro model (`pyrodrop.read`).
+
+w_j ~ prior_j                     one site per weight, as in `models.network`
+z   ~ Bernoulli(1 - drop_rate)    the masks that no weight carries: no sites, since their prior is their distribution
+f   = network(x; w, z)            [N, ...], in training mode where the network drops units, else in evaluation mode
+y   ~ likelihood(f)               [N, ...], site ``y``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pyrodrop.inputs import Inputs, mapped, num_rows
+from pyrodrop.models.network import NetworkModel
+from pyrodrop.networks.dropouts import Dropouts, Mask
+from pyrodrop.networks.modes import undisturbed
+
+
+class TrainedNetwork(NetworkModel):
+    """The model of a network with dropout of its own.
+
+    Args:
+        network: as for `NetworkModel`; the modules that drop units are marked to stay in training mode (`modes.STAYS`).
+        dropouts: the calls of the network that drop units.
+        settings: further arguments of `NetworkModel`.
+
+    Raises:
+        TypeError, ValueError: as `NetworkModel`.
+    """
+
+    _randomness = "different"
+
+    def __init__(self, network: nn.Module, dropouts: Dropouts, **settings: Any) -> None:
+        super().__init__(network, **settings)
+        self.dropouts = dropouts
+
+    def _check_network(self, network: nn.Module) -> None:
+        """Its dropout is known."""
+
+    def noise_shapes(self, x: Inputs) -> dict[str, tuple[float, torch.Size | None]]:
+        """Drop rate and shape of one mask for all rows of x, for every dropout of the network that no weight carries.
+
+        The shape is None where a mask for all rows does not exist, since it is unknown which entries belong to which row.
+        """
+        if not self.dropouts.noise:
+            return {}
+        seen: list[torch.Size] = []
+        with self._trying():
+            self._call(self.weight_sites(), x, seen=seen)
+        return {
+            call.name: (call.drop_rate, shape if call.layout.joint else None)
+            for call, shape in zip(self.dropouts.calls, seen, strict=True)
+            if call.weight is None
+        }
+
+    def of_draws(
+        self, noise: Mapping[str, Tensor], laws: Mapping[str, Any], fixed: Mapping[str, Tensor], x: Inputs
+    ) -> Tensor | None:
+        """The outputs of several draws in one call of a network that was read, with the draws as further examples.
+
+        Args:
+            noise: masks by site of a weight or name of a dropout, one per draw, ``[T, ...]``.
+            laws: the posteriors of the weights in `noise`.
+            fixed: the weights that are the same in every draw.
+            x: inputs ``[N, ...]``.
+
+        Returns:
+            ``[T, N, ...]``, or None if some noise is not a mask of the network's own dropouts, or rows depend on each other.
+        """
+        if self.mixes_examples(x):
+            return None
+        masks = self.dropouts.of_draws(noise, laws, num_rows(x))
+        if masks is None:
+            return None
+        draws = len(next(iter(noise.values())))
+        repeated = mapped(lambda part: part.repeat(draws, *(1,) * (part.dim() - 1)), x)
+        with undisturbed(self.network) if self.changes_itself else nullcontext():
+            output = self._call({**fixed, **self.dropouts.run_with(laws)}, repeated, masks)
+        return output.unflatten(0, (draws, num_rows(x)))
+
+    def _draw(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
+        """The outputs of one draw of the weights.
+
+        Args:
+            weights: by site; masks of the dropouts that no weight carries may be among them, by name. Others are drawn.
+        """
+        return self.masked(*self.dropouts.apart(weights), x)
+
+    def masked(self, weights: Mapping[str, Tensor], masks: Mapping[str, Mask], x: Inputs) -> Tensor:
+        """The outputs ``[N, ...]`` for one draw of weights, by site, and masks by name; a dropout without one is off."""
+        weights, masks = self.dropouts.with_outputs(weights, masks, num_rows(x))
+        return self._call(weights, x, masks)
+
+    def _call(
+        self,
+        weights: Mapping[str, Tensor],
+        x: Inputs,
+        masks: Mapping[str, Mask] | None = None,
+        seen: list[torch.Size] | None = None,
+    ) -> Tensor:
+        """Run the network with these masks; a call that drops units does nothing without one."""
+        with self.dropouts.run(masks or {}, num_rows(x), seen):
+            return super()._call(weights, x)
