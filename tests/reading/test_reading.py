@@ -258,3 +258,20 @@ def test_inputs_of_another_shape_are_refused_where_a_weight_cannot_carry_the_mas
     more = pyrodrop.read(Pooled(), torch.randn(8, 2, 4), **SETTINGS)
     assert more.table().loc[0, "read as"] == "noise of the function"
     assert more.predict(torch.randn(8, 5, 4), 5).f.shape == (5, 8, 3)
+
+
+@pytest.mark.gpu
+def test_a_network_on_a_gpu_is_read_there(net: Small, data: tuple[Tensor, Tensor]) -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.small = nn.LSTM(4, 4, 2, dropout=0.3, batch_first=True), net
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.small(self.lstm(x)[0])  # type: ignore[no-any-return]
+
+    both, x = Both().cuda(), data[0][:6].cuda()
+    reading = pyrodrop.read(both, x, **SETTINGS)
+    assert largest_z(by_hand(both, x, 2000), reading.predict(x, 2000).f) < 4
+    run = pyrodrop.fit(reading.model, reading.guide, data, steps=20, device="cuda")
+    assert next(guides.to_module(run).parameters()).is_cuda
