@@ -39,6 +39,7 @@ class DropoutCall:
         input: the tensor whose units are dropped; None if unknown.
         like: a tensor of the mask's dtype and device.
         scales: whether the function divides what it keeps by 1 - drop_rate and sets the rest to 0.
+        merged: whether the rows of examples are merged in an order that depends on their lengths (packed sequences).
     """
 
     kind: str
@@ -47,6 +48,7 @@ class DropoutCall:
     input: Tensor | None
     like: Tensor
     scales: bool = True
+    merged: bool = False
 
 
 Answer = Callable[[DropoutCall], Tensor | None]
@@ -200,7 +202,9 @@ def _recurrent(mode: DropoutCalls, func: Any, input: Tensor, *args: Any) -> Any:
         y, *state = func(y, *packed, start, part, biases, 1, 0.0, training, both, *rest)
         states.append(state)
         if layer + 1 < layers:
-            y = _scaled(y, p, mode.mask(DropoutCall(f"dropout after layer {layer}", p, y.shape, y, y)))
+            kind = f"dropout after layer {layer}"
+            mask = mode.mask(DropoutCall(kind, p, y.shape, y, y, merged=bool(packed)))
+            y = _scaled(y, p, mask.reshape(y.shape) if packed and mask is not None else mask)
     y = y.transpose(0, 1) if turned else y
     return (y, *(torch.cat(ends) for ends in zip(*states, strict=True)))
 

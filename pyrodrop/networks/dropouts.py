@@ -215,6 +215,12 @@ class Dropouts(nn.Module):
                 seen.append(shape)
             mask = masks.get(planned.name, "none")
             if isinstance(mask, Tensor):
+                if mask.shape not in (shape, call.shape):
+                    raise ValueError(
+                        f"the mask of {planned.name} has the shape {tuple(mask.shape)}; at these inputs it must have the "
+                        f"shape {tuple(shape)}, so that these inputs have other functions. Predict at inputs of one shape "
+                        "at a time, without padding that the network removes"
+                    )
                 return planned.layout.spread(mask, call.shape, examples)
             if mask == "none":
                 return None
@@ -244,6 +250,13 @@ class Dropouts(nn.Module):
             raise ValueError(
                 f"{_OTHER}: the masks of {planned.name} had {len(planned.shape)} axes and have {len(call.shape)} now. "
                 f"{_AGAIN}"
+            )
+        axis = planned.layout.axis
+        if axis is not None and planned.layout.order and planned.shape[axis] == 1 and call.shape[axis] != examples:
+            raise ValueError(
+                f"the masks of {planned.name} had one row per example when the network was read, and have "
+                f"{call.shape[axis]} rows for {examples} examples now, whose order is unknown. Read the network with inputs of "
+                "this shape"
             )
         if planned.weight is not None and planned.layout.per_draw(call.shape, examples) != planned.shape:
             raise ValueError(

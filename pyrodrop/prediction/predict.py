@@ -172,7 +172,7 @@ def _tiles(
             "depends on others, as in a graph: use joint=True"
         )
     one = _rows(x, slice(None) if together else slice(1), device)
-    masks = masks_of(model, one, together) if joint or not hasattr(model, "noise_shapes") else model.noise_shapes(one)
+    masks = masks_of(model, one, together, joint)
     drawn = 0
     for block in (
         blocks(guide, sites, one, num_samples, _BYTES, masks)
@@ -184,22 +184,26 @@ def _tiles(
         drawn += block.num_draws
 
 
-def masks_of(model: Any, x: Inputs, together: bool) -> Masks:
+def masks_of(model: Any, x: Inputs, together: bool, joint: bool = True) -> Masks:
     """Drop rate and shape of the masks of functions that no weight carries, by name; empty for most models.
 
     Args:
         model: a model of `pyrodrop.models`.
         x: one point, or all of them if the network needs them together.
         together: whether it does.
+        joint: whether every mask is to be the same for all points.
 
     Raises:
-        ValueError: one mask for all points does not exist.
+        ValueError: the network cannot be called on x, or one mask for all points does not exist.
     """
     if not hasattr(model, "noise_shapes"):
         return {}
-    masks: Masks = model.noise_shapes(x)
+    try:
+        masks: Masks = model.noise_shapes(x)
+    except (RuntimeError, IndexError) as error:
+        raise ValueError(cannot_run(x, together, error)) from error
     wrong = [name for name, (_, shape) in masks.items() if shape is None]
-    if wrong and not together:
+    if wrong and joint and not together:
         raise ValueError(
             f"the dropout {', '.join(wrong)} merges the points with their rows, so that a function, with one mask for all "
             "points, cannot be drawn: use joint=False"

@@ -17,12 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.networks.call import call
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
 from pyrodrop.networks.dropouts import Layout
 from pyrodrop.networks.examples import check_output, close, few_rows
 from pyrodrop.networks.modes import STAYS, undisturbed
+from pyrodrop.networks.noise import check_noiseless
 from pyrodrop.private_apis import leaves
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
@@ -126,6 +128,8 @@ def find_dropouts(trial: Trial) -> tuple[list[Found], dict[str, list[int]]]:
         except Exception:
             raise ValueError(_cannot_run(trial.x, error)) from error
         check_output(small.output, num_rows(two))
+    with seeded(0, next(iter(trial.values.values())).device):
+        check_noiseless(network, lambda: trial(x=two))  # in the modes of the training, of which few modules keep theirs
     _keep_modes(network, small, lambda: _watch(trial, two))
     small = _watch(trial, two)
     if whole:
@@ -138,7 +142,8 @@ def find_dropouts(trial: Trial) -> tuple[list[Found], dict[str, list[int]]]:
             f"{_list(small)} and {_list(large)}"
         )
     if not close(large.output[:2], small.output):  # every run needs all of its examples, and so does a mask
-        return [_found(seen, Layout(None)) for seen in small.calls], small.uses
+        run = _watch(trial, trial.x)
+        return [_found(seen, Layout(None)) for seen in run.calls], run.uses
     other = _watch(trial, mapped(lambda part: part[[0, 1, 0]], three))
     found = [_found(s, _layout(s, m, o)) for s, m, o in zip(small.calls, large.calls, other.calls, strict=True)]
     return found, small.uses
@@ -157,7 +162,7 @@ def _layout(two: _Seen, three: _Seen, other: _Seen) -> Layout:
         other: the call with three examples, of which the last is another.
     """
     a, b = two.call.shape, three.call.shape
-    if len(a) != len(b):
+    if len(a) != len(b) or two.call.merged:
         return Layout(0, None)
     axes = [axis for axis in range(len(a)) if a[axis] != b[axis]]
     if not axes:

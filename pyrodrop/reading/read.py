@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.devices import resolve, seeded
+from pyrodrop.devices import resolve
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.guides import BernoulliDropout
 from pyrodrop.inputs import Inputs, mapped, num_rows
@@ -19,7 +19,6 @@ from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models import TrainedNetwork
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units
 from pyrodrop.networks.dropouts import Dropout, Dropouts
-from pyrodrop.networks.noise import check_noiseless
 from pyrodrop.networks.parametrised import check_parametrised
 from pyrodrop.networks.sites import Parameters, parameters_of
 from pyrodrop.priors import Gaussian, Prior
@@ -110,8 +109,6 @@ def read(
     calls, uses = find_dropouts(trial)
     if not calls:
         raise ValueError(_nothing(net))
-    with seeded(0, where):
-        check_noiseless(network, trial)
     _check_passes(trial, calls)
     exact = _in_double(trial)
     units = assign_input_units(network, found, input_axes)

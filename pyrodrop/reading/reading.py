@@ -60,7 +60,8 @@ class Reading(Fit):
         noise = len(model.dropouts.noise)
         if noise:
             lines.append(
-                f"{noise} of {len(dropped)} dropouts are noise of the function, with no part in the KL divergence"
+                f"{noise} of {len(dropped)} dropouts are noise of the function: no weight carries their masks, so they have no "
+                "part in the KL divergence"
             )
         return "\n".join(lines)
 
@@ -69,7 +70,7 @@ class Reading(Fit):
 
 
 def _where(call: Dropout) -> str:
-    return f"{call.name.removeprefix('dropout ')} ({call.kind}, {_size(call.shape)})"
+    return f"{call.name.removeprefix('dropout ')} ({call.kind}, {_size(call)})"
 
 
 def _read_as(call: Dropout, model: TrainedNetwork) -> str:
@@ -85,12 +86,20 @@ def _read_as(call: Dropout, model: TrainedNetwork) -> str:
     return f"{count} {words} of {call.weight}{each}"
 
 
-def _size(shape: Any) -> str:
-    return "[" + ", ".join(map(str, shape)) + "]"
+def _size(call: Dropout) -> str:
+    """The shape of a mask, with N for the number of examples: ``[N, 16]``, or ``[N * 6, 16]`` with 6 rows per example."""
+    sizes = [str(size) for size in call.shape]
+    axis, order = call.layout.axis, call.layout.order
+    if axis is not None and order is None:
+        sizes[axis] = "all rows"
+    elif axis is not None:
+        rows = call.shape[axis]
+        sizes[axis] = "N" if rows == 1 else f"N * {rows}" if order == "examples" else f"{rows} * N"
+    return f"[{', '.join(sizes)}]"
 
 
 def _text(value: Any) -> str:
-    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
