@@ -255,8 +255,8 @@ class Dropouts(nn.Module):
         if axis is not None and planned.layout.order and planned.shape[axis] == 1 and call.shape[axis] != examples:
             raise ValueError(
                 f"the masks of {planned.name} had one row per example when the network was read, and have "
-                f"{call.shape[axis]} rows for {examples} examples now, whose order is unknown. Read the network with inputs of "
-                "this shape"
+                f"{call.shape[axis]} rows for {examples} examples now, whose order is unknown. Read the network with "
+                "inputs of this shape"
             )
         if planned.weight is not None and planned.layout.per_draw(call.shape, examples) != planned.shape:
             raise ValueError(

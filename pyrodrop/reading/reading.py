@@ -60,8 +60,8 @@ class Reading(Fit):
         noise = len(model.dropouts.noise)
         if noise:
             lines.append(
-                f"{noise} of {len(dropped)} dropouts are noise of the function: no weight carries their masks, so they have no "
-                "part in the KL divergence"
+                f"{noise} of {len(dropped)} dropouts are noise of the function: no weight carries their masks, so they "
+                "have no part in the KL divergence"
             )
         return "\n".join(lines)
 

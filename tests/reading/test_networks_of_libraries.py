@@ -1,5 +1,7 @@
-"""Networks of torchvision, timm and transformers are read with all of their dropouts: the moments of 2,000 functions are those
-of 2,000 passes in training mode by hand, with BatchNorm in evaluation mode."""
+"""Networks of torchvision, timm and transformers are read with all of their dropouts.
+
+The moments of 2,000 functions are those of 2,000 passes in training mode by hand, with BatchNorm in evaluation mode.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,7 @@ Passes, Apart = Callable[..., Tensor], Callable[..., float]
 
 
 def read(net: nn.Module, x: Any) -> Reading:
-    return pyrodrop.read(
-        net.train(), x, likelihood=likelihoods.Categorical(), prior=priors.Gaussian(), num_data=1000
-    )
+    return pyrodrop.read(net.train(), x, likelihood=likelihoods.Categorical(), prior=priors.Gaussian(), num_data=1000)
 
 
 def noise(reading: Reading) -> list[str]:

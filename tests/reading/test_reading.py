@@ -91,8 +91,8 @@ def test_the_table_says_what_was_found(net: Small, data: tuple[Tensor, Tensor]) 
     assert set(table["layer"][3:]) == {n for n, _ in net.named_parameters()} - {"stream.weight", "head.weight"}
     text = repr(reading)
     for words in (
-        "forward (dropout, [1, 5, 6])",
-        "last (dropout, [1, 6])",
+        "forward (dropout, [N, 5, 6])",
+        "last (dropout, [N, 6])",
         "1 of 3 dropouts are noise of the function",
     ):
         assert words in text
