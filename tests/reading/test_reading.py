@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from pyro import poutine
 from torch import Tensor, nn
 
 import pyrodrop
@@ -130,7 +131,7 @@ def test_batch_norm_stays_as_it_was_trained(net: Small, data: tuple[Tensor, Tens
 def test_training_goes_on(net: Small, data: tuple[Tensor, Tensor], estimator: Any) -> None:
     reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
     runs = [
-        pyrodrop.fit(reading.model, reading.guide, data, steps=60, lr=0.02, estimator=estimator, engine=engine)
+        pyrodrop.fit(reading.model, reading.guide, data, steps=40, lr=0.03, estimator=estimator, engine=engine)
         for engine in ("pyro", "traced")
     ]
     torch.testing.assert_close(runs[0].losses, runs[1].losses, rtol=1e-3, atol=1e-2)
@@ -275,3 +276,57 @@ def test_a_network_on_a_gpu_is_read_there(net: Small, data: tuple[Tensor, Tensor
     assert largest_z(by_hand(both, x, 2000), reading.predict(x, 2000).f) < 4
     run = pyrodrop.fit(reading.model, reading.guide, data, steps=20, device="cuda")
     assert next(guides.to_module(run).parameters()).is_cuda
+
+
+def test_masks_are_one_per_draw_or_one_per_example(net: Small, data: tuple[Tensor, Tensor]) -> None:
+    """On equal rows: joint draws are equal, draws per example independent, in prediction and under every estimator."""
+    from pyrodrop.reparam import STRATEGIES, reparameterize
+
+    reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
+    twice = data[0][:1].expand(2, -1, -1)
+
+    def correlation(f: Tensor) -> float:
+        return float(torch.corrcoef(f[:, :, 0].T)[0, 1])
+
+    assert correlation(reading.predict(twice, 500).f) == pytest.approx(1.0)
+    assert abs(correlation(reading.predict(twice, 500, joint=False).f)) < 0.2
+    for strategy in filter(None, (STRATEGIES[name] for name in ("local", "per_example"))):
+        model, guide = reparameterize(reading.model, reading.guide, strategy)
+        with torch.no_grad():
+            draws = [_one_draw(model, guide, twice) for _ in range(200)]
+        assert abs(correlation(torch.stack(draws))) < 0.3
+
+
+def _one_draw(model: Any, guide: Any, x: Tensor) -> Tensor:
+    trace = poutine.trace(guide).get_trace(x)
+    return poutine.replay(model, trace=trace)(x)  # type: ignore[no-any-return]
+
+
+def test_each_kind_of_mask_differs_between_examples(data: tuple[Tensor, Tensor]) -> None:
+    """Otherwise another kind could hide a mask that all examples share."""
+    from pyrodrop.reparam import LocalReparam, reparameterize
+
+    class Stream(nn.Module):
+        def __init__(self, part: int) -> None:
+            super().__init__()
+            self.part, self.map, self.head = part, nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.part == 0:  # noise of the function
+                return self.head(F.dropout(x, 0.5, self.training).cos().mean(1))  # type: ignore[no-any-return]
+            x = x.mean(1)
+            h = F.dropout(self.map(x), 0.5, self.training)
+            return self.head((x + h).cos() if self.part == 1 else h)  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    twice = data[0][:1].expand(2, -1, -1)
+    words = ("noise of the function", "4 rows of map.weight and its bias", "4 columns of head.weight")
+    for part, read_as in enumerate(words):
+        reading = pyrodrop.read(Stream(part), data[0][:8], **SETTINGS)
+        assert reading.table().loc[0, "read as"] == read_as
+        model, guide = reparameterize(reading.model, reading.guide, LocalReparam())
+        with torch.no_grad():
+            f = torch.stack([_one_draw(model, guide, twice)[:, 0] for _ in range(40)])
+        assert (f[:, 0] != f[:, 1]).any()
+        joint = reading.predict(twice, 40).f
+        assert torch.equal(joint[:, 0], joint[:, 1])
