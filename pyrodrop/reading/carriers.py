@@ -25,7 +25,6 @@ from pyrodrop.reading.found import Found, Trial
 
 _NEVER = ("alpha dropout", "dropout of attention")  # not a product with the mask; inside of an operation
 _TRIED = 3  # random masks per candidate
-_NEAR = 12  # weights per dropout and role that are tried, the nearest in the order of use first
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,14 @@ def carriers(
         vectors: the names of all vectors, among which biases are looked for.
     """
     taken: dict[int, _Candidate] = {}
-    for role in (_of_inputs, _of_table, _of_outputs):
+    search, without = _Search(trial, uses, vectors), trial()
+    for role in (search.of_inputs, search.of_table, search.of_outputs):
         for number, call in enumerate(found):
             if number in taken or call.kind in _NEVER:
                 continue
             free = {n: u for n, u in weights.items() if all(n != other.weight for other in taken.values())}
-            for candidate in role(trial, call, uses, free, vectors):
-                if _carries(trial, found, number, candidate):
+            for candidate in role(call, free):
+                if _carries(trial, without, found, number, candidate):
                     taken[number] = candidate
                     break
     calls = []
@@ -87,81 +87,72 @@ def _name(found: Sequence[Found], number: int) -> str:
     return f"dropout {own}" if len(same) == 1 else f"dropout {own} {same.index(number) + 1}"
 
 
-def _of_inputs(
-    trial: Trial,
-    call: Found,
-    uses: Mapping[str, Sequence[int]],
-    weights: Mapping[str, InputUnits],
-    vectors: Sequence[str],
-) -> Iterator[_Candidate]:
-    """Weights that are used after the call and have as many input units as the mask, or as many blocks of them."""
-    if call.layout.axis is None:
-        return
-    entries = call.shape.numel()
-    for name in _nearest(call.when, uses, weights, after=True):
-        units, shape = weights[name], trial.values[name].shape
-        count = units.count(shape)
-        if count == entries:
-            yield _Candidate(name, units)
-        elif entries > 1 and units.groups == 1 and count % entries == 0:
-            yield _Candidate(name, InputUnits(units.axis, size=count // entries))
+class _Search:
+    """The weights that might carry a mask, from its shape and from when the network uses them.
+
+    Args:
+        trial: the network.
+        uses: when it uses each parameter.
+        vectors: the names of all vectors, among which biases are looked for.
+    """
+
+    def __init__(self, trial: Trial, uses: Mapping[str, Sequence[int]], vectors: Sequence[str]) -> None:
+        self.shapes = {name: value.shape for name, value in trial.values.items()}
+        self.uses, self.vectors = uses, vectors
+
+    def of_inputs(self, call: Found, weights: Mapping[str, InputUnits]) -> Iterator[_Candidate]:
+        """Weights used after the call with as many input units as the mask has entries, or as many blocks of them."""
+        if call.layout.axis is None:
+            return
+        entries = call.shape.numel()
+        for name in self._nearest(call.when, weights, after=True):
+            units = weights[name]
+            count = units.count(self.shapes[name])
+            if count == entries:
+                yield _Candidate(name, units)
+            elif entries > 1 and units.groups == 1 and count % entries == 0:
+                yield _Candidate(name, InputUnits(units.axis, size=count // entries))
+
+    def of_outputs(self, call: Found, weights: Mapping[str, InputUnits]) -> Iterator[_Candidate]:
+        """Weights used before the call with as many output units as the mask has entries."""
+        if call.layout.axis is None:
+            return
+        for name in self._nearest(call.when, weights, after=False):
+            units = weights[name].outputs
+            if units.count(self.shapes[name]) == call.shape.numel():
+                prefix, _, own = name.rpartition(".")
+                bias = f"{prefix}.bias" if prefix else "bias"
+                yield _Candidate(
+                    name, units, bias if own == "weight" and bias in self.vectors else None, of_outputs=True
+                )
+
+    def of_table(self, call: Found, weights: Mapping[str, InputUnits]) -> Iterator[_Candidate]:
+        """Weights that the mask itself could be multiplied with: element by element, or along one axis."""
+        if call.layout.axis is not None:
+            return
+        for name in weights:
+            shape = self.shapes[name]
+            if call.shape == shape:
+                yield _Candidate(name, None)
+            along = [axis for axis, size in enumerate(call.shape) if size != 1]
+            if len(call.shape) == len(shape) and len(along) == 1 and shape[along[0]] == call.shape[along[0]]:
+                yield _Candidate(name, InputUnits(along[0]))
+
+    def _nearest(self, when: int, weights: Mapping[str, InputUnits], *, after: bool) -> list[str]:
+        """Weights with units that are used after (or before) a time, the nearest first."""
+        far: dict[str, int] = {}
+        for name, units in weights.items():
+            times = [abs(time - when) for time in self.uses[name] if (time > when) == after]
+            if times and units.axis is not None:
+                far[name] = min(times)
+        return sorted(far, key=far.__getitem__)
 
 
-def _of_outputs(
-    trial: Trial,
-    call: Found,
-    uses: Mapping[str, Sequence[int]],
-    weights: Mapping[str, InputUnits],
-    vectors: Sequence[str],
-) -> Iterator[_Candidate]:
-    """Weights that are used before the call and have as many output units as the mask."""
-    if call.layout.axis is None:
-        return
-    for name in _nearest(call.when, uses, weights, after=False):
-        units = weights[name].outputs
-        if units.count(trial.values[name].shape) == call.shape.numel():
-            prefix, _, own = name.rpartition(".")
-            bias = f"{prefix}.bias" if prefix else "bias"
-            yield _Candidate(name, units, bias if own == "weight" and bias in vectors else None, of_outputs=True)
-
-
-def _of_table(
-    trial: Trial,
-    call: Found,
-    uses: Mapping[str, Sequence[int]],
-    weights: Mapping[str, InputUnits],
-    vectors: Sequence[str],
-) -> Iterator[_Candidate]:
-    """Weights that the mask itself could be multiplied with: element by element, or along one axis."""
-    if call.layout.axis is not None:
-        return
-    for name in weights:
-        shape = trial.values[name].shape
-        if call.shape == shape:
-            yield _Candidate(name, None)
-        along = [axis for axis, size in enumerate(call.shape) if size != 1]
-        if len(call.shape) == len(shape) and len(along) == 1 and shape[along[0]] == call.shape[along[0]]:
-            yield _Candidate(name, InputUnits(along[0]))
-
-
-def _nearest(
-    when: int, uses: Mapping[str, Sequence[int]], weights: Mapping[str, InputUnits], *, after: bool
-) -> list[str]:
-    """Weights with units that are used after (or before) a time, the nearest first."""
-    far: dict[str, int] = {}
-    for name, units in weights.items():
-        times = [abs(time - when) for time in uses[name] if (time > when) == after]
-        if times and units.axis is not None:
-            far[name] = min(times)
-    return sorted(far, key=far.__getitem__)
-
-
-def _carries(trial: Trial, found: Sequence[Found], number: int, candidate: _Candidate) -> bool:
+def _carries(trial: Trial, without: Tensor, found: Sequence[Found], number: int, candidate: _Candidate) -> bool:
     """Whether the weight multiplied by random masks gives the output that the masks give."""
     call, weight = found[number], trial.values[candidate.weight]
     keep = 1 - call.drop_rate
     generator = torch.Generator().manual_seed(number)
-    without = trial()
     moved = False
     rows = num_rows(trial.x)
     for _ in range(_TRIED):
