@@ -111,8 +111,11 @@ def test_the_network_and_the_random_state_of_the_caller_stay(net: Small, data: t
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
-def test_a_seed_gives_the_same_functions_at_any_points(net: Small, data: tuple[Tensor, Tensor]) -> None:
+def test_a_seed_gives_the_same_functions_at_any_points(
+    net: Small, data: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
+    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 20_000})  # several tiles
     whole, part = reading.predict(data[0], 30, seed=3).f, reading.predict(data[0][20:], 30, seed=3).f
     torch.testing.assert_close(whole[:, 20:], part)
     moments = reading.predict(data[0], 30, seed=3, keep="moments")
