@@ -214,6 +214,9 @@ class NetworkModel(LocalModule):
             runs(lambda: check_noiseless(network, lambda: self._still(weights, few)), few, "be trained")
         with self._trying():
             self.changes_itself = changes(network, lambda: self._call(weights, few))
+            unused_weights(
+                lambda leaves: self._call(leaves, few), weights
+            )  # raises for gradients that cannot be computed
         with self._trying(), evaluating(self):
             output = self._call(weights, few)
             unused = unused_weights(lambda leaves: self._call(leaves, few), weights)

@@ -30,7 +30,24 @@ def call(
         x: a tensor, or a tuple or mapping of tensors that are the positional or keyword arguments.
         attends: whether the network has PyTorch's attention layers; their fast path does not support function transforms
             and lazy weights, so it is disabled.
+
+    Raises:
+        RuntimeError: with gradients, the network recomputes activations (`torch.utils.checkpoint`). That would happen in the
+            backward pass, after this call, with other values of the parameters.
     """
+    with torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTES) if torch.is_grad_enabled() else nullcontext():
+        return _call(network, values, names, x, attends)
+
+
+RECOMPUTES = (
+    "the network of a model must not recompute its activations (torch.utils.checkpoint), which would happen after the call, "
+    "with other weights than the sampled ones: switch gradient checkpointing off"
+)
+
+
+def _call(
+    network: nn.Module, values: Mapping[str, Tensor], names: Mapping[str, tuple[str, ...]], x: Inputs, attends: bool
+) -> Tensor:
     named = {name: value for first, value in values.items() for name in names[first]}
     args, kwargs = arguments(x)
     with _ordinary_attention() if attends else nullcontext():

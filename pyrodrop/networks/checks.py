@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop.inputs import Inputs, parts
+from pyrodrop.networks.call import RECOMPUTES
 
 
 def check_width(x: Inputs, in_features: int | tuple[int, ...] | None) -> None:
@@ -66,13 +67,22 @@ def check_weights_kept(call: Callable[[Mapping[str, Tensor]], object], weights: 
 
 
 def unused_weights(call: Callable[[Mapping[str, Tensor]], Tensor], weights: Mapping[str, Tensor]) -> list[str]:
-    """Names of the weights that do not affect the network's output: their gradient does not exist."""
+    """Names of the weights that do not affect the network's output: their gradient does not exist.
+
+    Raises:
+        ValueError: the network recomputes its activations (`torch.utils.checkpoint`).
+    """
     leaves = {name: value.detach().clone().requires_grad_() for name, value in weights.items()}
-    with torch.enable_grad():
-        total = call(leaves).sum()
-    if not total.requires_grad:
-        return list(leaves)
-    gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    try:
+        with torch.enable_grad():
+            total = call(leaves).sum()
+        if not total.requires_grad:
+            return list(leaves)
+        gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    except RuntimeError as error:
+        if str(error) == RECOMPUTES or "use_reentrant" in str(error):
+            raise ValueError(RECOMPUTES) from error
+        raise
     return [name for name, gradient in zip(leaves, gradients, strict=True) if gradient is None]
 
 

@@ -232,3 +232,24 @@ def test_a_network_of_all_rows_has_no_minibatches() -> None:
     model = model_of(Graph())
     with pytest.raises(ValueError, match="batch_size"):
         pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1, batch_size=7)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputed_activations_are_refused(reentrant: bool) -> None:
+    """They would be recomputed with other weights, in the backward pass."""
+    from torch.utils.checkpoint import checkpoint
+
+    class Recomputing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x)
+            h = checkpoint(self.second, h, use_reentrant=reentrant) if self.training else self.second(h)
+            return self.last(h)  # type: ignore[no-any-return]
+
+    x, y = torch.randn(8, 3), torch.randn(8, 1)
+    model = models.from_module(Recomputing(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    with pytest.raises(ValueError, match="switch gradient checkpointing off"):
+        pyrodrop.fit(model, guides.MeanField(model), (x, y), steps=2)
