@@ -32,7 +32,7 @@ from pyrodrop.networks.call import call, of_traced_size
 from pyrodrop.networks.checks import check_weights_kept, check_width, runs, say_unused, unused_weights, width_of
 from pyrodrop.networks.examples import Examined, close, examine, few_rows, signature
 from pyrodrop.networks.first import first_weights
-from pyrodrop.networks.many import for_each
+from pyrodrop.networks.many import batch_shape, for_each
 from pyrodrop.networks.modes import STAYS, evaluating, undisturbed
 from pyrodrop.networks.noise import check_dropout_layers, check_noiseless
 from pyrodrop.networks.parametrised import check_parametrised
@@ -272,7 +272,7 @@ class NetworkModel(LocalModule):
         initial = self.weight_sites()
         weights = {n: pyro.sample(n, prior.for_site(n, initial[n], self._units[n])) for n, prior in self.priors.items()}
         output = self._run(weights, x) if self.training else self.outputs(weights, x)
-        particles = len(_batch_shape(weights, initial))
+        particles = len(batch_shape(weights, initial))
         if particles and output.shape[particles - 1] == 1:  # the dimension of the data plate, which f itself has
             particles -= 1
             output = output.squeeze(particles)
@@ -302,7 +302,7 @@ class NetworkModel(LocalModule):
 
     def _run(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
         initial = self.weight_sites()
-        batch = _batch_shape(weights, initial)
+        batch = batch_shape(weights, initial)
         lazy = {n: w.unbatched() if batch else w for n, w in weights.items() if isinstance(w, LazyWeight)}
         if lazy:
             axes = (self._examined.get(signature(x)) or self.examined(x)).axes
@@ -401,7 +401,3 @@ def from_module(
     return NetworkModel(
         net, prior=prior, likelihood=likelihood, bias_prior=bias_prior, in_features=width_of(net), input_axes=input_axes
     )
-
-
-def _batch_shape(weights: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> torch.Size:
-    return torch.broadcast_shapes(*(weights[n].shape[: weights[n].dim() - w.dim()] for n, w in initial.items()))

@@ -38,3 +38,8 @@ def for_each(
             pass
     count = len(next(iter(weights.values())))
     return torch.stack([call({name: value[i] for name, value in weights.items()}) for i in range(count)])
+
+
+def batch_shape(weights: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> torch.Size:
+    """The leading dimensions of sampled weights, which `initial` values of the weights do not have."""
+    return torch.broadcast_shapes(*(weights[n].shape[: weights[n].dim() - w.dim()] for n, w in initial.items()))
