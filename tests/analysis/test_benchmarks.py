@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
-from pyrodrop.analysis.benchmarks import predict
+from pyrodrop.analysis.benchmarks import predict, reading
 
 
 def test_the_benchmark_of_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,6 +34,19 @@ def test_a_variant_with_another_law_is_not_timed() -> None:
         loop[0].weight.mul_(1.5)  # type: ignore[operator]
     with pytest.raises(SystemExit, match="draws of 3-8-1 differs from the loop's distribution"):
         predict.check_law("draws", fit, loop, torch.randn(20, 3), case)
+
+
+def test_the_benchmark_of_networks_that_were_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2))
+    cases = [
+        reading.Case("small", lambda: small, lambda: torch.randn(5, 3)),
+        reading.Case("absent", lambda: small, lambda: torch.randn(5, 3), needs="package_that_nobody_has"),
+    ]
+    reading.main(["--rounds", "1", "--passes", "7", "--out", str(tmp_path / "out.json")], cases)
+    (row,) = json.loads((tmp_path / "out.json").read_text())["reading"]
+    assert (row["network"], row["passes"]) == ("small", 7)
+    assert row["ratio"] == pytest.approx(row["seconds"]["predict"] / row["seconds"]["loop"])
+    assert "small" in capsys.readouterr().out
 
 
 def test_the_readme_says_what_was_measured() -> None:
