@@ -203,6 +203,8 @@ def compile_by_inductor(
 def bernoulli_results() -> Iterator[list[Tensor]]:
     """Copies of all Bernoulli masks that PyTorch draws within the block, in order, whatever function draws them.
 
+    Uniform numbers that are rounded or compared count as masks too, of which what is rarer is 0.
+
     Raises:
         MissingApi: the operations cannot be watched.
     """
@@ -212,6 +214,8 @@ def bernoulli_results() -> Iterator[list[Tensor]]:
         raise _missing("PyTorch", "torch.utils._python_dispatch.TorchDispatchMode", error) from error
     found: list[Tensor] = []
     aten: Any = torch.ops.aten
+    uniform: dict[int, Tensor] = {}  # kept, so that no other tensor gets the same id
+    below, above = (aten.lt, aten.le), (aten.gt, aten.ge)
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -221,6 +225,16 @@ def bernoulli_results() -> Iterator[list[Tensor]]:
                 found.append(result.clone())
             elif packet is aten.native_dropout:
                 found.append(result[1].to(result[0].dtype))
+            elif packet in (aten.rand, aten.rand_like):
+                uniform[id(result)] = result
+            elif args and id(args[0]) in uniform:
+                if packet in (aten.floor, aten.floor_):
+                    found.append(result.clone())
+                elif packet in (*below, *above):
+                    mask = result.to(args[0].dtype)
+                    found.append(mask if (args[1] >= 0.5) == (packet in below) else 1 - mask)
+                else:
+                    uniform[id(result)] = result
             return result
 
     with Watch():

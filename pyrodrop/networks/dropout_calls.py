@@ -7,6 +7,7 @@
     F.scaled_dot_product_attention(dropout_p=...)              mask of the attention probabilities, [N, heads, T, T]
     nn.MultiheadAttention                                      the same, [N * heads, T, T] if it returns them
     Tensor.bernoulli_, torch.bernoulli                         the result itself: stochastic depth, masks made by hand
+    torch.rand, torch.rand_like                                the same, if rounded or compared (`UniformNumbers`)
 
 `DropoutCalls` is a mode of PyTorch (`torch.overrides.TorchFunctionMode`) that is asked before each of these functions runs.
 It is independent of the module that calls them. A call in evaluation mode, or with rate 0, drops nothing and is no event
@@ -25,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from pyrodrop.networks.uniform import UniformNumbers
 from pyrodrop.private_apis import body_of
 
 
@@ -36,7 +38,7 @@ class DropoutCall:
         kind: what is called, in a few words.
         drop_rate: probability of a zero in the mask.
         shape: of the mask.
-        input: the tensor whose units are dropped; None if unknown.
+        input: the tensor whose units are dropped, or one with the same leading axes; None if unknown.
         like: a tensor of the mask's dtype and device.
         scales: whether the function divides what it keeps by 1 - drop_rate and sets the rest to 0.
         merged: whether the rows of examples are merged in an order that depends on their lengths (packed sequences).
@@ -169,6 +171,19 @@ def _zeros_and_ones(mode: DropoutCalls, like: Tensor, p: Any) -> Tensor:
     return torch.full_like(like, keep) if mask is None else mask.expand(like.shape).clone()
 
 
+def _uniform(mode: DropoutCalls, func: Any, *args: Any, generator: torch.Generator | None = None, **kwargs: Any) -> Any:
+    """torch.rand and torch.rand_like: numbers that become a mask."""
+    if func is torch.rand_like:
+        input, *args = args or (kwargs.pop("input"),)  # type: ignore[assignment]
+        args, kwargs = (input.shape,), {"dtype": input.dtype, "device": input.device, **kwargs}
+    kwargs = {
+        name: value for name, value in kwargs.items() if name in ("size", "dtype", "device") and value is not None
+    }
+    return UniformNumbers.like(
+        torch.empty(*args, **kwargs).fill_(0.5), lambda like, keep: _zeros_and_ones(mode, like, keep)
+    )
+
+
 def _number(p: Any) -> float:
     """A probability that is the same for all entries."""
     if not isinstance(p, Tensor):
@@ -228,7 +243,7 @@ def _attention(
         return func(query, key, value, attn_mask, 0.0, **settings)
     heads = query.shape[:-2]
     call = DropoutCall(
-        "dropout of attention", dropout_p, torch.Size((*heads, query.shape[-2], key.shape[-2])), None, query
+        "dropout of attention", dropout_p, torch.Size((*heads, query.shape[-2], key.shape[-2])), query, query
     )
     mask = mode.mask(call)
     if mask is None:
@@ -302,6 +317,8 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     Tensor.bernoulli_: _bernoulli_in_place,
     Tensor.bernoulli: _bernoulli,
     torch.bernoulli: _bernoulli,
+    torch.rand: _uniform,
+    torch.rand_like: _uniform,
     torch.lstm: _recurrent,
     torch.gru: _recurrent,
     torch.rnn_tanh: _recurrent,

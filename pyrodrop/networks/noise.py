@@ -37,6 +37,20 @@ def check_dropout_layers(network: nn.Module) -> None:
         )
 
 
+def random_module(network: nn.Module, call: Callable[[], Tensor]) -> tuple[Tensor, str | None]:
+    """The result of a call, and ``, in`` with the innermost module that draws random numbers in it, None if none does.
+
+    Args:
+        network: the module whose submodules are named.
+        call: runs the network once.
+    """
+    watch = _Watch(network)
+    before = _generators()
+    with watch:
+        result = call()
+    return result, None if _generators() == before else watch.culprit()
+
+
 def check_noiseless(network: nn.Module, call: Callable[[], Tensor]) -> None:
     """Raise a ValueError, naming the innermost module, if a call draws random numbers or two calls differ.
 
@@ -44,13 +58,10 @@ def check_noiseless(network: nn.Module, call: Callable[[], Tensor]) -> None:
         network: the module whose submodules are named in the message.
         call: runs the network once, always on the same input and weights.
     """
-    watch = _Watch(network)
-    before = _generators()
-    with watch:
-        first = call()
-    if _generators() != before:
+    first, culprit = random_module(network, call)
+    if culprit is not None:
         raise ValueError(
-            f"{_DETERMINISTIC} a network that draws random numbers itself{watch.culprit()}. Dropout and stochastic depth in "
+            f"{_DETERMINISTIC} a network that draws random numbers itself{culprit}. Dropout and stochastic depth in "
             "evaluation mode, or at rate 0, draw none; pyrodrop.read reads those of a trained network as a posterior"
         )
     second = call()

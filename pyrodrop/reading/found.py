@@ -24,7 +24,7 @@ from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
 from pyrodrop.networks.dropouts import Layout
 from pyrodrop.networks.examples import check_output, close, few_rows
 from pyrodrop.networks.modes import STAYS, undisturbed
-from pyrodrop.networks.noise import check_noiseless
+from pyrodrop.networks.noise import random_module
 from pyrodrop.private_apis import leaves
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
@@ -129,7 +129,12 @@ def find_dropouts(trial: Trial) -> tuple[list[Found], dict[str, list[int]]]:
             raise ValueError(_cannot_run(trial.x, error)) from error
         check_output(small.output, num_rows(two))
     with seeded(0, next(iter(trial.values.values())).device):
-        check_noiseless(network, lambda: trial(x=two))  # in the modes of the training, of which few modules keep theirs
+        _, culprit = random_module(network, lambda: trial(x=two))  # in the modes of training, which few modules keep
+    if culprit is not None:
+        raise ValueError(
+            f"the network draws random numbers that are not masks of dropout{culprit}: put "
+            "that module in evaluation mode, or draw masks by torch.bernoulli with one rate"
+        )
     _keep_modes(network, small, lambda: _watch(trial, two))
     small = _watch(trial, two)
     if whole:

@@ -1,0 +1,84 @@
+"""Masks that a network makes of uniform random numbers, as the stochastic depth of many networks does.
+
+    torch.floor(torch.rand(shape) + keep)      zeros and ones with P(1) = keep
+    torch.rand_like(x) < keep                  booleans with P(True) = keep; what is rarer is what drops
+
+`UniformNumbers` stand for the numbers until they are rounded or compared with one number. The result is then a mask that is
+asked for. Any other use is refused, since the numbers are not drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from pyrodrop.private_apis import without_overrides
+
+Ask = Callable[[Tensor, float], Tensor]  # from a tensor of the mask's shape and the probability of a one to the mask
+
+
+class UniformNumbers(Tensor):
+    """Uniform numbers plus a number, without values.
+
+    Attributes:
+        ask: gives the mask.
+        offset: the number.
+        mask: the mask, after an operation that rounds in place.
+    """
+
+    ask: Ask
+    offset: float
+    mask: Tensor | None
+
+    @staticmethod
+    def like(values: Tensor, ask: Ask, offset: float = 0.0) -> UniformNumbers:
+        """Numbers of the shape, dtype and device of `values`."""
+        numbers = values.as_subclass(UniformNumbers)
+        numbers.ask, numbers.offset, numbers.mask = ask, offset, None
+        return numbers
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = getattr(func, "__name__", str(func)), kwargs or {}
+        own = next((arg for arg in args if isinstance(arg, UniformNumbers)), None)
+        if own is not None and own.mask is not None:
+            return func(*(arg.mask if isinstance(arg, UniformNumbers) else arg for arg in args), **kwargs)
+        if own is not None and name in _SAME:
+            return cls.like(without_overrides(func, args, kwargs), own.ask, own.offset)
+        if own is not None and name in _SEEN:
+            found = without_overrides(func, args, kwargs)
+            if not isinstance(found, Tensor):
+                return found
+        other = next((arg for arg in args if isinstance(arg, int | float)), None)
+        if own is None or kwargs or len(args) != 1 + (other is not None):
+            pass
+        elif name in _SUMS and other is not None:
+            if name in ("add_", "__iadd__"):
+                own.offset += other
+                return own
+            return cls.like(own.plain(), own.ask, own.offset + other)
+        elif name in ("floor", "floor_") and 0 < own.offset < 1:
+            mask = own.ask(own.plain(), own.offset)
+            if name == "floor":
+                return mask
+            own.mask = mask
+            return own
+        elif name in _BELOW | _ABOVE and other is not None and own is args[0] and 0 < other < 1 and not own.offset:
+            true = other if name in _BELOW else 1 - other
+            return own.ask(own.plain(), true) >= 0.5 if true >= 0.5 else own.ask(own.plain(), 1 - true) < 0.5
+        raise ValueError(
+            f"the network draws uniform random numbers and calls {name} with them, which makes no dropout mask that can be "
+            "read: masks are torch.floor(torch.rand(shape) + keep_rate) or torch.rand(shape) < keep_rate, with one rate"
+        )
+
+    def plain(self) -> Tensor:
+        """A tensor of the same shape, dtype and device."""
+        return without_overrides(Tensor.as_subclass, (self, Tensor), {})  # type: ignore[no-any-return]
+
+
+_SUMS = {"add", "__add__", "__radd__", "add_", "__iadd__"}
+_BELOW, _ABOVE = {"lt", "__lt__", "le", "__le__"}, {"gt", "__gt__", "ge", "__ge__"}
+_SAME = {"to", "type", "float", "double", "view", "reshape", "unsqueeze", "type_as", "contiguous", "clone", "detach"}
+_SEEN = {"__get__", "size", "dim", "numel", "__len__", "is_floating_point", "ndimension", "element_size"}
