@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pyrodrop.private_apis import without_overrides
+from pyrodrop.private_apis import without_values
 
 Ask = Callable[[Tensor, float], Tensor]  # from a tensor of the mask's shape and the probability of a one to the mask
 
@@ -23,11 +23,13 @@ class UniformNumbers(Tensor):
     """Uniform numbers plus a number, without values.
 
     Attributes:
+        plain: a tensor of their shape, dtype and device.
         ask: gives the mask.
         offset: the number.
         mask: the mask, after an operation that rounds in place.
     """
 
+    plain: Tensor
     ask: Ask
     offset: float
     mask: Tensor | None
@@ -35,22 +37,21 @@ class UniformNumbers(Tensor):
     @staticmethod
     def like(values: Tensor, ask: Ask, offset: float = 0.0) -> UniformNumbers:
         """Numbers of the shape, dtype and device of `values`."""
-        numbers = values.as_subclass(UniformNumbers)
-        numbers.ask, numbers.offset, numbers.mask = ask, offset, None
+        numbers: UniformNumbers = without_values(UniformNumbers, values.shape, values)
+        numbers.plain, numbers.ask, numbers.offset, numbers.mask = values, ask, offset, None
         return numbers
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", str(func)), kwargs or {}
         own = next((arg for arg in args if isinstance(arg, UniformNumbers)), None)
-        if own is not None and own.mask is not None:
-            return func(*(arg.mask if isinstance(arg, UniformNumbers) else arg for arg in args), **kwargs)
-        if own is not None and name in _SAME:
-            return cls.like(without_overrides(func, args, kwargs), own.ask, own.offset)
-        if own is not None and name in _SEEN:
-            found = without_overrides(func, args, kwargs)
-            if not isinstance(found, Tensor):
+        if own is not None and (own.mask is not None or name in _SAME | _SEEN):
+            plain = own.plain if own.mask is None else own.mask
+            found = func(*(plain if arg is own else arg for arg in args), **kwargs)
+            if own.mask is not None or not isinstance(found, Tensor):
                 return found
+            if name in _SAME:
+                return cls.like(found, own.ask, own.offset)
         other = next((arg for arg in args if isinstance(arg, int | float)), None)
         if own is None or kwargs or len(args) != 1 + (other is not None):
             pass
@@ -58,24 +59,24 @@ class UniformNumbers(Tensor):
             if name in ("add_", "__iadd__"):
                 own.offset += other
                 return own
-            return cls.like(own.plain(), own.ask, own.offset + other)
+            return cls.like(own.plain, own.ask, own.offset + other)
         elif name in ("floor", "floor_") and 0 < own.offset < 1:
-            mask = own.ask(own.plain(), own.offset)
+            mask = own.ask(own.plain, own.offset)
             if name == "floor":
                 return mask
             own.mask = mask
             return own
         elif name in _BELOW | _ABOVE and other is not None and own is args[0] and 0 < other < 1 and not own.offset:
             true = other if name in _BELOW else 1 - other
-            return own.ask(own.plain(), true) >= 0.5 if true >= 0.5 else own.ask(own.plain(), 1 - true) < 0.5
+            return own.ask(own.plain, true) >= 0.5 if true >= 0.5 else own.ask(own.plain, 1 - true) < 0.5
         raise ValueError(
             f"the network draws uniform random numbers and calls {name} with them, which makes no dropout mask that can be "
             "read: masks are torch.floor(torch.rand(shape) + keep_rate) or torch.rand(shape) < keep_rate, with one rate"
         )
 
-    def plain(self) -> Tensor:
-        """A tensor of the same shape, dtype and device."""
-        return without_overrides(Tensor.as_subclass, (self, Tensor), {})  # type: ignore[no-any-return]
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise NotImplementedError(f"{func} got uniform random numbers that have no values")
 
 
 _SUMS = {"add", "__add__", "__radd__", "add_", "__iadd__"}
