@@ -94,7 +94,9 @@ def loo(
         )
     chosen = fit.data if data is None else Dataset.of(data)
     if chosen is None:
-        raise ValueError("a loaded fit does not store its training data; pass them, as loo(fit, data)")
+        raise ValueError(
+            "a loaded fit does not store its training data and a reading has none; pass them, as loo(fit, data)"
+        )
     if num_samples < LEAST:
         raise ValueError(f"num_samples, the number of draws, must be at least {LEAST} for k-hat; got {num_samples}")
     draws = draws_of(fit, chosen, num_samples=num_samples, seed=seed)

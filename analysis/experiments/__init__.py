@@ -21,6 +21,9 @@ JOBS = {
     "concrete": Job(
         "concrete dropout: error, uncertainty and learned rates on synthetic data (Gal, Hron & Kendall 2017)"
     ),
+    "trained-network": Job(
+        "a network trained with dropout by a plain loop on MNIST, read as a posterior (Gal & Ghahramani 2016)"
+    ),
     "uci": Job("nine UCI regression sets, all splits: dropout and other posteriors (Gal & Ghahramani 2016, table 1)"),
 }
 

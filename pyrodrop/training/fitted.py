@@ -105,7 +105,7 @@ class Fit:
             raise ValueError(f"num_samples is the number of draws and must be at least 1; got {num_samples}")
         chosen = self.data if data is None else Dataset.of(data)
         if chosen is None:
-            raise ValueError(f"a loaded fit has no training data: pass them as {name}(data=...)")
+            raise ValueError(f"a loaded fit or a reading has no training data: pass them as {name}(data=...)")
         return Draws(self.model, self.guide, chosen, self.device, num_samples, seed, whole=whole)
 
     def _kl_weight(self) -> float:

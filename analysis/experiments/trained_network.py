@@ -1,0 +1,201 @@
+"""A network that a plain loop trained on MNIST with dropout and weight decay, read as a posterior.
+
+Compared on the test set are the network in evaluation mode, hand-made passes in training mode (BatchNorm in evaluation
+mode), and `pyrodrop.read`. Training then goes on with the ELBO, and the result goes back into a network of its own. The s.e.
+of an NLL is that of the Monte Carlo error of its mean probabilities p_n = mean_t p_tn of the true class, for T passes:
+
+    NLL = -mean_n ln p_n        s.e. = sd_t(mean_n p_tn / p_n) / sqrt(T)
+
+Gal & Ghahramani (2016), Dropout as a Bayesian Approximation, https://arxiv.org/abs/1506.02142.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.data import Dataset, mnist
+from pyrodrop.devices import resolve, seeded
+from pyrodrop.files import writable_folder, write_json
+from pyrodrop.guides import to_module
+from pyrodrop.likelihoods import Categorical
+from pyrodrop.metrics import accuracy, ece, negative_log_likelihood
+from pyrodrop.reading import Reading
+from pyrodrop.training.fitted import Fit
+
+
+def network() -> nn.Sequential:
+    """Two convolutions with BatchNorm and two dense layers; one dropout of channels, one of units."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 5, stride=2), nn.BatchNorm2d(16), nn.ReLU(), nn.Dropout2d(0.1),
+        nn.Conv2d(16, 32, 5, stride=2), nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten(),
+        nn.Linear(512, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+def train(net: nn.Module, x: Tensor, y: Tensor, epochs: int) -> torch.optim.Optimizer:
+    """Train as one does without pyrodrop."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, weight_decay=1e-4)
+    net.train()
+    for _ in range(epochs):
+        for rows in torch.randperm(len(x)).split(128):
+            loss = nn.functional.cross_entropy(net(x[rows]), y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return optimizer
+
+
+def run(
+    *,
+    epochs: int = 3,
+    steps: int = 500,
+    draws: int = 100,
+    device: str = "auto",
+    seed: int = 0,
+    out: Path = Path("runs/trained-network"),
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train, read, compare predictions, go on training with the ELBO, and go back to a network.
+
+    Args:
+        epochs: passes of the plain loop over the training images.
+        steps: gradient steps on the ELBO after that, with minibatches of 128 and standard dropout (estimator local).
+        draws: number of passes of the network and of draws of the reading.
+        device: auto, cpu, cuda, cuda:1 ...
+        seed: seed of initial weights, minibatches and noise.
+        out: folder for results.json and network.pt, the weights of the last network.
+        quiet: show no progress.
+
+    Returns:
+        What is written to results.json.
+    """
+    for name, value in (("epochs", epochs), ("draws", draws)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1; got {value}")
+    folder, where, split = writable_folder(out), resolve(device), mnist(flat=False, progress=not quiet)
+    x, y = split.train.x.to(where), split.train.y.to(where)
+    clock = _Clock()
+    with seeded(seed, where):
+        net = network().to(where)
+        optimizer = train(net, x, y, epochs)
+        clock("train")
+        print(inspect.getsource(network), inspect.getsource(train), sep="\n")
+        reading = pyrodrop.read(net, x[:8], likelihood=Categorical(), weight_decay=optimizer, num_data=len(x))
+        clock("read")
+        print(f"{reading}\n")
+        rows = {
+            "evaluation mode": _scores(_evaluated(net, split.test.x.to(where)), split.test.y),
+            f"{draws} hand-made passes": _scores(_passes(net, split.test.x.to(where), draws), split.test.y),
+        }
+        clock("passes")
+    rows[f"reading, {draws} draws"] = _predicted(reading, split.test, draws, seed)
+    clock("predict")
+    before = reading.elbo(20, data=split.train, seed=seed)
+    clock("elbo")
+    options: dict[str, Any] = {"batch_size": 128, "estimator": "local", "lr": 1e-3}
+    fit = pyrodrop.fit(
+        reading.model, reading.guide, split.train, steps=steps, seed=seed, device=where,
+        progress=False if quiet else None, **options,
+    )  # fmt: skip
+    clock("fit")
+    after = fit.elbo(20, seed=seed)
+    back = _from_file(to_module(fit), folder / "network.pt", where)
+    clock("back")
+    with seeded(seed, where):
+        rows[f"after fit, {draws} draws"] = _predicted(fit, split.test, draws, seed)
+        passes = _passes(back, split.test.x.to(where), draws)
+        rows[f"after fit, {draws} passes of to_module"] = _scores(passes, split.test.y)
+        rows["after fit, to_module in evaluation mode"] = _scores(
+            _evaluated(back, split.test.x.to(where)), split.test.y
+        )
+    content = {
+        "table": [list(row) for row in reading.rows()],
+        "scores": rows,
+        "elbo": {name: {"value": e.value, "se": e.se} for name, e in (("before", before), ("after", after))},
+        "convention": str(before.convention),
+        "seconds": clock.spent,
+        "settings": {"epochs": epochs, "steps": steps, "draws": draws, "seed": seed, "device": where.type, **options},
+        "versions": versions(),
+        "machine": {"processor": processor(), "device": where.type, "threads": torch.get_num_threads()},
+    }
+    write_json(folder / "results.json", content)
+    _print(content)
+    print(f"results: {folder / 'results.json'}")
+    return content
+
+
+class _Clock:
+    """Seconds since the last call, by name."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def __call__(self, name: str) -> None:
+        now = time.perf_counter()
+        self.spent[name], self._last = now - self._last, now
+
+
+@torch.no_grad()
+def _evaluated(net: nn.Module, x: Tensor) -> Tensor:
+    """Class probabilities in evaluation mode, ``[1, N, C]``."""
+    return copy.deepcopy(net).eval()(x).softmax(-1)[None]  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def _passes(net: nn.Module, x: Tensor, count: int) -> Tensor:
+    """Class probabilities of passes in training mode, BatchNorm in evaluation mode, ``[T, N, C]``."""
+    net = copy.deepcopy(net).train()
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+    return torch.stack([net(x).softmax(-1) for _ in range(count)])
+
+
+def _from_file(net: nn.Module, path: Path, device: torch.device) -> nn.Module:
+    """The weights of a network, saved and loaded into a new one.
+
+    Raises:
+        RuntimeError: the two do not compute the same.
+    """
+    torch.save(net.state_dict(), path)
+    fresh = network().to(device).eval()
+    fresh.load_state_dict(torch.load(path))
+    x = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0)).to(device)
+    with torch.no_grad():
+        if not torch.equal(fresh(x), net(x)):
+            raise RuntimeError(f"the network loaded from {path} does not compute what the saved one does")
+    return fresh
+
+
+def _predicted(run: Reading | Fit, test: Dataset, draws: int, seed: int) -> dict[str, float]:
+    return _scores(run.predict(test.x, draws, seed=seed).f.softmax(-1), test.y)
+
+
+def _scores(p: Tensor, y: Tensor) -> dict[str, float]:
+    """Scores of the mean of class probabilities ``[T, N, C]``, with the Monte Carlo error of the NLL."""
+    p, y = p.cpu(), y.cpu()
+    right = p[:, torch.arange(len(y)), y].double()
+    error = float((right / right.mean(0)).mean(1).std()) / len(p) ** 0.5 if len(p) > 1 else 0.0
+    return {
+        "accuracy": accuracy(p, y), "nll": negative_log_likelihood(p, y), "nll_se": error, "ece": ece(p, y)
+    }  # fmt: skip
+
+
+def _print(content: dict[str, Any]) -> None:
+    print(f"{'on the test images':42} accuracy     NLL (MC s.e.)       ECE")
+    for name, row in content["scores"].items():
+        print(f"{name:42} {row['accuracy']:8.4f}  {row['nll']:.4f} ({row['nll_se']:.4f})  {row['ece']:8.4f}")
+    print(f"\nELBO on the training images, {content['convention']}:")
+    for name, elbo in content["elbo"].items():
+        print(f"  {name} {content['settings']['steps']} steps of fit: {elbo['value']:.0f} +- {elbo['se']:.0f} nats")
+    print("seconds:", ", ".join(f"{name} {value:.1f}" for name, value in content["seconds"].items()))
