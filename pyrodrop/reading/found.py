@@ -91,9 +91,10 @@ class Trial:
         generator = torch.Generator().manual_seed(seed)
 
         def changed(value: Tensor) -> Tensor:
-            noise = torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value.device)
-            size = float(value.double().square().mean().sqrt()) or 1 / math.sqrt(max(1, value[0].numel()))
-            return value.detach().double() + 0.3 * size * noise
+            noise = torch.randn(value.shape, generator=generator, dtype=torch.float32).to(value.device)
+            exact = value.detach().to(torch.float64, copy=True)
+            size = float(exact.norm()) / math.sqrt(exact.numel()) or 1 / math.sqrt(max(1, value[0].numel()))
+            return exact.add_(noise, alpha=0.3 * size)
 
         values = {name: changed(value) for name, value in self.values.items()}
         names = dict(self.names)
