@@ -146,7 +146,8 @@ class Dropouts(nn.Module):
     ) -> tuple[dict[str, Tensor], dict[str, Mask]]:
         """The weights and masks to run the network with, where masks of output units are those that the weights carry.
 
-        The function is z (M x + b / p) for a weight z M, so that a lazy weight is replaced by its location.
+        The function is z (M x + b / p) for a weight z M, so that a lazy weight is replaced by its location. So is one whose
+        columns are masked in blocks, such as channels that were flattened: to mask its input is faster.
 
         Args:
             weights: of one draw, by site.
@@ -155,7 +156,7 @@ class Dropouts(nn.Module):
         """
         found, all_masks = dict(weights), dict(masks)
         for site, call in self.carried.items():
-            if call.of_outputs:
+            if call.of_outputs or (call.units is not None and call.units.size > 1):
                 found[site], all_masks[call.name] = _masked_outputs(weights[site], call, examples)
         return found, all_masks
 
