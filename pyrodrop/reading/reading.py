@@ -78,12 +78,11 @@ def _read_as(call: Dropout, model: TrainedNetwork) -> str:
         return "noise of the function"
     if call.units is None:
         return f"single weights of {call.weight}"
-    count = call.shape.numel()
-    if call.of_outputs:
-        return f"{count} rows of {call.weight} and its bias"
     words = "rows" if call.units.axis == 0 else "columns"
-    each = f" ({call.units.size} each)" if call.units.size > 1 else ""
-    return f"{count} {words} of {call.weight}{each}"
+    blocks = f"blocks of {call.units.size} " if call.units.size > 1 else ""
+    prefix, dot, own = call.weight.rpartition(".")
+    has_bias = call.of_outputs and own == "weight" and f"{prefix}{dot}bias" in model.parameter_names
+    return f"{call.shape.numel()} {blocks}{words} of {call.weight}{' and its bias' if has_bias else ''}"
 
 
 def _size(call: Dropout) -> str:

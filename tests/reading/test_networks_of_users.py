@@ -178,6 +178,23 @@ def test_moments_are_those_of_passes_by_hand(case: str, passes: Passes, apart: A
     assert torch.allclose(some[:, 0], reading.predict(x, 40).f[:, 0], atol=1e-5)
 
 
+def test_the_table_names_the_units_of_a_weight_and_the_examples_of_a_mask() -> None:
+    net = nn.Sequential(
+        nn.ConvTranspose2d(2, 3, 2, bias=False), nn.Dropout2d(0.2), nn.Conv2d(3, 4, 2), nn.Dropout2d(0.2), nn.Flatten(),
+        L(36, 5), nn.Dropout(0.1125), nn.Tanh(), nn.Softmax(1),
+    )  # fmt: skip
+    lines = str(read(net, torch.randn(4, 2, 3, 3))).splitlines()
+    assert [" ".join(line.split()) for line in lines[1:4]] == [
+        "2.weight 1 (dropout of channels, [N, 3, 1, 1]) 0.2 3 columns of 2.weight 1 yes",
+        "5.weight 3 (dropout of channels, [N, 4, 1, 1]) 0.2 4 blocks of 9 columns of 5.weight 1 yes",
+        "- 6 (dropout, [N, 5]) 0.1125 noise of the function yes",
+    ]
+    net = nn.Sequential(nn.ConvTranspose2d(2, 3, 2, bias=False), nn.Dropout2d(0.2), nn.Softmax(1), nn.Flatten())
+    assert "3 columns of 0.weight  1" in str(read(net, torch.randn(4, 2, 3, 3)))
+    net = Net(merged, a=L(8, 8), o=L(8, 3))
+    assert "forward (dropout, [N * 6, 8])" in str(read(net, torch.randn(4, 6, 8)))
+
+
 def test_packed_sequences_have_the_marginals_of_passes(passes: Passes, apart: Apart) -> None:
     net = Net(packed, a=nn.GRU(8, 6, 2, dropout=0.6, batch_first=True), o=L(6, 3)).train()
     same, others = (torch.tensor(lengths) for lengths in ([6, 6, 6, 6], [6, 3, 6, 2]))
