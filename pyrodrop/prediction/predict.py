@@ -205,8 +205,9 @@ def masks_of(model: Any, x: Inputs, together: bool, joint: bool = True) -> Masks
     wrong = [name for name, (_, shape) in masks.items() if shape is None]
     if wrong and joint and not together:
         raise ValueError(
-            f"the dropout {', '.join(wrong)} merges the points with their rows, so that a function, with one mask for all "
-            "points, cannot be drawn: use joint=False"
+            f"the dropout {', '.join(wrong)} merges the points with their rows in an order that is unknown, so that a "
+            "function, with one mask for all points, cannot be drawn: use joint=False, or read the network with several "
+            "examples that differ"
         )
     return masks
 
