@@ -49,8 +49,10 @@ def test_outputs_are_there_and_clean(text: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(2 * HANGS)
 @PAIRS
-def test_it_runs(text: Path) -> None:
+def test_it_runs(text: Path, request: pytest.FixtureRequest) -> None:
     """From top to bottom in a kernel of its own."""
+    if "mnist(" in text.read_text(encoding="utf-8"):
+        request.getfixturevalue("data_folder")
     nbformat = pytest.importorskip("nbformat", reason="needs the notebooks extra: pip install '.[notebooks]'")
     nbclient = pytest.importorskip("nbclient", reason="needs the notebooks extra: pip install '.[notebooks]'")
     notebook = nbformat.read(text.with_suffix(".ipynb"), as_version=4)
