@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.dropouts import Dropouts, Mask
+from pyrodrop.networks.examples import Examined
 from pyrodrop.networks.modes import undisturbed
 
 
@@ -41,6 +42,21 @@ class TrainedNetwork(NetworkModel):
 
     def _check_network(self, network: nn.Module) -> None:
         """Its dropout is known."""
+
+    def examined(self, x: Inputs) -> Examined:
+        """As `NetworkModel.examined`.
+
+        Raises:
+            ValueError: also if examples depend on each other, which those of the reading did not show.
+        """
+        found = super().examined(x)
+        apart = [call.name for call in self.dropouts.calls if call.layout.axis is not None]
+        if found.mixes and apart:
+            raise ValueError(
+                "the output of one example depends on other examples here, which it did not when the network was read, so "
+                f"the masks of {', '.join(apart)} are not those of its passes: read it with several examples that differ"
+            )
+        return found
 
     def noise_shapes(self, x: Inputs) -> dict[str, tuple[float, torch.Size | None]]:
         """Drop rate and shape of one mask for all rows of x, for every dropout of the network that no weight carries.

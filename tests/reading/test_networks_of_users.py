@@ -264,3 +264,12 @@ def test_a_single_example_does_not_show_the_order_of_rows(passes: Passes, apart:
     with pytest.raises(ValueError, match="use joint=False, or read the network with several examples that differ"):
         reading.predict(x, 10)
     assert apart(reading.predict(x, 1000, joint=False).f, passes(net, x, 1000)) < 4
+
+
+def test_examples_that_depend_on_each_other_must_be_read_with_examples_that_differ() -> None:
+    x = torch.randn(6, 5)
+    net = Net(lambda s, x: s.o(F.dropout(s.a(x), 0.4)) - x.mean(0)[:3], a=L(5, 8), o=L(8, 3))
+    reading = read(net, x[:1].repeat(4, 1))
+    with pytest.raises(ValueError, match="masks of dropout forward are not those of its passes: read it with several"):
+        reading.predict(x, 10)
+    assert read(net, x).predict(x, 10).f.shape == (10, 6, 3)
