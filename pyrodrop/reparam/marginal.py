@@ -3,7 +3,8 @@
 Prediction with ``joint=False`` needs noise per example, input unit *and sample*. For Bernoulli dropout at theta = 0 sampling
 the masks would take most of the time, so they come from `pyrodrop.distributions.keep_mask`. All other noise is that of
 `LocalReparam`. The marginal distribution of a point equals that of a weight sample for noise per input unit always, and for
-noise per weight in networks whose examples are single rows (see `pyrodrop.reparam.local`).
+noise per weight in networks whose examples are single rows (see `pyrodrop.reparam.local`). A weight whose local form has
+only its mean and variance (DropConnect) is drawn as a whole, one for all points of a sample.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ class MarginalReparam(LocalReparam):
 
     def __init__(self, draw: Tensor) -> None:
         self.draw = draw
+
+    def pushes(self, q: Any, at: LinearMap) -> bool:
+        form = noise_form(q)
+        return (form is None or not form.moments) and super().pushes(q, at)
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
         if not _plain_dropout(q):

@@ -268,3 +268,15 @@ def test_a_function_of_one_weight_used_twice_is_of_one_weight() -> None:
     with torch.no_grad():
         f = block(lambda w, x: torch.func.functional_call(net, dict(w), (x,)), x)
     assert float(torch.cdist(f.flatten(1), torch.stack(atoms).detach()).min(1).values.max()) < 1e-6
+
+
+def test_single_weights_are_dropped_for_points_alone_too() -> None:
+    """Not by a normal distribution of their mean and variance: one weight is there or not."""
+    net = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(net.weight)
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    x = torch.ones(3, 1)
+    run = pyrodrop.Fit(model, guides.DropConnect(model, 0.5), None, torch.zeros(0, 3), {})
+    f = run.predict(x, 400, joint=False).f
+    assert set(f.flatten().tolist()) == {0.0, 1.0}
+    assert abs(float(f[:, 0].mean()) - 0.5) < 0.1
