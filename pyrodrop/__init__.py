@@ -26,6 +26,7 @@ from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import predict
 from pyrodrop.prediction.prediction import Prediction, Predicts
 from pyrodrop.reading import Reading, read
+from pyrodrop.sampling import Potential, potential
 from pyrodrop.training.estimates import Elbo, Objective
 from pyrodrop.training.fit import fit
 from pyrodrop.training.fitted import Fit
@@ -113,6 +114,7 @@ __all__ = [
     "Fit",
     "Moments",
     "Objective",
+    "Potential",
     "Prediction",
     "Reading",
     "Replicates",
@@ -129,6 +131,7 @@ __all__ = [
     "likelihoods",
     "metrics",
     "models",
+    "potential",
     "predict",
     "priors",
     "read",

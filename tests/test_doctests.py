@@ -30,6 +30,7 @@ EXAMPLES = [
     "pyrodrop.metrics.regression_scores",
     "pyrodrop.models.from_module",
     "pyrodrop.models.MLP",
+    "pyrodrop.potential",
     "pyrodrop.predict",
     "pyrodrop.priors.ARD",
     "pyrodrop.priors.Gaussian",

@@ -2,7 +2,7 @@
 
 from pyrodrop.engines.choice import choose, worth_compiling
 from pyrodrop.engines.engine import NAMES, Engine, Name, Plan
-from pyrodrop.engines.graph import Batch, Parameter, evaluate
+from pyrodrop.engines.graph import Batch, Parameter, evaluate, pure_graph
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.moving import Moving, Watch
 from pyrodrop.engines.pyro_engine import Pyro
@@ -22,5 +22,6 @@ __all__ = [
     "Watch",
     "choose",
     "evaluate",
+    "pure_graph",
     "worth_compiling",
 ]

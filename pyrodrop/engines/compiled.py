@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyrodrop.engines.cuda_graph import Captured
 from pyrodrop.engines.engine import Plan
-from pyrodrop.engines.graph import Batch, Shapes, make_flat, near
+from pyrodrop.engines.graph import Batch, Graph, Shapes, make_flat, near
 from pyrodrop.engines.narrow_products import turn_narrow_products
 from pyrodrop.engines.optimizers import rules_of
 from pyrodrop.engines.untraceable import Untraceable, needs_private_apis
@@ -175,6 +175,25 @@ class Compiled:
             return [terms]
 
         return step
+
+
+@needs_private_apis()
+def compile_pure(graph: Graph, inputs: list[Tensor]) -> Callable[..., Any]:
+    """Compile a graph for all of its inputs: those that it was recorded for, its constants and its noise.
+
+    The program does not check its inputs, which must be contiguous and of the shapes and dtypes of `inputs`.
+
+    Raises:
+        Untraceable: the compiler fails, or the program cannot be run.
+    """
+    with torch.no_grad():
+        module = record(graph.module, inputs, elementary_forms(_BATCH_NORMS))
+        program = compile_graph(module, inputs, {"size_asserts": False})
+        try:
+            program(*inputs)
+        except Exception as error:
+            raise Untraceable(f"its compiled program cannot be run: {_first_line(error)}") from error
+    return program
 
 
 def compile_graph(

@@ -150,21 +150,37 @@ def trace(
 
     values = [p.unconstrained.detach() for p in parameters.values()]
     controls = torch.ones(2, dtype=values[0].dtype, device=values[0].device)
-    inputs = [*values, *moving.tensors(), *batch.tensors, controls]
+    graph = pure_graph(gradient, [*values, *moving.tensors(), *batch.tensors, controls], moving.parts)
+    _verify(graph, model, guide, parameters, batch, controls, precision, moving)
+    return graph
+
+
+@needs_private_apis()
+def pure_graph(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], parts: Sequence[Any] = ()) -> Graph:
+    """Record a function of tensors as a graph without constants: tensors that it meets, and random numbers, are inputs.
+
+    Args:
+        function: called once, with tensors that have no values.
+        inputs: tensors of the shapes, dtypes and devices to record for.
+        parts: the modules whose buffers and attributes must not change.
+
+    Raises:
+        Untraceable: the function does something that depends on the values of tensors, draws random numbers outside torch,
+            draws noise whose distribution depends on its inputs, or changes a tensor in place that is not an input.
+    """
     outside = _states_outside_torch()
-    with pyro.validation_enabled(False), torch.random.fork_rng(_devices(batch)), undisturbed(*moving.parts):
+    devices = list({tensor.device for tensor in inputs if tensor.is_cuda})
+    with pyro.validation_enabled(False), torch.random.fork_rng(devices), undisturbed(*parts):
         try:
             with sdpa_kernel(SDPBackend.MATH):  # attention by elementary operations, which can be mapped and compiled
-                module = record(gradient, inputs)
+                module = record(function, inputs)
         except MissingApi:
             raise
         except Exception as error:  # whatever a user's model raises when its tensors have no values
             raise Untraceable(f"it cannot be traced: {_first_line(error)}") from error
     if _states_outside_torch() != outside:
         raise Untraceable("it draws random numbers outside torch, which a trace would freeze")
-    graph = _purify(module, len(inputs))
-    _verify(graph, model, guide, parameters, batch, controls, precision, moving)
-    return graph
+    return _purify(module, len(inputs))
 
 
 def near(want: Tensor, got: Tensor, tolerance: float, least: float = 0.0) -> bool:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pyrodrop.analysis.benchmarks import predict, reading
+from pyrodrop.analysis.benchmarks import potential, predict, reading
 
 
 def test_the_benchmark_of_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,6 +47,20 @@ def test_the_benchmark_of_networks_that_were_read(tmp_path: Path, capsys: pytest
     assert (row["network"], row["passes"]) == ("small", 7)
     assert row["ratio"] == pytest.approx(row["seconds"]["predict"] / row["seconds"]["loop"])
     assert "small" in capsys.readouterr().out
+
+
+def test_the_benchmark_of_potentials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found, start = potential.variants(3, ("traced",))
+    potential.timed(found, start, 2, 1, tmp_path / "out.json")
+    record = json.loads((tmp_path / "out.json").read_text())
+    microseconds = record["microseconds"]
+    assert list(microseconds) == ["Pyro", "Pyro, jitted", "ours, traced", "ours, traced, without autograd"]
+    assert record["times as fast"] == pytest.approx({n: microseconds["Pyro"] / us for n, us in microseconds.items()})
+    assert "times as fast as Pyro" in capsys.readouterr().out
+    pyros = found["Pyro"]
+    found["wrong"] = lambda values: (pyros(values)[0], pyros(values)[1] + 1)
+    with pytest.raises(SystemExit, match="wrong differs from Pyro in energy or gradient"):
+        potential.check(found, start)
 
 
 def test_the_readme_says_what_was_measured() -> None:

@@ -34,7 +34,7 @@ LAYERS = (
     ("pyrodrop/networks",),
     ("pyrodrop/compression", "pyrodrop/elbo.py", "pyrodrop/prediction", "guides", "models"),
     ("pyrodrop/engines", "pyrodrop/metrics"),
-    ("pyrodrop/training",),
+    ("pyrodrop/sampling", "pyrodrop/training"),
     ("pyrodrop/reading", "pyrodrop/zoo"),
     ("pyrodrop/__init__.py",),
     ("analysis/__init__.py", "analysis/reports"),

@@ -1,0 +1,153 @@
+"""Minus the log joint density of a model's latent sites and the data, in unconstrained coordinates.
+
+    w_j = T_j(u_j)                                           u_j real, T_j onto the support of site j
+    U(u) = -ln p(y | x, w) - sum_j (ln p(w_j | w_<j) + ln |det dT_j / du_j|)
+
+Neal (2011), MCMC using Hamiltonian dynamics, https://arxiv.org/abs/1206.1901.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.distributions import Independent, biject_to
+
+from pyrodrop import distributions
+from pyrodrop.devices import seeded
+from pyrodrop.inputs import Inputs
+from pyrodrop.models import NetworkModel
+
+_RADIUS = 2.0  # of the unconstrained initial values of hyperparameters, as in Pyro's init_to_uniform
+
+
+@dataclass(frozen=True)
+class Site:
+    """A latent site.
+
+    Attributes:
+        shape: of its unconstrained value.
+        to_support: the transformation of the unconstrained value to the support, T_j.
+    """
+
+    shape: torch.Size
+    to_support: Any
+
+
+class Density:
+    """The density of a model's latent sites and of data.
+
+    Args:
+        model: in evaluation mode.
+        x, y: all of the data.
+
+    Raises:
+        ValueError: a site has no density, or a support that depends on other sites.
+    """
+
+    def __init__(self, model: NetworkModel, x: Inputs, y: Tensor) -> None:
+        self.model, self.x, self.y = model, x, y
+        first = next(iter(model.weight_sites().values()))
+        self.dtype, self.device = first.dtype, first.device
+        self.sites = self._latent()
+
+    def energy(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
+        """U at unconstrained values, a differentiable scalar."""
+        constrained = {name: site.to_support(values[name]) for name, site in self.sites.items()}
+        with poutine.block():
+            trace = poutine.trace(poutine.condition(self.model, data=constrained)).get_trace(x, y)
+        log_joint: Any = trace.log_prob_sum()
+        for name, site in self.sites.items():
+            log_joint = log_joint + site.to_support.log_abs_det_jacobian(values[name], constrained[name]).sum()
+        return -log_joint  # type: ignore[no-any-return]
+
+    def draw(self, seed: int) -> dict[str, Tensor]:
+        """Unconstrained values: hyperparameters uniform on [-2, 2], and weights from their prior given these."""
+        weights = self.model.weight_sites()
+        with seeded(seed, self.device), torch.no_grad(), poutine.block(), pyro.validation_enabled(False):
+            hyper = {
+                name: (2 * torch.rand(site.shape, dtype=self.dtype, device=self.device) - 1) * _RADIUS
+                for name, site in self.sites.items()
+                if name not in weights
+            }
+            given = {name: self.sites[name].to_support(value) for name, value in hyper.items()}
+            drawn: dict[str, Any] = dict(self._traced(given))
+            return {
+                name: hyper[name] if name in hyper else site.to_support.inv(drawn[name]["value"]).to(self.dtype)
+                for name, site in self.sites.items()
+            }
+
+    def _latent(self) -> dict[str, Site]:
+        """The latent sites by name."""
+        weights = self.model.weight_sites()
+        given = {name: value.detach() for name, value in weights.items()}
+        hyper = {n: value.detach() for sites in self.model.hyper_sites().values() for n, value in sites.items()}
+        with seeded(0, self.device), torch.no_grad(), poutine.block(), pyro.validation_enabled(False):
+            found = self._traced(given | hyper)
+            again = self._traced(given | {name: 1.7 * value for name, value in hyper.items()})
+            latent = {
+                name: node
+                for name, node in found.items()
+                if node["type"] == "sample"
+                and not site_is_subsample(node)
+                and (name in given or name in hyper or not node["is_observed"])
+            }
+            return {name: _site(name, node, again[name]) for name, node in latent.items()}
+
+    def _traced(self, given: Mapping[str, Tensor]) -> Mapping[str, Any]:
+        """The sites of a call with these values."""
+        conditioned = poutine.condition(self.model, data=dict(given))
+        return poutine.trace(conditioned).get_trace(self.x, self.y).nodes  # type: ignore[no-any-return]
+
+
+def _site(name: str, node: Any, again: Any) -> Site:
+    """A latent site; a ValueError if a sampler cannot move in it.
+
+    Args:
+        name: of the site.
+        node: of the site in a trace.
+        again: of the site in a trace with other hyperparameters.
+    """
+    fn, value = node["fn"], node["value"]
+    element = fn
+    while isinstance(element, Independent):
+        element = element.base_dist
+    for kind, reason in _REFUSED.items():
+        if isinstance(element, kind):
+            raise ValueError(f"the prior of {name!r} {reason}")
+    if fn.support.is_discrete:
+        raise ValueError(
+            f"a potential needs continuous latent sites; {name!r} has a {type(element).__name__} distribution, which is "
+            "discrete"
+        )
+    try:
+        fn.log_prob(value)
+        to_support, other = biject_to(fn.support), biject_to(again["fn"].support)
+    except NotImplementedError as error:
+        raise ValueError(f"the posterior of {name!r} has no density that a sampler could use: {error}") from error
+    shape = torch.Size(to_support.inverse_shape(value.shape))
+    probe = torch.randn(shape, dtype=value.dtype, device=value.device)
+    if not torch.equal(to_support(probe), other(probe)):
+        raise ValueError(
+            f"the support of {name!r} depends on other latent sites, so that one transformation cannot serve all of their "
+            "values: give it a prior of fixed support"
+        )
+    return Site(shape, to_support)
+
+
+_PROPER = "use a proper prior, such as priors.Gaussian, priors.ARD with a hyperprior, or priors.Horseshoe"
+_REFUSED: dict[type, str] = {
+    distributions.LogUniform: "is log-uniform, which is improper: its density does not integrate to a finite number, and "
+    "the posterior has infinite mass around w = 0, so there is nothing to sample (Hron et al. 2018, arXiv:1807.01969). "
+    f"For sampling, {_PROPER}",
+    dist.ImproperUniform: f"is improper: its density does not integrate to a finite number. For sampling, {_PROPER}",
+    distributions.TruncatedLogUniform: "is truncated log-uniform: its density is 0 beyond its bounds and in a gap around "
+    f"w = 0, which splits the posterior into parts that gradients do not connect. For sampling, {_PROPER}",
+}

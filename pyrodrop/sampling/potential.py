@@ -1,0 +1,265 @@
+"""The posterior of a network's weights as a potential energy, for Pyro's samplers."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.infer.mcmc.util import initialize_model
+from pyro.ops.integrator import potential_grad
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pyrodrop.data import Data, Dataset
+from pyrodrop.devices import seeded
+from pyrodrop.engines import NAMES, Name, Untraceable
+from pyrodrop.engines.graph import near
+from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.models import NetworkModel, TrainedNetwork
+from pyrodrop.names import known
+from pyrodrop.sampling.density import Density
+from pyrodrop.sampling.programs import Program, programs
+
+_log = logging.getLogger("pyrodrop")
+_TRIES = 100  # to find values of finite energy
+_NOT_FINITE = (
+    f"fewer than 2 of {_TRIES} draws from the prior have a finite log joint density and gradient: check the scales of the "
+    "prior, the likelihood and the data"
+)
+
+
+class Potential:
+    """Minus the log joint density of a model's latent sites and all of the data; see `potential`, which makes it.
+
+    Attributes:
+        model: the model, a copy in evaluation mode with the standardisation of the data.
+        engine: how the value and the gradient are computed: ``compiled``, ``traced`` or ``pyro``.
+        sites: shape of the unconstrained value of every latent site.
+        transforms: from the support of every latent site to unconstrained values, as `pyro.infer.MCMC` takes them.
+    """
+
+    def __init__(self, density: Density, program: Program, engine: Name) -> None:
+        self.model, self.engine = density.model, engine
+        self.sites: dict[str, torch.Size] = {name: site.shape for name, site in density.sites.items()}
+        self.transforms: dict[str, Any] = {name: site.to_support.inv for name, site in density.sites.items()}
+        self._density, self._program = density, program
+        self._names = list(self.sites)
+
+    def __call__(self, values: Mapping[str, Tensor]) -> Tensor:
+        """The potential energy in nats, a scalar that can be differentiated once.
+
+        Args:
+            values: unconstrained value of every latent site, by name.
+
+        Raises:
+            ValueError: names, shapes or dtypes are not those of the sites.
+        """
+        return _Energy.apply(self._program, *self._tensors(values))  # type: ignore[no-untyped-call, no-any-return]
+
+    def value_and_gradient(self, values: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The potential energy and its gradient by site, without autograd; otherwise as a call."""
+        energy, *gradients = self._program(*self._tensors(values))
+        return energy, dict(zip(self._names, gradients, strict=True))
+
+    def constrained(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Convert unconstrained values to values on the supports of the sites; leading dimensions are kept.
+
+        `pyro.infer.MCMC` with ``transforms`` does this to its samples.
+        """
+        return {name: self.transforms[name].inv(value) for name, value in values.items()}
+
+    def initial_params(self, seed: int = 0) -> dict[str, Tensor]:
+        """Unconstrained values to start a chain from.
+
+        Unconstrained hyperparameters are uniform on [-2, 2], as in `pyro.infer.autoguide.init_to_uniform`, and weights are
+        a draw from their prior given these. Draws without a finite energy and gradient are discarded.
+
+        Args:
+            seed: of the draw; the caller's random state does not change.
+
+        Raises:
+            ValueError: no draw of 100 has a finite energy and gradient.
+        """
+        for attempt in range(_TRIES):
+            values = self._density.draw(seed + attempt * 1_000_003)
+            if all(bool(result.isfinite().all()) for result in self._program(*values.values())):
+                return values
+        raise ValueError(_NOT_FINITE)
+
+    def describe(self) -> str:
+        """One-line description."""
+        count = sum(shape.numel() for shape in self.sites.values())
+        return f"Potential({count} numbers at {len(self.sites)} sites, {self._density.dtype}, engine {self.engine!r})"
+
+    __repr__ = describe
+
+    def _tensors(self, values: Mapping[str, Tensor]) -> list[Tensor]:
+        """The values in the order of the sites."""
+        try:
+            tensors = [values[name] for name in self._names]
+        except KeyError as error:
+            raise ValueError(f"values must have an entry for every latent site; {error} is missing") from None
+        if len(values) != len(tensors):
+            extra = sorted(values.keys() - self.sites.keys())
+            raise ValueError(f"values must be those of the latent sites, {self._names}; got also {extra}")
+        for (name, shape), tensor in zip(self.sites.items(), tensors, strict=True):
+            if tensor.shape != shape or tensor.dtype != self._density.dtype:
+                raise ValueError(
+                    f"the unconstrained value of {name!r} has shape {tuple(shape)} and dtype {self._density.dtype}; got "
+                    f"shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
+                )
+        return tensors
+
+
+class _Energy(torch.autograd.Function):
+    """A program that computes the gradient together with the value, as one differentiable operation."""
+
+    @staticmethod
+    def forward(ctx: Any, program: Program, *values: Tensor) -> Tensor:
+        energy, *ctx.gradients = program(*values)
+        return energy
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
+        scale = float(factor)  # 1 in a sampler
+        return (None, *(gradient if scale == 1 else scale * gradient for gradient in ctx.gradients))
+
+
+def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = None, engine: Name = "auto") -> Potential:
+    """The potential energy of a network's posterior and its gradient as one compiled function, for Pyro's samplers.
+
+    The energy is minus the log joint density of all latent sites and all of the data, in unconstrained coordinates:
+
+        U(u) = -ln p(y | x, w) - ln p(w) - ln |det dw / du|
+
+    The latent sites are the weights and biases that have a prior, and the latent hyperparameters of those priors. Everything
+    else keeps the value that it has in `model`: parameters without a prior (``prior=None``, or ``bias_prior=None``, the
+    default), a learned noise precision, and running statistics. If these should be sampled, give them a prior; if they
+    should be trained, train them first and pass ``Fit.model``. The network runs in evaluation mode, so BatchNorm normalises
+    by its running statistics. The potential computes on the model's device with a copy of the model.
+
+    When it is made, value and gradient are compared with those that Pyro computes for the model.
+
+    Args:
+        model: a model of `pyrodrop.models`.
+        data: a `Dataset` or a pair (x, y), in their own units. The model takes over the standardisation of a `Dataset`.
+        dtype: ``torch.float32`` or ``torch.float64``, to which model and data are converted; None for that of the model.
+            The acceptance of long trajectories needs differences of energies: take float64 for all but small data.
+        engine: ``compiled`` by TorchInductor, a ``traced`` graph, or ``pyro``, whose handlers run in every call. ``auto`` is
+            the first of them that works. If another engine than the requested one is used, the logger `pyrodrop` says why.
+
+    Returns:
+        A `Potential`. Pass it as ``potential_fn`` to `pyro.infer.NUTS` or `pyro.infer.HMC`, and its ``transforms`` and
+        ``initial_params(seed)`` to `pyro.infer.MCMC`. Samples by site are the weights that ``Potential.model.outputs``
+        takes; its outputs are in standardised units.
+
+    Raises:
+        TypeError: `model` is not one of `pyrodrop.models`.
+        ValueError: a prior has no density (ARD without a hyperprior), is improper (LogUniform) or has bounds that it does
+            not declare (TruncatedLogUniform); the network has dropout that no weight carries (`pyrodrop.read`) or draws
+            random numbers itself; the data do not fit the model; `dtype` is none of the two; or the result differs from
+            Pyro's.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> from pyro.infer import MCMC, NUTS
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> model = pyrodrop.models.MLP(
+        ...     [1, 4, 1],
+        ...     prior=pyrodrop.priors.Gaussian(),
+        ...     bias_prior=pyrodrop.priors.Gaussian(),
+        ...     likelihood=pyrodrop.likelihoods.Gaussian(precision=10.0),
+        ... )
+        >>> p = pyrodrop.potential(model, (x, x**2), dtype=torch.float64, engine="traced")
+        >>> mcmc = MCMC(
+        ...     NUTS(potential_fn=p, max_tree_depth=4),
+        ...     num_samples=5,
+        ...     warmup_steps=5,
+        ...     initial_params=p.initial_params(seed=0),
+        ...     transforms=p.transforms,
+        ...     disable_progbar=True,
+        ... )
+        >>> mcmc.run()
+        >>> p.model.outputs(mcmc.get_samples(), torch.zeros(3, 1)).shape
+        torch.Size([5, 3, 1])
+    """
+    if not isinstance(model, NetworkModel):
+        raise TypeError(
+            "a potential needs a model of pyrodrop.models, such as MLP or from_module; got "
+            f"{type(model).__name__}. For other Pyro models use pyro.infer.mcmc.util.initialize_model"
+        )
+    if isinstance(model, TrainedNetwork) and model.dropouts.noise:
+        raise ValueError(
+            "the network was read with dropout that no weight carries: its masks are noise of the function, which the joint "
+            "density of the weights does not contain. Build the model from the network without this dropout: "
+            "models.from_module(net.eval(), ...)"
+        )
+    if dtype not in (None, torch.float32, torch.float64):
+        raise ValueError(f"dtype must be torch.float32, torch.float64 or None, for that of the model; got {dtype}")
+    known(engine, NAMES, "engine")
+    density = _density(model, Dataset.of(data), dtype)
+    pairs = _by_pyro(density)
+    for name, make in programs(density, engine):
+        try:
+            program = make()
+            if not all(_agree(program(*point.values()), theirs) for point, theirs in pairs):
+                raise Untraceable("its numbers differ from Pyro's")
+            return Potential(density, program, name)
+        except Untraceable as error:
+            if name == "pyro":
+                raise ValueError(
+                    "the log joint density is not the one that Pyro computes for this model: it may differ from call to "
+                    "call, as in a likelihood that draws random numbers"
+                ) from error
+            say = _log.info if engine == "auto" else _log.warning
+            say("no potential by engine %r: %s", name, error)
+    raise AssertionError("the last engine returns or raises")
+
+
+def _density(model: NetworkModel, data: Dataset, dtype: torch.dtype | None) -> Density:
+    """The density of a copy of the model in evaluation mode, and of the data on its device."""
+    model = copy.deepcopy(model)
+    if dtype is not None:
+        model.to(dtype)
+    model.standardize(data)
+    model.check(data)
+    model.eval()
+    first = next(iter(model.weight_sites().values()))
+
+    def wide(values: Tensor) -> Tensor:  # x is not rounded before it is standardised
+        return values.to(torch.promote_types(values.dtype, first.dtype)) if values.is_floating_point() else values
+
+    x: Inputs = mapped(lambda part: wide(part).to(first.device), data.x)
+    y = data.y.to(first.device)
+    return Density(model, x, y.to(first.dtype) if y.is_floating_point() else y)
+
+
+def _by_pyro(density: Density) -> list[tuple[dict[str, Tensor], list[Tensor]]]:
+    """Two points, and energy and gradient there by the potential that Pyro's kernels make of a model."""
+    found = []
+    for seed in range(_TRIES):
+        point = density.draw(seed)
+        with seeded(seed, density.device), poutine.block():
+            values = {name: value.clone() for name, value in point.items()}
+            _, function, _, _ = initialize_model(density.model, (density.x, density.y), initial_params=values)
+            gradients, energy = potential_grad(function, values)
+        results = [energy, *(gradients[name] for name in density.sites)]
+        if all(bool(result.isfinite().all()) for result in results):
+            found.append((point, results))
+        if len(found) == 2:
+            return found
+    raise ValueError(_NOT_FINITE)
+
+
+def _agree(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
+    """Whether energy and gradient agree up to rounding; small gradients are compared relative to the largest one."""
+    tolerance = 1e-3 if theirs[0].dtype == torch.float32 else 1e-7
+    largest = max(float(gradient.abs().max()) for gradient in theirs[1:] if gradient.numel())
+    least = [1.0, *(1e-3 * largest for _ in theirs[1:])]
+    return all(near(want, got, tolerance, low) for want, got, low in zip(theirs, ours, least, strict=True))

@@ -1,0 +1,91 @@
+"""The energy and its gradient as one function of tensors: by Pyro's handlers, as a traced graph, or compiled.
+
+(u_1, ..., u_J) -> (U, dU/du_1, ..., dU/du_J)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from pyrodrop.engines import Name, Untraceable, pure_graph
+from pyrodrop.engines.compiled import compile_pure
+from pyrodrop.engines.graph import Graph
+from pyrodrop.inputs import parts, rebuilt
+from pyrodrop.sampling.density import Density
+
+Program = Callable[..., list[Tensor]]
+
+_log = logging.getLogger("pyrodrop")
+
+
+def programs(density: Density, name: Name) -> Iterator[tuple[Name, Callable[[], Program]]]:
+    """The engines to try, in this order, each with a function that makes its program or raises `Untraceable`."""
+    graphs: list[Graph] = []
+
+    def graph() -> Graph:
+        if not graphs:
+            graphs.append(_graph(density))
+        return graphs[0]
+
+    if name in ("auto", "compiled"):
+        yield "compiled", lambda: _compiled(density, graph())
+    if name != "pyro":
+        yield "traced", lambda: _traced(density, graph())
+    yield "pyro", lambda: _function(density, _data(density))
+
+
+def _function(density: Density, given: Sequence[Tensor] | None = None) -> Program:
+    """Energy and gradient by Pyro's handlers; without `given`, the tensors of x and y are further arguments."""
+
+    def function(*tensors: Tensor) -> list[Tensor]:
+        values = [value.detach().requires_grad_() for value in tensors[: len(density.sites)]]
+        *xs, y = given if given is not None else tensors[len(density.sites) :]
+        with torch.enable_grad():
+            energy = density.energy(dict(zip(density.sites, values, strict=True)), rebuilt(density.x, list(xs)), y)
+            gradients = torch.autograd.grad(energy, values, allow_unused=True, materialize_grads=True)
+        return [energy.detach(), *gradients]
+
+    return function
+
+
+def _data(density: Density) -> list[Tensor]:
+    return [*parts(density.x), density.y]
+
+
+def _start(density: Density) -> list[Tensor]:
+    """Values of the shapes of the sites."""
+    return [torch.zeros(site.shape, dtype=density.dtype, device=density.device) for site in density.sites.values()]
+
+
+def _graph(density: Density) -> Graph:
+    if density.model.changes_itself:
+        raise Untraceable(f"{density.model.changes_itself}, which a trace would freeze")
+    graph = pure_graph(_function(density), [*_start(density), *_data(density)], [density.model])
+    if graph.noise:
+        raise Untraceable("it draws random numbers")
+    return graph
+
+
+def _traced(density: Density, graph: Graph) -> Program:
+    fixed = [*_data(density), *graph.constants]
+
+    def program(*values: Tensor) -> list[Tensor]:
+        with torch.no_grad():
+            return graph.module(*values, *fixed)  # type: ignore[no-any-return]
+
+    return program
+
+
+def _compiled(density: Density, graph: Graph) -> Program:
+    fixed = [tensor.contiguous() for tensor in (*_data(density), *graph.constants)]
+    program = compile_pure(graph, [*_start(density), *fixed])
+
+    def run(*values: Tensor) -> list[Tensor]:
+        with torch.no_grad():
+            return program(*(value.contiguous() for value in values), *fixed)  # type: ignore[no-any-return]
+
+    return run
