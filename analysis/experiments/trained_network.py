@@ -24,7 +24,7 @@ import pyrodrop
 from pyrodrop.analysis.reports.console import processor, versions
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import resolve, seeded
-from pyrodrop.files import writable_folder, write_json
+from pyrodrop.files import read_tensors, writable_folder, write_json, write_tensors
 from pyrodrop.guides import to_module
 from pyrodrop.likelihoods import Categorical
 from pyrodrop.metrics import accuracy, ece, negative_log_likelihood
@@ -74,7 +74,7 @@ def run(
         draws: number of passes of the network and of draws of the reading.
         device: auto, cpu, cuda, cuda:1 ...
         seed: seed of initial weights, minibatches and noise.
-        out: folder for results.json and network.pt, the weights of the last network.
+        out: folder for results.json and network.safetensors, the weights of the last network.
         quiet: show no progress.
 
     Returns:
@@ -110,7 +110,7 @@ def run(
     )  # fmt: skip
     clock("fit")
     after = fit.elbo(20, seed=seed)
-    back = _from_file(to_module(fit), folder / "network.pt", where)
+    back = _from_file(to_module(fit), folder / "network.safetensors", where)
     clock("back")
     with seeded(seed, where):
         rows[f"after fit, {draws} draws"] = _predicted(fit, split.test, draws, seed)
@@ -169,9 +169,9 @@ def _from_file(net: nn.Module, path: Path, device: torch.device) -> nn.Module:
     Raises:
         RuntimeError: the two do not compute the same.
     """
-    torch.save(net.state_dict(), path)
+    write_tensors(path, net.state_dict(), {})
     fresh = network().to(device).eval()
-    fresh.load_state_dict(torch.load(path))
+    fresh.load_state_dict(read_tensors(path)[0])
     x = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0)).to(device)
     with torch.no_grad():
         if not torch.equal(fresh(x), net(x)):

@@ -12,6 +12,7 @@ from pyrodrop import cli
 from pyrodrop.analysis.experiments import trained_network
 from pyrodrop.analysis.experiments.trained_network import network
 from pyrodrop.data import Dataset, Split
+from pyrodrop.files import read_tensors
 
 READ_AS = ["16 columns of 4.weight", "128 columns of 11.weight"]
 
@@ -42,7 +43,7 @@ def test_the_experiment_on_a_small_problem(
     same(rows["30 hand-made passes"], rows["reading, 30 draws"])
     same(rows["after fit, 30 draws"], rows["after fit, 30 passes of to_module"])
     assert rows["evaluation mode"]["nll_se"] == 0
-    state = torch.load(tmp_path / "network.pt")
+    state, _ = read_tensors(tmp_path / "network.safetensors")
     net = network().eval()
     net.load_state_dict(state)
     with torch.no_grad():
