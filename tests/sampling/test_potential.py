@@ -200,6 +200,8 @@ def test_initial_values_depend_on_the_seed_alone() -> None:
     assert all(torch.equal(one[name], again[name]) for name in p.sites)
     assert not any(torch.equal(one[name], other[name]) for name in p.sites)
     assert {name: value.shape for name, value in one.items()} == p.sites
+    assert max(float(value.abs().max()) for name, value in one.items() if name not in model.weight_sites()) <= 2
+    assert bool(p(one).isfinite())
 
 
 class _Branches(nn.Module):
