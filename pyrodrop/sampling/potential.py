@@ -14,6 +14,7 @@ from pyro.ops.integrator import potential_grad
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from pyrodrop import threads
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.engines import NAMES, Name, Untraceable
@@ -130,6 +131,7 @@ class _Energy(torch.autograd.Function):
         return (None, *(gradient if scale == 1 else scale * gradient for gradient in ctx.gradients))
 
 
+@threads.drawing()
 def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = None, engine: Name = "auto") -> Potential:
     """The potential energy of a network's posterior and its gradient as one compiled function, for Pyro's samplers.
 

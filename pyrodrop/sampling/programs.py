@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -18,8 +17,6 @@ from pyrodrop.inputs import parts, rebuilt
 from pyrodrop.sampling.density import Density
 
 Program = Callable[..., list[Tensor]]
-
-_log = logging.getLogger("pyrodrop")
 
 
 def programs(density: Density, name: Name) -> Iterator[tuple[Name, Callable[[], Program]]]:
