@@ -35,7 +35,7 @@ def _run(out: Path, *options: str) -> Path:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of a short run: what is written and how it is read, not what the figure shows."""
-    return _run(tmp_path_factory.mktemp("co2"), "--steps", "300")
+    return _run(tmp_path_factory.mktemp("co2"), "--steps", "60")
 
 
 @pytest.fixture(scope="module")

@@ -64,6 +64,7 @@ def test_no_network_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyP
         mnist()
 
 
+@pytest.mark.slow
 def test_variances_are_in_kingmas_order(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """local < per example < shared in both layers, and all above no noise, after a few steps of training."""
     monkeypatch.setattr(kingma_table1, "EPOCHS", (8, 9))

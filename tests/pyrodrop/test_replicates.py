@@ -96,6 +96,7 @@ def test_other_posteriors_too(make: Any) -> None:
         assert_equal(one, alone)
 
 
+@pytest.mark.slow
 def test_rates_by_weight_compiled() -> None:
     """Their gradients come out of narrow products (`pyrodrop.engines.narrow_products`) and are viewed as rows."""
     model = models.MLP([3, 40, 1], prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(4.0, learned=True))
