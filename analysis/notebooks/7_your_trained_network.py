@@ -71,7 +71,7 @@ for epoch in range(2):
 # %% [markdown]
 # ## Read
 #
-# `read` runs the network in training mode on a few examples and follows every mask to the weight that carries it. The weight
+# `read` runs the network in training mode on a few examples and finds the weight that carries each mask. The weight
 # decay, which the optimiser knows, is a Gaussian prior. Nothing is trained, and `net` does not change. BatchNorm uses its
 # running statistics from here on.
 
