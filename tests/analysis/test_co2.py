@@ -24,9 +24,9 @@ KEYS = {
 }  # fmt: skip
 
 
-def _run(out: Path, *options: str) -> Path:
+def _run(out: Path, *options: str, num_threads: int = 1) -> Path:
     threads = torch.get_num_threads()
-    torch.set_num_threads(2)
+    torch.set_num_threads(num_threads)
     assert cli.main(["run", "co2", "--out", str(out), "--quiet", *options]) == 0
     torch.set_num_threads(threads)
     return out
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The results of the job as `make co2` runs it."""
-    out = _run(tmp_path_factory.mktemp("whole"))
+    out = _run(tmp_path_factory.mktemp("whole"), num_threads=2)
     return json.loads((out / "results.json").read_text())  # type: ignore[no-any-return]
 
 
