@@ -33,7 +33,7 @@ from pyrodrop.networks.checks import check_weights_kept, check_width, runs, say_
 from pyrodrop.networks.examples import Examined, close, examine, few_rows, signature
 from pyrodrop.networks.first import first_weights
 from pyrodrop.networks.many import batch_shape, for_each
-from pyrodrop.networks.modes import STAYS, evaluating, undisturbed
+from pyrodrop.networks.modes import STAYS, evaluating, mode_changes, undisturbed
 from pyrodrop.networks.noise import check_dropout_layers, check_noiseless
 from pyrodrop.networks.parametrised import check_parametrised
 from pyrodrop.networks.sites import freeze, parameters_of
@@ -96,9 +96,7 @@ class NetworkModel(LocalModule):
         self.fixed = found.fixed
         self._names = found.names
         self._units = assign_input_units(network, found, input_axes)
-        self._in_training = tuple(
-            name for name, module in network.named_modules() if module.training and STAYS not in module.__dict__
-        )
+        self._in_training = tuple(name for name, module in network.named_modules() if mode_changes(module))
         self._moving = tuple(name for name, _ in network.named_buffers())
         self._attends = any(isinstance(module, nn.MultiheadAttention) for module in network.modules())
         self.free = ParameterTree({n: v for n, v in found.trained.items() if n not in self.priors})
@@ -159,9 +157,8 @@ class NetworkModel(LocalModule):
         Raises:
             ValueError: `torch.fx` cannot trace the network, or finds no such weight.
         """
-        return first_weights(
-            self.network, [name for name, units in self.input_units().items() if units.axis is not None]
-        )
+        with_units = [name for name, units in self.input_units().items() if units.axis is not None]
+        return first_weights(self.network, with_units)
 
     def moving_buffers(self) -> dict[str, Tensor]:
         """The network's own buffers, such as running statistics, which training may update."""
@@ -351,7 +348,7 @@ class NetworkModel(LocalModule):
     def _moves(self) -> bool:
         """Whether a call updates running statistics."""
         network: nn.Module = self.network
-        return bool(self._moving) and any(m.training and STAYS not in m.__dict__ for m in network.modules())
+        return bool(self._moving) and any(mode_changes(module) for module in network.modules())
 
     @contextmanager
     def _trying(self) -> Iterator[None]:

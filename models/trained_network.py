@@ -1,9 +1,11 @@
-"""A network that was trained with dropout, as a Pyro model (`pyrodrop.read`).
+"""A network that was trained with dropout, as a Pyro model.
 
-w_j ~ prior_j                     one site per weight, as in `models.network`
-z   ~ Bernoulli(1 - drop_rate)    the masks that no weight carries: no sites, since their prior is their distribution
-f   = network(x; w, z)            [N, ...], in training mode where the network drops units, else in evaluation mode
-y   ~ likelihood(f)               [N, ...], site ``y``
+    w_j ~ prior_j                     one site per weight, as in `models.network`
+    z   ~ Bernoulli(1 - drop_rate)    the masks that no weight carries: no sites, since their prior is their distribution
+    f   = network(x; w, z)            [N, ...], in training mode where the network drops units, else in evaluation mode
+    y   ~ likelihood(f)               [N, ...], site ``y``
+
+`pyrodrop.read` makes it and finds the masks.
 """
 
 from __future__ import annotations

@@ -286,10 +286,11 @@ def _masked_outputs(weight: Tensor, call: Dropout, examples: int) -> tuple[Tenso
                 return keep * q.loc, coins(q.keep_rate.reshape(call.shape), torch.Size(shape))
     if isinstance(weight, LazyWeight):
         weight = weight.realise()
+    kept = call.units.sum((weight != 0).to(weight.dtype), weight.shape) != 0  # with theta > 0 that is every unit
     mask = getattr(weight, "mask", None)
-    if mask is None or mask.shape != (call.shape.numel(),):  # a unit whose weights are all 0 counts as dropped
-        mask = call.units.sum((weight != 0).to(weight.dtype), weight.shape)
-    return keep * weight, (mask != 0).to(weight.dtype).reshape(call.shape)
+    if mask is not None and mask.shape == kept.shape:  # a unit may be kept whose weights are all 0
+        kept = kept | (mask != 0)
+    return keep * weight, kept.to(weight.dtype).reshape(call.shape)
 
 
 _OTHER = "the network does not drop units as it did when it was read"

@@ -16,6 +16,11 @@ _OWN = {"training", "_parameters", "_buffers", "_modules", "_non_persistent_buff
 _OWN |= {"_flat_weights", "_flat_weight_refs"}  # in which recurrent layers keep their parameters a second time
 
 
+def mode_changes(module: nn.Module) -> bool:
+    """Whether a module is in training mode and does not stay in it (`STAYS`)."""
+    return module.training and STAYS not in module.__dict__
+
+
 @contextmanager
 def evaluating(*parts: Any) -> Iterator[None]:
     """Put these modules in evaluation mode within the block, and restore the mode of every submodule afterwards.
@@ -24,11 +29,7 @@ def evaluating(*parts: Any) -> Iterator[None]:
     not modules are ignored, and so are the dropouts of a network that was read, whose model asks for them or not.
     """
     training = [
-        module
-        for part in parts
-        if isinstance(part, nn.Module)
-        for module in part.modules()
-        if module.training and STAYS not in module.__dict__
+        module for part in parts if isinstance(part, nn.Module) for module in part.modules() if mode_changes(module)
     ]
     for module in training:
         module.training = False

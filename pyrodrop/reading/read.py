@@ -17,6 +17,7 @@ from pyrodrop.guides import BernoulliDropout
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models import TrainedNetwork
+from pyrodrop.names import by_name
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units
 from pyrodrop.networks.dropouts import Dropout, Dropouts
 from pyrodrop.networks.parametrised import check_parametrised
@@ -103,7 +104,7 @@ def read(
         )
     first = next(iter(found.trained.values())) if found.trained else next(net.parameters())
     where = first.device if device is None else resolve(device)
-    network = copy.deepcopy(net).to(where)
+    network, likelihood = copy.deepcopy(net).to(where), copy.deepcopy(likelihood).to(where)
     x = mapped(lambda part: part.to(where), x)
     trial = _trial(network, x)
     calls, uses = find_dropouts(trial)
@@ -216,8 +217,6 @@ def _with_prior(found: Parameters, decays: Mapping[str, float] | None, prior: Pr
     """The weights that have a prior."""
     if decays is not None:
         return [name for name in found.weights if decays[name] > 0]
-    from pyrodrop.names import by_name
-
     chosen: dict[str, Any] = by_name(prior, found.weights, "prior")
     return [name for name in found.weights if chosen[name] is not None]
 
@@ -253,7 +252,7 @@ def _model(
         dropouts,
         prior=prior,
         bias_prior=bias_prior,
-        likelihood=copy.deepcopy(likelihood),
+        likelihood=likelihood,
         input_axes={**axes, **(input_axes or {})} or None,
     )
 

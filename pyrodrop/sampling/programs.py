@@ -1,6 +1,8 @@
 """The energy and its gradient as one function of tensors: by Pyro's handlers, as a traced graph, or compiled.
 
-(u_1, ..., u_J) -> (U, dU/du_1, ..., dU/du_J)
+    (u_1, ..., u_J) -> (U, dU/du_1, ..., dU/du_J)
+
+U is the energy of `pyrodrop.sampling.density`.
 """
 
 from __future__ import annotations
