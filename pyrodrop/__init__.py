@@ -26,7 +26,7 @@ from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import predict
 from pyrodrop.prediction.prediction import Prediction, Predicts
 from pyrodrop.reading import Reading, read
-from pyrodrop.sampling import Potential, potential
+from pyrodrop.sampling import Potential, Sampled, potential, sample
 from pyrodrop.training.estimates import Elbo, Objective
 from pyrodrop.training.fit import fit
 from pyrodrop.training.fitted import Fit
@@ -118,6 +118,7 @@ __all__ = [
     "Prediction",
     "Reading",
     "Replicates",
+    "Sampled",
     "StepLosses",
     "Training",
     "compare",
@@ -137,6 +138,7 @@ __all__ = [
     "read",
     "reparam",
     "restart",
+    "sample",
     "schedules",
     "to_arviz",
     "zoo",
