@@ -249,12 +249,17 @@ def _add_distances(
     for name, fit in fits.items():
         found[name] = distances(name, fit.predict(data.x, num_samples, seed=seed), predicted)
         rows[name] |= log_density_difference(log_densities[name], own_density) | found[name].values
-    itself = distances(_REFERENCE, *two_of(reference, data.x, num_samples, seed))
+    pair = two_of(reference, data.x, num_samples, seed)
+    itself = distances(_REFERENCE, *pair)
     apart: dict[str, float | None] = {"log_density": float(own_density.mean()), "log_density_se": _se(own_density)}
     apart |= itself.values
     shown = {column for row in rows.values() for column, value in row.items() if value is not None}
     notes = [meaning for column, meaning in _MEANINGS.items() if column in shown]
-    notes.append(f"{_REFERENCE}: distances between two independent sets of its samples, as many as each fit has")
+    notes.append(f"{_REFERENCE}: distances between two independent sets of {len(pair[0].f)} of its samples")
+    if len(pair[0].f) < num_samples:
+        notes.append(
+            f"these are fewer than the {num_samples} of the fits, so that its distances are larger by Monte Carlo error"
+        )
     if len(data) < _FEW:
         notes.append(f"P(sign) is rough for fewer than {_FEW} observations; there are {len(data)}")
     own = _fingerprint(reference)

@@ -45,11 +45,14 @@ _OTHER_SEED = 7_368_787
 
 @runtime_checkable
 class KeepsDraws(Protocol):
-    """A reference whose draws are stored, so that another seed does not give other draws."""
+    """A reference with stored draws of several chains, so that another seed gives no other draws; a dataclass.
 
-    def halves(self, x: Any, num_samples: int = ..., *, seed: int = ...) -> tuple[Prediction, Prediction]:
-        """Predictions with the first and with the second half of the chains."""
-        ...
+    Attributes:
+        samples, stats: values and statistics by name, ``[chains, draws, ...]``.
+    """
+
+    samples: dict[str, Tensor]
+    stats: dict[str, Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +74,30 @@ def independent_of_fits(reference: Predicts, x: Any, num_samples: int, seed: int
 
 
 def two_of(reference: Predicts, x: Any, num_samples: int, seed: int) -> tuple[Prediction, Prediction]:
-    """Two predictions of the reference with independent samples."""
+    """Two predictions of the reference with independent samples.
+
+    Those of stored draws are of the first and the second half of the chains, as the draws of one chain depend on each other
+    and chains that have not mixed differ; of one chain, of its first and second half. Each has at most as many samples as
+    there are stored draws in a half.
+    """
     if isinstance(reference, KeepsDraws):
-        return reference.halves(x, num_samples, seed=seed + _OTHER_SEED)
+        chains, draws = next(iter(reference.stats.values())).shape[:2]
+        axis, size = (0, chains) if chains > 1 else (1, draws)
+        count = max(1, min(num_samples, size // 2 * (draws if axis == 0 else 1)))
+        parts = (_part(reference, axis, first, size // 2) for first in (0, size - size // 2))
+        first, second = (part.predict(x, count, seed=seed + _OTHER_SEED) for part in parts)
+        return first, second
     first, second = (reference.predict(x, num_samples, seed=seed + times * _OTHER_SEED) for times in (2, 3))
     return first, second
+
+
+def _part(reference: Any, axis: int, first: int, size: int) -> Any:
+    """The reference with a part of its chains (axis 0) or of its draws (axis 1)."""
+
+    def some(values: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: value.narrow(axis, first, size) for name, value in values.items()}
+
+    return dataclasses.replace(reference, samples=some(reference.samples), stats=some(reference.stats))
 
 
 def distances(name: str, found: Prediction, reference: Prediction) -> Distances:
