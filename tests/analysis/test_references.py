@@ -177,7 +177,7 @@ def test_single_fits_are_averaged_and_ensembles_are_mixtures() -> None:
     fits: Any = {"pair": Several([Slope((-1.0,)), Slope((1.0,))]), "centre": Several([Slope((0.0,)), Slope((1.0,))])}
     table = distance_table(fits, Dataset(x, x), Slope((-1.0, 1.0)), num_samples=100, seed=0)
     rows, size = table.comparison.rows, float(x.abs().mean())
-    assert list(rows)[0] == "ensemble pair"
+    assert next(iter(rows)) == "ensemble pair"
     assert rows["ensemble pair"]["wasserstein"] == 0
     assert rows["pair"]["wasserstein"] == pytest.approx(math.sqrt(2) * size, rel=1e-5)
     assert rows["centre"]["wasserstein"] == pytest.approx((1 + math.sqrt(2)) / 2 * size, rel=1e-5)
