@@ -133,8 +133,8 @@ PROBLEMS = {
         kept=640,
         observed=False,
     ),
-    "yacht": _table("yacht", 6, chains=32, draws=150, tune=300),
-    "boston": _table("boston", 13, chains=32, draws=100, kept=192),
-    "energy": _table("energy", 8, chains=32, draws=100, kept=256),
+    "yacht": _table("yacht", 6, chains=32, draws=100),
+    "boston": _table("boston", 13, chains=16, draws=150, kept=192),
+    "energy": _table("energy", 8, chains=16, draws=150, kept=256),
 }
 """In the order of their size, the smallest first."""
