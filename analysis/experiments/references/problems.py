@@ -22,7 +22,7 @@ from pyrodrop.priors import Gaussian as GaussianPrior
 from pyrodrop.zoo.uci import SETTINGS
 
 DIGITS, TEST_DIGITS, SIDE = 160, 500, 7  # digits to train and to test, and their side after averaging squares of 4 x 4
-SLICE_STEP = 2  # of the 500 points of the diagonal slice
+SLICE_STEP = 5  # of the 500 points of the diagonal slice
 
 
 @dataclass(frozen=True)
