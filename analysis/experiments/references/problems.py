@@ -136,7 +136,7 @@ PROBLEMS = {
         observed=False,
     ),
     "yacht": _table("yacht", 6, chains=32, draws=100),
-    "boston": _table("boston", 13, chains=16, draws=150, kept=192),
+    "boston": _table("boston", 13, chains=32, draws=150, kept=192),
     "energy": _table("energy", 8, chains=16, draws=150, kept=256),
 }
 """In the order of their size, the smallest first."""
