@@ -14,14 +14,32 @@ if __name__ != "pyrodrop.analysis":
 
 if TYPE_CHECKING:
     from pyrodrop.analysis.arviz.bridge import to_arviz
+    from pyrodrop.analysis.calibration.result import SBC
+    from pyrodrop.analysis.calibration.sbc import sbc, sbc_of_draws
     from pyrodrop.analysis.comparison.comparison import Comparison, compare
     from pyrodrop.analysis.comparison.held_out import KFold, kfold, log_density
     from pyrodrop.analysis.comparison.khat import k_hat
     from pyrodrop.analysis.comparison.loo import Loo, UnreliableLoo, loo
 
-__all__ = ["Comparison", "KFold", "Loo", "UnreliableLoo", "compare", "k_hat", "kfold", "log_density", "loo", "to_arviz"]
+__all__ = [
+    "SBC",
+    "Comparison",
+    "KFold",
+    "Loo",
+    "UnreliableLoo",
+    "compare",
+    "k_hat",
+    "kfold",
+    "log_density",
+    "loo",
+    "sbc",
+    "sbc_of_draws",
+    "to_arviz",
+]
 
 _FILES = {
+    "calibration.result": ("SBC",),
+    "calibration.sbc": ("sbc", "sbc_of_draws"),
     "comparison.comparison": ("Comparison", "compare"),
     "comparison.held_out": ("KFold", "kfold", "log_density"),
     "comparison.khat": ("k_hat",),
