@@ -66,6 +66,7 @@ def each_posterior(
     y: Tensor,
     settings: Settings,
     num_draws: int,
+    seed: int,
     use: Callable[[int, dict[str, Tensor] | None], None],
     memory: float | None,
     progress: bool | None,
@@ -77,6 +78,7 @@ def each_posterior(
         y: observations of all data sets, ``[R, N, ...]``.
         settings: of the training.
         num_draws: S.
+        seed: of the draws from the first posterior; those from posterior r have ``seed + r``.
         use: called for r = 0 ... R - 1 in turn with r and the weights ``[S, ...]`` by site, or None if the fit failed.
         memory: bytes that the fits may take, as in `pyrodrop.fit_replicates`.
         progress: whether to show a progress bar.
@@ -93,14 +95,12 @@ def each_posterior(
             if chunk < len(data):
                 stack = Stack([problem] * len(data[part]), generators[part], settings, data[part])
             stack.run(progress)
-            for r, drawn in _drawn(stack, settings, num_draws, first):
-                use(r, drawn)
+            for number, drawn in enumerate(_drawn(stack, num_draws, seed + first)):
+                use(first + number, drawn)
 
 
-def _drawn(
-    stack: Stack, settings: Settings, num_draws: int, first: int
-) -> Iterator[tuple[int, dict[str, Tensor] | None]]:
-    """Draws from the posterior of every replicate; the guide has its former parameters afterwards."""
+def _drawn(stack: Stack, num_draws: int, seed: int) -> Iterator[dict[str, Tensor] | None]:
+    """Draws from the posterior of every replicate in turn; the guide has its former parameters afterwards."""
     guide, failed = stack.problems[0].guide, stack.failed()
     leaves = [parameter.unconstrained for parameter in stack.losses[0].parameters.values()]
     start = [leaf.detach().clone() for leaf in leaves]
@@ -108,12 +108,12 @@ def _drawn(
         with evaluating(stack.problems[0].model, guide):
             for number in range(len(stack.problems)):
                 if number in failed:
-                    yield first + number, None
+                    yield None
                     continue
                 stack.load(number)
-                with seeded(settings.seed + first + number, settings.place):
+                with seeded(seed + number, stack.settings.place):
                     drawn = guide.draw(num_draws)
-                yield first + number, drawn
+                yield drawn
     finally:
         with torch.no_grad():
             for leaf, value in zip(leaves, start, strict=True):

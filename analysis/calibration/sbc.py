@@ -46,6 +46,11 @@ from pyrodrop.training.settings import Estimator, LearningRate, LearningRateSche
 
 _POINTS = 5  # of x, unless the user chooses
 _AT_ONCE = 2**22  # draws of weights, in numbers, that are collected before the network is run for them
+_PRIOR, _POSTERIOR, _TIES = (
+    1_000_000_007,
+    2_000_000_011,
+    3_000_000_019,
+)  # added to seeds, for independent random numbers
 Draw = Callable[[Inputs, Tensor, int, int], Mapping[str, Tensor]]
 
 
@@ -122,10 +127,10 @@ def sbc(
     x = mapped(lambda part: part.to(settings.place), x)
     guide = make_guide(model)
     check_guide(guide)
-    data = simulate(model, x, count, seed)
+    data = simulate(model, x, count, seed + _PRIOR)
     problem = problem_of(model, guide, x, data.y[0], settings)
     ranking = _Ranking(model, x, points, data, num_draws, seed)
-    each_posterior(problem, data.y, settings, num_draws, ranking.add, memory, progress)
+    each_posterior(problem, data.y, settings, num_draws, seed + _POSTERIOR, ranking.add, memory, progress)
     about = {"guide": describe(guide), "model": describe(model), "count": count, "num_data": num_rows(x)}
     about |= {"steps": steps, "lr": lr if isinstance(lr, float) else str(lr), "batch_size": batch_size}
     about |= {"estimator": estimator, "seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - start}
@@ -149,7 +154,7 @@ def sbc_of_draws(
         draw: called for each data set as ``draw(x, y, num_draws, seed)``; it returns the weights of the draws by site,
             ``[num_draws, ...]``. Draws of a Markov chain must be thinned until they are nearly independent.
         x, points, count, num_draws: as in `sbc`.
-        seed: of the parameters and data; `draw` gets ``seed + r`` for data set r.
+        seed: of everything random here; `draw` gets ``seed + r`` for data set r.
 
     Returns:
         An `SBC`, as `sbc` does.
@@ -159,7 +164,7 @@ def sbc_of_draws(
     """
     x = _checked(model, x, count, num_draws)
     model = copy.deepcopy(model)
-    data = simulate(model, x, count, seed)
+    data = simulate(model, x, count, seed + _PRIOR)
     ranking = _Ranking(model, x, points, data, num_draws, seed)
     for r in range(count):
         drawn = dict(draw(x, data.y[r], num_draws, seed + r))
@@ -204,7 +209,7 @@ class _Ranking:
         self.points: Any = None if given is None else mapped(lambda part: part.to(like.device), given)
         rows = min(_POINTS, num_rows(x))
         self.rows = torch.linspace(0, num_rows(x) - 1, rows).round().long()
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(seed + _TIES)
         self.waiting: list[tuple[int, dict[str, Tensor]]] = []
         self.most = max(1, _AT_ONCE // (num_draws * sum(w[0].numel() for w in data.weights.values())))
         self.found: list[Tensor] = []  # ranks of one data set each, [quantities]
@@ -235,7 +240,7 @@ class _Ranking:
             raise FloatingPointError(f"none of the {self.failed} fits has a finite loss: try a smaller learning rate")
         ranks = torch.stack(self.found, 1).cpu()
         named = dict(zip(self.names, ranks, strict=True))
-        return SBC(named, self.num_draws, self.seed, dict(settings), self.failed)
+        return SBC(named, self.num_draws, self.seed + _TIES, dict(settings), self.failed)
 
     def _rank(self) -> None:
         """Run the network once for the draws of all waiting data sets."""
