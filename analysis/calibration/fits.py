@@ -113,7 +113,8 @@ def _drawn(stack: Stack, num_draws: int, seed: int) -> Iterator[dict[str, Tensor
                 stack.load(number)
                 with seeded(seed + number, stack.settings.place):
                     drawn = guide.draw(num_draws)
-                yield drawn
+                # a point estimate is drawn as a view of the parameter that the next replicate changes
+                yield {name: value.detach().clone() for name, value in drawn.items()}
     finally:
         with torch.no_grad():
             for leaf, value in zip(leaves, start, strict=True):
