@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyrodrop.analysis.comparison.held_out import KFold, kfold, log_density
     from pyrodrop.analysis.comparison.khat import k_hat
     from pyrodrop.analysis.comparison.loo import Loo, UnreliableLoo, loo
+    from pyrodrop.analysis.comparison.reloo import reloo
 
 __all__ = [
     "SBC",
@@ -32,6 +33,7 @@ __all__ = [
     "kfold",
     "log_density",
     "loo",
+    "reloo",
     "sbc",
     "sbc_of_draws",
     "to_arviz",
@@ -44,6 +46,7 @@ _FILES = {
     "comparison.held_out": ("KFold", "kfold", "log_density"),
     "comparison.khat": ("k_hat",),
     "comparison.loo": ("Loo", "UnreliableLoo", "loo"),
+    "comparison.reloo": ("reloo",),
     "arviz.bridge": ("to_arviz",),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}

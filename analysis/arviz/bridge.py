@@ -12,12 +12,18 @@
     predictions                 f, y         [chain, draw, pred_id]
     predictions_constant_data   x, and y_observed if the test data have y
     sample_stats                lp, log_q    [chain, draw]                    if both densities exist
+    log_prior                   by site      [chain, draw]                    if both densities exist
 
 All values are in the units of the data. f has a further dimension ``output`` and y ``target`` if there are several; the
 dimensions of images and sequences are numbered: ``f_dim_0``, ``f_dim_1`` ... The f of a classifier are logits. The log
 likelihood is one number per example. An x of several tensors gives a variable for each: ``x_0``, ``x_1``, or ``x_NAME``.
 The name of the rates is the guide's (`guides.RateKind`). Draws are independent samples of q, so one fit is one chain, whose
 r_hat and ess have no meaning. Restarts are several chains; their r_hat says whether they found the same posterior.
+
+ArviZ's `psense` and `psense_summary` take a tree with ``log_prior``: they weight the draws by powers of the prior or of the
+likelihood. These are draws of q, so that the result is the sensitivity of q. It is that of the posterior where q is the
+posterior up to what importance weights see, k-hat below 0.7. For power-scaling of the prior of some weights pass
+``prior_var_names``, the names of their sites.
 
 The groups are those of the ArviZ schema, https://python.arviz.org/en/stable/schema/schema.html.
 """
@@ -95,6 +101,8 @@ def to_arviz(
         if all(own.log_ratio is not None for own in draws):
             stats = {"lp": _stack([o.log_joint for o in draws]), "log_q": _stack([o.log_q for o in draws])}
             groups["sample_stats"] = xr.Dataset({n: (("chain", "draw"), v) for n, v in stats.items()})
+            priors = {n: _stack([own.log_prior[n] for own in draws]) for n in draws[0].log_prior}
+            groups["log_prior"] = xr.Dataset({n: (("chain", "draw"), v) for n, v in priors.items()})
     else:
         from pyrodrop.analysis.arviz.gp_draws import gp_draws  # GPyTorch is slow to import
 

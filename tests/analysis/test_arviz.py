@@ -41,7 +41,7 @@ def test_a_regression_tree_is_complete_and_in_the_units_of_the_data(small: Any) 
     train, test = small.waves(), small.waves(25, seed=1)
     fit = small.fitted(guides.MeanField)
     tree = pyrodrop.to_arviz(fit, train, test, num_samples=300)
-    assert set(tree.children) == GROUPS | {"sample_stats"}
+    assert set(tree.children) == GROUPS | {"sample_stats", "log_prior"}
     assert set(tree.attrs) >= ATTRS
     assert tree.attrs["elbo_convention"] == "exact"
     assert tree.attrs["elbo"] == pytest.approx(fit.elbo(100).value)

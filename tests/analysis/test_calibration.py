@@ -286,7 +286,9 @@ def test_point_estimates_are_ranked_one_by_one() -> None:
     """All draws are the point, so that a rank is 0 or S; the points of other data sets are not taken for it."""
     result = trained(guides.Point, design(), count=40, steps=200, num_draws=19, points=torch.eye(D))
     assert all(set(ranks.tolist()) == {0, 19} for name, ranks in result.ranks.items() if name != "log_likelihood")
-    assert int(result.ranks["log_likelihood"].max()) == 0  # the mode fits better than the truth does, if the prior is wide
+    assert (
+        int(result.ranks["log_likelihood"].max()) == 0
+    )  # the mode fits better than the truth does, if the prior is wide
 
 
 def test_a_fit_that_diverges_is_counted() -> None:
