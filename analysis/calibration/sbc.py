@@ -75,9 +75,9 @@ def sbc(
     """Simulation-based calibration of a variational posterior: its guide together with its training.
 
     Parameters are drawn from the model's prior and data from its likelihood, a fit is trained on each data set, all of
-    them as replicates, and the truth is ranked among draws from it. Every fit starts from the guide's initial
-    parameters. x and y are used as they are: a standardisation by the data would make the prior depend on them. One
-    that the model has already is the same for all data sets.
+    them as replicates, and the truth is ranked among draws from it. Every fit starts from the guide's initial parameters,
+    so that a posterior that stays near them shows as a bias. x and y are used as they are: a standardisation by the data
+    would make the prior depend on them. One that the model has already is the same for all data sets.
 
     Args:
         model: a model of `pyrodrop.models` in which everything that training changes has a proper prior: weights, biases and
