@@ -87,8 +87,8 @@ plt.show()
 
 # %% [markdown]
 # The exact posterior is some fifty times less sure between the clusters than at them. A single dropout posterior or mean
-# field with one hidden layer cannot be: Foong et al. prove it. The variance that they do have between the clusters comes with
-# variance at the data, where there should be none.
+# field with one hidden layer cannot be: Foong et al. prove it. The variance that they do have between the clusters comes
+# with variance at the data, where there should be none.
 #
 # ## How far is each from it?
 #
