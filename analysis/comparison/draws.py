@@ -136,7 +136,7 @@ def draws_of(
                 }
             if log_q is not None:
                 assert own.log_likelihood is not None
-                log_prior = _log_prior(model, sites)
+                log_prior = log_prior_of(model, sites)
                 found |= {f"prior.{n}": v for n, v in log_prior.items()}
                 log_likelihood = own.log_likelihood.double().sum(1)
                 found |= {"log_q": log_q, "log_joint": torch.stack([*log_prior.values(), log_likelihood]).sum(0)}
@@ -171,7 +171,7 @@ def no_density(fit: Fit, data: Dataset) -> str:
         try:
             with torch.no_grad():
                 sites, _ = _draw(model, guide, x, 1, density=True)
-                _log_prior(model, sites)
+                log_prior_of(model, sites)
         except NotImplementedError as error:  # a posterior or prior without a density
             return f"log p - log q does not exist: {error}"
     return ""
@@ -214,8 +214,8 @@ def _log_mixture(guide: Ensemble, sites: Mapping[str, Tensor]) -> Tensor:
     return torch.logsumexp(torch.stack(each), 0) - math.log(len(each))
 
 
-def _log_prior(model: NetworkModel, sites: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """ln p of each weight and latent hyperparameter, ``[S]`` in float64 by site."""
+def log_prior_of(model: NetworkModel, sites: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """ln p of each weight and latent hyperparameter, given values ``[S, ...]`` by site: ``[S]`` in float64 by site."""
     initial, units = model.weight_sites(), model.input_units()
     count = len(next(iter(sites.values())))
     with poutine.block(), pyro.plate("draws", count), poutine.trace() as capture, poutine.condition(data=dict(sites)):
