@@ -224,6 +224,16 @@ def test_the_statistics_are_those_of_the_draws(sampled: pyrodrop.Sampled) -> Non
     assert sampled.stats["n_steps"].max() <= 16
 
 
+def test_divergences_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a bound of 1/2 nat on the error of the energy, a trajectory diverges where its acceptance is below exp(-1/2)."""
+    monkeypatch.setattr("pyrodrop.sampling.hmc.DIVERGENT", 0.5)
+    found = run(linear(), draws=20, tune=100)
+    low = found.stats["acceptance_rate"] < math.exp(-0.5)
+    assert torch.equal(found.stats["diverging"], low)
+    assert 0 < int(low.sum()) < low.numel()
+    assert found.diagnostics().diverging == int(low.sum())
+
+
 def test_diagnostics_are_arvizs(sampled: pyrodrop.Sampled) -> None:
     found = sampled.diagnostics()
     f = (sampled.samples["weight"][:, :, 0] @ X.T + sampled.samples["bias"]).numpy()
