@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,9 @@ def main(
         report(f"{case.name}: effective samples of f", rows, ".3g")
         console().print(f"means of f differ by {apart['mean']:.1f} standard errors at most, ln sd by {apart['sd']:.1f}")
         found[case.name] = {"rows": rows, "times as fast": ratio, "largest difference in standard errors": apart}
-    write(out, "sampling", {"chains": chains, "tune": tune, "draws": draws, "peer draws": peer_draws, "cases": found})
+    settings = {"chains": chains, "tune": tune, "draws": draws, "peer chains": peer_chains, "peer draws": peer_draws}
+    peers = {name: metadata.version(name) for name in ("numpyro", "jax")}
+    write(out, "sampling", {"peers": peers, **settings, "cases": found})
 
 
 def same_energy(case: Case) -> None:
