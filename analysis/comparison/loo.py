@@ -24,6 +24,7 @@ from torch import Tensor
 from pyrodrop.analysis.comparison.az import az
 from pyrodrop.analysis.comparison.draws import draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
+from pyrodrop.analysis.comparison.moment_match import moment_matched
 from pyrodrop.data import Data, Dataset
 from pyrodrop.sampling import Sampled
 from pyrodrop.training.fitted import Fit
@@ -70,6 +71,7 @@ def loo(
     num_samples: int = 2000,
     *,
     force: bool = False,
+    moment_match: bool = False,
     seed: int = 0,
 ) -> Loo:
     """Leave-one-out cross-validation by importance sampling from q, or from the exact posterior.
@@ -79,6 +81,7 @@ def loo(
         data: its training data, N observations; required for a loaded fit.
         num_samples: draws from q, at least 25. Of a `Sampled` all draws are used.
         force: whether to return the estimate even if k-hat says that it is unreliable.
+        moment_match: whether to match moments where k-hat is large; for a `Sampled`.
         seed: of the draws.
 
     Returns:
@@ -88,11 +91,16 @@ def loo(
         UnreliableLoo: k-hat of some observation is above 0.7, and `force` is False. `kfold` and held-out log density need
             no importance ratios.
         TypeError: `fit` is neither of the two.
-        ValueError: fewer than 25 draws, a loaded fit without `data`, or draws of a posterior with another power of the
-            likelihood than 1.
+        ValueError: fewer than 25 draws, a loaded fit without `data`, draws of a posterior with another power of the
+            likelihood than 1, or `moment_match` for a fit.
     """
     if isinstance(fit, Sampled):
-        return _checked(_of_exact(fit, data), force)
+        return _checked(_of_exact(fit, data, moment_match), force)
+    if moment_match:
+        raise ValueError(
+            "moment matching takes the draws for draws of the exact posterior: moment_match needs a Sampled, of "
+            "pyrodrop.sample; for a fit use reloo"
+        )
     if not isinstance(fit, Fit):
         raise TypeError(
             f"fit must be a Fit or a Sampled, whose draws have densities; got a {type(fit).__name__}. Pass each of several "
@@ -120,7 +128,7 @@ def loo(
     return _checked(_result(found, k_hat(draws.log_joint - draws.log_q)), force)
 
 
-def _of_exact(sampled: Sampled, data: Data | None) -> Loo:
+def _of_exact(sampled: Sampled, data: Data | None, moment_match: bool) -> Loo:
     """From draws of the exact posterior."""
     if sampled.settings.get("likelihood_power", 1.0) != 1:
         raise ValueError(
@@ -132,7 +140,12 @@ def _of_exact(sampled: Sampled, data: Data | None) -> Loo:
     tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": array}), "posterior": xr.Dataset({"y": array})})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Estimated shape parameter of Pareto")
-        return _result(az.loo(tree, var_name="y", pointwise=True), None)
+        found = az.loo(tree, var_name="y", pointwise=True)
+        if moment_match and bool((found.pareto_k > found.good_k).any()):
+            chosen = sampled.data if data is None else Dataset.of(data)
+            assert chosen is not None  # or the log likelihood above would have been refused
+            found = moment_matched(sampled, chosen, tree, found)
+        return _result(found, None)
 
 
 def _result(found: Any, k_hat_q: float | None) -> Loo:
