@@ -50,7 +50,7 @@ print(model.describe())
 # those of $f$ at the data and of the log likelihood.
 
 # %%
-exact = pyrodrop.sample(model, train, chains=32, tune=400, draws=150, seed=0, progress=False)
+exact = pyrodrop.sample(model, train, chains=32, tune=500, draws=400, seed=0, progress=False)
 print(exact.diagnostics(slice_x))
 
 # %% [markdown]
@@ -94,7 +94,8 @@ plt.show()
 #
 # `compare` with a reference measures the predictive distributions against that of the exact posterior, point by point and
 # between points. The last row is the reference against itself: what Monte Carlo error alone gives. There are no observations
-# on the slice, so y is drawn from the exact predictive distribution.
+# on the slice, so y is drawn from the exact predictive distribution; the difference of log densities then estimates a
+# Kullback-Leibler divergence, with its sign changed.
 
 # %%
 y = exact.predict(slice_x, 50, seed=1).sample_y(1)[0]
@@ -119,7 +120,8 @@ for count in (1, 10, 100, 1000):
 #
 # ## What to take from this
 #
-# - Between clusters of data, trust no single dropout posterior of a shallow network. An ensemble of them is nearer.
+# - Between clusters of data, trust none of these approximations of a shallow network. Ensembles come nearest, and none is
+#   near.
 # - A fixed rate is a spread that you chose, not one that the data did. Learn it, or choose it by held-out density.
 # - Judge by held-out log density, and, where the network is small, by the exact posterior: `pyrodrop.sample`.
 #
