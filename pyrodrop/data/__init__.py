@@ -1,6 +1,7 @@
 """Data sets in their original units, with the standardisation that training uses."""
 
 from pyrodrop.data.dataset import Data, Dataset, Split
+from pyrodrop.data.foong2020 import foong2020
 from pyrodrop.data.gal2016 import gal2016
 from pyrodrop.data.line import line, line_split
 from pyrodrop.data.mauna_loa import mauna_loa
@@ -9,4 +10,17 @@ from pyrodrop.data.splits import Splits
 from pyrodrop.data.turned import turned
 from pyrodrop.data.uci import uci
 
-__all__ = ["Data", "Dataset", "Split", "Splits", "gal2016", "line", "line_split", "mauna_loa", "mnist", "turned", "uci"]
+__all__ = [
+    "Data",
+    "Dataset",
+    "Split",
+    "Splits",
+    "foong2020",
+    "gal2016",
+    "line",
+    "line_split",
+    "mauna_loa",
+    "mnist",
+    "turned",
+    "uci",
+]

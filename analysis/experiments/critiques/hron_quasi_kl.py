@@ -114,9 +114,7 @@ def _figure(limit: Table, expected: float) -> Figure:
             Ellipse((0, 0), size[-1], size[0], angle=angle, fill=False, color=BLACK, label="exact" if k == 1 else None)
         )
         own = 2 * k / np.sqrt(np.diag(np.linalg.inv(PLANE)))
-        left.add_patch(
-            Ellipse((0, 0), own[0], own[1], fill=False, color=BLUE, label="factorised" if k == 1 else None)
-        )
+        left.add_patch(Ellipse((0, 0), own[0], own[1], fill=False, color=BLUE, label="factorised" if k == 1 else None))
     end = 2 * math.sqrt(values[-1]) * axes[:, -1]
     left.plot([-end[0], end[0]], [-end[1], end[1]], color=RED, linewidth=2, label="rank 1, minimum of the quasi-KL")
     left.set(title="posterior of two weights, 1 and 2 sd", xlim=(-2.6, 2.6), ylim=(-2.2, 3.4), aspect="equal")

@@ -7,11 +7,12 @@
       weight decay             m = N / (N + 1 - r)        v = (1 - r) m minimises E[sum_n (y_n - w)^2] / 2 + v^2 / 2
       ELBO                     m = N / (N + 1)            the penalty is the KL divergence, (1 - r) m^2 / 2
       ELBO, learned rate       r = 1 / (1 + exp(N^2 / (2 (N + 1))))
-    noise, w ~ N(m, a m^2)     sd = sqrt(a) m,            m = N / ((N + 1) (1 + a)) for a fixed a
+    noise, w ~ N(m, a m^2)     sd = sqrt(a) m,            m = [N + sqrt(N^2 + 4 c)] / (2 c),   c = (N + 1) (1 + a)
 
 The weight decay is that of a plain network: v is the weight behind `torch.nn.Dropout`, which divides by 1 - r, and v^2 / 2 is
 minus the log density of its prior. Either way sd / E[w] = sqrt(r / (1 - r)), which depends on the rate alone: the spread
-tends to a constant while the exact one falls as 1 / sqrt(N). A Gaussian with a learned a is the exact posterior here.
+tends to a constant while the exact one falls as 1 / sqrt(N). The last line is for a fixed a, under the ELBO, whose entropy
+term ln m keeps m from 0; a Gaussian with a learned a is the exact posterior here.
 """
 
 from __future__ import annotations
@@ -38,5 +39,6 @@ def learned_rate(n: int) -> float:
 
 def gaussian_noise(n: int, alpha: float) -> tuple[float, float]:
     """Mean and standard deviation of the weight under Gaussian noise with a fixed relative variance alpha."""
-    m = n / ((n + 1) * (1 + alpha))
+    c = (n + 1) * (1 + alpha)
+    m = (n + math.sqrt(n**2 + 4 * c)) / (2 * c)
     return m, math.sqrt(alpha) * m

@@ -64,8 +64,8 @@ def panel(size: Size, seed: int) -> Panel:
             "A posterior should concentrate as data accumulate. With one weight everything is known in closed form: the "
             "exact standard deviation falls as 1/sqrt(N), that of dropout with a fixed rate rises to a constant, because it "
             "is always sqrt(r / (1 - r)) times the mean. In a network of 50 units the same is seen: training could make the noise "
-            "of the units cancel, but the spread at a fixed rate stays where it is, while that of posteriors that learn their "
-            "noise falls nearly as that of a Gaussian process."
+            "of the units cancel, but the spread at a fixed rate stays where it is, while Gaussian posteriors that learn their "
+            "variances fall with N as the exact posterior of the wide limit does."
         ),
         tables={
             "one weight, standard deviation after N observations, in closed form": weight,

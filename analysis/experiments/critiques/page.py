@@ -19,7 +19,9 @@ _INTRODUCTION = (
 def write_page(panels: Mapping[str, Panel], path: Path) -> Path:
     """Write one self-contained HTML page atomically and return its path."""
     parts = ["<h1>Is dropout Bayesian? The critiques, repeated</h1>", f"<p>{escape(_INTRODUCTION)}</p>"]
-    parts.append("<ol>" + "".join(f'<li><a href="#{name}">{escape(p.title)}</a></li>' for name, p in panels.items()) + "</ol>")
+    parts.append(
+        "<ol>" + "".join(f'<li><a href="#{name}">{escape(p.title)}</a></li>' for name, p in panels.items()) + "</ol>"
+    )
     parts += [_section(name, panel) for name, panel in panels.items()]
     with whole(path) as part:
         part.write_text(document("critiques", parts), encoding="utf-8")

@@ -42,7 +42,9 @@ class Panel:
             "paper": self.paper,
             "link": self.link,
             "shown": self.shown,
-            "tables": {caption: {name: dict(row) for name, row in rows.items()} for caption, rows in self.tables.items()},
+            "tables": {
+                caption: {name: dict(row) for name, row in rows.items()} for caption, rows in self.tables.items()
+            },
             "facts": dict(self.facts),
             "helps": list(self.helps),
         }

@@ -27,7 +27,7 @@ RATES = (0.05, 0.1, 0.2, 0.35, 0.5)
 PLACES: Mapping[str, tuple[float, float]] = {"at the data": (-0.9, -0.4), "between": (-0.1, 0.1), "outside": (1.4, 1.6)}
 SIZES: dict[Size, tuple[tuple[int, ...], tuple[int, ...], int, int]] = {  # widths, depths, steps, seeds
     "default": ((20, 100), (1, 2, 3), 2500, 2),
-    "quick": ((10,), (1, 2), 40, 2),
+    "quick": ((10,), (1,), 40, 2),
 }
 Row = dict[str, float]
 
@@ -42,14 +42,20 @@ def panel(size: Size, seed: int) -> Panel:
     processes = {depth: process(depth) for depth in depths}
     table = {
         f"{depth} x {width}": {f"rate {rate:g}": row["at the data"] for rate, row in zip(RATES, rows, strict=True)}
-        | {f"learned from {rate:g}": row["at the data"] for rate, row in zip(starts, learned[width, depth], strict=True)}
+        | {
+            f"learned from {rate:g}": row["at the data"]
+            for rate, row in zip(starts, learned[width, depth], strict=True)
+        }
         for (width, depth), rows in fixed.items()
     }
     places = {
         f"{depth} x {width}": {f"{place}, rate .1": rows[1][place] for place in PLACES}
         | {f"{place}, learned": learned[width, depth][0][place] for place in PLACES}
         for (width, depth), rows in fixed.items()
-    } | {f"{depth} hidden, Gaussian process": {f"{place}, exact": processes[depth][place] for place in PLACES} for depth in depths}
+    } | {
+        f"{depth} hidden, Gaussian process": {f"{place}, exact": processes[depth][place] for place in PLACES}
+        for depth in depths
+    }
     by_rate = [row[-1]["at the data"] / row[0]["at the data"] for row in fixed.values()]
     by_start = [row[-1]["at the data"] / row[0]["at the data"] for row in learned.values()]
     narrow, wide = min(widths), max(widths)
@@ -71,7 +77,9 @@ def panel(size: Size, seed: int) -> Panel:
             "spread of f by place": places,
         },
         facts={
-            "in every architecture the spread at the data grows with the rate, from .05 to .5": all(r > 1 for r in by_rate),
+            "in every architecture the spread at the data grows with the rate, from .05 to .5": all(
+                r > 1 for r in by_rate
+            ),
             "learned rates depend less on their start than the spread on a fixed rate, in every architecture": all(
                 abs(math.log(a)) < abs(math.log(b)) for a, b in zip(by_start, by_rate, strict=True)
             ),
@@ -194,7 +202,9 @@ def _figure(
             axes.loglog(RATES, spreads, "o-", color=colour, markersize=3, linewidth=1, label=f"width {width}")
             ends = [row["at the data"] for row in learned[width, depth]]
             axes.loglog((RATES[0], RATES[-1]), ends, "s:", color=colour, markersize=4, linewidth=1)
-        axes.axhline(processes[depth]["at the data"], color=BLACK, linestyle="--", linewidth=0.8, label="GP, wide limit")
+        axes.axhline(
+            processes[depth]["at the data"], color=BLACK, linestyle="--", linewidth=0.8, label="GP, wide limit"
+        )
         axes.plot([], [], "s:", color=BLACK, markersize=4, linewidth=1, label="learned rates, by start")
         axes.set(title=f"{depth} hidden layer{'s' if depth > 1 else ''}", xlabel="drop rate")
         axes.set_xticks(RATES, [f"{rate:g}" for rate in RATES])
