@@ -26,7 +26,7 @@ from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import predict
 from pyrodrop.prediction.prediction import Prediction, Predicts
 from pyrodrop.reading import Reading, read
-from pyrodrop.sampling import Potential, potential
+from pyrodrop.sampling import Potential, Sampled, potential, sample
 from pyrodrop.training.estimates import Elbo, Objective
 from pyrodrop.training.fit import fit
 from pyrodrop.training.fitted import Fit
@@ -78,14 +78,19 @@ def to_arviz(
 def compare(
     fits: Mapping[str, Predicts],
     data: Data | None = None,
-    by: Literal["log_density", "loo", "elbo"] = "log_density",
+    by: Literal[
+        "log_density", "loo", "elbo", "total_variation", "agreement", "wasserstein", "covariance", "correlation"
+    ] = "log_density",
     *,
+    reference: Predicts | None = None,
     train: Data | None = None,
     num_samples: int = 1000,
     force: bool = False,
     seed: int = 0,
 ) -> Comparison:
-    """Compare fits by their score on the same data; see `pyrodrop.analysis.compare` for arguments and errors.
+    """Compare fits by their score on the same data, and with a reference such as samples of the exact posterior.
+
+    See `pyrodrop.analysis.compare` for arguments and errors.
 
     `pyrodrop.analysis` is imported when this function is called.
 
@@ -106,7 +111,9 @@ def compare(
     """
     from pyrodrop import analysis
 
-    return analysis.compare(fits, data, by, train=train, num_samples=num_samples, force=force, seed=seed)
+    return analysis.compare(
+        fits, data, by, reference=reference, train=train, num_samples=num_samples, force=force, seed=seed
+    )
 
 
 __all__ = [
@@ -118,6 +125,7 @@ __all__ = [
     "Prediction",
     "Reading",
     "Replicates",
+    "Sampled",
     "StepLosses",
     "Training",
     "compare",
@@ -137,6 +145,7 @@ __all__ = [
     "read",
     "reparam",
     "restart",
+    "sample",
     "schedules",
     "to_arviz",
     "zoo",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -95,3 +96,10 @@ def keep_heap() -> None:
 
 def _flushes_denormals() -> bool:
     return float(torch.full((), torch.finfo(torch.float32).tiny) / 8) == 0
+
+
+def available(device: torch.device) -> float:
+    """Free bytes of the device's memory."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

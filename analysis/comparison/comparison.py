@@ -3,6 +3,8 @@
     by="log_density"   held-out ln p(y_n | x_n), mean over observations      for all posteriors and processes
     by="loo"           its leave-one-out estimate from the training data     if k-hat is small enough
     by="elbo"          the evidence lower bound                              if the same constants are left out
+    by="total_variation", "wasserstein", "covariance", "correlation", "agreement"
+                       distance from the predictions of a reference          see `to_reference`
 
 An ELBO leaves out a constant if q has atoms or the prior is improper. Two ELBOs can be compared only if they leave out the
 same constant: for equally many weights, and the ones under an improper prior only with each other. Held-out log density has
@@ -22,15 +24,38 @@ from torch import Tensor
 
 from pyrodrop.analysis.comparison.elbo_constants import training_data, why_not_comparable
 from pyrodrop.analysis.comparison.held_out import log_density
+from pyrodrop.analysis.comparison.to_reference import (
+    DISTANCES,
+    Distances,
+    distances,
+    independent_of_fits,
+    log_density_difference,
+    two_of,
+)
 from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.data import Data, Dataset
 from pyrodrop.names import one_of
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.training.fitted import Fit
+from pyrodrop.training.replicates import Replicates
 
-By = Literal["log_density", "loo", "elbo"]
+By = Literal["log_density", "loo", "elbo", "total_variation", "agreement", "wasserstein", "covariance", "correlation"]
 _ELBO_DRAWS = 100
-_FORMS = {"weight": ".2f", "k_hat": ".2f", "p": ".1f"}
+_FEW = 100  # observations, below which the normal approximation of a mean is rough
+_REFERENCE = "reference"  # the name of its row
+_FORMS = {
+    "weight": ".2f",
+    "k_hat": ".2f",
+    "p": ".1f",
+    "to_reference": ".3g",
+    "to_reference_se": ".2g",
+    "sign_probability": ".2f",
+    "total_variation": ".3f",
+    "agreement": ".3f",
+    "wasserstein": ".3g",
+    "covariance": ".2f",
+    "correlation": ".3f",
+}
 _HEADERS = {
     "log_density": "log density",
     "log_density_se": "s.e.",
@@ -42,6 +67,23 @@ _HEADERS = {
     "difference_se": "s.e.",
     "k_hat": "k-hat",
     "p": "parameters",
+    "to_reference": "to ref.",
+    "to_reference_se": "s.e.",
+    "sign_probability": "P(sign)",
+    "total_variation": "TV",
+    "agreement": "agree",
+    "wasserstein": "W2 of f",
+    "covariance": "cov.",
+    "correlation": "corr.",
+}
+_MEANINGS = {
+    "to_reference": "to ref.: log density minus the reference's, mean per observation, with its paired s.e.",
+    "sign_probability": "P(sign): probability that this difference has the right sign, under its normal approximation",
+    "total_variation": "TV: total variation distance of the distributions of y, mean over points, 0 to 1",
+    "agreement": "agree: share of points with the same most probable class",
+    "wasserstein": "W2 of f: Wasserstein-2 distance of f, in the units of y, mean over points",
+    "covariance": "cov.: relative Frobenius distance of the covariance of f between points; 1 if f does not vary",
+    "correlation": "corr.: root mean square difference of the correlations of f at two points",
 }
 
 
@@ -53,11 +95,14 @@ class Comparison:
         by: the column that the rows are sorted by.
         rows: for each fit by name, its numbers by column; None for a number that does not exist.
         notes: what is missing in the table, and why.
+        reference: the row of the reference, if there is one: its own log density, and the distances between two independent
+            sets of its samples, which are what Monte Carlo error alone gives.
     """
 
     by: str
     rows: dict[str, dict[str, float | None]]
     notes: list[str] = field(default_factory=list)
+    reference: dict[str, float | None] | None = None
 
     @property
     def best(self) -> str:
@@ -65,12 +110,17 @@ class Comparison:
         return next(iter(self.rows))
 
     def to_dict(self) -> dict[str, dict[str, float | None]]:
-        """A copy of the rows."""
-        return {name: dict(row) for name, row in self.rows.items()}
+        """A copy of the rows, the reference's last."""
+        return {name: dict(row) for name, row in (self.rows | self._apart).items()}
+
+    @property
+    def _apart(self) -> dict[str, dict[str, float | None]]:
+        return {} if self.reference is None else {_REFERENCE: self.reference}
 
     def __rich__(self) -> Table:
         title, caption = f"by {_HEADERS.get(self.by, self.by)}", "\n".join(self.notes)
-        return score_table(self.rows, title=title, caption=caption, headers=_HEADERS, forms=_FORMS)
+        rows, apart = (_without_empty(part, [*self.rows.values()]) for part in (self.rows, self._apart))
+        return score_table(rows, title=title, caption=caption, headers=_HEADERS, forms=_FORMS, apart=apart)
 
     def __str__(self) -> str:
         screen = Console(width=120, force_terminal=False, force_jupyter=False)  # the same text in a notebook
@@ -84,20 +134,25 @@ def compare(
     data: Data | None = None,
     by: By = "log_density",
     *,
+    reference: Predicts | None = None,
     train: Data | None = None,
     num_samples: int = 1000,
     force: bool = False,
     seed: int = 0,
 ) -> Comparison:
-    """Compare fits with each other.
+    """Compare fits with each other, or with a reference such as samples of the exact posterior.
 
     Args:
         fits: fits, replicates (used as ensembles) or Gaussian processes, by name.
         data: held-out observations, the same for all fits. Required for ``by="log_density"``; otherwise optional, for a
             further column.
-        by: what to sort by: ``log_density`` (nats per observation), ``loo`` or ``elbo`` (nats for the whole data set).
+        by: what to sort by: ``log_density`` (nats per observation), ``loo`` or ``elbo`` (nats for the whole data set), or,
+            with a reference, ``total_variation``, ``agreement``, ``wasserstein``, ``covariance`` or ``correlation``.
+        reference: another object with a method ``predict``, whose predictions at the points of `data` those of every fit are
+            compared with: the rows then have the distances of `pyrodrop.analysis.comparison.to_reference` and the difference
+            of log densities, and the reference has a row of its own.
         train: the training data of loaded fits, for their ELBOs; checked by their fingerprint.
-        num_samples: draws from each posterior.
+        num_samples: draws from each posterior, and from the reference.
         force: for ``by="loo"``, also show estimates that are unreliable according to k-hat.
         seed: of the draws.
 
@@ -107,20 +162,36 @@ def compare(
 
     Raises:
         ValueError: no fits or no data; for ``by="elbo"``, if nothing has an ELBO, fits were trained on different data, or
-            ELBOs leave out different constants, with the names of fits and sites.
+            ELBOs leave out different constants, with the names of fits and sites; a reference without data, or whose
+            predictions are not of the same kind of y as those of a fit; ``by`` a distance that no fit has.
+        TypeError: a reference without a method ``predict``.
     """
     one_of(by, By, "by")
     if not fits:
         raise ValueError("fits must contain at least one fit by name; got none")
     if by == "log_density" and data is None:
         raise ValueError("by='log_density' needs held-out data: compare(fits, data=...); got data=None")
+    if by in DISTANCES and reference is None:
+        raise ValueError(f"by={by!r} is a distance from a reference: compare(fits, data, reference=...); got None")
+    if reference is not None:
+        _check_reference(reference, fits, data)
     rows: dict[str, dict[str, float | None]] = {name: {} for name in fits}
     notes: list[str] = []
     if data is not None:
-        _add_log_density(rows, fits, Dataset.of(data), num_samples, seed, by == "log_density")
+        best = by == "log_density" and reference is None
+        values = _add_log_density(rows, fits, Dataset.of(data), num_samples, seed, best)
         notes.append("log density: held out, mean per observation")
     if by == "loo":
         notes += _add_loo(rows, fits, num_samples, force, seed)
+    apart = None
+    if reference is not None and data is not None:
+        apart, why = _add_distances(rows, fits, values, reference, Dataset.of(data), num_samples, seed)
+        notes += why
+        if by in DISTANCES and all(row[by] is None for row in rows.values()):
+            raise ValueError(f"by={by!r} needs a fit that has this distance: {'; '.join(why)}")
+        if by != "elbo":
+            smallest = by in DISTANCES and by != "agreement"
+            return Comparison(by, best_first(rows, "elpd" if by == "loo" else by, smallest=smallest), notes, apart)
     known_train = None if train is None else Dataset.of(train)
     reason = why_not_comparable(fits, known_train)
     if by == "elbo" and reason:
@@ -129,7 +200,7 @@ def compare(
         notes.append(f"no ELBOs: {reason}")
     else:
         _add_elbo(rows, fits, known_train, by == "elbo")
-    return Comparison(by, best_first(rows, "elpd" if by == "loo" else by), notes)
+    return Comparison(by, best_first(rows, "elpd" if by == "loo" else by), notes, apart)
 
 
 def _add_log_density(
@@ -139,13 +210,78 @@ def _add_log_density(
     num_samples: int,
     seed: int,
     differences: bool,
-) -> None:
+) -> dict[str, Tensor]:
+    """Add the columns of the log density; return that of every observation by fit."""
     values = {name: log_density(fit, data, num_samples, seed=seed) for name, fit in fits.items()}
     best = values[max(values, key=lambda name: float(values[name].mean()))]
     for name, value in values.items():
         rows[name] |= {"log_density": float(value.mean()), "log_density_se": _se(value)}
         if differences:
             rows[name] |= {"difference": float((value - best).mean()), "difference_se": _se(value - best)}
+    return values
+
+
+def _check_reference(reference: Predicts, fits: Mapping[str, Predicts], data: Data | None) -> None:
+    if not callable(getattr(reference, "predict", None)):
+        raise TypeError(
+            "reference must have a method predict, as fits, samples of the exact posterior and Gaussian processes do; got a "
+            f"{type(reference).__name__}"
+        )
+    if data is None:
+        raise ValueError("reference= needs points to predict at: compare(fits, data, reference=...); got data=None")
+    if _REFERENCE in fits:
+        raise ValueError(f"{_REFERENCE!r} is the name of the reference's own row: give this fit another name")
+
+
+def _add_distances(
+    rows: dict[str, dict[str, float | None]],
+    fits: Mapping[str, Predicts],
+    log_densities: Mapping[str, Tensor],
+    reference: Predicts,
+    data: Dataset,
+    num_samples: int,
+    seed: int,
+) -> tuple[dict[str, float | None], list[str]]:
+    """Add the distances from a reference; return the reference's own row, and notes."""
+    predicted = independent_of_fits(reference, data.x, num_samples, seed)
+    own_density = log_density(reference, data, num_samples, seed=seed)
+    found: dict[str, Distances] = {}
+    for name, fit in fits.items():
+        found[name] = distances(name, fit.predict(data.x, num_samples, seed=seed), predicted)
+        rows[name] |= log_density_difference(log_densities[name], own_density) | found[name].values
+    pair = two_of(reference, data.x, num_samples, seed)
+    itself = distances(_REFERENCE, *pair)
+    apart: dict[str, float | None] = {"log_density": float(own_density.mean()), "log_density_se": _se(own_density)}
+    apart |= itself.values
+    shown = {column for row in rows.values() for column, value in row.items() if value is not None}
+    notes = [meaning for column, meaning in _MEANINGS.items() if column in shown]
+    notes.append(f"{_REFERENCE}: distances between two independent sets of {len(pair[0].f)} of its samples")
+    if len(pair[0].f) < num_samples:
+        notes.append(
+            f"these are fewer than the {num_samples} of the fits, so that its distances are larger by Monte Carlo error"
+        )
+    if len(data) < _FEW:
+        notes.append(f"P(sign) is rough for fewer than {_FEW} observations; there are {len(data)}")
+    own = _fingerprint(reference)
+    other = [name for name, fit in fits.items() if None not in (own, _fingerprint(fit)) and own != _fingerprint(fit)]
+    if other:
+        notes.append(f"trained on other data than the reference: {', '.join(other)}")
+    return apart, notes + [note for one in (*found.values(), itself) for note in one.notes]
+
+
+def _fingerprint(run: Predicts) -> str | None:
+    """The fingerprint of its training data, if it is known."""
+    one = run[0] if isinstance(run, Replicates) else run
+    value = getattr(one, "fingerprint", None) or getattr(getattr(one, "data", None), "fingerprint", None)
+    return value if isinstance(value, str) else None
+
+
+def _without_empty(
+    rows: Mapping[str, Mapping[str, float | None]], fits: list[dict[str, float | None]]
+) -> dict[str, dict[str, float | None]]:
+    """The rows without the distances that no fit has."""
+    empty = {column for column in DISTANCES if all(fit.get(column) is None for fit in fits)}
+    return {name: {c: value for c, value in row.items() if c not in empty} for name, row in rows.items()}
 
 
 def _add_loo(

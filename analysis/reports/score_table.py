@@ -21,6 +21,7 @@ def score_table(
     headers: Mapping[str, str] | None = None,
     forms: Mapping[str, str] | None = None,
     form: str = ".4g",
+    apart: Mapping[str, Mapping[str, Score]] | None = None,
 ) -> Table:
     """A table with one row per name and one column per score.
 
@@ -31,21 +32,25 @@ def score_table(
         headers: of the columns; the others are shown by their name.
         forms: format of a column's numbers, such as ``.2f``.
         form: format of the other columns.
+        apart: further rows, below a line.
     """
     headers, forms = headers or {}, forms or {}
     table = Table(title=title, caption=caption, caption_justify="left")
     table.add_column(corner, no_wrap=True)
-    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    below = apart or {}
+    columns = list(dict.fromkeys(column for row in [*rows.values(), *below.values()] for column in row))
     for column in columns:
         table.add_column(headers.get(column, column), justify="right")
-    for name, row in rows.items():
-        table.add_row(name, *(cell(row.get(column), forms.get(column, form)) for column in columns))
+    for part in (rows, below):
+        for name, row in part.items():
+            table.add_row(name, *(cell(row.get(column), forms.get(column, form)) for column in columns))
+        table.add_section()
     return table
 
 
-def best_first(rows: Mapping[str, Row], column: str) -> dict[str, Row]:
-    """The rows in descending order of one score, those without it last."""
-    return {name: rows[name] for name in sorted(rows, key=lambda name: _rank(rows[name].get(column)))}
+def best_first(rows: Mapping[str, Row], column: str, *, smallest: bool = False) -> dict[str, Row]:
+    """The rows in descending order of one score, or ascending if the smallest is best; those without it last."""
+    return {name: rows[name] for name in sorted(rows, key=lambda name: _rank(rows[name].get(column), smallest))}
 
 
 def cell(value: Score, form: str) -> str:
@@ -53,5 +58,7 @@ def cell(value: Score, form: str) -> str:
     return "-" if value is None or math.isnan(value) else format(value, form)
 
 
-def _rank(value: Score) -> float:
-    return math.inf if value is None or math.isnan(value) else -value
+def _rank(value: Score, smallest: bool) -> float:
+    if value is None or math.isnan(value):
+        return math.inf
+    return value if smallest else -value

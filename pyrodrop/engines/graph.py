@@ -327,3 +327,22 @@ def _states_outside_torch() -> tuple[Any, ...]:
 def _first_line(error: Exception) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"
+
+
+def peak(graph: fx.Graph) -> int:
+    """The largest number of bytes that the results of the graph's operations take at a time."""
+    last = {used: node for node in graph.nodes for used in node.all_input_nodes}
+    live = peak = 0
+    ends: dict[fx.Node, list[fx.Node]] = {}
+    for used, node in last.items():
+        ends.setdefault(node, []).append(used)
+    for node in graph.nodes:
+        live += _bytes(node)
+        peak = max(peak, live)
+        live -= sum(_bytes(used) for used in ends.get(node, []))
+    return peak
+
+
+def _bytes(node: fx.Node) -> int:
+    value = node.meta.get("val")
+    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0

@@ -1,7 +1,9 @@
 """Minus the log joint density of a model's latent sites and the data, in unconstrained coordinates.
 
     w_j = T_j(u_j)                                           u_j real, T_j onto the support of site j
-    U(u) = -ln p(y | x, w) - sum_j (ln p(w_j | w_<j) + ln |det dT_j / du_j|)
+    U(u) = -beta ln p(y | x, w) - sum_j (ln p(w_j | w_<j) + ln |det dT_j / du_j|)
+
+beta, the power of the likelihood, is 1 for the posterior.
 
 Neal (2011), MCMC using Hamiltonian dynamics, https://arxiv.org/abs/1206.1901.
 """
@@ -16,6 +18,7 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro import poutine
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Independent, biject_to
@@ -41,28 +44,46 @@ class Site:
     to_support: Any
 
 
+class _Power(Messenger):
+    """Raises the likelihood to a power: applied inside `poutine.condition`, it meets only y as an observed site."""
+
+    def __init__(self, power: float) -> None:
+        super().__init__()
+        self.power = power
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["is_observed"]:
+            msg["scale"] = msg["scale"] * self.power
+
+
 class Density:
     """The density of a model's latent sites and of data.
 
     Args:
         model: in evaluation mode.
         x, y: all of the data.
+        likelihood_power: beta.
 
     Raises:
         ValueError: a site has no density, or a support that depends on other sites.
     """
 
-    def __init__(self, model: NetworkModel, x: Inputs, y: Tensor) -> None:
-        self.model, self.x, self.y = model, x, y
+    def __init__(self, model: NetworkModel, x: Inputs, y: Tensor, likelihood_power: float = 1.0) -> None:
+        self.model, self.x, self.y, self.likelihood_power = model, x, y, likelihood_power
         first = next(iter(model.weight_sites().values()))
         self.dtype, self.device = first.dtype, first.device
         self.sites = self._latent()
+
+    def joint(self, *args: Any) -> Any:
+        """A call of the model, with the power of the likelihood, for Pyro."""
+        with _Power(self.likelihood_power):
+            return self.model(*args)
 
     def energy(self, values: Mapping[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
         """U at unconstrained values, a differentiable scalar."""
         constrained = {name: site.to_support(values[name]) for name, site in self.sites.items()}
         with poutine.block():
-            trace = poutine.trace(poutine.condition(self.model, data=constrained)).get_trace(x, y)
+            trace = poutine.trace(poutine.condition(self.joint, data=constrained)).get_trace(x, y)
         log_joint: Any = trace.log_prob_sum()
         for name, site in self.sites.items():
             log_joint = log_joint + site.to_support.log_abs_det_jacobian(values[name], constrained[name]).sum()

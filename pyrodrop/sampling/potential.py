@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from pyro import poutine
-from pyro.infer.mcmc.util import initialize_model
-from pyro.ops.integrator import potential_grad
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyrodrop import threads
-from pyrodrop.data import Data, Dataset
-from pyrodrop.devices import seeded
+from pyrodrop.data import Data
 from pyrodrop.engines import NAMES, Name, Untraceable
-from pyrodrop.engines.graph import near
-from pyrodrop.inputs import Inputs, mapped
-from pyrodrop.models import NetworkModel, TrainedNetwork
+from pyrodrop.models import NetworkModel
 from pyrodrop.names import known
 from pyrodrop.sampling.density import Density
+from pyrodrop.sampling.posterior import NOT_FINITE, TRIES, agree, by_pyro, density_of
 from pyrodrop.sampling.programs import Program, programs
 
 _log = logging.getLogger("pyrodrop")
-_TRIES = 100  # to find values of finite energy
-_NOT_FINITE = (
-    f"fewer than 2 of {_TRIES} draws from the prior have a finite log joint density and gradient: check the scales of the "
-    "prior, the likelihood and the data"
-)
 
 
 class Potential:
@@ -85,11 +74,11 @@ class Potential:
         Raises:
             ValueError: no draw of 100 has a finite energy and gradient.
         """
-        for attempt in range(_TRIES):
+        for attempt in range(TRIES):
             values = self._density.draw(seed + attempt * 1_000_003)
             if all(bool(result.isfinite().all()) for result in self._program(*values.values())):
                 return values
-        raise ValueError(_NOT_FINITE)
+        raise ValueError(NOT_FINITE)
 
     def describe(self) -> str:
         """One-line description."""
@@ -191,26 +180,13 @@ def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = No
         >>> p.model.outputs(mcmc.get_samples(), torch.zeros(3, 1)).shape
         torch.Size([5, 3, 1])
     """
-    if not isinstance(model, NetworkModel):
-        raise TypeError(
-            "a potential needs a model of pyrodrop.models, such as MLP or from_module; got "
-            f"{type(model).__name__}. For other Pyro models use pyro.infer.mcmc.util.initialize_model"
-        )
-    if isinstance(model, TrainedNetwork) and model.dropouts.noise:
-        raise ValueError(
-            "the network was read with dropout that no weight carries: its masks are noise of the function, which the joint "
-            "density of the weights does not contain. Build the model from the network without this dropout: "
-            "models.from_module(net.eval(), ...)"
-        )
-    if dtype not in (None, torch.float32, torch.float64):
-        raise ValueError(f"dtype must be torch.float32, torch.float64 or None, for that of the model; got {dtype}")
     known(engine, NAMES, "engine")
-    density = _density(model, Dataset.of(data), dtype)
-    pairs = _by_pyro(density)
+    density = density_of(model, data, dtype)
+    pairs = by_pyro(density)
     for name, make in programs(density, engine):
         try:
             program = make()
-            if not all(_agree(program(*point.values()), theirs) for point, theirs in pairs):
+            if not all(agree(program(*point.values()), theirs) for point, theirs in pairs):
                 raise Untraceable("its numbers differ from Pyro's")
             return Potential(density, program, name)
         except Untraceable as error:
@@ -222,46 +198,3 @@ def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = No
             say = _log.info if engine == "auto" else _log.warning
             say("no potential by engine %r: %s", name, error)
     raise AssertionError("the last engine returns or raises")
-
-
-def _density(model: NetworkModel, data: Dataset, dtype: torch.dtype | None) -> Density:
-    """The density of a copy of the model in evaluation mode, and of the data on its device."""
-    model = copy.deepcopy(model)
-    if dtype is not None:
-        model.to(dtype)
-    model.standardize(data)
-    model.check(data)
-    model.eval()
-    first = next(iter(model.weight_sites().values()))
-
-    def wide(values: Tensor) -> Tensor:  # x is not rounded before it is standardised
-        return values.to(torch.promote_types(values.dtype, first.dtype)) if values.is_floating_point() else values
-
-    x: Inputs = mapped(lambda part: wide(part).to(first.device), data.x)
-    y = data.y.to(first.device)
-    return Density(model, x, y.to(first.dtype) if y.is_floating_point() else y)
-
-
-def _by_pyro(density: Density) -> list[tuple[dict[str, Tensor], list[Tensor]]]:
-    """Two points, and energy and gradient there by the potential that Pyro's kernels make of a model."""
-    found = []
-    for seed in range(_TRIES):
-        point = density.draw(seed)
-        with seeded(seed, density.device), poutine.block():
-            values = {name: value.clone() for name, value in point.items()}
-            _, function, _, _ = initialize_model(density.model, (density.x, density.y), initial_params=values)
-            gradients, energy = potential_grad(function, values)
-        results = [energy, *(gradients[name] for name in density.sites)]
-        if all(bool(result.isfinite().all()) for result in results):
-            found.append((point, results))
-        if len(found) == 2:
-            return found
-    raise ValueError(_NOT_FINITE)
-
-
-def _agree(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
-    """Whether energy and gradient agree up to rounding; small gradients are compared relative to the largest one."""
-    tolerance = 1e-3 if theirs[0].dtype == torch.float32 else 1e-7
-    largest = max(float(gradient.abs().max()) for gradient in theirs[1:] if gradient.numel())
-    least = [1.0, *(1e-3 * largest for _ in theirs[1:])]
-    return all(near(want, got, tolerance, low) for want, got, low in zip(theirs, ours, least, strict=True))

@@ -27,7 +27,7 @@ def programs(density: Density, name: Name) -> Iterator[tuple[Name, Callable[[], 
 
     def graph() -> Graph:
         if not graphs:
-            graphs.append(_graph(density))
+            graphs.append(graph_of(density))
         return graphs[0]
 
     if name in ("auto", "compiled"):
@@ -60,7 +60,12 @@ def _start(density: Density) -> list[Tensor]:
     return [torch.zeros(site.shape, dtype=density.dtype, device=density.device) for site in density.sites.values()]
 
 
-def _graph(density: Density) -> Graph:
+def graph_of(density: Density) -> Graph:
+    """The traced energy and gradient; its inputs are the sites' values, x, y and the graph's constants.
+
+    Raises:
+        Untraceable: it cannot be traced, or draws random numbers.
+    """
     if density.model.changes_itself:
         raise Untraceable(f"{density.model.changes_itself}, which a trace would freeze")
     graph = pure_graph(_function(density), [*_start(density), *_data(density)], [density.model])
@@ -69,8 +74,13 @@ def _graph(density: Density) -> Graph:
     return graph
 
 
+def fixed_inputs(density: Density, graph: Graph) -> list[Tensor]:
+    """The inputs of the graph after the sites' values."""
+    return [tensor.contiguous() for tensor in (*_data(density), *graph.constants)]
+
+
 def _traced(density: Density, graph: Graph) -> Program:
-    fixed = [*_data(density), *graph.constants]
+    fixed = fixed_inputs(density, graph)
 
     def program(*values: Tensor) -> list[Tensor]:
         with torch.no_grad():
@@ -80,7 +90,7 @@ def _traced(density: Density, graph: Graph) -> Program:
 
 
 def _compiled(density: Density, graph: Graph) -> Program:
-    fixed = [tensor.contiguous() for tensor in (*_data(density), *graph.constants)]
+    fixed = fixed_inputs(density, graph)
     program = compile_pure(graph, [*_start(density), *fixed])
 
     def run(*values: Tensor) -> list[Tensor]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Sequence
 
 import pyro
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
-from pyrodrop.devices import seeded
+from pyrodrop.devices import available, seeded
 from pyrodrop.engines import Batch, Engine, Untraceable, worth_compiling
-from pyrodrop.engines.graph import near
+from pyrodrop.engines.graph import near, peak
 from pyrodrop.engines.stacked import Stacked, StackedCompiled, StackedLoss
 from pyrodrop.inputs import parts
 from pyrodrop.networks.modes import undisturbed
@@ -72,8 +71,8 @@ class Stack:
         except Untraceable as error:
             raise _refusal(str(error)) from error
         weights = sum(leaf.nbytes for leaf in loss.leaves)
-        need = 5 * weights + _peak(graph.module.graph) + sum(x.nbytes for x in parts(first.data.x))
-        budget = memory or 0.5 * _available(self.settings.place)
+        need = 5 * weights + peak(graph.module.graph) + sum(x.nbytes for x in parts(first.data.x))
+        budget = memory or 0.5 * available(self.settings.place)
         return max(1, int(budget // need))
 
     def loop(self) -> Loop:
@@ -196,29 +195,3 @@ def _set_state(state: Tensor, device: torch.device) -> None:
         torch.cuda.set_rng_state(state, device)
     else:
         torch.set_rng_state(state)
-
-
-def _peak(graph: fx.Graph) -> int:
-    """The largest number of bytes that the results of the graph's operations take at a time."""
-    last = {used: node for node in graph.nodes for used in node.all_input_nodes}
-    live = peak = 0
-    ends: dict[fx.Node, list[fx.Node]] = {}
-    for used, node in last.items():
-        ends.setdefault(node, []).append(used)
-    for node in graph.nodes:
-        live += _bytes(node)
-        peak = max(peak, live)
-        live -= sum(_bytes(used) for used in ends.get(node, []))
-    return peak
-
-
-def _bytes(node: fx.Node) -> int:
-    value = node.meta.get("val")
-    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
-
-
-def _available(device: torch.device) -> float:
-    """Free bytes of the device's memory."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

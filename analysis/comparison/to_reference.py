@@ -1,0 +1,176 @@
+"""Distances of predictions from those of a reference, such as samples of the exact posterior, at the same points.
+
+    total_variation   of the predictive distribution of y at a point, mean over points            (`total_variation`)
+    agreement         share of points with the same most probable class                           classes only
+    wasserstein       W_2 of f at a point, in the units of y, mean over points                    real y only (`wasserstein`)
+    covariance        relative distance of the covariance matrices of f over points               (`between_points`)
+    correlation       root mean square difference of the correlations of f at two points          (`between_points`)
+    to_reference      ln p(y_n) - ln p_ref(y_n), mean over observations, with its paired standard error
+    sign_probability  Phi(|to_reference| / s.e.)
+
+Total variation and agreement are those of Wilson et al. (2022), https://proceedings.mlr.press/v176/wilson22a.html, who give
+the Wasserstein distance of samples of y for regression. Here it is that of f: samples of the same noise on both sides add to
+the Monte Carlo error and hide how the posteriors differ, and the distribution of y is what total variation compares.
+
+``sign_probability`` is the probability, under the normal approximation of the mean with a flat prior, that the mean over the
+population of observations has the sign of this one (Sivula, Magnusson, Matamoros & Vehtari 2020,
+https://arxiv.org/abs/2008.10296). It says nothing about other training sets, and is rough below about 100 observations.
+
+All distances of samples are above 0 for two sets of samples of one distribution. So every fit's samples are independent of
+those of the reference, there are as many, and the distances between two independent sets from the reference are shown
+beside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical
+
+from pyrodrop.analysis.comparison.between_points import correlation_distance, covariance_distance, without_shift
+from pyrodrop.analysis.comparison.total_variation import class_probabilities, coarse_points, total_variation
+from pyrodrop.analysis.comparison.wasserstein import wasserstein
+from pyrodrop.likelihoods import elements
+from pyrodrop.prediction.prediction import Prediction, Predicts
+
+DISTANCES = ("total_variation", "agreement", "wasserstein", "covariance", "correlation")
+# added to the fits' seed for samples that are independent of theirs; large, as members of an ensemble count up from theirs
+_OTHER_SEED = 7_368_787
+
+
+@runtime_checkable
+class KeepsDraws(Protocol):
+    """A reference with stored draws of several chains, so that another seed gives no other draws; a dataclass.
+
+    Attributes:
+        samples, stats: values and statistics by name, ``[chains, draws, ...]``.
+    """
+
+    samples: dict[str, Tensor]
+    stats: dict[str, Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Distances:
+    """Distances of one prediction from the reference.
+
+    Attributes:
+        values: by name of `DISTANCES`; None where there is none.
+        notes: why there is none.
+    """
+
+    values: dict[str, float | None]
+    notes: list[str]
+
+
+def independent_of_fits(reference: Predicts, x: Any, num_samples: int, seed: int) -> Prediction:
+    """The reference's prediction, with samples that are independent of those of fits with `seed`."""
+    return reference.predict(x, num_samples, seed=seed + _OTHER_SEED)
+
+
+def two_of(reference: Predicts, x: Any, num_samples: int, seed: int) -> tuple[Prediction, Prediction]:
+    """Two predictions of the reference with independent samples.
+
+    Those of stored draws are of the first and the second half of the chains, as the draws of one chain depend on each other
+    and chains that have not mixed differ; of one chain, of its first and second half. Each has at most as many samples as
+    there are stored draws in a half.
+    """
+    if isinstance(reference, KeepsDraws):
+        chains, draws = next(iter(reference.stats.values())).shape[:2]
+        axis, size = (0, chains) if chains > 1 else (1, draws)
+        count = max(1, min(num_samples, size // 2 * (draws if axis == 0 else 1)))
+        parts = (_part(reference, axis, first, size // 2) for first in (0, size - size // 2))
+        first, second = (part.predict(x, count, seed=seed + _OTHER_SEED) for part in parts)
+        return first, second
+    first, second = (reference.predict(x, num_samples, seed=seed + times * _OTHER_SEED) for times in (2, 3))
+    return first, second
+
+
+def _part(reference: Any, axis: int, first: int, size: int) -> Any:
+    """The reference with a part of its chains (axis 0) or of its draws (axis 1)."""
+
+    def some(values: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: value.narrow(axis, first, size) for name, value in values.items()}
+
+    return dataclasses.replace(reference, samples=some(reference.samples), stats=some(reference.stats))
+
+
+def distances(name: str, found: Prediction, reference: Prediction) -> Distances:
+    """All of `DISTANCES` of the prediction called `name`.
+
+    Raises:
+        ValueError: the two are not predictions of the same kind of y at the same points.
+    """
+    _check(name, found, reference)
+    notes: list[str] = []
+    values: dict[str, float | None] = dict.fromkeys(DISTANCES)
+    classes, its_classes = class_probabilities(found), class_probabilities(reference)
+    try:
+        values["total_variation"] = float(total_variation(found, reference).mean())
+        coarse = coarse_points(found, reference)
+        if coarse:
+            notes.append(
+                f"the total variation of {name} is a lower bound at {coarse} points, where the noise is less than 1/2000 of "
+                "the range of f"
+            )
+    except TypeError as error:
+        notes.append(f"no total variation of {name}: {error}")
+    f, g = found.f, reference.f
+    if classes is not None and its_classes is not None:
+        values["agreement"] = float((classes.argmax(-1) == its_classes.argmax(-1)).double().mean())
+        if isinstance(elements(found.law), Categorical):
+            f, g = without_shift(f), without_shift(g)
+    else:
+        values["wasserstein"] = float(wasserstein(f, g).mean())
+    if not (found.joint and reference.joint):
+        notes.append(f"no covariance of {name}: its samples, or those of the reference, are not joint over the points")
+    elif min(len(f), len(g)) < 2:
+        notes.append(f"no covariance of {name}: one sample has none")
+    else:
+        values["covariance"] = covariance_distance(f, g)
+        values["correlation"] = correlation_distance(f, g)
+        if values["covariance"] is None:
+            notes.append(f"no covariance distance of {name}: f of the reference does not vary")
+        elif values["correlation"] is None:
+            notes.append(f"no correlation distance of {name}: there is one point, or f does not vary at some of them")
+    return Distances(values, notes)
+
+
+def log_density_difference(values: Tensor, reference: Tensor) -> dict[str, float | None]:
+    """Mean of the differences of log densities ``[N]``, its paired standard error, and the probability of its sign."""
+    difference = values.double() - reference.double()
+    mean = float(difference.mean())
+    se = float(difference.std() / math.sqrt(len(difference))) if len(difference) > 1 else None
+    return {"to_reference": mean, "to_reference_se": se, "sign_probability": sign_probability(mean, se)}
+
+
+def sign_probability(mean: float, se: float | None) -> float | None:
+    """Phi(|mean| / se), from 1/2 to 1; None without a standard error, or if every difference is 0."""
+    if se is None or (se == 0 and mean == 0):
+        return None
+    return 1.0 if se == 0 else float(torch.special.ndtr(torch.tensor(abs(mean) / se, dtype=torch.float64)))
+
+
+def _check(name: str, found: Prediction, reference: Prediction) -> None:
+    """Refuse two predictions that are not of the same kind of y at the same points."""
+    kinds: list[Callable[[Prediction], Any]] = [
+        lambda p: tuple(p.law.batch_shape[1:] + p.law.event_shape),
+        lambda p: tuple(p.f.shape[1:]),
+        lambda p: None if (q := class_probabilities(p)) is None else q.shape[-1],
+    ]
+    if all(kind(found) == kind(reference) for kind in kinds):
+        return
+
+    def words(p: Prediction) -> str:
+        y = list(p.law.batch_shape[1:] + p.law.event_shape)
+        return f"y {y} ({type(elements(p.law)).__name__}) and f {list(p.f.shape[1:])}"
+
+    raise ValueError(
+        f"a fit and the reference must predict the same kind of y; at these points {name!r} predicts {words(found)}, the "
+        f"reference {words(reference)}"
+    )

@@ -1,0 +1,116 @@
+"""Total variation distance between two predictive distributions of y, at every point.
+
+    classes    TV(p, q) = 1/2 sum_c |p(c) - q(c)|
+    real y     TV(p, q) = 1/2 int |p(y) - q(y)| dy
+                        = 1/2 sum_i |P(cell i) - Q(cell i)|  in the limit of small cells
+
+p and q are the mixtures over samples of f, so noise is included. TV is the largest difference of the probabilities of any
+event: 0 for equal distributions, 1 for distributions on disjoint sets. Wilson et al. (2022), Evaluating Approximate
+Inference in Bayesian Deep Learning, https://proceedings.mlr.press/v176/wilson22a.html, use it for classes.
+
+For real y the sum is a lower bound for any cells, and exact in every cell in which p - q does not change its sign. Cells are
+1/8 of the scale s of the narrowest component (of its standard deviation, for Gaussian noise). What a cell of width h around
+a change of sign lacks is at most h^2 |p' - q'| / 8. For Gaussian noise |p'| <= 0.242 / s^2 of every component, so that it is
+at most 0.001.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Laplace, Normal
+
+from pyrodrop.likelihoods import elements
+from pyrodrop.prediction.prediction import Prediction
+
+_FINE = 8  # cells per scale of a component
+_TAIL = 8.0  # scales beyond the outermost components: 1e-15 of a Gaussian lies further out, 3e-4 of a Laplace
+_MOST_CELLS = 2**14
+_NUMBERS = 2**22  # double-precision values at a time
+
+
+def total_variation(one: Prediction, other: Prediction) -> Tensor:
+    """TV of the distributions of y at every point, ``[N, ...]`` in float64, one per element of y.
+
+    Raises:
+        TypeError: the distribution of y is neither that of classes nor Normal or Laplace.
+        ValueError: the predictions have different shapes, or one is of classes and the other is not.
+    """
+    p, q = class_probabilities(one), class_probabilities(other)
+    if p is not None and q is not None and p.shape == q.shape:
+        return (p - q).abs().sum(-1) / 2
+    laws = [elements(prediction.law) for prediction in (one, other)]
+    shapes = [tuple(prediction.law.batch_shape[1:] + prediction.law.event_shape) for prediction in (one, other)]
+    if shapes[0] != shapes[1] or p is not None or q is not None:
+        got = [f"{type(law).__name__} of shape {list(shape)}" for law, shape in zip(laws, shapes, strict=True)]
+        raise ValueError(
+            f"total variation needs two predictions of the same kind of y at the same points; got {' and '.join(got)}"
+        )
+    for law in laws:
+        if not isinstance(law, Normal | Laplace):
+            raise TypeError(
+                f"total variation needs classes, or real y with Normal or Laplace noise; {type(law).__name__} is neither"
+            )
+    return _over_cells(laws[0], laws[1]).reshape(shapes[0])
+
+
+def class_probabilities(prediction: Prediction) -> Tensor | None:
+    """Mean probability of every class, ``[N, ..., classes]`` in float64; None if y are not classes."""
+    law = elements(prediction.law)
+    if isinstance(law, Categorical):
+        return law.probs.mean(0, dtype=torch.float64)
+    if isinstance(law, Bernoulli):
+        one = law.probs.mean(0, dtype=torch.float64)
+        return torch.stack((1 - one, one), -1)
+    return None
+
+
+def coarse_points(one: Prediction, other: Prediction) -> int:
+    """Number of points whose cells had to be coarser, because noise is less than 1/2000 of the range of f."""
+    laws = elements(one.law), elements(other.law)
+    if not all(isinstance(law, Normal | Laplace) for law in laws):
+        return 0
+    return int((_range(*laws)[2] > _MOST_CELLS).sum())
+
+
+def _over_cells(p: Distribution, q: Distribution) -> Tensor:
+    """TV at all M points, ``[M]``, in groups of points with similar numbers of cells."""
+    low, high, wanted = _range(p, q)
+    order = wanted.argsort(descending=True)
+    cells = wanted[order].clamp(max=_MOST_CELLS).long()
+    found = torch.empty_like(low)
+    first = 0
+    while first < len(order):
+        count = int(cells[first])  # the most of the points that are left
+        size = max(1, _NUMBERS // (count * max(len(p.loc), len(q.loc))))  # type: ignore[attr-defined]
+        group = order[first : first + size]
+        steps = torch.linspace(0, 1, count + 1, dtype=low.dtype, device=low.device)[:, None]
+        edges = low[group] + (high - low)[group] * steps
+        found[group] = (_cdf(p, group, edges) - _cdf(q, group, edges)).diff(dim=0).abs().sum(0) / 2
+        first += size
+    return found
+
+
+def _range(p: Distribution, q: Distribution) -> tuple[Tensor, Tensor, Tensor]:
+    """For each of M points: the range of the cells, and the number of cells that are fine enough; ``[M]`` each, float64."""
+    (loc, scale), (its_loc, its_scale) = _components(p), _components(q)
+    low = torch.minimum((loc - _TAIL * scale).amin(0), (its_loc - _TAIL * its_scale).amin(0))
+    high = torch.maximum((loc + _TAIL * scale).amax(0), (its_loc + _TAIL * its_scale).amax(0))
+    narrowest = torch.minimum(scale.amin(0), its_scale.amin(0))
+    return low, high, ((high - low) * _FINE / narrowest).ceil()
+
+
+def _components(law: Distribution) -> tuple[Tensor, Tensor]:
+    """Locations and scales of the components at all points, each ``[T, M]``."""
+    return law.loc.double().flatten(1), law.scale.double().flatten(1)  # type: ignore[attr-defined]
+
+
+def _cdf(law: Distribution, points: Tensor, y: Tensor) -> Tensor:
+    """The mixture's P(Y <= y) at some points, for y ``[cells, points]``, in chunks of components."""
+    family = Normal if isinstance(law, Normal) else Laplace
+    loc, scale = (part[:, points] for part in _components(law))
+    chunk = max(1, _NUMBERS // y.numel())
+    total = torch.zeros_like(y)
+    for some, its in zip(loc.split(chunk), scale.split(chunk), strict=True):
+        total += family(some[:, None], its[:, None], validate_args=False).cdf(y).sum(0)
+    return total / len(loc)

@@ -1,0 +1,134 @@
+"""Whether chains have mixed, judged by functions.
+
+Weights cannot tell: hidden units can be permuted and signs swapped, so the posterior of a weight has many equal modes, and
+chains that never leave their own can still agree on every function. What is predicted are functions: the R-hat and
+effective sample sizes here are those of f at points and of the log likelihood of all of the data. Vehtari, Gelman, Simpson,
+Carpenter & Buerkner (2021), Rank-normalization, folding, and localization: An improved R-hat,
+https://arxiv.org/abs/1903.08008.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+MOST_R_HAT = 1.05
+LEAST_ESS = 400.0
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Diagnostics of a run.
+
+    Attributes:
+        r_hat_f: the largest rank-normalised split R-hat of f at the points. Where chains have mixed it is about
+            sqrt(1 + 1 / n) with n effective draws in half a chain, so that many short chains have a larger one than few long
+            chains: 1.05 at n = 10, 1.01 at n = 50.
+        r_hat_log_likelihood: that of the log likelihood.
+        ess_f: the smallest effective sample size of f, in all chains together (the smaller of bulk and tail).
+        ess_f_median: the median over the points.
+        ess_log_likelihood: that of the log likelihood.
+        diverging: number of transitions whose trajectory diverged.
+        energy_rounding: standard deviation, in nats, of the rounding error of energies.
+    """
+
+    r_hat_f: float
+    r_hat_log_likelihood: float
+    ess_f: float
+    ess_f_median: float
+    ess_log_likelihood: float
+    diverging: int
+    energy_rounding: float
+
+    @property
+    def problems(self) -> list[str]:
+        """What speaks against using the draws, in words; empty if nothing does."""
+        found = []
+        r_hat = _worst(self.r_hat_f, self.r_hat_log_likelihood)
+        if not r_hat <= MOST_R_HAT:
+            found.append(
+                f"the chains have not mixed: R-hat of f is {self.r_hat_f:.3f} and of the log likelihood "
+                f"{self.r_hat_log_likelihood:.3f}, above {MOST_R_HAT}"
+            )
+        if not min(self.ess_f, self.ess_log_likelihood) >= LEAST_ESS:
+            found.append(
+                f"there are few effective draws: {self.ess_f:.0f} of f and {self.ess_log_likelihood:.0f} of the log "
+                f"likelihood, below {LEAST_ESS:.0f}"
+            )
+        if self.diverging:
+            found.append(f"{self.diverging} trajectories diverged")
+        if self.energy_rounding > MOST_ROUNDING:
+            found.append(
+                f"energies are rounded by {self.energy_rounding:.2g} nats, above {MOST_ROUNDING}: use dtype=torch.float64"
+            )
+        return found
+
+    @property
+    def mixed(self) -> bool:
+        """Whether nothing speaks against using the draws."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers by name, with None for those that do not exist."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+    def __str__(self) -> str:
+        numbers = (
+            f"R-hat of f {self.r_hat_f:.3f}, of the log likelihood {self.r_hat_log_likelihood:.3f}; effective draws of f "
+            f"{self.ess_f:.0f} (median {self.ess_f_median:.0f}), of the log likelihood {self.ess_log_likelihood:.0f}; "
+            f"{self.diverging} divergent"
+        )
+        return f"{numbers}. {'; '.join(self.problems) or 'The chains have mixed'}."
+
+
+MOST_ROUNDING = 0.05
+"""nats; the acceptance probability is then wrong by a few per cent at most."""
+
+
+def diagnose(f: Tensor, log_likelihood: Tensor, diverging: int, energy_rounding: float) -> Diagnostics:
+    """Diagnostics from f ``[chains, draws, ...]``, the log likelihood ``[chains, draws]`` and the number of divergences."""
+    columns = f.flatten(2).double().cpu().numpy()
+    moving = columns[..., columns.reshape(-1, columns.shape[-1]).std(0) > 0]  # an f without spread, as of a dead ReLU
+    if moving.shape[-1] == 0:
+        raise ValueError("f is the same in all draws at all of these points: give points at which it differs")
+    each = [(*_ess_of(moving[..., i]), _r_hat_of(moving[..., i])) for i in range(moving.shape[-1])]
+    own = log_likelihood.double().cpu().numpy()
+    ess = [min(bulk, tail) for bulk, tail, _ in each]
+    return Diagnostics(
+        r_hat_f=_worst(*(r_hat for *_, r_hat in each)),
+        r_hat_log_likelihood=_r_hat_of(own),
+        ess_f=_least(ess),
+        ess_f_median=float(np.median([bulk for bulk, *_ in each])),
+        ess_log_likelihood=_least(_ess_of(own)),
+        diverging=diverging,
+        energy_rounding=energy_rounding,
+    )
+
+
+def _ess_of(values: Any) -> tuple[float, float]:
+    """Bulk and tail effective sample size of ``[chains, draws]``."""
+    from arviz_stats.base import array_stats  # slow to import
+
+    return float(array_stats.ess(values, method="bulk")), float(
+        array_stats.ess(values, method="tail", prob=(0.05, 0.95))
+    )
+
+
+def _r_hat_of(values: Any) -> float:
+    from arviz_stats.base import array_stats
+
+    return float(array_stats.rhat(values, method="rank"))
+
+
+def _worst(*values: float) -> float:
+    """The largest number; NaN if one is."""
+    return math.nan if any(math.isnan(value) for value in values) else max(values)
+
+
+def _least(values: Any) -> float:
+    return math.nan if any(math.isnan(value) for value in values) else float(min(values))

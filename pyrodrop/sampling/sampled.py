@@ -1,0 +1,245 @@
+"""Draws from the exact posterior, which predict like a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from pyrodrop import threads
+from pyrodrop.data import Data, Dataset
+from pyrodrop.files import read_tensors, write_tensors
+from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.likelihoods import aligned
+from pyrodrop.models import NetworkModel
+from pyrodrop.modules import assign
+from pyrodrop.prediction.moments import Moments
+from pyrodrop.prediction.predict import Keep, draw_functions
+from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.sampling.mixing import Diagnostics, diagnose
+
+_POINTS = 100  # at which f is diagnosed
+_FILE = "sampled"
+
+
+@dataclass
+class Sampled:
+    """Draws of all chains; see `pyrodrop.sample`, which makes it.
+
+    Attributes:
+        model: a copy of the model in evaluation mode, with the standardisation of the data.
+        samples: every latent site on its support, ``[chains, draws, ...]`` by name, on the CPU.
+        stats: of the transition that led to each draw, ``[chains, draws]`` each: ``lp`` (log joint density in unconstrained
+            coordinates), ``energy`` (the Hamiltonian), ``acceptance_rate``, ``diverging``, ``n_steps`` (leapfrog steps).
+        data: the data; None after loading.
+        settings: of the run, in plain numbers and words, with the fingerprint of the data.
+        device: where the model is.
+    """
+
+    model: NetworkModel
+    samples: dict[str, Tensor]
+    stats: dict[str, Tensor]
+    data: Dataset | None
+    settings: dict[str, Any]
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def chains(self) -> int:
+        """The number of chains."""
+        return len(self.stats["lp"])
+
+    @property
+    def draws(self) -> int:
+        """The number of draws of each chain."""
+        return self.stats["lp"].shape[1]
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The fingerprint of the data (`pyrodrop.data.fingerprint`), also after loading."""
+        return self.settings.get("data_fingerprint") if self.data is None else self.data.fingerprint
+
+    @overload
+    def predict(
+        self, x: Inputs, num_samples: int = ..., *, seed: int = ..., keep: Literal["draws"] = ...
+    ) -> Prediction: ...
+    @overload
+    def predict(self, x: Inputs, num_samples: int = ..., *, seed: int = ..., keep: Literal["moments"]) -> Moments: ...
+    def predict(
+        self, x: Inputs, num_samples: int = 1000, *, seed: int = 0, keep: Keep = "draws"
+    ) -> Prediction | Moments:
+        """Predict at x with functions of the posterior, with the network in evaluation mode.
+
+        The functions are those of draws that are evenly spaced over chains and within each chain, the same for any x and
+        seed. If more are asked for than there are, draws appear several times, equally often but for one.
+
+        Args:
+            x: points, ``[N, ...]`` in the units of the data, or a tuple or mapping of tensors.
+            num_samples: S, number of functions.
+            seed: of the samples of y.
+            keep: ``"draws"`` or ``"moments"``, as in `pyrodrop.predict`.
+
+        Raises:
+            ValueError: x is empty, has NaN or infinite values, or a width that is not the model's.
+        """
+        return self._functions(self.weights(num_samples), x, num_samples, seed=seed, keep=keep)
+
+    def weights(self, num_samples: int | None = None) -> dict[str, Tensor]:
+        """Draws of every latent site in one sequence, ``[S, ...]`` by name: all of them, or S that are evenly spaced."""
+        count = self.chains * self.draws
+        size = count if num_samples is None else num_samples
+        rows = torch.arange(max(0, size)) * count // max(1, size)
+        return {name: values.flatten(0, 1)[rows] for name, values in self.samples.items()}
+
+    @threads.drawing()
+    def log_likelihood(self, data: Data | None = None) -> Tensor:
+        """ln p(y_n | x_n, w) of every draw and observation, ``[chains, draws, N]``.
+
+        Args:
+            data: observations; the data of the run if None.
+        """
+        chosen = self._chosen("log_likelihood", data)
+        y = self.model.likelihood.as_target(chosen.y)
+        found = []
+        for chain in range(self.chains):  # so that not all of f is in memory
+            weights = {name: values[chain] for name, values in self.samples.items()}
+            law = self._functions(weights, chosen.x, self.draws).law
+            found.append(law.log_prob(aligned(y, law)).cpu())
+        return torch.stack(found)
+
+    def diagnostics(self, x: Inputs | None = None, data: Data | None = None) -> Diagnostics:
+        """R-hat and effective sample sizes of f at points and of the log likelihood of the data, and divergences.
+
+        Args:
+            x: the points for f; up to 100 of the data's, evenly spaced, if None.
+            data: needed after loading.
+
+        Raises:
+            ValueError: there are no data, or fewer than 4 draws per chain.
+        """
+        if self.draws < 4:
+            raise ValueError(f"diagnostics need at least 4 draws per chain; got {self.draws}")
+        chosen = self._chosen("diagnostics", data)
+        count = len(chosen)
+        rows = torch.arange(min(_POINTS, count)) * count // min(_POINTS, count)
+        points = mapped(lambda part: part[rows], chosen.x) if x is None else x
+        f = self.predict(points, self.chains * self.draws).f
+        return diagnose(
+            f.reshape(self.chains, self.draws, *f.shape[1:]),
+            self.log_likelihood(chosen).double().sum(2),
+            int(self.stats["diverging"].sum()),
+            float(self.settings["energy_rounding"]),
+        )
+
+    def save(self, path: str | Path, num_samples: int | None = None) -> Path:
+        """Write draws, statistics, parameters of the model and settings to one safetensors file.
+
+        A failed write leaves an old file as it was.
+
+        Args:
+            path: of the file.
+            num_samples: draws to keep in all, the same number of each chain, evenly spaced; None for all.
+
+        Raises:
+            ValueError: `num_samples` is less than the number of chains.
+        """
+        kept = self if num_samples is None else self.thinned(num_samples)
+        tensors = {f"samples.{name}": values for name, values in kept.samples.items()}
+        tensors |= {f"stats.{name}": values for name, values in kept.stats.items()}
+        tensors |= {f"model.{name}": value for name, value in kept.model.state_dict().items()}
+        write_tensors(Path(path), tensors, {"kind": _FILE, "settings": kept.settings})
+        return Path(path)
+
+    def thinned(self, num_samples: int) -> Sampled:
+        """A copy with fewer draws: the same number of each chain, evenly spaced and with the last one.
+
+        Args:
+            num_samples: draws in all, at least one per chain.
+        """
+        share = num_samples // self.chains
+        if not 1 <= share <= self.draws:
+            raise ValueError(
+                f"num_samples must be from {self.chains}, one per chain, to {self.chains * self.draws}, all; got "
+                f"{num_samples}"
+            )
+        rows = (torch.arange(1, share + 1) * self.draws) // share - 1
+
+        def some(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {name: value[:, rows].contiguous() for name, value in values.items()}
+
+        settings = {**self.settings, "draws": share, "thinned_from": self.draws}
+        return Sampled(self.model, some(self.samples), some(self.stats), self.data, settings, self.device)
+
+    @classmethod
+    def load(cls, path: str | Path, model: NetworkModel) -> Sampled:
+        """Read saved draws into a model that was built like the saved one; it is changed in place.
+
+        Raises:
+            ValueError: names or shapes are not those in the file, or it is not such a file.
+        """
+        tensors, about = read_tensors(Path(path))
+        if about.get("kind") != _FILE:
+            raise ValueError(f"{path} has no draws of pyrodrop.sample")
+        samples, stats, state = (_under(tensors, part) for part in ("samples.", "stats.", "model."))
+        want = {**model.weight_sites(), **{n: v for own in model.hyper_sites().values() for n, v in own.items()}}
+        if samples.keys() != want.keys():
+            raise ValueError(f"{path} has draws of {sorted(samples)}; the model has the latent sites {sorted(want)}")
+        for name, values in samples.items():
+            if values.dim() < 2 or values.shape[2:] != want[name].shape:
+                raise ValueError(
+                    f"{path} has draws of {name!r} with shape {tuple(values.shape)}; they must be [chains, draws, "
+                    f"{', '.join(map(str, want[name].shape))}]"
+                )
+        lead = {values.shape[:2] for values in [*samples.values(), *stats.values()]}
+        missing = {"lp", "energy", "acceptance_rate", "diverging", "n_steps"} - stats.keys()
+        if len(lead) != 1 or missing:
+            raise ValueError(f"{path} is not whole: its draws and statistics differ in number, or some are missing")
+        first = next(iter(model.weight_sites()))
+        model.to(samples[first].dtype)
+        assign(model, state)
+        model.eval()
+        return cls(model, samples, stats, None, about["settings"], model.weight_sites()[first].device)
+
+    def describe(self) -> str:
+        """One-line description."""
+        return (
+            f"Sampled({self.chains} chains of {self.draws} draws, {self.model.describe()}, mean acceptance "
+            f"{float(self.stats['acceptance_rate'].mean()):.2f}, {int(self.stats['diverging'].sum())} divergent)"
+        )
+
+    __repr__ = describe
+
+    def _functions(
+        self, weights: Mapping[str, Tensor], x: Inputs, count: int, *, seed: int = 0, keep: Keep = "draws"
+    ) -> Any:
+        """The predictions of `count` draws of the weights."""
+        draw = torch.compiler.disable(draw_functions) if torch.compiler.is_compiling() else draw_functions
+        return draw(self.model, _InTurn(weights, self.device), x, count, seed=seed, device=self.device, keep=keep)
+
+    def _chosen(self, name: str, data: Data | None) -> Dataset:
+        chosen = self.data if data is None else Dataset.of(data)
+        if chosen is None:
+            raise ValueError(f"loaded draws have no data: pass them as {name}(data=...)")
+        return chosen
+
+
+class _InTurn:
+    """Draws of every latent site, ``[S, ...]`` by name, in the place of a guide."""
+
+    def __init__(self, weights: Mapping[str, Tensor], device: torch.device) -> None:
+        self._weights, self._device, self._next = weights, device, 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        raise NotImplementedError("draws of a posterior are no guide that could be traced")
+
+    def draw(self, count: int) -> dict[str, Tensor]:
+        """The next draws, ``[count, ...]`` by site."""
+        first, self._next = self._next, self._next + count
+        return {name: values[first : self._next].to(self._device) for name, values in self._weights.items()}
+
+
+def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,167 @@
+"""Step size, trajectory length and mass matrix, learned from all chains together.
+
+Step size: dual averaging of ln eps so that the harmonic mean over chains of the acceptance probability a meets a target
+(Hoffman & Gelman 2014, The No-U-Turn Sampler, sec. 3.2, https://arxiv.org/abs/1111.4246).
+
+Trajectory length: a transition follows the trajectory for the time h T, where h in (0, 1) is the same for all chains and
+follows the van der Corput sequence. T climbs the change in the estimator of the expected square (ChEES),
+
+    ChEES = E[(|q' - E q'|^2 - |q - E q|^2)^2] / 4
+    dChEES / d ln T ~ h T sum_c a_c (|q'_c - m'|^2 - |q_c - m|^2) (q'_c - m') . p'_c / sum_c a_c
+
+where m and m' are means over chains and norms are those of the mass matrix, |z|^2 = z^T M z (Hoffman, Radul & Sountsov 2021,
+An Adaptive-MCMC Scheme for Setting Trajectory Lengths in Hamiltonian Monte Carlo,
+https://proceedings.mlr.press/v130/hoffman21a.html).
+
+Mass matrix: M^-1 is the variance of every coordinate over chains and recent transitions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+_CLIP = 3.0  # standard deviations, of the steps of ln T
+_RATE = 0.05  # of these steps
+
+
+class StepSize:
+    """Dual averaging of the logarithm of the step size.
+
+    Args:
+        initial: step size to start from.
+        target: acceptance probability.
+
+    Attributes:
+        now: the step size to use while learning.
+    """
+
+    def __init__(self, initial: float, target: float) -> None:
+        self.target = target
+        self.restart(initial)
+
+    def restart(self, initial: float) -> None:
+        """Forget all acceptance probabilities and start from this step size."""
+        self._centre, self._steps, self._error = math.log(10 * initial), 0, 0.0
+        self._log, self._log_mean = math.log(initial), math.log(initial)
+
+    @property
+    def now(self) -> float:
+        return math.exp(self._log)
+
+    @property
+    def averaged(self) -> float:
+        """The average of the step sizes so far, to use after learning."""
+        return math.exp(self._log_mean)
+
+    def learn(self, accepted: float) -> None:
+        """Account for the acceptance probability of a transition."""
+        self._steps += 1
+        weight = 1 / (self._steps + 10)
+        self._error += weight * (self.target - accepted - self._error)
+        self._log = self._centre - math.sqrt(self._steps) / 0.05 * self._error
+        self._log_mean += self._steps**-0.75 * (self._log - self._log_mean)
+
+
+class TrajectoryLength:
+    """Gradient ascent of ln T on ChEES, with steps scaled by the root mean square of the gradient (Adam without momentum).
+
+    Args:
+        initial: T.
+
+    Attributes:
+        now: T to use while learning.
+    """
+
+    def __init__(self, initial: float) -> None:
+        self._log = self._log_mean = math.log(initial)
+        self._steps, self._square = 0, 0.0
+
+    @property
+    def now(self) -> float:
+        return math.exp(self._log)
+
+    @property
+    def averaged(self) -> float:
+        """The average of the lengths so far, to use after learning."""
+        return math.exp(self._log_mean)
+
+    def rescale(self, factor: float) -> None:
+        """Multiply T by a factor, as when the mass matrix changes."""
+        self._log += math.log(factor)
+        self._log_mean += math.log(factor)
+
+    def learn(self, gradient: float, shortest: float, longest: float) -> None:
+        """Climb by one step, within these bounds of T.
+
+        Args:
+            gradient: by ln T.
+            shortest, longest: of T.
+        """
+        if math.isfinite(gradient) and gradient != 0:
+            self._steps += 1
+            self._square = 0.95 * self._square + 0.05 * gradient**2
+            scale = math.sqrt(self._square / (1 - 0.95**self._steps))
+            self._log += _RATE * max(-_CLIP, min(_CLIP, gradient / scale))
+        self._log = min(max(self._log, math.log(shortest)), math.log(longest))
+        weight = max(1, self._steps) ** -0.5
+        self._log_mean += weight * (self._log - self._log_mean)
+
+
+def chees_gradient(
+    q: Tensor, proposed: Tensor, momentum: Tensor, inverse_mass: Tensor, accepted: Tensor, time: float
+) -> float:
+    """The estimate of dChEES / d ln T.
+
+    Args:
+        q, proposed, momentum: of every chain before the trajectory, and after it, ``[C, D]``.
+        inverse_mass: diagonal of M^-1, ``[D]``.
+        accepted: acceptance probability of every chain, ``[C]``; 0 where the trajectory diverged.
+        time: h T.
+    """
+    weight = (accepted / accepted.sum().clamp_min(1e-9)).to(q)
+    sound = accepted > 0
+    proposed, momentum = (torch.where(sound[:, None], value, torch.zeros_like(value)) for value in (proposed, momentum))
+    before, after = q - q.mean(0), proposed - weight @ proposed
+    change = (after**2 / inverse_mass).sum(1) - (before**2 / inverse_mass).sum(1)
+    return time * float((weight * change * (after * momentum).sum(1)).sum())
+
+
+class Mass:
+    """The variance of every coordinate, over chains and with exponentially decreasing weights over transitions.
+
+    Args:
+        size: D.
+        like: a tensor with the dtype and device of the chains.
+    """
+
+    def __init__(self, size: int, like: Tensor) -> None:
+        self._mean = torch.zeros(size, dtype=torch.float64, device=like.device)
+        self._square = torch.zeros_like(self._mean)
+        self._weight, self._count, self._like = 0.0, 0, like
+
+    def learn(self, q: Tensor) -> None:
+        """Account for the positions of all chains ``[C, D]``."""
+        rate, q = 0.02, q.double()
+        self._weight = (1 - rate) * self._weight + rate
+        self._mean += rate * (q.mean(0) - self._mean)
+        self._square += rate * ((q**2).mean(0) - self._square)
+        self._count += len(q)
+
+    def inverse(self) -> Tensor:
+        """The diagonal of M^-1, ``[D]``: shrunk to 1e-3 where there are few positions, as in Stan."""
+        mean = self._mean / self._weight
+        variance = (self._square / self._weight - mean**2).clamp_min(0)
+        few = 5 / (min(self._count, 1000) + 5)
+        return ((1 - few) * variance + few * 1e-3).to(self._like)
+
+
+def van_der_corput(number: int) -> float:
+    """The radical inverse of a positive integer to the base 2, in (0, 1)."""
+    total, weight = 0.0, 0.5
+    while number:
+        total += weight * (number & 1)
+        number, weight = number >> 1, weight / 2
+    return total
