@@ -1,7 +1,8 @@
 """Foong, Burt, Li & Turner (2020): the spread between two clusters of data.
 
 The network and data of the paper's figure 1: the set `origin`, ReLU layers of 50, w ~ N(0, 16 / fan-in), b ~ N(0, 1),
-noise of standard deviation .1. The slice is the diagonal, with t = x_1 sqrt(2); the clusters are at t = -sqrt(2) and sqrt(2).
+noise of standard deviation .1. The slice is the diagonal, with t = x_1 sqrt(2); the clusters are at t = -sqrt(2)
+and sqrt(2).
 """
 
 from __future__ import annotations
@@ -37,18 +38,25 @@ GUIDES: Mapping[str, Callable[[Any], Guide]] = {
     ENSEMBLE: guides.Point,
 }
 ESTIMATOR: Mapping[str, Any] = {"low rank": "shared"}  # where not local
-SIZES: dict[Size, tuple[int, tuple[int, int, int]]] = {  # steps; chains, draws and steps of tuning
-    "default": (10_000, (64, 100, 300)),
-    "quick": (40, (4, 8, 8)),
+# By number of hidden layers: transitions of two layers cost ten times those of one.
+CHAINS: dict[Size, dict[int, dict[str, Any]]] = {
+    "default": {
+        1: {"chains": 32, "draws": 150, "tune": 300},
+        2: {"chains": 16, "draws": 80, "tune": 400, "max_steps": 400},
+    },
+    "quick": {depth: {"chains": 4, "draws": 8, "tune": 100, "max_steps": 4} for depth in (1, 2)},
 }
+STEPS: dict[Size, int] = {"default": 6000, "quick": 40}
 
 
 def panel(size: Size, seed: int) -> Panel:
     """The panel; every posterior is trained from `MEMBERS` starts."""
-    steps, chains = SIZES[size]
     t, published = published_slice()
     x = (t / math.sqrt(2))[:, None].expand(-1, 2).contiguous()
-    spreads = {depth: slices(depth, x, steps, chains, seed) for depth in (1, 2)}
+    spreads = {depth: approximations(depth, x, STEPS[size], seed) for depth in (1, 2)}
+    mixing = {}
+    for depth in (1, 2):
+        spreads[depth][SAMPLED], mixing[f"{depth} hidden"] = sampled(depth, x, CHAINS[size][depth], seed)
     table = {
         f"{depth} hidden, {name}": _row(t, sd, spreads[depth][SAMPLED])
         for depth in (1, 2)
@@ -63,11 +71,14 @@ def panel(size: Size, seed: int) -> Panel:
         link="https://arxiv.org/abs/1909.00719",
         shown=(
             "A regression in the plane with observations around (1, 1) and (-1, -1). The exact posterior is 50 times less "
-            "sure between the clusters than at them. With one hidden ReLU layer this is impossible for a factorised Gaussian "
-            "(theorem 1: the variance at 0 is at most the sum of those at the clusters) and for MC dropout (theorem 2: the "
-            "variance is convex in x). With two layers both could express it, but the ELBO does not find it."
+            "sure between the clusters than at them. With one hidden ReLU layer this is impossible for a factorised "
+            "Gaussian (theorem 1: the variance at 0 is at most the sum of those at the clusters) and for MC dropout (theorem "
+            "2: the variance is convex in x). With two layers both could express it, but the ELBO does not find it."
         ),
-        tables={"standard deviation of f along the diagonal": table},
+        tables={
+            "standard deviation of f along the diagonal": table,
+            "whether the chains have mixed (R-hat of f below 1.05)": mixing,
+        },
         facts={
             "one hidden layer: factorised and dropout posteriors obey the bound of the theorems": all(
                 row["sd between"] ** 2 <= 1.05 * row["sum of variances at the clusters"] for row in bounded
@@ -78,6 +89,7 @@ def panel(size: Size, seed: int) -> Panel:
             "our sampled sd lies within 25 % of the published one along the slice, on average": (
                 theirs["mean |ln sd / sd of HMC|"] < math.log(1.25)
             ),
+            "all chains have mixed (R-hat of f below 1.05)": all(row["R-hat of f"] < 1.05 for row in mixing.values()),
             "two hidden layers: no single approximation reaches half the ratio of sampling": all(
                 table[f"2 hidden, {name}"]["ratio"] < table[f"2 hidden, {SAMPLED}"]["ratio"] / 2
                 for name in GUIDES
@@ -100,7 +112,7 @@ def network(depth: int) -> models.MLP:
     )
 
 
-def slices(depth: int, x: Tensor, steps: int, chains: tuple[int, int, int], seed: int) -> dict[str, Tensor]:
+def approximations(depth: int, x: Tensor, steps: int, seed: int) -> dict[str, Tensor]:
     """Standard deviation of f at x by posterior; that of single fits is the mean over the starts."""
     found: dict[str, Tensor] = {}
     data = foong2020().train
@@ -127,10 +139,15 @@ def slices(depth: int, x: Tensor, steps: int, chains: tuple[int, int, int], seed
             found[ENSEMBLE if name == ENSEMBLE else MANY_DROPOUTS] = fits.predict(x, DRAWS, seed=seed).spread[:, 0]
     process = GaussianProcess(data, from_model(network(depth)), learn=False, progress=False)
     found[PROCESS] = process.predict(x, 2).spread[:, 0]
-    number, draws, tune = chains
-    sampled = pyrodrop.sample(network(depth), data, chains=number, draws=draws, tune=tune, seed=seed, progress=False)
-    found[SAMPLED] = sampled.predict(x, 2000, seed=seed).spread[:, 0]
     return {name: sd.double() for name, sd in found.items()}
+
+
+def sampled(depth: int, x: Tensor, chains: dict[str, Any], seed: int) -> tuple[Tensor, dict[str, float]]:
+    """The same of the exact posterior, and the diagnostics of the chains."""
+    run = pyrodrop.sample(network(depth), foong2020().train, seed=seed, device="cpu", progress=False, **chains)
+    mixed = run.diagnostics(x)
+    row = {"R-hat of f": mixed.r_hat_f, "effective draws of f, least": mixed.ess_f, "median": mixed.ess_f_median}
+    return run.predict(x, 2000, seed=seed).spread[:, 0].double(), row
 
 
 def published_slice() -> tuple[Tensor, Tensor]:
@@ -159,7 +176,7 @@ def _helps(table: Mapping[str, Mapping[str, float]]) -> tuple[str, ...]:
     first = next(iter(GUIDES))
     lines = [
         f"Ratio of the sd between the clusters to that at them, HMC: {ratio(1, SAMPLED)} with one hidden layer, "
-        f"{ratio(2, SAMPLED)} with two; the Gaussian process of the wide limit: {ratio(1, PROCESS)} and {ratio(2, PROCESS)}.",
+        f"{ratio(2, SAMPLED)} with two; the wide limit's Gaussian process: {ratio(1, PROCESS)} and {ratio(2, PROCESS)}.",
         f"Depth: MC dropout goes from {ratio(1, first)} to {ratio(2, first)}, mean field from {ratio(1, 'mean field')} to "
         f"{ratio(2, 'mean field')}.",
         f"Ensembles: a mixture is not bound by the theorems. {MEMBERS} dropout networks together have "

@@ -36,9 +36,9 @@ def panel(size: Size, seed: int) -> Panel:
         paper="Hron, Matthews & Ghahramani (2018), Variational Bayesian dropout: pitfalls and fixes",
         link="https://arxiv.org/abs/1807.01969",
         shown=(
-            "Dropout and other singular approximations put all probability on a set of volume 0, so their KL divergence from "
-            "a posterior with a density is infinite. Thickened by noise of variance theta^2 it is finite, and without the "
-            "term that depends on theta alone it has a limit, which is what dropout minimises. For a Gaussian posterior and "
+            "Dropout and other singular approximations put all probability on a set of volume 0, so their KL divergence "
+            "from a posterior with a density is infinite. Thickened by noise of variance theta^2 it is finite, and without "
+            "the term that depends on theta alone it has a limit, which is what dropout minimises. For a Gaussian posterior and "
             "an approximation of rank K the minimum of this limit is principal component analysis: the directions of "
             "largest variance are kept, and all others have no uncertainty."
         ),

@@ -54,9 +54,9 @@ def panel(size: Size, seed: int) -> Panel:
         paper="Le Folgoc et al. (2021), Is MC Dropout Bayesian?",
         link="https://arxiv.org/abs/2110.04286",
         shown=(
-            "A linear regression with two weights and correlated inputs, where the exact posterior is a Gaussian. MC dropout "
-            "is four atoms: no neighbourhood of the true weights that is free of atoms has any probability, and the four "
-            "modes of its predictions belong to the masks, not to the posterior. With more data the nearest atom does not "
+            "A linear regression with two weights and correlated inputs, where the exact posterior is a Gaussian. MC "
+            "dropout is four atoms: no neighbourhood of the true weights that is free of atoms has any probability, and the "
+            "four modes of its predictions belong to the masks, not to the posterior. With more data the nearest atom does not "
             "approach the truth: its distance in posterior standard deviations grows as sqrt(N), since the noise of the "
             "masks also biases the means."
         ),
@@ -122,7 +122,7 @@ def trained_low_rank(x: np.ndarray, y: np.ndarray, steps: int, seed: int) -> two
         device="cpu",
         progress=False,
     )
-    q = fit.guide.posterior("weight")
+    q = fit.guide.posterior("weight")  # type: ignore[attr-defined]
     factor, variance = (value.detach().double().numpy() for value in (q.factor, q.diagonal))
     mean = q.mean.detach().double().numpy().reshape(1, 2)
     return two_weights.Mixture(np.ones(1), mean, factor @ factor.T + np.diag(variance))
@@ -168,7 +168,14 @@ def _plane(axes: Axes, named: dict[str, two_weights.Mixture]) -> None:
     away = grid - first.mean
     radius = np.sqrt(np.einsum("...i,ij,...j->...", away, np.linalg.inv(first.covariance), away))
     axes.contour(w, w, radius, levels=[1, 2, 3], colors=[BLACK], linewidths=0.8)
-    axes.scatter(*second.means.T, s=20 + 300 * second.weights, color=SERIES[1], label="dropout's atoms", zorder=3)
+    axes.scatter(
+        second.means[:, 0],
+        second.means[:, 1],
+        s=20 + 300 * second.weights,
+        color=SERIES[1],
+        label="dropout's atoms",
+        zorder=3,
+    )
     axes.plot(*two_weights.TRUE, "*", color=SERIES[2], markersize=11, label="true weights", zorder=4)
     axes.plot([], [], color=BLACK, linewidth=0.8, label="posterior, 1 to 3 sd")
     axes.set(title="two weights", xlabel="w₁", ylabel="w₂", xlim=(-0.9, 3.1), ylim=(-0.9, 3.1), aspect="equal")

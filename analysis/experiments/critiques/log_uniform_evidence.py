@@ -11,6 +11,7 @@ Where the data can be separated, L(w) tends to 1 in one direction, and Z also gr
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -41,9 +42,7 @@ def evidence(signed: Sequence[float], low: float, high: float, *, below: float |
 
     ends = [low, *(cut for cut in (_FLAT, 0.0) if low < cut < end), end]
     inner = [ends[0] * (1 - 1e-15), *ends[1:-1], ends[-1] * (1 - 1e-15)]  # within the support after rounding of exp
-    return sum(
-        quad(integrand, a, b, epsabs=0, epsrel=1e-9, limit=200)[0] for a, b in zip(inner, inner[1:], strict=False)
-    )
+    return sum(quad(integrand, a, b, epsabs=0, epsrel=1e-9, limit=200)[0] for a, b in itertools.pairwise(inner))
 
 
 def unnormalised(signed: Sequence[float], low: float, high: float) -> float:

@@ -9,8 +9,8 @@
       ELBO, learned rate       r = 1 / (1 + exp(N^2 / (2 (N + 1))))
     noise, w ~ N(m, a m^2)     sd = sqrt(a) m,            m = [N + sqrt(N^2 + 4 c)] / (2 c),   c = (N + 1) (1 + a)
 
-The weight decay is that of a plain network: v is the weight behind `torch.nn.Dropout`, which divides by 1 - r, and v^2 / 2 is
-minus the log density of its prior. Either way sd / E[w] = sqrt(r / (1 - r)), which depends on the rate alone: the spread
+The weight decay is that of a plain network: v is the weight behind `torch.nn.Dropout`, which divides by 1 - r, and v^2 / 2
+is minus the log density of its prior. Either way sd / E[w] = sqrt(r / (1 - r)), which depends on the rate alone: the spread
 tends to a constant while the exact one falls as 1 / sqrt(N). The last line is for a fixed a, under the ELBO, whose entropy
 term ln m keeps m from 0; a Gaussian with a learned a is the exact posterior here.
 """

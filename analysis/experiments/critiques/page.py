@@ -12,7 +12,8 @@ from pyrodrop.files import whole
 
 _INTRODUCTION = (
     "Papers that question dropout as Bayesian inference, and one that supports it, each repeated on a small problem whose "
-    "answer is known in closed form, by quadrature, or by sampling. Statements are marked with whether they hold in this run."
+    "answer is known in closed form, by quadrature, or by sampling. "
+    "Statements are marked with whether they hold in this run."
 )
 
 
