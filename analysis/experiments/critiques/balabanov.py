@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
 from pyrodrop.analysis.experiments.critiques.learning_rates import learning_rate
-from pyrodrop.analysis.experiments.critiques.panel import Panel, Size
+from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, sized
 from pyrodrop.analysis.reports.style import BLUE, GREY, png, styled
 from pyrodrop.data import Dataset
 from pyrodrop.guides import Guide
@@ -40,7 +40,7 @@ SIZES: dict[Size, tuple[int, int, int, tuple[int, int, int]]] = {  # data sets, 
 
 def panel(size: Size, seed: int) -> Panel:
     """The panel: distances averaged over data sets, of single networks and of ensembles."""
-    sets, members, steps, chains = SIZES[size]
+    sets, members, steps, chains = sized(SIZES, size)
     every = [distances(seed + number, members, steps, chains) for number in range(sets)]
     names = list(every[0])
     values = {name: {key: np.array([one[name][key] for one in every]) for key in every[0][name]} for name in names}

@@ -31,7 +31,8 @@ def run(
     """Compute the panels and write one page.
 
     Args:
-        preset: default takes minutes on two cores; quick has networks that are too small and short to show anything.
+        preset: default takes minutes on two cores; quick has networks that are too small and short to show anything,
+            long samples the two-layer posterior of Foong et al. too, for hours.
         panels: which papers, by first author.
         seed: seed of data, initial weights, noise and prediction.
         out: folder for results.json, page.html and a figure per panel.

@@ -38,8 +38,8 @@ def panel(size: Size, seed: int) -> Panel:
         shown=(
             "Dropout and other singular approximations put all probability on a set of volume 0, so their KL divergence "
             "from a posterior with a density is infinite. Thickened by noise of variance theta^2 it is finite, and without "
-            "the term that depends on theta alone it has a limit, which is what dropout minimises. For a Gaussian posterior and "
-            "an approximation of rank K the minimum of this limit is principal component analysis: the directions of "
+            "the term that depends on theta alone it has a limit, which is what dropout minimises. For a Gaussian posterior "
+            "and an approximation of rank K the minimum of this limit is principal component analysis: the directions of "
             "largest variance are kept, and all others have no uncertainty."
         ),
         tables={

@@ -17,7 +17,7 @@ from torch import nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
 from pyrodrop.analysis.experiments.critiques import two_weights
-from pyrodrop.analysis.experiments.critiques.panel import Panel, Size
+from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, sized
 from pyrodrop.analysis.reports.style import BLACK, SERIES, png, styled
 
 ROWS, RATE, SETS = 10, 0.1, 50
@@ -34,7 +34,7 @@ def panel(size: Size, seed: int) -> Panel:
     posterior, evidence = two_weights.exact(x, y), two_weights.log_evidence(x, y)
     thick, thick_elbo, theta, _ = two_weights.thickened(x, y, RATE)
     learned, learned_elbo, learned_theta, learned_rate = two_weights.thickened(x, y, None)
-    factorised, low_rank = two_weights.factorised(x, y), trained_low_rank(x, y, STEPS[size], seed)
+    factorised, low_rank = two_weights.factorised(x, y), trained_low_rank(x, y, sized(STEPS, size), seed)
     rate = "below 1e-6" if learned_rate < 1e-6 else f"{learned_rate:.2g}"
     named = {
         "exact": posterior,
@@ -56,8 +56,8 @@ def panel(size: Size, seed: int) -> Panel:
         shown=(
             "A linear regression with two weights and correlated inputs, where the exact posterior is a Gaussian. MC "
             "dropout is four atoms: no neighbourhood of the true weights that is free of atoms has any probability, and the "
-            "four modes of its predictions belong to the masks, not to the posterior. With more data the nearest atom does not "
-            "approach the truth: its distance in posterior standard deviations grows as sqrt(N), since the noise of the "
+            "four modes of its predictions belong to the masks, not to the posterior. With more data the nearest atom does "
+            "not approach the truth: its distance in posterior standard deviations grows as sqrt(N), since the noise of the "
             "masks also biases the means."
         ),
         tables={
@@ -84,7 +84,7 @@ def panel(size: Size, seed: int) -> Panel:
             f"Learning the rate too: it becomes {rate}, the modes go, and the divergence is nearly that of mean field, "
             f"{evidence - learned_elbo:.3f} nats (mean field {mean_field_gap:.3f}).",
             "Low rank: a Gaussian of rank 1 plus a diagonal contains this posterior. `guides.LowRank`, trained for "
-            f"{STEPS[size]:,} steps, is {low_rank_gap:.3f} nats from it.",
+            f"{sized(STEPS, size):,} steps, is {low_rank_gap:.3f} nats from it.",
         ),
         figure=png(_figure(named)),
     )

@@ -20,7 +20,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
 from pyrodrop.analysis.experiments.critiques import one_weight
 from pyrodrop.analysis.experiments.critiques.learning_rates import learning_rate
-from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, Table
+from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, Table, sized
 from pyrodrop.analysis.gp import GaussianProcess, from_model
 from pyrodrop.analysis.reports.style import BLACK, SERIES, png, styled
 from pyrodrop.data import Dataset
@@ -47,7 +47,7 @@ GUIDES: Mapping[str, Callable[[Any], Guide]] = {
 
 def panel(size: Size, seed: int) -> Panel:
     """The panel, with networks trained on several data sets of each size."""
-    counts, steps, sets = SIZES[size]
+    counts, steps, sets = sized(SIZES, size)
     weight = weight_table()
     spreads = {name: network_spreads(name, counts, steps, sets, seed) for name in GUIDES}
     spreads["Gaussian process (wide limit)"] = [process_spread(n, sets, seed) for n in counts]

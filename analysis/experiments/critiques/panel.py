@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-Size = Literal["default", "quick"]
+Size = Literal["default", "quick", "long"]
 Table = Mapping[str, Mapping[str, Any]]
+
+
+T = TypeVar("T")
+
+
+def sized(sizes: Mapping[Size, T], size: Size) -> T:
+    """The settings of a size; those of ``default`` where a panel has none of its own."""
+    return sizes.get(size, sizes["default"])
 
 
 @dataclass(frozen=True)

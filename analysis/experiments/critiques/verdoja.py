@@ -18,7 +18,7 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
 from pyrodrop.analysis.experiments.critiques.learning_rates import learning_rate
-from pyrodrop.analysis.experiments.critiques.panel import Panel, Size
+from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, sized
 from pyrodrop.analysis.gp import GaussianProcess, from_model
 from pyrodrop.analysis.reports.style import BLACK, SERIES, png, styled
 from pyrodrop.data import Dataset
@@ -39,7 +39,7 @@ Grid = dict[tuple[int, int], list[Row]]  # by width and depth, a row per rate
 
 def panel(size: Size, seed: int) -> Panel:
     """The grid of fixed rates, learned noise from two starts, and Gaussian processes of the same priors."""
-    widths, depths, steps, seeds = SIZES[size]
+    widths, depths, steps, seeds = sized(SIZES, size)
     cells = [(width, depth) for depth in depths for width in widths]
     grids = {
         kind: {cell: trained(*cell, kind, rates, steps, seeds, seed) for cell in cells}
@@ -62,8 +62,8 @@ def panel(size: Size, seed: int) -> Panel:
             f"The same {ROWS} observations of one function, in two clusters, and networks that differ in rate, width and "
             f"depth. At the data, where the posterior is tight, the spread of MC dropout ranges from {min(every):.3f} to "
             f"{max(every):.3f}: it is set by the rate and the architecture, as the observations are the same. Exact "
-            f"inference for wide networks gives {_range([row['at the data'] for row in processes.values()])}. All networks of "
-            "one architecture are trained together as replicates."
+            f"inference for wide networks gives {_range([row['at the data'] for row in processes.values()])}. All networks "
+            "of one architecture are trained together as replicates."
         ),
         tables={
             f"spread of f at the data, hidden layers x width, mean of {seeds} seeds": table,

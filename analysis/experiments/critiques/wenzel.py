@@ -22,7 +22,7 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
 from pyrodrop.analysis.experiments.critiques.learning_rates import learning_rate
-from pyrodrop.analysis.experiments.critiques.panel import Panel, Size
+from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, sized
 from pyrodrop.analysis.reports.style import BLACK, GREY, SERIES, png, styled
 from pyrodrop.data import Dataset
 from pyrodrop.guides import Guide
@@ -44,7 +44,7 @@ SIZES: dict[Size, tuple[int, int, tuple[int, int, int]]] = {  # data sets, steps
 
 def panel(size: Size, seed: int) -> Panel:
     """The panel: held-out log density by power, averaged over data sets."""
-    sets, steps, chains = SIZES[size]
+    sets, steps, chains = sized(SIZES, size)
     problems = [drawn(seed + number) for number in range(sets)]
     densities = {name: trained(guide, problems, steps, seed) for name, guide in GUIDES.items()}
     densities[SAMPLED], mixing = sampled(problems, chains, seed)  # each [powers, sets]
