@@ -116,8 +116,9 @@ def test_a_fit_of_one_weight_has_the_spread_of_the_elbo() -> None:
     model = models.from_module(nn.Linear(1, 1, bias=False), priors.Gaussian(1.0), likelihoods.Gaussian(1.0))
     y = 1 + torch.linspace(-1, 1, 10)[:, None]
     guide = guides.BernoulliDropout(model, 0.1)
-    fit = pyrodrop.fit(model, guide, (torch.ones(10, 1), y), steps=800, lr=0.02, estimator="local", engine="traced", progress=False,
-                       lr_schedule=pyrodrop.schedules.cosine(800))  # fmt: skip
+    data, schedule = (torch.ones(10, 1), y), pyrodrop.schedules.cosine(800)
+    options: dict[str, Any] = {"estimator": "local", "engine": "traced", "progress": False, "lr_schedule": schedule}
+    fit = pyrodrop.fit(model, guide, data, steps=800, lr=0.02, **options)
     loc = float(fit.guide.posterior("weight").loc.detach())
     assert loc * 0.3 == pytest.approx(one_weight.dropout(10, 0.1, "elbo")[1], rel=0.03)
 
