@@ -12,12 +12,20 @@
     predictions                 f, y         [chain, draw, pred_id]
     predictions_constant_data   x, and y_observed if the test data have y
     sample_stats                lp, log_q    [chain, draw]                    if both densities exist
+                                energy, diverging, acceptance_rate, n_steps   of the exact posterior, with lp
+    log_prior                   by site      [chain, draw]                    if sample_stats has lp
 
 All values are in the units of the data. f has a further dimension ``output`` and y ``target`` if there are several; the
 dimensions of images and sequences are numbered: ``f_dim_0``, ``f_dim_1`` ... The f of a classifier are logits. The log
 likelihood is one number per example. An x of several tensors gives a variable for each: ``x_0``, ``x_1``, or ``x_NAME``.
 The name of the rates is the guide's (`guides.RateKind`). Draws are independent samples of q, so one fit is one chain, whose
-r_hat and ess have no meaning. Restarts are several chains; their r_hat says whether they found the same posterior.
+r_hat and ess have no meaning. Restarts are several chains; their r_hat says whether they found the same posterior. Chains of
+`pyrodrop.sample` are Markov chains.
+
+ArviZ's `psense` and `psense_summary` take a tree with ``log_prior``: they weight the draws by powers of the prior or
+of the likelihood. For draws of q the result is the sensitivity of q. It is that of the posterior where q is the
+posterior up to what importance weights see, k-hat below 0.7, and for the draws of `pyrodrop.sample`. For power-scaling
+of the prior of some weights pass ``prior_var_names``, the names of their sites.
 
 The groups are those of the ArviZ schema, https://python.arviz.org/en/stable/schema/schema.html.
 """
@@ -34,6 +42,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from pyrodrop.analysis.arviz.sampled_draws import sampled_draws
 from pyrodrop.analysis.comparison.draws import Draws, Predictive, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
 from pyrodrop.data import Data, Dataset
@@ -43,12 +52,14 @@ from pyrodrop.inputs import Inputs, named_parts, same_inputs
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts
+from pyrodrop.sampling import Sampled
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.problem import describe
 from pyrodrop.training.replicates import Replicates
 
 _ELBO_DRAWS = 100
 _ABOUT_DRAWS = "independent draws from the approximate posterior; a chain is a restart"
+_ABOUT_CHAINS = "draws of the exact posterior; a chain is a Markov chain"
 Variables: TypeAlias = dict[Hashable, Any]
 
 
@@ -64,10 +75,11 @@ def to_arviz(
     """A fit as an ArviZ data tree.
 
     Args:
-        fit: a `Fit`, `Replicates` that are restarts on the same data, or a Gaussian process of `pyrodrop.analysis.gp`.
+        fit: a `Fit`, `Replicates` that are restarts on the same data, a `Sampled`, or a Gaussian process of
+            `pyrodrop.analysis.gp`.
         train: the training data.
         test: further points for the group ``predictions``: x in the form of the training data's x, or x with y.
-        num_samples: draws per chain.
+        num_samples: draws per chain; of a `Sampled` at most those that it has.
         weights: whether the group ``posterior`` contains all weights and latent hyperparameters of their priors.
         seed: of the draws of the first chain; chain c uses ``seed + c``.
 
@@ -82,6 +94,7 @@ def to_arviz(
     """
     train = Dataset.of(train)
     test_x, test_y = _points(test, train)
+    about = _ABOUT_DRAWS
     if isinstance(fit, Fit | Replicates):
         chains = _chains(fit, train)
         draws = [
@@ -95,6 +108,16 @@ def to_arviz(
         if all(own.log_ratio is not None for own in draws):
             stats = {"lp": _stack([o.log_joint for o in draws]), "log_q": _stack([o.log_q for o in draws])}
             groups["sample_stats"] = xr.Dataset({n: (("chain", "draw"), v) for n, v in stats.items()})
+            priors = {n: _stack([own.log_prior[n] for own in draws]) for n in draws[0].log_prior}
+            groups["log_prior"] = xr.Dataset({n: (("chain", "draw"), v) for n, v in priors.items()})
+    elif isinstance(fit, Sampled):
+        parts, posteriors, stats, log_prior, attrs = sampled_draws(
+            fit, train, test_x, num_samples, weights=weights, seed=seed
+        )
+        groups, constants, about = _groups(posteriors), _constants(fit.model), _ABOUT_CHAINS
+        attrs |= {"prior": _priors(fit.model), "model": describe(fit.model)}
+        groups["sample_stats"] = xr.Dataset({n: (("chain", "draw"), v.numpy()) for n, v in stats.items()})
+        groups["log_prior"] = xr.Dataset({n: (("chain", "draw"), v.numpy()) for n, v in log_prior.items()})
     else:
         from pyrodrop.analysis.arviz.gp_draws import gp_draws  # GPyTorch is slow to import
 
@@ -116,7 +139,7 @@ def to_arviz(
             constant["y_observed"] = _observed(test_y, "pred_id")
         groups["predictions_constant_data"] = xr.Dataset(constant)
     tree = xr.DataTree.from_dict({name: _numbered(group) for name, group in groups.items()})
-    tree.attrs.update(attrs | {"seed": seed, "library": "pyrodrop", "version": _version(), "draws": _ABOUT_DRAWS})
+    tree.attrs.update(attrs | {"seed": seed, "library": "pyrodrop", "version": _version(), "draws": about})
     return tree
 
 
@@ -167,12 +190,11 @@ def _statement(fit: Fit) -> str:
     likelihood: Any = fit.model.likelihood  # type: ignore[attr-defined]
     learned = getattr(likelihood, "learned", False)
     return "; ".join(
-        [describe(fit.guide), _priors(fit), type(likelihood).__name__ if learned else likelihood.describe()]
+        [describe(fit.guide), _priors(fit.model), type(likelihood).__name__ if learned else likelihood.describe()]
     )
 
 
-def _priors(fit: Fit) -> str:
-    model = fit.model
+def _priors(model: Any) -> str:
     assert isinstance(model, NetworkModel)
     found = {name: prior.describe() for name, prior in model.priors.items()}
     if len(set(found.values())) == 1:
@@ -195,11 +217,8 @@ def _points_of(fit: Fit) -> dict[str, tuple[xr.DataArray, bool]]:
     """The noise's standard deviation and the rates, and whether training learned them."""
     model, guide = fit.model, fit.guide
     assert isinstance(model, NetworkModel)
-    found: dict[str, tuple[xr.DataArray, bool]] = {}
-    if isinstance(model.likelihood, Gaussian):
-        precision: Tensor = model.likelihood.precision  # type: ignore[assignment]
-        about = {"long_name": "standard deviation of y"}
-        found["noise_sd"] = xr.DataArray(float(precision.detach()) ** -0.5, attrs=about), model.likelihood.learned
+    learned = getattr(model.likelihood, "learned", False)
+    found = {name: (value, learned) for name, value in _constants(model).items()}
     rates: Mapping[str, Any] = guide.rates() if hasattr(guide, "rates") else {}
     if rates:
         kind = getattr(guide, "rate_kind", ALPHA)
@@ -217,6 +236,14 @@ def _points_of(fit: Fit) -> dict[str, tuple[xr.DataArray, bool]]:
     return found
 
 
+def _constants(model: NetworkModel) -> dict[str, xr.DataArray]:
+    """The standard deviation of the noise, if it is one number."""
+    if not isinstance(model.likelihood, Gaussian):
+        return {}
+    precision: Tensor = model.likelihood.precision  # type: ignore[assignment]
+    return {"noise_sd": xr.DataArray(float(precision.detach()) ** -0.5, attrs={"long_name": "standard deviation of y"})}
+
+
 def _groups(chains: Sequence[Variables]) -> dict[str, xr.Dataset]:
     return {"posterior": xr.concat([xr.Dataset(own) for own in chains], dim="chain")}
 
@@ -225,7 +252,11 @@ def _attrs(chains: Sequence[Fit], draws: Sequence[Draws], train: Dataset) -> dic
     """Attributes that describe the fits; arrays if there are several chains."""
     elbos = [chain.elbo(_ELBO_DRAWS, data=train) for chain in chains]
     first = chains[0]
-    attrs: dict[str, Any] = {"guide": describe(first.guide), "prior": _priors(first), "model": describe(first.model)}
+    attrs: dict[str, Any] = {
+        "guide": describe(first.guide),
+        "prior": _priors(first.model),
+        "model": describe(first.model),
+    }
     attrs |= {name: first.settings[name] for name in ("estimator", "steps") if name in first.settings}
     if all("seed" in chain.settings for chain in chains):
         attrs["training_seed"] = _one([chain.settings["seed"] for chain in chains])

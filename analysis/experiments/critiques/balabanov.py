@@ -53,7 +53,8 @@ def panel(size: Size, seed: int) -> Panel:
             "The paper compares ensembles of networks with and without dropout with Hamiltonian Monte Carlo, on a toy "
             "problem and on CIFAR, and finds those with dropout nearer. The statements below say whether that is seen for "
             "the regression of Foong et al. with one hidden layer, along the diagonal: total variation of the predictive "
-            f"distribution of y, Wasserstein distance of f per point, and distance of the covariance between points. Means of {groups} ensembles of {members} networks each."
+            "distribution of y, Wasserstein distance of f per point, and distance of the covariance between points. Means of "
+            f"{groups} ensembles of {members} networks each."
         ),
         tables={"distance from the sampled posterior": table, "chains": {"R-hat of f, mixed below 1.05": {"": mixed}}},
         facts={
@@ -129,5 +130,5 @@ def _figure(table: Mapping[str, Mapping[str, float]]) -> Figure:
     colours = [BLUE if name.startswith("ensemble") else GREY for name in names]
     bars = axes.barh(names, [table[name][DISTANCE] for name in names], color=colours, height=0.6)
     axes.bar_label(bars, fmt="%.3f", fontsize=8, padding=2)
-    axes.set(xlabel="total variation distance from the sampled posterior, mean over the diagonal")
+    axes.set(xlabel="total variation distance from samples, mean over x")
     return figure

@@ -1,0 +1,78 @@
+"""Draws of the exact posterior, for its data tree: the chains of the sampler are the chains of the tree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrodrop.analysis.comparison.draws import Predictive, log_prior_of
+from pyrodrop.data import Dataset
+from pyrodrop.inputs import Inputs
+from pyrodrop.likelihoods import aligned
+from pyrodrop.sampling import Sampled
+
+Parts = list[tuple[Predictive, Predictive | None]]
+
+
+def sampled_draws(
+    sampled: Sampled, train: Dataset, test_x: Inputs | None, num_samples: int, *, weights: bool, seed: int
+) -> tuple[Parts, list[dict[Any, Any]], dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+    """Predictions, weights and statistics of every chain.
+
+    Args:
+        sampled: the draws.
+        train: the data that they were drawn for.
+        test_x: further points, or None.
+        num_samples: draws per chain; if a chain has more, these are evenly spaced.
+        weights: whether to return all latent sites.
+        seed: of y.
+
+    Returns:
+        Per chain the predictions at both sets of points, and its variables for the group ``posterior``; statistics
+        ``[chains, draws]`` by name; the log prior ``[chains, draws]`` by site; and attributes.
+
+    Raises:
+        ValueError: `train` are not the data of the draws.
+    """
+    if sampled.fingerprint is not None and sampled.fingerprint != train.fingerprint:
+        raise ValueError("train must be the data that the draws were made for; their fingerprints differ")
+    if num_samples < sampled.draws:
+        sampled = sampled.thinned(max(1, num_samples) * sampled.chains)
+    parts: Parts = []
+    posterior: list[dict[Any, Any]] = []
+    for chain in range(sampled.chains):
+        own = slice(chain, chain + 1)
+        one = replace(
+            sampled,
+            samples={name: values[own] for name, values in sampled.samples.items()},
+            stats={name: values[own] for name, values in sampled.stats.items()},
+        )
+        fitted = one.predict(train.x, one.draws, seed=seed + chain)
+        y = sampled.model.likelihood.as_target(train.y)
+        given: Tensor = fitted.law.log_prob(aligned(y.to(fitted.f.device), fitted.law))
+        further = None
+        if test_x is not None:
+            predicted = one.predict(test_x, one.draws, seed=seed + chain)
+            further = Predictive(f=predicted.f.cpu(), y=predicted.y.cpu())
+        parts.append((Predictive(f=fitted.f.cpu(), y=fitted.y.cpu(), log_likelihood=given.cpu()), further))
+        found: dict[Any, Any] = {}
+        for site, values in one.samples.items() if weights else ():
+            found[site] = ("draw", *(f"{site}_dim_{d}" for d in range(values.dim() - 2))), values[0].numpy()
+        posterior.append(found)
+    attrs = {f"sampler_{name}": value for name, value in sampled.settings.items() if _plain(value)}
+    diagnostics = {n: torch.nan if v is None else v for n, v in sampled.settings.get("diagnostics", {}).items()}
+    attrs |= {f"diagnostics_{name}": value for name, value in diagnostics.items()}
+    with torch.no_grad():
+        flat = {name: values.flatten(0, 1) for name, values in sampled.samples.items()}
+        log_prior = {
+            name: values.reshape(sampled.chains, -1).cpu() for name, values in log_prior_of(sampled.model, flat).items()
+        }
+    return parts, posterior, sampled.stats, log_prior, {"guide": "exact posterior, by Hamiltonian Monte Carlo", **attrs}
+
+
+def _plain(value: Any) -> bool:
+    """Whether netCDF can hold it as an attribute."""
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
