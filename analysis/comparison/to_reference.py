@@ -9,8 +9,11 @@
     sign_probability  Phi(|to_reference| / s.e.)
 
 Total variation and agreement are those of Wilson et al. (2022), https://proceedings.mlr.press/v176/wilson22a.html, who give
-the Wasserstein distance of samples of y for regression. Here it is that of f: samples of the same noise on both sides add to
-the Monte Carlo error and hide how the posteriors differ, and the distribution of y is what total variation compares.
+the Wasserstein-2 distance of samples of y for regression. Here it is that of f: samples of the same noise on both sides add
+to the Monte Carlo error and hide how the posteriors differ, and the distribution of y is what total variation compares.
+The values are not comparable with the leaderboard of their competition, whose released code computes W_1 of y: function
+``w2_distance`` of metrics.py in https://github.com/izmailovpavel/neurips_bdl_starter_kit calls SciPy's
+``wasserstein_distance``.
 
 ``sign_probability`` is the probability, under the normal approximation of the mean with a flat prior, that the mean over the
 population of observations has the sign of this one (Sivula, Magnusson, Matamoros & Vehtari 2020,

@@ -21,6 +21,7 @@ JOBS = {
     "concrete": Job(
         "concrete dropout: error, uncertainty and learned rates on synthetic data (Gal, Hron & Kendall 2017)"
     ),
+    "references": Job("exact posteriors of six small networks by sampling, and the distance of every guide from them"),
     "trained-network": Job(
         "a network trained with dropout by a plain loop on MNIST, read as a posterior (Gal & Ghahramani 2016)"
     ),

@@ -1,0 +1,12 @@
+"""Reference posteriors by sampling, and how far every guide is from them.
+
+from pyrodrop.analysis.experiments.references import PROBLEMS, load
+train, test = PROBLEMS["co2"].data()
+pyrodrop.compare({"mine": fit}, test, reference=load("co2"))
+"""
+
+from pyrodrop.analysis.experiments.references.experiment import run
+from pyrodrop.analysis.experiments.references.problems import PROBLEMS
+from pyrodrop.analysis.experiments.references.stored import load
+
+__all__ = ["PROBLEMS", "load", "run"]

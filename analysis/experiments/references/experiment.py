@@ -1,0 +1,186 @@
+"""Reference posteriors of six small problems by sampling, and the distances of every approximate posterior from them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+import pyrodrop
+from pyrodrop.analysis.experiments.references.posteriors import ESTIMATORS, LR, LR_NOISE, POSTERIORS, trained
+from pyrodrop.analysis.experiments.references.problems import PROBLEMS, Problem
+from pyrodrop.analysis.experiments.references.stored import load, save
+from pyrodrop.analysis.experiments.references.table import distance_table
+from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.data import Dataset
+from pyrodrop.engines import Name
+from pyrodrop.files import writable_folder, write_json
+from pyrodrop.names import known
+from pyrodrop.sampling import Diagnostics, Sampled
+
+DRAWN = (
+    "there are no observations at the test points: y is drawn from the reference's predictive distribution, so that to ref. "
+    "estimates minus the KL divergence of a posterior's predictive distribution from it, mean over points"
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Size of a run.
+
+    Attributes:
+        members: fits of every posterior.
+        steps: of a training.
+        samples: of every posterior and of the reference, for the distances.
+        chains, draws, tune, max_steps: of the sampler; None for those of the problem.
+        engine: of sampler and training.
+    """
+
+    members: int = 5
+    steps: int = 3000
+    samples: int = 1000
+    chains: int | None = None
+    draws: int | None = None
+    tune: int | None = None
+    max_steps: int = 1000
+    engine: Name = "auto"
+
+
+SIZES = {
+    "default": Size(),
+    "quick": Size(
+        members=2, steps=30, samples=60, chains=4, draws=10, tune=100, max_steps=8, engine="traced"
+    ),  # for tests
+}
+
+
+def run(
+    *,
+    problems: list[str] = list(PROBLEMS),  # noqa: B006
+    preset: Literal["default", "quick"] = "default",
+    seed: int = 0,
+    out: Path = Path("runs/references"),
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Sample every problem's posterior, train every guide on it, and print and store the distances.
+
+    Args:
+        problems: which of co2, mnist, foong, yacht, boston and energy.
+        preset: default takes half an hour on one core; quick is too short to show anything.
+        seed: seed of the sampler, of initial weights, noise and prediction.
+        out: folder for NAME.json and NAME.safetensors, the thinned draws.
+        quiet: show no progress.
+
+    Returns:
+        What is written to the JSON files, by problem.
+
+    Raises:
+        ValueError: a problem is unknown, or there is none.
+    """
+    names = [known(name, PROBLEMS, "problem") for name in problems]
+    if not names:
+        raise ValueError(f"problems needs at least one of {', '.join(PROBLEMS)}; got none")
+    folder, size = writable_folder(out), SIZES[preset]
+    found = {}
+    for name in names:
+        found[name] = _one(name, sized(PROBLEMS[name], size), size, seed, folder, quiet)
+        print(f"results: {folder / f'{name}.json'}\n", flush=True)
+    return found
+
+
+def sized(problem: Problem, size: Size) -> Problem:
+    """The problem with the sampler's settings of this size."""
+    own = {key: value for key in ("chains", "draws", "tune") if (value := getattr(size, key)) is not None}
+    chains = own.get("chains", problem.chains)
+    return replace(problem, **own, kept=min(problem.kept, chains * own.get("draws", problem.draws)) // chains * chains)
+
+
+def recipe(problem: Problem, size: Size, seed: int, train: Dataset, test: Dataset) -> dict[str, Any]:
+    """Everything that a result depends on besides the versions, in plain numbers and words."""
+    model = problem.model()
+    return {
+        "summary": problem.summary,
+        "network": f"{'-'.join(map(str, problem.widths))}, {problem.activation}",
+        "likelihood": model.likelihood.describe(),
+        "prior": {
+            "weights": [f"N(0, {scale:.6g}^2)" for scale in problem.scales],
+            "biases": "N(0, 1)",
+            "units": "standardised" if train.inputs is not None else "those of the data",
+        },
+        "train": {"rows": len(train), "fingerprint": train.fingerprint},
+        "test": {"points": len(test), "fingerprint": test.fingerprint, "observed": problem.observed},
+        "sampler": {k: getattr(problem, k) for k in ("chains", "draws", "tune", "kept")} | {"max_steps": size.max_steps},
+        "posteriors": {
+            name: f"{make(model).describe()}, estimator {ESTIMATORS.get(name, 'local')}"
+            for name, make in POSTERIORS.items()
+        },
+        "training": {
+            "fits": size.members, "steps": size.steps, "batch": "all rows", "optimizer": "Adam, cosine", "lr": LR,
+            "lr of noise": LR_NOISE,
+        },
+        "samples": size.samples,
+        "engine": size.engine,
+        "seed": seed,
+    }  # fmt: skip
+
+
+def _one(name: str, problem: Problem, size: Size, seed: int, folder: Path, quiet: bool) -> dict[str, Any]:
+    train, test = problem.data()
+    start = time.perf_counter()
+    sampled = pyrodrop.sample(
+        problem.model(), train, chains=problem.chains, draws=problem.draws, tune=problem.tune, max_steps=size.max_steps,
+        engine=size.engine, device="cpu", seed=seed, progress=False if quiet else None,
+    )  # fmt: skip
+    sampling, diagnostics = time.perf_counter() - start, sampled.diagnostics()
+    about = recipe(problem, size, seed, train, test)
+    judged = test if problem.observed else Dataset(test.x, drawn(sampled, test.x, seed))
+    fits = {}
+    for posterior in tqdm(POSTERIORS, desc=name, unit="posterior", leave=False, disable=True if quiet else None):
+        fits[posterior] = trained(
+            posterior, problem.model(), train, members=size.members, steps=size.steps, engine=size.engine, seed=seed
+        )
+    table = distance_table(fits, judged, sampled, num_samples=size.samples, seed=seed)
+    table.comparison.notes[:0] = _first_notes(diagnostics, problem.observed)
+    save(sampled, folder / f"{name}.safetensors", problem.kept)
+    content = {
+        "problem": name,
+        "recipe": about,
+        "diagnostics": {**diagnostics.to_dict(), "problems": diagnostics.problems},
+        "sampler": {key: value for key, value in sampled.settings.items() if key not in ("diagnostics", "seconds")},
+        "y": None if problem.observed else judged.y.flatten().tolist(),
+        "table": table.comparison.to_dict(),
+        "notes": table.comparison.notes,
+        "members": table.members,
+        "stored": {"draws": problem.kept, "log_density": stored_log_density(name, judged, folder)},
+        "versions": versions(),
+        "machine": {"processor": processor(), "threads": torch.get_num_threads()},
+        "seconds": {"sampling": sampling, "all": time.perf_counter() - start},
+    }
+    write_json(folder / f"{name}.json", content)
+    print(f"{name}: {problem.summary}\n{diagnostics}")
+    console().print(table.comparison)
+    return content
+
+
+def drawn(sampled: Sampled, x: Tensor, seed: int) -> Tensor:
+    """One y per point from the predictive distribution of all draws, ``[N, 1]``, each from a draw chosen at random."""
+    prediction = sampled.predict(x, sampled.chains * sampled.draws, seed=seed)
+    rows = torch.randint(len(prediction.f), (len(x),), generator=torch.Generator().manual_seed(seed))
+    return prediction.y[rows, torch.arange(len(x))]
+
+
+def stored_log_density(name: str, test: Dataset, folder: Path) -> float:
+    """Mean log density at the test points of the stored draws, read back from their file."""
+    kept = load(name, folder)
+    return float(kept.predict(test.x, kept.chains * kept.draws).log_density(test.y).mean())
+
+
+def _first_notes(diagnostics: Diagnostics, observed: bool) -> list[str]:
+    problems = diagnostics.problems
+    notes = [f"THE REFERENCE SHOULD NOT BE USED YET: {'; '.join(problems)}"] if problems else []
+    return notes if observed else [*notes, DRAWN]

@@ -1,0 +1,69 @@
+"""The approximate posteriors that are compared with the references: every one is trained from several starts.
+
+Each single fit is a posterior by itself, and the equal mixture of all of them is an ensemble: of point estimates, a deep
+ensemble (Lakshminarayanan et al. 2017); of dropout networks, the stochastic ensembles of Balabanov, Mehlig & Linander
+(2023), https://arxiv.org/abs/2212.08123. All have the Gaussian prior of the sampled model, so that they approximate the same
+posterior. Type A of Gaussian dropout has no density in weight space and no KL divergence from that prior, so it is left out.
+Inputs of the network are never dropped.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from pyrodrop import fit_replicates, guides, schedules
+from pyrodrop.data import Dataset
+from pyrodrop.engines import Name
+from pyrodrop.models import NetworkModel
+from pyrodrop.training.replicates import Replicates
+
+THETA = 0.05  # of the mixture
+LR, LR_NOISE = 1e-2, 0.1
+
+POSTERIORS: Mapping[str, Callable[[NetworkModel], guides.Guide]] = {
+    "point": guides.Point,
+    "MC dropout .05": functools.partial(guides.BernoulliDropout, drop_rate=0.05, mask_input=False),
+    "MC dropout .5": functools.partial(guides.BernoulliDropout, drop_rate=0.5, mask_input=False),
+    f"mixture .05, theta {THETA:g}": functools.partial(
+        guides.BernoulliDropout, drop_rate=0.05, mask_input=False, theta=THETA
+    ),
+    "concrete dropout": functools.partial(guides.ConcreteDropout, mask_input=False),
+    "variational dropout B": functools.partial(
+        guides.VariationalDropout, kind="B", rates="weight", max_alpha=math.inf, drop_rate=0.01
+    ),
+    "mean field": guides.MeanField,
+    "low rank 4": functools.partial(guides.LowRank, rank=4),
+}
+ESTIMATORS: Mapping[str, Any] = {"low rank 4": "shared"}  # where not local
+
+
+def learning_rate(name: str) -> float:
+    """The learning rate of a parameter by its name: that of noise is larger, because its logarithms have far to go."""
+    return LR_NOISE if any(part in name for part in ("logit", "raw_alpha", "log_variance")) else LR
+
+
+def trained(
+    name: str, model: NetworkModel, data: Dataset, *, members: int, steps: int, engine: Name, seed: int
+) -> Replicates:
+    """Fits of one posterior from different starts."""
+    torch.manual_seed(seed)
+    return fit_replicates(
+        model,
+        POSTERIORS[name](model),
+        data,
+        count=members,
+        steps=steps,
+        lr=learning_rate,
+        lr_schedule=schedules.cosine(steps),
+        estimator=ESTIMATORS.get(name, "local"),
+        engine=engine,
+        starts="new",
+        device="cpu",
+        seed=seed,
+        progress=False,
+    )

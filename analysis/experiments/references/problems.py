@@ -1,0 +1,140 @@
+"""The problems: a network with proper priors, its data, and the points at which posteriors are compared.
+
+    w ~ N(0, scale^2 / fan-in),   b ~ N(0, 1)          in standardised units where the data are standardised
+
+The precision of the noise is fixed, because a precision is no latent variable of a network here: for the UCI sets that of
+Gal & Ghahramani (2016), for Foong et al. (2020) that of their paper. All weights and biases are latent.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch.nn import functional as F
+
+from pyrodrop.data import Dataset, foong2020, mauna_loa, mnist, uci
+from pyrodrop.likelihoods import Categorical, Gaussian, Likelihood
+from pyrodrop.models import MLP
+from pyrodrop.priors import Gaussian as GaussianPrior
+from pyrodrop.zoo.uci import SETTINGS
+
+DIGITS, TEST_DIGITS, SIDE = 160, 500, 7  # digits to train and to test, and their side after averaging squares of 4 x 4
+SLICE_STEP = 5  # of the 500 points of the diagonal slice
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem.
+
+    Attributes:
+        summary: one line.
+        widths, activation, scale: of the network and its prior; see the module docstring.
+        likelihood: makes the likelihood.
+        data: loads training and test part.
+        chains, draws, tune: of the sampler.
+        kept: number of draws that are stored, a multiple of `chains`.
+        observed: whether the test part has observations. If not, y is drawn from the reference's predictive distribution.
+    """
+
+    summary: str
+    widths: Sequence[int]
+    activation: str
+    scale: float
+    likelihood: Callable[[], Likelihood]
+    data: Callable[[], tuple[Dataset, Dataset]]
+    chains: int = 64
+    draws: int = 60
+    tune: int = 250
+    kept: int = 320
+    observed: bool = True
+
+    def model(self) -> MLP:
+        """The network with its priors, from new weights."""
+        return MLP(
+            self.widths,
+            self.activation,
+            prior={f"layers.{i}.*": GaussianPrior(scale) for i, scale in enumerate(self.scales)},
+            bias_prior=GaussianPrior(1.0),
+            likelihood=self.likelihood(),
+        )
+
+    @property
+    def scales(self) -> list[float]:
+        """The standard deviation of the weights of every layer under the prior."""
+        return [self.scale / math.sqrt(width) for width in self.widths[:-1]]
+
+
+def _co2() -> tuple[Dataset, Dataset]:
+    split = mauna_loa()
+    return split.train, split.test
+
+
+def _foong() -> tuple[Dataset, Dataset]:
+    """The two clusters, and points of the diagonal, whose y are placeholders."""
+    split = foong2020()
+    return split.train, split.test.rows(slice(None, None, SLICE_STEP))
+
+
+def _uci(name: str) -> tuple[Dataset, Dataset]:
+    split = uci(name)[0]
+    return split.train, split.test
+
+
+def _digits() -> tuple[Dataset, Dataset]:
+    """The first digits of both parts, averaged over squares of 4 x 4 pixels: ``[N, 49]``."""
+    split = mnist(flat=False, progress=False)
+    parts = split.train.first(DIGITS), split.test.first(TEST_DIGITS)
+    train, test = (Dataset(F.avg_pool2d(part.x, 28 // SIDE).flatten(1), part.y) for part in parts)
+    return train, test
+
+
+def _table(name: str, features: int, **options: int) -> Problem:
+    setting = SETTINGS[name]
+    return Problem(
+        summary=f"UCI {name}, first split, {features}-{setting.hidden}-1 ReLU",
+        widths=(features, setting.hidden, 1),
+        activation="relu",
+        scale=2.0,
+        likelihood=functools.partial(Gaussian, setting.precision),
+        data=functools.partial(_uci, name),
+        **options,  # type: ignore[arg-type]
+    )
+
+
+PROBLEMS = {
+    "co2": Problem(
+        summary="Mauna Loa CO2, 272 months to train and the 249 after them, 1-20-1 tanh, noise sd 2 ppm (the seasons)",
+        widths=(1, 20, 1),
+        activation="tanh",
+        scale=4.0,
+        likelihood=functools.partial(Gaussian, 0.25),
+        data=_co2,
+        kept=640,
+    ),
+    "mnist": Problem(
+        summary=f"{DIGITS} MNIST digits of {SIDE} x {SIDE} pixels, {SIDE**2}-16-10 tanh",
+        widths=(SIDE**2, 16, 10),
+        activation="tanh",
+        scale=5.0,
+        likelihood=Categorical,
+        data=_digits,
+        kept=128,
+    ),
+    "foong": Problem(
+        summary="two clusters in the plane (Foong et al. 2020), points on the diagonal through them, 2-50-1 ReLU",
+        widths=(2, 50, 1),
+        activation="relu",
+        scale=4.0,
+        likelihood=functools.partial(Gaussian, 100.0),
+        data=_foong,
+        kept=640,
+        observed=False,
+    ),
+    "yacht": _table("yacht", 6, chains=32, draws=100),
+    "boston": _table("boston", 13, chains=16, draws=150, kept=192),
+    "energy": _table("energy", 8, chains=16, draws=150, kept=256),
+}
+"""In the order of their size, the smallest first."""

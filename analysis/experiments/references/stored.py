@@ -1,0 +1,58 @@
+"""Stored references: thinned draws in ``NAME.safetensors``, and ``NAME.json`` with how they were made and what they gave.
+
+problem, recipe      the name, and everything that the result depends on besides the versions
+diagnostics          of all draws before thinning, with what speaks against using them (`problems`; empty if they have mixed)
+sampler              the sampler's settings and what it learned
+y                    observations drawn from the reference's predictive distribution; null where there are real ones
+table, members       distances by posterior, see `table`; the row ``reference`` is between two halves of the chains
+stored               number of stored draws and their own log density at the test points
+versions, machine    package versions, and processor
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pyrodrop.analysis.experiments.references.problems import PROBLEMS
+from pyrodrop.analysis.zoo.references import FOLDER as REFERENCE
+from pyrodrop.names import known
+from pyrodrop.sampling import Sampled
+
+FOLDER = REFERENCE / "posterior"
+
+
+def load(name: str, folder: Path = FOLDER) -> Sampled:
+    """The stored draws of a reference, which predict like a fit, in the units of its data.
+
+    Args:
+        name: of the problem, one of `PROBLEMS`.
+        folder: where the files are; those that come with the package if not given.
+
+    Raises:
+        ValueError: the name is unknown, or there is no such file.
+    """
+    path = folder / f"{known(name, PROBLEMS, 'reference')}.safetensors"
+    if not path.is_file():
+        raise ValueError(
+            f"{name} has no stored draws: {path.name} is not in {path.parent}; pyrodrop run references makes it"
+        )
+    return Sampled.load(path, PROBLEMS[name].model())
+
+
+def facts(name: str, folder: Path = FOLDER) -> dict[str, Any]:
+    """The content of ``NAME.json``."""
+    return json.loads((folder / f"{known(name, PROBLEMS, 'reference')}.json").read_text())  # type: ignore[no-any-return]
+
+
+def save(sampled: Sampled, path: Path, kept: int) -> None:
+    """Write so many of the draws in float32."""
+    model = copy.deepcopy(sampled.model).float()
+    samples = {name: values.float() for name, values in sampled.samples.items()}
+    stats = {n: v.float() if v.dtype == torch.float64 else v for n, v in sampled.stats.items()}
+    dataclasses.replace(sampled, model=model, samples=samples, stats=stats).save(path, kept)

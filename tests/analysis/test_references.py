@@ -1,0 +1,267 @@
+"""Stored reference posteriors: what they say is what the job makes, and their draws give the stored numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop import cli
+from pyrodrop.analysis.experiments.references import PROBLEMS, experiment, load, posteriors
+from pyrodrop.analysis.experiments.references.experiment import SIZES, drawn, recipe
+from pyrodrop.analysis.experiments.references.stored import FOLDER, facts, save
+from pyrodrop.analysis.experiments.references.table import distance_table
+from pyrodrop.data import Dataset
+from pyrodrop.prediction.prediction import Prediction
+
+STORED = sorted(path.stem for path in FOLDER.glob("*.json"))
+MOST_BYTES = 800_000
+FEW = ("point", "MC dropout .05")  # posteriors of the short run
+
+
+def data_of(name: str, request: pytest.FixtureRequest) -> tuple[Dataset, Dataset]:
+    """Training and test part, with the stored y where it was drawn; skips without the files."""
+    if name != "co2":  # comes with the package
+        request.getfixturevalue("data_folder")
+    train, test = PROBLEMS[name].data()
+    y = facts(name)["y"]
+    return train, test if y is None else Dataset(test.x, torch.tensor(y)[:, None])
+
+
+# The stored files
+
+
+def test_every_problem_is_stored() -> None:
+    assert set(STORED) == set(PROBLEMS)
+    assert {path.stem for path in FOLDER.glob("*.safetensors")} == set(PROBLEMS)
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_recipe_is_that_of_the_job(name: str, request: pytest.FixtureRequest) -> None:
+    data_of(name, request)
+    content, problem = facts(name), PROBLEMS[name]
+    assert content["recipe"] == recipe(problem, SIZES["default"], 0, *problem.data())
+    assert content["sampler"]["data_fingerprint"] == problem.data()[0].fingerprint
+    for key in ("chains", "draws", "tune"):
+        assert content["sampler"][key] == getattr(problem, key)
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_table_is_whole(name: str) -> None:
+    content = facts(name)
+    table, notes = content["table"], content["notes"]
+    singles = list(posteriors.POSTERIORS)
+    assert set(table) == {*singles, *(f"ensemble {one}" for one in singles), "reference"}
+    values = [row["total_variation"] for row in table.values()]
+    assert all(0 < value < 1 for value in values)
+    assert values[:-1] == sorted(values[:-1])
+    for one in singles:
+        own = content["members"][one]
+        assert len(own) == content["recipe"]["training"]["fits"]
+        for column in ("total_variation", "to_reference", "log_density"):
+            assert table[one][column] == pytest.approx(sum(row[column] for row in own) / len(own))
+    said = any(note.startswith("THE REFERENCE SHOULD NOT BE USED YET") for note in notes)
+    assert said == bool(content["diagnostics"]["problems"])
+    assert any("minus the KL divergence" in note for note in notes) == (content["y"] is not None)
+    assert {"python", "torch", "pyrodrop"} <= set(content["versions"])
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_stored_draws_give_the_stored_log_density(name: str, request: pytest.FixtureRequest) -> None:
+    """By a forward pass of our own: mean over draws of the density of y, in plain torch."""
+    train, test = data_of(name, request)
+    content, sampled, problem = facts(name), load(name), PROBLEMS[name]
+    w = {site: values.flatten(0, 1).double() for site, values in sampled.samples.items()}
+    x = test.x.double() if train.inputs is None else (test.x.double() - train.inputs.loc) / train.inputs.scale
+    hidden = torch.einsum("sij,nj->sni", w["layers.0.weight"], x) + w["layers.0.bias"][:, None]
+    hidden = hidden.tanh() if problem.activation == "tanh" else hidden.relu()
+    f = torch.einsum("sij,snj->sni", w["layers.1.weight"], hidden) + w["layers.1.bias"][:, None]
+    if name == "mnist":
+        each = f.log_softmax(-1).gather(-1, test.y[None, :, None].expand(len(f), -1, 1))[..., 0]
+    else:
+        f = f if train.targets is None else f * train.targets.scale + train.targets.loc
+        precision = float(content["recipe"]["likelihood"].split("=")[1].rstrip(")"))
+        sd = torch.tensor(float(problem.likelihood().precision) ** -0.5, dtype=torch.float64)
+        assert precision == pytest.approx(float(sd) ** -2, rel=1e-4)
+        each = torch.distributions.Normal(f[..., 0], sd).log_prob(test.y[:, 0].double())
+    assert len(f) == content["stored"]["draws"] == content["recipe"]["sampler"]["kept"]
+    found = float((each.logsumexp(0) - math.log(len(f))).mean())
+    assert found == pytest.approx(content["stored"]["log_density"], rel=1e-4, abs=1e-4)
+    # a subset of the draws behind the table
+    assert found == pytest.approx(content["table"]["reference"]["log_density"], rel=0.05, abs=0.1)
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_stored_draws_are_small_and_carry_their_diagnostics(name: str) -> None:
+    path, content = FOLDER / f"{name}.safetensors", facts(name)
+    assert path.stat().st_size < MOST_BYTES
+    sampled = load(name)
+    assert {values.dtype for values in sampled.samples.values()} == {torch.float32}
+    own = {key: value for key, value in content["diagnostics"].items() if key != "problems"}
+    assert sampled.settings["diagnostics"] == own
+    assert sampled.chains == content["recipe"]["sampler"]["chains"]
+    assert sampled.settings["thinned_from"] == content["recipe"]["sampler"]["draws"]
+
+
+def test_a_stored_reference_is_one_for_compare() -> None:
+    train, test = PROBLEMS["co2"].data()
+    model = PROBLEMS["co2"].model()
+    fit = pyrodrop.fit(model, pyrodrop.guides.MeanField(model), train, steps=5, progress=False)
+    table = pyrodrop.compare({"mine": fit}, test, "total_variation", reference=load("co2"), num_samples=100)
+    assert not any("other data" in note for note in table.notes)
+    assert table.rows["mine"]["total_variation"] > 5 * table.reference["total_variation"]  # type: ignore[index,operator]
+    assert "reference: distances between two independent sets of 100 of its samples" in table.notes
+
+
+def test_what_is_not_stored_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no reference is called 'yatch'.*did you mean 'yacht'"):
+        load("yatch")
+    with pytest.raises(ValueError, match=r"yacht has no stored draws: yacht.safetensors is not in .*run references"):
+        load("yacht", tmp_path)
+
+
+# Models and data
+
+
+def test_priors_have_the_scales_of_the_recipe() -> None:
+    """Foong et al. (2020): w ~ N(0, 4^2 / fan-in), b ~ N(0, 1), noise sd .1."""
+    model = PROBLEMS["foong"].model()
+    sites = pyro.poutine.trace(model).get_trace(torch.zeros(3, 2)).nodes
+    for site, want in {
+        "layers.0.weight": 4 / math.sqrt(2), "layers.1.weight": 4 / math.sqrt(50), "layers.0.bias": 1, "layers.1.bias": 1,
+    }.items():  # fmt: skip
+        torch.testing.assert_close(sites[site]["fn"].stddev, torch.full_like(sites[site]["value"], want))
+    assert model(torch.zeros(3, 2)).shape == (3, 1)
+    assert float(model.likelihood.precision.rsqrt()) == pytest.approx(0.1)  # type: ignore[union-attr,operator]
+
+
+def test_digits_are_averaged_over_squares(data_folder: Path) -> None:
+    train, test = PROBLEMS["mnist"].data()
+    assert (len(train), len(test)) == (160, 500)
+    whole = pyrodrop.data.mnist(progress=False).train
+    image = whole.x[7].reshape(28, 28)
+    assert float(train.x[7].reshape(7, 7)[3, 2]) == pytest.approx(float(image[12:16, 8:12].mean()), abs=1e-6)
+    assert torch.equal(train.y, whole.y[:160])
+
+
+# The table
+
+
+@dataclasses.dataclass
+class Slope:
+    """f = a x with one of the slopes per sample, in turn."""
+
+    slopes: tuple[float, ...]
+
+    def predict(self, x: torch.Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
+        a = torch.tensor(self.slopes).repeat(-(-num_samples // len(self.slopes)))[:num_samples, None, None]
+        return Prediction(f=a * x, law=dist.Normal(a * x, 0.5).to_event(1), seed=seed)
+
+
+class Several(list[Slope]):
+    def predict(self, x: torch.Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
+        return Slope(tuple(s for one in self for s in one.slopes)).predict(x, num_samples, seed=seed)
+
+
+def test_single_fits_are_averaged_and_ensembles_are_mixtures() -> None:
+    """Of a reference at -1 and 1: W_2 of a point at 1 is sqrt(2) |x|, at 0 |x|, of a pair at -1 and 1 zero."""
+    x = torch.tensor([[-1.0], [0.5], [2.0]])
+    fits: Any = {"pair": Several([Slope((-1.0,)), Slope((1.0,))]), "centre": Several([Slope((0.0,)), Slope((1.0,))])}
+    table = distance_table(fits, Dataset(x, x), Slope((-1.0, 1.0)), num_samples=100, seed=0)
+    rows, size = table.comparison.rows, float(x.abs().mean())
+    assert next(iter(rows)) == "ensemble pair"
+    assert rows["ensemble pair"]["wasserstein"] == 0
+    assert rows["pair"]["wasserstein"] == pytest.approx(math.sqrt(2) * size, rel=1e-5)
+    assert rows["centre"]["wasserstein"] == pytest.approx((1 + math.sqrt(2)) / 2 * size, rel=1e-5)
+    assert [row["wasserstein"] for row in table.members["centre"]] == [
+        pytest.approx(size, rel=1e-5),
+        pytest.approx(math.sqrt(2) * size, rel=1e-5),
+    ]
+    assert rows["pair"]["sign_probability"] is None
+    assert rows["ensemble centre"]["sign_probability"] is not None
+    assert rows["pair"]["correlation"] is None
+    assert not any("pair/0" in note for note in table.comparison.notes)
+
+
+@dataclasses.dataclass
+class Constant:
+    """f = a at all points with a ~ N(1, 2^2); noise of standard deviation 3."""
+
+    chains: int = 40
+    draws: int = 100
+
+    def predict(self, x: torch.Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
+        a = 1 + 2 * torch.randn(num_samples, 1, 1, generator=torch.Generator().manual_seed(seed))
+        f = a.expand(-1, len(x), 1)
+        return Prediction(f=f, law=dist.Normal(f, 3.0).to_event(1), seed=seed)
+
+
+def test_drawn_observations_have_the_predictive_distribution() -> None:
+    """One draw per point: independent over points although f is constant; standard errors are 3.6 / sqrt(N)."""
+    count = 4000
+    y = drawn(Constant(), torch.zeros(count, 1), seed=3)  # type: ignore[arg-type]
+    assert y.shape == (count, 1)
+    sd = math.sqrt(13)
+    assert float(y.mean()) == pytest.approx(1, abs=4 * sd / math.sqrt(count) + 4 * 2 / math.sqrt(4000))
+    assert float(y.std()) == pytest.approx(sd, rel=0.08)
+    assert abs(float(torch.corrcoef(torch.stack((y[:-1, 0], y[1:, 0])))[0, 1])) < 4 / math.sqrt(count)
+
+
+# The job
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a short run leaves."""
+    folder = tmp_path_factory.mktemp("references")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(experiment, "POSTERIORS", {name: posteriors.POSTERIORS[name] for name in FEW})
+    words = ["--problems", "co2", "--preset", "quick", "--out", str(folder), "--quiet"]
+    try:
+        assert cli.main(["run", "references", *words]) == 0
+    finally:
+        patch.undo()
+    return folder
+
+
+def test_the_job(made: Path) -> None:
+    content = json.loads((made / "co2.json").read_text())
+    assert set(content) == set(facts("co2"))
+    assert set(content["table"]) == {*FEW, *(f"ensemble {name}" for name in FEW), "reference"}
+    assert content["diagnostics"]["problems"]  # 4 chains of 10 draws
+    assert content["notes"][0].startswith("THE REFERENCE SHOULD NOT BE USED YET: the chains have not mixed")
+    assert load("co2", made).predict(PROBLEMS["co2"].data()[1].x, 40).f.shape == (40, 249, 1)
+
+
+def test_double_precision_is_stored_in_single(tmp_path: Path) -> None:
+    problem = PROBLEMS["co2"]
+    train, _ = problem.data()
+    sampled = pyrodrop.sample(
+        problem.model(), train, chains=4, draws=4, tune=100, max_steps=2, dtype=torch.float64, engine="traced",
+        progress=False,
+    )  # fmt: skip
+    save(sampled, tmp_path / "co2.safetensors", 8)
+    back = load("co2", tmp_path)
+    assert {values.dtype for values in back.samples.values()} == {torch.float32}
+    torch.testing.assert_close(
+        back.samples["layers.0.weight"], sampled.samples["layers.0.weight"][:, [1, 3]].float(), rtol=0, atol=0
+    )
+    torch.testing.assert_close(
+        back.predict(train.x, 8).f.double(), sampled.thinned(8).predict(train.x, 8).f, rtol=1e-4, atol=1e-3
+    )
+    assert sampled.samples["layers.0.weight"].dtype == torch.float64
+
+
+def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "references", "--problems", "fong", "--out", str(tmp_path)]) == 2
+    assert "did you mean 'foong'" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="problems needs at least one of co2, mnist"):
+        experiment.run(problems=[], out=tmp_path)
