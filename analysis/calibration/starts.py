@@ -36,7 +36,8 @@ class NewStarts:
     def __init__(self, model: NetworkModel, guide: Any) -> None:
         if not callable(getattr(guide, "restart", None)):
             raise TypeError(
-                f"new initial weights need a guide with a method restart(model); {type(guide).__name__} has none. {_OTHERWISE}"
+                f"new initial weights need a guide with a method restart(model); {type(guide).__name__} has none. "
+                f"{_OTHERWISE}"
             )
         self.model, self.guide = copy.deepcopy((model, guide))
         self.device = next((parameter.device for parameter in guide.parameters()), torch.device("cpu"))
@@ -48,8 +49,8 @@ class NewStarts:
         changed = [name for name, value in guide.named_buffers() if not torch.equal(value, held[name])]
         if changed:
             raise ValueError(
-                f"restart of {type(guide).__name__} changes {', '.join(changed)}, which are no parameters and which all fits "
-                f"of calibration share. {_OTHERWISE}"
+                f"restart of {type(guide).__name__} changes {', '.join(changed)}, which are no parameters and which "
+                f"all fits of calibration share. {_OTHERWISE}"
             )
 
     def stacked(self, problem: Problem, loss: Loss, seeds: Sequence[int]) -> dict[str, Tensor]:

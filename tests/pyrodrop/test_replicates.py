@@ -81,7 +81,8 @@ def test_replicates_that_share_a_problem_have_starts_of_their_own() -> None:
     problem = Problem.of(model, guide, Dataset(X, Y), "shared", torch.device("cpu"))
     pairs = [pyrodrop.restart(model, guide, 10 + r) for r in range(3)]
     own = [
-        {name.removesuffix("_unconstrained"): v for part in pair for name, v in part.named_parameters()} for pair in pairs
+        {name.removesuffix("_unconstrained"): v for part in pair for name, v in part.named_parameters()}
+        for pair in pairs
     ]
     starts = {name: torch.stack([each[name].detach() for each in own]) for name in own[0]}
     with training_mode(problem):
