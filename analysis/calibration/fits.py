@@ -1,7 +1,7 @@
 """Draws from the variational posteriors of many data sets, trained together.
 
-One model and one guide are trained on every data set as replicates (`pyrodrop.training.stack`): all start from the same
-parameters, replicate r draws the noise and minibatches of ``seed + r``, and their parameters exist only stacked.
+One model and one guide are trained on every data set as replicates (`pyrodrop.training.stack`): replicate r draws the
+initial weights, noise and minibatches of ``seed + r``, and their parameters exist only stacked.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop import threads
+from pyrodrop.analysis.calibration.starts import NewStarts
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs
@@ -65,6 +66,7 @@ def each_posterior(
     problem: Problem,
     y: Tensor,
     settings: Settings,
+    starts: NewStarts | None,
     num_draws: int,
     seed: int,
     use: Callable[[int, dict[str, Tensor] | None], None],
@@ -77,6 +79,7 @@ def each_posterior(
         problem: of the first data set; its parameters are the same afterwards.
         y: observations of all data sets, ``[R, N, ...]``.
         settings: of the training.
+        starts: new initial parameters for each fit; if None, all start from those of the problem.
         num_draws: S.
         seed: of the draws from the first posterior; those from posterior r have ``seed + r``.
         use: called for r = 0 ... R - 1 in turn with r and the weights ``[S, ...]`` by site, or None if the fit failed.
@@ -94,7 +97,8 @@ def each_posterior(
             part = slice(first, first + chunk)
             if chunk < len(data):
                 stack = Stack([problem] * len(data[part]), generators[part], settings, data[part])
-            stack.run(progress)
+            seeds = range(settings.seed + first, settings.seed + first + len(stack.problems))
+            stack.run(progress, None if starts is None else starts.stacked(problem, stack.losses[0], seeds))
             for number, drawn in enumerate(_drawn(stack, num_draws, seed + first)):
                 use(first + number, drawn)
 

@@ -37,12 +37,13 @@ from pyrodrop.analysis.calibration.simulate import (
     outputs_of,
     simulate,
 )
+from pyrodrop.analysis.calibration.starts import NewStarts
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.models import NetworkModel
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.training.problem import describe
-from pyrodrop.training.settings import Estimator, LearningRate, LearningRateSchedule, Settings
+from pyrodrop.training.settings import Estimator, LearningRate, LearningRateSchedule, Settings, Starts
 
 _POINTS = 5  # of x, unless the user chooses
 _AT_ONCE = 2**22  # draws of weights, in numbers, that are collected before the network is run for them
@@ -67,6 +68,7 @@ def sbc(
     lr_schedule: LearningRateSchedule | None = None,
     batch_size: int | None = None,
     estimator: Estimator = "shared",
+    starts: Starts = "new",
     memory: float | None = None,
     device: str | torch.device = "auto",
     seed: int = 0,
@@ -75,9 +77,8 @@ def sbc(
     """Simulation-based calibration of a variational posterior: its guide together with its training.
 
     Parameters are drawn from the model's prior and data from its likelihood, a fit is trained on each data set, all of
-    them as replicates, and the truth is ranked among draws from it. Every fit starts from the guide's initial parameters,
-    so that a posterior that stays near them shows as a bias. x and y are used as they are: a standardisation by the data
-    would make the prior depend on them. One that the model has already is the same for all data sets.
+    them as replicates, and the truth is ranked among draws from it. x and y are used as they are: a standardisation by the
+    data would make the prior depend on them. One that the model has already is the same for all data sets.
 
     Args:
         model: a model of `pyrodrop.models` in which everything that training changes has a proper prior: weights, biases and
@@ -88,6 +89,9 @@ def sbc(
         count: number of data sets.
         num_draws: S, posterior draws per data set.
         steps, lr, lr_schedule, batch_size, estimator, device: as in `pyrodrop.fit`.
+        starts: ``new`` to start fit r from ``restart(model, guide, seed + r)``, ``model`` to start all fits from the weights
+            that the model has, as in `pyrodrop.fit_replicates`. After a common start the fits share what training keeps of
+            it, which shows as a bias.
         memory: as in `pyrodrop.fit_replicates`.
         seed: of the parameters and data, and of the first fit; fit r has ``seed + r``.
         progress: whether to show a progress bar; if None, where the output is a terminal.
@@ -96,9 +100,9 @@ def sbc(
         An `SBC`. Its quantities are ``f[p]``, or ``f[p, d]`` where the network has several outputs, and ``log_likelihood``.
 
     Raises:
-        TypeError: the model is not one of `pyrodrop.models`, or the guide cannot be drawn from.
-        ValueError: an argument is out of range; something that training changes has no proper prior; the model and guide
-            cannot be trained as replicates.
+        TypeError: the model is not one of `pyrodrop.models`, or the guide cannot be drawn from or restarted.
+        ValueError: an argument is out of range; something that training changes has no proper prior; the network has no new
+            initial weights; the model and guide cannot be trained as replicates.
         FloatingPointError: no fit has a finite loss.
 
     Example:
@@ -118,22 +122,26 @@ def sbc(
         lr_schedule=lr_schedule,
         batch_size=batch_size,
         estimator=estimator,
+        starts=starts,
         device=device,
         seed=seed,
     )
     x = _checked(model, x, count, num_draws)
     start, wall = time.process_time(), time.perf_counter()
-    model = copy.deepcopy(model).to(settings.place)
-    x = mapped(lambda part: part.to(settings.place), x)
+    model = copy.deepcopy(model)
     guide = make_guide(model)
     check_guide(guide)
+    new = NewStarts(model, guide) if starts == "new" else None
+    model = model.to(settings.place)
+    x = mapped(lambda part: part.to(settings.place), x)
     data = simulate(model, x, count, seed + _PRIOR)
     problem = problem_of(model, guide, x, data.y[0], settings)
     ranking = _Ranking(model, x, points, data, num_draws, seed)
-    each_posterior(problem, data.y, settings, num_draws, seed + _POSTERIOR, ranking.add, memory, progress)
+    each_posterior(problem, data.y, settings, new, num_draws, seed + _POSTERIOR, ranking.add, memory, progress)
     about = {"guide": describe(guide), "model": describe(model), "count": count, "num_data": num_rows(x)}
     about |= {"steps": steps, "lr": lr if isinstance(lr, float) else str(lr), "batch_size": batch_size}
-    about |= {"estimator": estimator, "seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - start}
+    about |= {"estimator": estimator, "starts": starts}
+    about |= {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - start}
     return ranking.result(about)
 
 

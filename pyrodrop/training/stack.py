@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pyro
 import torch
@@ -33,7 +34,7 @@ class Stack:
 
     Args:
         problems: one per replicate, equal but for their tensors. The same one may be given for several or all of them, which
-            then start from the same parameters and differ in data and noise alone.
+            then differ in data, noise and the initial parameters that `loop` may be given.
         generators: one per replicate.
         settings: of all replicates.
         data: one data set per replicate, of equal shapes; those of the problems if None.
@@ -88,13 +89,18 @@ class Stack:
         budget = memory or 0.5 * available(self.settings.place)
         return max(1, int(budget // need))
 
-    def loop(self) -> Loop:
-        """The training of all replicates before its first step."""
+    def loop(self, starts: Mapping[str, Tensor] | None = None) -> Loop:
+        """The training of all replicates before its first step.
+
+        Args:
+            starts: initial values of what is trained, ``[R, ...]`` by name; those of the problems if None.
+        """
         settings, count = self.settings, len(self.problems)
-        self.parameters = {
-            name: torch.stack([loss.parameters[name].unconstrained.detach() for loss in self.losses]).requires_grad_()
+        starts = starts or {
+            name: torch.stack([loss.parameters[name].unconstrained.detach() for loss in self.losses])
             for name in self.losses[0].parameters
         }
+        self.parameters = {name: starts[name].clone().requires_grad_() for name in self.losses[0].parameters}
         optimizer = optimizer_of(self.parameters, settings.optimizer, settings.lr, stacked=True)
         self.loss = StackedLoss(self.losses, list(self.parameters.values()), self.held, self.generators)
         for batch in self.batches.samples(settings.steps):
@@ -139,13 +145,14 @@ class Stack:
         ]
         return fits, self.failed()
 
-    def run(self, progress: bool | None) -> Loop:
+    def run(self, progress: bool | None, starts: Mapping[str, Tensor] | None = None) -> Loop:
         """Make all steps. `parameters` then has the results, stacked; models and guides do not change.
 
         Args:
             progress: whether to show a progress bar.
+            starts: as in `loop`.
         """
-        loop = self.loop()
+        loop = self.loop(starts)
         loop.run(progress)
         return loop
 
@@ -160,6 +167,20 @@ class Stack:
             for name, values in self.parameters.items():
                 self.losses[replicate].parameters[name].unconstrained.copy_(values[replicate])
         self.losses[replicate].moving.take([buffer[replicate] for buffer in self.loss.buffers])
+
+    @contextmanager
+    def _loaded(self, replicate: int) -> Iterator[None]:
+        """Load a replicate for the time being."""
+        loss = self.losses[replicate]
+        state = [*loss.leaves, *loss.buffers]
+        before = [value.detach().clone() for value in state]
+        try:
+            self.load(replicate)
+            yield
+        finally:
+            with torch.no_grad():
+                for value, old in zip(state, before, strict=True):
+                    value.copy_(old)
 
     def _take_over(self) -> None:
         """Copy every replicate's parameters and buffers to its own model and guide."""
@@ -201,7 +222,7 @@ class Stack:
             generator.set_state(state)
         for r in sorted(set(self._first_of) | {min(1, len(states) - 1), len(states) - 1}):
             own, state = self.losses[r], states[r]
-            with torch.no_grad(), pyro.validation_enabled(False), seeded(0, batch.device):
+            with self._loaded(r), torch.no_grad(), pyro.validation_enabled(False), seeded(0, batch.device):
                 _set_state(state, batch.device)
                 with undisturbed(self.problems[r].model, self.problems[r].guide):
                     alone = own.terms(batch.at(r))

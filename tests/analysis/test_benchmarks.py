@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pyrodrop.analysis.benchmarks import potential, predict, reading, sampling
+from pyrodrop.analysis.benchmarks import calibration, potential, predict, reading, sampling
 
 
 def test_the_benchmark_of_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,6 +62,23 @@ def test_the_benchmark_of_potentials(tmp_path: Path, capsys: pytest.CaptureFixtu
     found["wrong"] = lambda values: (pyros(values)[0], pyros(values)[1] + 1)
     with pytest.raises(SystemExit, match="wrong differs from Pyro in energy or gradient"):
         potential.check(found, start)
+
+
+def test_the_benchmark_of_calibration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calibration.main(3, 2, 4, tmp_path / "out.json")
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert {name: record[name] for name in ("count", "steps", "num_draws")} == {"count": 3, "steps": 2, "num_draws": 4}
+    assert 0 < record["cpu_seconds"] < 60
+    assert record["times_as_fast"] == pytest.approx(3 * record["one_fit_alone_cpu_seconds"] / record["cpu_seconds"])
+    assert "3 data sets x 2 steps" in capsys.readouterr().out
+
+
+def test_what_was_measured_of_calibration_meets_the_target() -> None:
+    """1,000 data sets x 2,000 steps of 13-50-1 within 100 s of one core."""
+    path = Path(predict.__file__).resolve().parent / "results" / "calibration-cpu.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert (record["count"], record["steps"]) == (1000, 2000)
+    assert record["cpu_seconds"] < 100
 
 
 def test_the_readme_says_what_was_measured() -> None:

@@ -20,11 +20,16 @@ from pyrodrop import guides, likelihoods, models, priors, schedules
 from pyrodrop.analysis import SBC, sbc, sbc_of_draws
 from pyrodrop.analysis.calibration import uniformity
 from pyrodrop.analysis.calibration.figure import plot_sbc
+from pyrodrop.analysis.calibration.fits import problem_of
 from pyrodrop.analysis.calibration.ranks import pit_of, ranks_of
 from pyrodrop.analysis.calibration.sbc import _PRIOR as PRIOR
 from pyrodrop.analysis.calibration.simulate import simulate
+from pyrodrop.analysis.calibration.starts import NewStarts
 from pyrodrop.data import Dataset
 from pyrodrop.scaling import Standardize
+from pyrodrop.training.loop import Loop
+from pyrodrop.training.settings import Settings
+from pyrodrop.training.stack import Stack
 
 N, D, TAU = 20, 3, 4.0
 
@@ -253,7 +258,7 @@ def test_a_mean_field_of_correlated_weights_is_too_narrow_in_the_weights() -> No
 
 
 def test_training_in_parts_gives_the_same_ranks() -> None:
-    """Every part starts from the same parameters."""
+    """A fit's start depends on its number among all fits, not on the part that it is trained in."""
     whole = trained(guides.MeanField, design(), count=6, steps=30)
     parts = trained(guides.MeanField, design(), count=6, steps=30, memory=1)
     assert all(torch.equal(whole.ranks[name], parts.ranks[name]) for name in whole.ranks)
@@ -264,12 +269,111 @@ def test_a_fit_is_the_fit_alone() -> None:
     x, count = design(), 3
     result = trained(guides.MeanField, x, count=count, steps=40, num_draws=400, seed=7)
     data = simulate(regression(), x, count, 7 + PRIOR)
-    model = regression()
-    fit = pyrodrop.fit(model, guides.MeanField(model), (x, data.y[2]), steps=40, lr=3e-2, seed=9, progress=False)
+    start = pyrodrop.restart(model := regression(), guides.MeanField(model), 9)
+    fit = pyrodrop.fit(*start, (x, data.y[2]), steps=40, lr=3e-2, seed=9, progress=False)
     f = fit.predict(x[:1], 4000).f.flatten()
     truth = float(x[0] @ data.weights["weight"][2, 0])
     share = float((f < truth).double().mean())
     assert abs(float(result.ranks["f[0]"][2]) / 400 - share) < 4 * math.sqrt(0.25 / 400 + 0.25 / 4000)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        guides.MeanField,
+        guides.LowRank,
+        lambda m: guides.VariationalDropout(m, "B", "weight"),
+        lambda m: guides.BernoulliDropout(m, 0.2),
+    ],
+)
+def test_new_starts_are_those_of_restart(make: Any) -> None:
+    """Every parameter of every fit, against those of `pyrodrop.restart` with its seed."""
+    torch.manual_seed(0)
+    prior, x = priors.Gaussian(), design()
+    model = models.MLP([D, 4, 1], "tanh", prior=prior, bias_prior=prior, likelihood=likelihoods.Gaussian(TAU))
+    guide, settings = make(model), Settings(steps=1, device="cpu")
+    before = {name: value.clone() for name, value in parameters(guide).items()}
+    problem = problem_of(model, guide, x, torch.zeros(N, 1), settings)
+    loss = Stack([problem], [torch.Generator()], settings).losses[0]
+    starts = NewStarts(model, guide).stacked(problem, loss, range(3, 6))
+    for r in range(3):
+        want = parameters(pyrodrop.restart(model, guide, 3 + r)[1])
+        assert sorted(starts) == sorted(want)
+        assert all(torch.equal(value[r], want[name]) for name, value in starts.items())
+    weights = starts["loc.layers.0.weight"]
+    assert not torch.allclose(weights[0], weights[1], atol=1e-2)
+    for own in (guide, problem.guide):
+        assert all(torch.equal(value, before[name]) for name, value in parameters(own).items())
+
+
+def parameters(guide: nn.Module) -> dict[str, Tensor]:
+    return {name.removesuffix("_unconstrained"): value.detach() for name, value in guide.named_parameters()}
+
+
+@pytest.mark.parametrize("starts", ["new", "model"])
+def test_a_fit_starts_from_new_weights_or_the_models(starts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What every fit has before its first step, in parts of one fit each."""
+    seen: list[dict[str, Tensor]] = []
+    run = Loop.run
+
+    def spy(self: Loop, *given: Any) -> None:
+        seen.append({name: value.detach().clone() for name, value in self.parameters.items()})
+        run(self, *given)
+
+    monkeypatch.setattr(Loop, "run", spy)
+    trained(guides.MeanField, design(), starts=starts, seed=3, memory=1, count=3, steps=1, num_draws=2)
+    model = regression()
+    guide = guides.MeanField(model)
+    assert len(seen) == 3
+    for r, found in enumerate(seen):
+        want = parameters(pyrodrop.restart(model, guide, 3 + r)[1] if starts == "new" else guide)
+        assert all(torch.equal(value[0], want[name]) for name, value in found.items())
+
+
+def test_new_weights_leave_no_bias_where_a_common_start_does() -> None:
+    """With no training at all each fit keeps its start, which is random about 0, or the same for all data sets."""
+    asked: dict[str, Any] = {"points": torch.eye(D), "count": 200, "steps": 1, "lr": 1e-6}
+    new, common = (trained(guides.Point, design(), starts=starts, **asked) for starts in ("new", "model"))
+    at = regression().weight_sites()["weight"][0]
+    above = torch.stack([new.ranks[f"f[{p}]"] == 99 for p in range(D)]).double().mean(1)
+    assert float((above - 0.5).abs().max()) < 4 * math.sqrt(0.25 / 200)
+    for p in range(D):  # the truth is N(0, 1)
+        share = float((common.ranks[f"f[{p}]"] == 99).double().mean())
+        assert abs(share - float(1 - stats.norm.cdf(float(at[p])))) < 4 * math.sqrt(0.25 / 200)
+
+
+def test_a_start_that_cannot_be_new_is_refused() -> None:
+    class Buffered(guides.MeanField):
+        def __init__(self, model: Any) -> None:
+            super().__init__(model)
+            self.register_buffer("anchor", torch.zeros(D))
+
+        def restart(self, model: Any) -> None:
+            super().restart(model)
+            self.anchor = torch.randn(D)
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(D, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.scale
+
+    class Without(guides.MeanField):
+        restart = None  # type: ignore[assignment]
+
+    asked: dict[str, Any] = {"count": 4, "steps": 2, "num_draws": 2, "progress": False}
+    with pytest.raises(ValueError, match="restart of Buffered changes anchor, which .* starts='model'"):
+        sbc(regression(), Buffered, design(), **asked)
+    with pytest.raises(TypeError, match=r"a method restart\(model\); Without has none. starts='model' has all fits"):
+        sbc(regression(), Without, design(), **asked)
+    with pytest.raises(ValueError, match="starts must be"):
+        sbc(regression(), guides.MeanField, design(), starts="old", **asked)  # type: ignore[arg-type]
+    model = models.from_module(Scaled(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(TAU))
+    with pytest.raises(ValueError, match=r"reset_parameters\(\), which these modules do not have: .* starts='model'"):
+        sbc(model, guides.MeanField, design(), **asked)
+    assert sbc(model, guides.MeanField, design(), starts="model", **asked).count == 4
 
 
 def test_class_labels_and_several_outputs() -> None:

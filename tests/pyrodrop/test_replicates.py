@@ -73,6 +73,31 @@ def test_replicates_that_share_a_problem_are_the_fits_alone() -> None:
         torch.testing.assert_close(values(shared), values(alone), rtol=1e-4, atol=1e-5)
 
 
+def test_replicates_that_share_a_problem_have_starts_of_their_own() -> None:
+    """From stacked initial values each is the fit alone that starts from them."""
+    model = network()
+    guide = guides.MeanField(model)
+    settings = Settings(steps=30, lr=1e-2, engine="traced", device="cpu")
+    problem = Problem.of(model, guide, Dataset(X, Y), "shared", torch.device("cpu"))
+    pairs = [pyrodrop.restart(model, guide, 10 + r) for r in range(3)]
+    own = [
+        {name.removesuffix("_unconstrained"): v for part in pair for name, v in part.named_parameters()}
+        for pair in pairs
+    ]
+    starts = {name: torch.stack([each[name].detach() for each in own]) for name in own[0]}
+    with training_mode(problem):
+        stack = Stack([problem] * 3, [torch.Generator().manual_seed(r) for r in range(3)], settings)
+        before = [value.clone() for value in problem.guide.state_dict().values()]
+        stack.run(False, starts)
+    assert all(map(torch.equal, before, problem.guide.state_dict().values()))
+    for r, pair in enumerate(pairs):
+        assert all(torch.equal(starts[name][r], value) for name, value in own[r].items())
+        alone = pyrodrop.fit(*pair, (X, Y), steps=30, lr=1e-2, seed=r, engine="traced", device="cpu")
+        stack.load(r)
+        shared = pyrodrop.Fit(problem.model, problem.guide, alone.data, alone.history, {})
+        torch.testing.assert_close(values(shared), values(alone), rtol=1e-4, atol=1e-5)
+
+
 def test_blocks_of_replicates_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six in two calls of three, with rates of their own in the second call alone; one that fails does so in its place."""
     monkeypatch.setattr("pyrodrop.engines.stacked._BLOCK", 4)
