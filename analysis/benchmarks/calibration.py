@@ -1,8 +1,8 @@
 """Cost of simulation-based calibration: the fits to many data sets trained as one, against a fit alone.
 
-``python -m pyrodrop.analysis.benchmarks.calibration [--count N] [--steps N] [--out FILE]``: the network 13-50-1 and the
-inputs of ``pyrodrop run sbc`` with a mean field and shared noise; one thread, processor time, one run. It is the time of
-all of `pyrodrop.analysis.sbc`: simulated data, initial weights, compilation, training, draws and ranks.
+``python -m pyrodrop.analysis.benchmarks.calibration [--count N] [--steps N] [--out FILE]``: a network 13-50-1 and 30
+observations, as in ``pyrodrop run sbc``, with a mean field and shared noise; one thread, processor time, one run. It is the
+time of all of `pyrodrop.analysis.sbc`: simulated data, initial weights, compilation, training, draws and ranks.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import jsonargparse
 import torch
 
 import pyrodrop
-from pyrodrop import guides, schedules
+from pyrodrop import guides, likelihoods, models, priors, schedules
 from pyrodrop.analysis import sbc
 from pyrodrop.analysis.benchmarks.timing import machine, report, write
-from pyrodrop.analysis.experiments.sbc import LEARNING_RATE, inputs, network
+
+LEARNING_RATE = 1e-2
+X = torch.randn(30, 13, generator=torch.Generator().manual_seed(0))
 
 
 def main(count: int = 1000, steps: int = 2000, num_draws: int = 199, out: Path | None = None) -> None:
@@ -38,11 +40,17 @@ def main(count: int = 1000, steps: int = 2000, num_draws: int = 199, out: Path |
     write(out, "calibration", {**settings, **times})
 
 
+def network() -> models.NetworkModel:
+    """w, b ~ N(0, 1 / fan-in) and noise of standard deviation 0.2."""
+    torch.manual_seed(0)
+    prior = {f"layers.{layer}.*": priors.Gaussian(scale=width**-0.5) for layer, width in enumerate((13, 50))}
+    return models.MLP([13, 50, 1], "tanh", prior=prior, bias_prior=prior, likelihood=likelihoods.Gaussian(25.0))
+
+
 def together(count: int, steps: int, num_draws: int) -> dict[str, float]:
     """Seconds of a calibration, of the processor and of the clock."""
-    x, points = inputs()
     result = sbc(
-        network(0), guides.MeanField, x, points=points, count=count, num_draws=num_draws, steps=steps, lr=LEARNING_RATE,
+        network(), guides.MeanField, X, points=X[:3], count=count, num_draws=num_draws, steps=steps, lr=LEARNING_RATE,
         lr_schedule=schedules.cosine(steps), estimator="shared", device="cpu",
     )  # fmt: skip
     if result.failed or result.count != count:
@@ -52,13 +60,11 @@ def together(count: int, steps: int, num_draws: int) -> dict[str, float]:
 
 def alone(steps: int) -> float:
     """Seconds of the processor for one fit, after another one that has it compiled."""
-    x, _ = inputs()
-    model = network(0)
-    y = torch.randn(len(x), 1, generator=torch.Generator().manual_seed(0))
+    model, y = network(), torch.randn(len(X), 1, generator=torch.Generator().manual_seed(0))
     for _ in range(2):
         start = time.process_time()
         pyrodrop.fit(
-            model, guides.MeanField(model), (x, y), steps=steps, lr=LEARNING_RATE, lr_schedule=schedules.cosine(steps),
+            model, guides.MeanField(model), (X, y), steps=steps, lr=LEARNING_RATE, lr_schedule=schedules.cosine(steps),
             device="cpu", progress=False,
         )  # fmt: skip
         seconds = time.process_time() - start

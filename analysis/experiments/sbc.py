@@ -1,8 +1,9 @@
 """Simulation-based calibration of a known posterior and of four guides (Talts et al. 2018; Yao et al. 2018).
 
-    exact, halved        Bayesian linear regression of 13 inputs in closed form, with the posterior's covariance and
-    half of it mean-field ...       a network 13-50-1 with tanh units, w ~ N(0, 1 / fan-in), b ~ N(0, 1 / fan-in),
-    trained on each data set
+    exact, halved     Bayesian linear regression of 13 inputs in closed form, with the posterior's covariance and half
+                      of it
+    mean-field ...    a network 13-50-1 with tanh units, w ~ N(0, 1 / fan-in), b ~ N(0, 1 / fan-in), trained on each
+                      data set from new initial weights
 
 f is ranked at an input of the training data (f[0]), at another one from the same distribution (f[1]) and three times
 as far out (f[2]). The exact posterior must pass and the halved one fail; of the guides the result says in which

@@ -48,3 +48,4 @@ def test_the_reference_has_every_posterior() -> None:
     assert found["settings"]["count"] == 1000
     assert found["settings"]["steps"] == 2000
     assert all(own["failed"] == 0 for own in found["posteriors"].values())
+    assert all(found["posteriors"][name]["settings"]["starts"] == "new" for name in sbc.GUIDES)
