@@ -58,6 +58,8 @@ def plot_sbc(results: Mapping[str, SBC]) -> Figure:
     for title, (result, quantity) in panels.items():
         line = plotted.viz["ecdf_lines"][title].item()
         line.set_color(RED if quantity in result.problems else BLUE)
+        x, y = line.get_data()
+        line.set_data((0, *x), (0, *y))  # ArviZ begins at the first value
     figure = _taken(plotted)
     figure.supylabel("ECDF of the PIT values - uniform")
     return figure
