@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
@@ -59,7 +60,8 @@ def plot_sbc(results: Mapping[str, SBC]) -> Figure:
         line = plotted.viz["ecdf_lines"][title].item()
         line.set_color(RED if quantity in result.problems else BLUE)
         x, y = line.get_data()
-        line.set_data((0, *x), (0, *y))  # ArviZ begins at the first value
+        below = np.linspace(0, x[0], 100)  # where ArviZ draws no line the distribution function is 0
+        line.set_data((*below, *x), (*-below, *y))
     figure = _taken(plotted)
     figure.supylabel("ECDF of the PIT values - uniform")
     return figure
