@@ -53,8 +53,8 @@ def panel(size: Size, seed: int) -> Panel:
             "The paper compares ensembles of networks with and without dropout with Hamiltonian Monte Carlo, on a toy "
             "problem and on CIFAR, and finds those with dropout nearer. The statements below say whether that is seen for "
             "the regression of Foong et al. with one hidden layer, along the diagonal: total variation of the predictive "
-            "distribution of y, Wasserstein distance of f per point, and distance of the covariance between points. Means of "
-            f"{groups} ensembles of {members} networks each."
+            "distribution of y, Wasserstein distance of f per point, and distance of the covariance between points. "
+            f"Means of {groups} ensembles of {members} networks each."
         ),
         tables={"distance from the sampled posterior": table, "chains": {"R-hat of f, mixed below 1.05": {"": mixed}}},
         facts={

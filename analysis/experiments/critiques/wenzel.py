@@ -74,6 +74,8 @@ def panel(size: Size, seed: int) -> Panel:
             "largest R-hat of f of all chains (mixed below 1.05)": mixing,
         },
         facts={
+            "the chains at power 1 have mixed (R-hat of f below 1.05)": mixing["power 1"]["R-hat of f"] < 1.05,
+            "the chains at all powers have mixed": all(row["R-hat of f"] < 1.05 for row in mixing.values()),
             "sampling: power 1 is best, or within two s.e. of the best": (
                 gains[SAMPLED]["gain"] <= 2 * gains[SAMPLED]["s.e."] + 1e-12
             ),
