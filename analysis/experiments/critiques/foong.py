@@ -27,7 +27,7 @@ from pyrodrop.guides import Guide
 
 RATE, MEMBERS, DRAWS, WIDTH, NOISE = 0.05, 5, 1000, 50, 0.1
 SAMPLED, PROCESS, PUBLISHED = "HMC (ours)", "Gaussian process, wide limit", "HMC, published"
-DISTANCE = "mean |ln sd - ln sd of the reference|"
+DISTANCE = "mean |ln sd / ref.|"
 BOUNDED = ("MC dropout, rate .05", "mean field", "variational dropout")  # by the theorems for one hidden layer
 LOW_RANK = "low rank"
 ENSEMBLE, MANY_DROPOUTS = "deep ensemble", "ensemble of MC dropout"
