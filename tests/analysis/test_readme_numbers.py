@@ -36,8 +36,8 @@ def test_between_two_clusters() -> None:
     ratio = {name: row["ratio"] for name, row in rows.items()}
     assert (
         f"the exact posterior is {ratio['1 hidden, HMC (ours)']:.0f} times less sure than at them (published: "
-        f"{ratio['1 hidden, HMC, published']:.0f}), a deep ensemble of five {ratio['1 hidden, deep ensemble']:.0f} times, and "
-        f"MC dropout {ratio['1 hidden, MC dropout, rate .05']:.1f} times"
+        f"{ratio['1 hidden, HMC, published']:.0f}), a deep ensemble of five "
+        f"{ratio['1 hidden, deep ensemble']:.0f} times, and MC dropout {ratio['1 hidden, MC dropout, rate .05']:.1f} times"
     ) in README
 
 
