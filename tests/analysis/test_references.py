@@ -68,10 +68,21 @@ def test_table_is_whole(name: str) -> None:
         assert len(own) == content["recipe"]["training"]["fits"]
         for column in ("total_variation", "to_reference", "log_density"):
             assert table[one][column] == pytest.approx(sum(row[column] for row in own) / len(own))
+        assert len(content["elbo"][one]) == len(own)
     said = any(note.startswith("THE REFERENCE SHOULD NOT BE USED YET") for note in notes)
     assert said == bool(content["diagnostics"]["problems"])
     assert any("minus the KL divergence" in note for note in notes) == (content["y"] is not None)
     assert {"python", "torch", "pyrodrop"} <= set(content["versions"])
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_posteriors_that_contain_another_one_were_trained_as_well(name: str) -> None:
+    """Low rank contains mean field: its best ELBO is not below that of mean field by more than noise and 1 %."""
+    elbo = facts(name)["elbo"]
+    assert {one["convention"] for key in ("mean field", "low rank 4") for one in elbo[key]} == {"exact"}
+    best = {key: max(elbo[key], key=lambda one: one["value"]) for key in ("mean field", "low rank 4")}
+    mean, low = best["mean field"], best["low rank 4"]
+    assert low["value"] > mean["value"] - 4 * math.hypot(mean["se"], low["se"]) - 0.01 * abs(mean["value"])
 
 
 @pytest.mark.parametrize("name", STORED)

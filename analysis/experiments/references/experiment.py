@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 import pyrodrop
-from pyrodrop.analysis.experiments.references.posteriors import ESTIMATORS, LR, LR_NOISE, POSTERIORS, trained
+from pyrodrop.analysis.experiments.references.posteriors import LEARNING_RATES, POSTERIORS, trained
 from pyrodrop.analysis.experiments.references.problems import PROBLEMS, Problem
 from pyrodrop.analysis.experiments.references.stored import load, save
 from pyrodrop.analysis.experiments.references.table import distance_table
@@ -22,7 +22,9 @@ from pyrodrop.engines import Name
 from pyrodrop.files import writable_folder, write_json
 from pyrodrop.names import known
 from pyrodrop.sampling import Diagnostics, Sampled
+from pyrodrop.training.fitted import Fit
 
+ELBO_DRAWS = 200
 DRAWN = (
     "there are no observations at the test points: y is drawn from the reference's predictive distribution, so that to ref. "
     "estimates minus the KL divergence of a posterior's predictive distribution from it, mean over points"
@@ -38,23 +40,33 @@ class Size:
         steps: of a training.
         samples: of every posterior and of the reference, for the distances.
         chains, draws, tune, max_steps: of the sampler; None for those of the problem.
-        engine: of sampler and training.
+        engine: of the sampler.
+        training_engine: of the training; compiled, as a compilation takes less than its steps traced.
     """
 
     members: int = 5
-    steps: int = 3000
+    steps: int = 6000
     samples: int = 1000
     chains: int | None = None
     draws: int | None = None
     tune: int | None = None
     max_steps: int = 1000
     engine: Name = "auto"
+    training_engine: Name = "compiled"
 
 
 SIZES = {
     "default": Size(),
     "quick": Size(
-        members=2, steps=30, samples=60, chains=4, draws=10, tune=100, max_steps=8, engine="traced"
+        members=2,
+        steps=30,
+        samples=60,
+        chains=4,
+        draws=10,
+        tune=100,
+        max_steps=8,
+        engine="traced",
+        training_engine="traced",
     ),  # for tests
 }
 
@@ -115,16 +127,12 @@ def recipe(problem: Problem, size: Size, seed: int, train: Dataset, test: Datase
         "train": {"rows": len(train), "fingerprint": train.fingerprint},
         "test": {"points": len(test), "fingerprint": test.fingerprint, "observed": problem.observed},
         "sampler": {k: getattr(problem, k) for k in ("chains", "draws", "tune", "kept")} | {"max_steps": size.max_steps},
-        "posteriors": {
-            name: f"{make(model).describe()}, estimator {ESTIMATORS.get(name, 'local')}"
-            for name, make in POSTERIORS.items()
-        },
+        "posteriors": {name: make(model).describe() for name, make in POSTERIORS.items()},
         "training": {
-            "fits": size.members, "steps": size.steps, "batch": "all rows", "optimizer": "Adam, cosine", "lr": LR,
-            "lr of noise": LR_NOISE,
+            "fits": size.members, "steps": size.steps, "batch": "all rows", "estimator": "local",
+            "optimizer": "Adam, cosine", "lr": LEARNING_RATES, "engine": size.training_engine,
         },
         "samples": size.samples,
-        "engine": size.engine,
         "seed": seed,
     }  # fmt: skip
 
@@ -142,7 +150,13 @@ def _one(name: str, problem: Problem, size: Size, seed: int, folder: Path, quiet
     fits = {}
     for posterior in tqdm(POSTERIORS, desc=name, unit="posterior", leave=False, disable=True if quiet else None):
         fits[posterior] = trained(
-            posterior, problem.model(), train, members=size.members, steps=size.steps, engine=size.engine, seed=seed
+            posterior,
+            problem.model(),
+            train,
+            members=size.members,
+            steps=size.steps,
+            engine=size.training_engine,
+            seed=seed,
         )
     table = distance_table(fits, judged, sampled, num_samples=size.samples, seed=seed)
     table.comparison.notes[:0] = _first_notes(diagnostics, problem.observed)
@@ -156,6 +170,7 @@ def _one(name: str, problem: Problem, size: Size, seed: int, folder: Path, quiet
         "table": table.comparison.to_dict(),
         "notes": table.comparison.notes,
         "members": table.members,
+        "elbo": {posterior: [_elbo(fit, seed) for fit in many] for posterior, many in fits.items()},
         "stored": {"draws": problem.kept, "log_density": stored_log_density(name, judged, folder)},
         "versions": versions(),
         "machine": {"processor": processor(), "threads": torch.get_num_threads()},
@@ -165,6 +180,11 @@ def _one(name: str, problem: Problem, size: Size, seed: int, folder: Path, quiet
     print(f"{name}: {problem.summary}\n{diagnostics}")
     console().print(table.comparison)
     return content
+
+
+def _elbo(fit: Fit, seed: int) -> dict[str, Any]:
+    found = fit.elbo(ELBO_DRAWS, seed=seed)
+    return {"value": found.value, "se": found.se, "convention": str(found.convention)}
 
 
 def drawn(sampled: Sampled, x: Tensor, seed: int) -> Tensor:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
@@ -23,7 +22,7 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.training.replicates import Replicates
 
 THETA = 0.05  # of the mixture
-LR, LR_NOISE = 1e-2, 0.1
+LEARNING_RATES = {"logit": 0.1, "raw_alpha": 0.03, "log_variance": 0.03, "": 0.01}  # by part of a parameter's name
 
 POSTERIORS: Mapping[str, Callable[[NetworkModel], guides.Guide]] = {
     "point": guides.Point,
@@ -39,12 +38,11 @@ POSTERIORS: Mapping[str, Callable[[NetworkModel], guides.Guide]] = {
     "mean field": guides.MeanField,
     "low rank 4": functools.partial(guides.LowRank, rank=4),
 }
-ESTIMATORS: Mapping[str, Any] = {"low rank 4": "shared"}  # where not local
 
 
 def learning_rate(name: str) -> float:
     """The learning rate of a parameter by its name: that of noise is larger, because its logarithms have far to go."""
-    return LR_NOISE if any(part in name for part in ("logit", "raw_alpha", "log_variance")) else LR
+    return next(rate for part, rate in LEARNING_RATES.items() if part in name)
 
 
 def trained(
@@ -60,7 +58,7 @@ def trained(
         steps=steps,
         lr=learning_rate,
         lr_schedule=schedules.cosine(steps),
-        estimator=ESTIMATORS.get(name, "local"),
+        estimator="local",
         engine=engine,
         starts="new",
         device="cpu",

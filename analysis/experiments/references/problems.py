@@ -130,6 +130,8 @@ PROBLEMS = {
         scale=4.0,
         likelihood=functools.partial(Gaussian, 100.0),
         data=_foong,
+        draws=200,
+        tune=300,
         kept=640,
         observed=False,
     ),

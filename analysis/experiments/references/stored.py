@@ -5,6 +5,7 @@ diagnostics          of all draws before thinning, with what speaks against usin
 sampler              the sampler's settings and what it learned
 y                    observations drawn from the reference's predictive distribution; null where there are real ones
 table, members       distances by posterior, see `table`; the row ``reference`` is between two halves of the chains
+elbo                 of every single fit, with its convention: how well it was trained, where conventions are equal
 stored               number of stored draws and their own log density at the test points
 versions, machine    package versions, and processor
 """
