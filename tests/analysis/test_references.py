@@ -283,7 +283,8 @@ def test_the_readme_has_the_table() -> None:
     assert readme.BEGIN + readme.text() + readme.END in page
     co2 = facts("co2")["table"]
     for one in ("mean field", "ensemble mean field", "reference"):
-        assert f"{co2[one]['total_variation']:.3f}"[1:] in next(line for line in page.splitlines() if line.startswith("| co2"))
+        row = next(line for line in page.splitlines() if line.startswith("| co2"))
+        assert f"{co2[one]['total_variation']:.3f}"[1:] in row
 
 
 def test_the_spread_between_two_clusters_is_the_published_one() -> None:

@@ -28,8 +28,8 @@ def text(folder: Path = FOLDER) -> str:
     rows.insert(1, ["---"] * len(rows[0]))
     lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return (
-        "Total variation of the predictive distribution from the exact posterior's, one fit / an ensemble of five, mean over "
-        f"test points; *chance alone* is between two independent sets of the exact posterior's draws:\n\n{lines}\n"
+        "Total variation of the predictive distribution from the exact posterior's, one fit / an ensemble of five, mean "
+        f"over test points; *chance alone* is between two independent sets of the exact posterior's draws:\n\n{lines}\n"
     )
 
 
