@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ def plot_sbc(results: Mapping[str, SBC]) -> Figure:
     rows = -(-len(panels) // columns)
     plotted = az.plot_ecdf_pit(
         xr.DataTree.from_dict({"prior_sbc": xr.Dataset({n: (("chain", "draw"), v) for n, v in values.items()})}),
-        ci_prob=1 - LEVEL / len(first.ranks),
+        **_band(az, 1 - LEVEL / len(first.ranks)),
         backend="matplotlib",
         col_wrap=columns,
         figure_kwargs={"figsize": (columns * _PANEL[0], rows * _PANEL[1])},
@@ -65,6 +66,13 @@ def plot_sbc(results: Mapping[str, SBC]) -> Figure:
     figure = _taken(plotted)
     figure.supylabel("ECDF of the PIT values - uniform")
     return figure
+
+
+def _band(az: Any, probability: float) -> dict[str, Any]:
+    """The arguments for simultaneous bands of `plot_ecdf_pit`, whose default from ArviZ 1 on is a test without bands."""
+    if "ci_prob" in inspect.signature(az.plot_ecdf_pit).parameters:
+        return {"ci_prob": probability}
+    return {"method": "envelope", "envelope_prob": probability}
 
 
 def _taken(plotted: Any) -> Figure:
