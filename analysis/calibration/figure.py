@@ -29,6 +29,8 @@ def plot_sbc(results: Mapping[str, SBC]) -> Figure:
     Raises:
         ValueError: there are none, or their quantities or numbers of data sets differ.
     """
+    from arviz_stats.ecdf_utils import ecdf_pit
+
     from pyrodrop.analysis.calibration.result import LEVEL
     from pyrodrop.analysis.comparison.az import az
 
@@ -51,28 +53,28 @@ def plot_sbc(results: Mapping[str, SBC]) -> Figure:
     rows = -(-len(panels) // columns)
     plotted = az.plot_ecdf_pit(
         xr.DataTree.from_dict({"prior_sbc": xr.Dataset({n: (("chain", "draw"), v) for n, v in values.items()})}),
-        **_band(az, 1 - LEVEL / len(first.ranks)),
         backend="matplotlib",
         col_wrap=columns,
-        figure_kwargs={"figsize": (columns * _PANEL[0], rows * _PANEL[1])},
-        visuals={"credible_interval": {"color": GREY, "alpha": 0.25}, "remove_axis": False},
+        figure_kwargs={"figsize": (columns * _PANEL[0], rows * _PANEL[1]), "sharey": False},
+        visuals=dict.fromkeys(_left_out(az), False),
     )
+    at, _, low, high = ecdf_pit(np.linspace(0, 1, first.count), 1 - LEVEL / len(first.ranks), 1000)
     for title, (result, quantity) in panels.items():
         line = plotted.viz["ecdf_lines"][title].item()
         line.set_color(RED if quantity in result.problems else BLUE)
         x, y = line.get_data()
         below = np.linspace(0, x[0], 100)  # where ArviZ draws no line the distribution function is 0
         line.set_data((*below, *x), (*-below, *y))
+        line.axes.fill_between(at, low - at, high - at, color=GREY, alpha=0.25, linewidth=0)
     figure = _taken(plotted)
     figure.supylabel("ECDF of the PIT values - uniform")
     return figure
 
 
-def _band(az: Any, probability: float) -> dict[str, Any]:
-    """The arguments for simultaneous bands of `plot_ecdf_pit`, whose default from ArviZ 1 on is a test without bands."""
-    if "ci_prob" in inspect.signature(az.plot_ecdf_pit).parameters:
-        return {"ci_prob": probability}
-    return {"method": "envelope", "envelope_prob": probability}
+def _left_out(az: Any) -> list[str]:
+    """What `plot_ecdf_pit` must not draw: its bands, which ArviZ 1 replaces by another test, and the axes' removal."""
+    newer = "envelope_prob" in inspect.signature(az.plot_ecdf_pit).parameters
+    return ["credible_interval", "remove_axis", *(["suspicious_points", "p_value_text"] if newer else [])]
 
 
 def _taken(plotted: Any) -> Figure:
