@@ -14,18 +14,39 @@ if __name__ != "pyrodrop.analysis":
 
 if TYPE_CHECKING:
     from pyrodrop.analysis.arviz.bridge import to_arviz
+    from pyrodrop.analysis.calibration.result import SBC
+    from pyrodrop.analysis.calibration.sbc import sbc, sbc_of_draws
     from pyrodrop.analysis.comparison.comparison import Comparison, compare
     from pyrodrop.analysis.comparison.held_out import KFold, kfold, log_density
     from pyrodrop.analysis.comparison.khat import k_hat
     from pyrodrop.analysis.comparison.loo import Loo, UnreliableLoo, loo
+    from pyrodrop.analysis.comparison.reloo import reloo
 
-__all__ = ["Comparison", "KFold", "Loo", "UnreliableLoo", "compare", "k_hat", "kfold", "log_density", "loo", "to_arviz"]
+__all__ = [
+    "SBC",
+    "Comparison",
+    "KFold",
+    "Loo",
+    "UnreliableLoo",
+    "compare",
+    "k_hat",
+    "kfold",
+    "log_density",
+    "loo",
+    "reloo",
+    "sbc",
+    "sbc_of_draws",
+    "to_arviz",
+]
 
 _FILES = {
+    "calibration.result": ("SBC",),
+    "calibration.sbc": ("sbc", "sbc_of_draws"),
     "comparison.comparison": ("Comparison", "compare"),
     "comparison.held_out": ("KFold", "kfold", "log_density"),
     "comparison.khat": ("k_hat",),
     "comparison.loo": ("Loo", "UnreliableLoo", "loo"),
+    "comparison.reloo": ("reloo",),
     "arviz.bridge": ("to_arviz",),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}

@@ -11,6 +11,7 @@ import pytest
 import pyrodrop
 
 EXAMPLES = [
+    "pyrodrop.analysis.sbc",
     "pyrodrop.compare",
     "pyrodrop.compression.compress",
     "pyrodrop.data.Dataset",

@@ -13,6 +13,7 @@
     predictions_constant_data   x, and y_observed if the test data have y
     sample_stats                lp, log_q    [chain, draw]                    if both densities exist
                                 energy, diverging, acceptance_rate, n_steps   of the exact posterior, with lp
+    log_prior                   by site      [chain, draw]                    if sample_stats has lp
 
 All values are in the units of the data. f has a further dimension ``output`` and y ``target`` if there are several; the
 dimensions of images and sequences are numbered: ``f_dim_0``, ``f_dim_1`` ... The f of a classifier are logits. The log
@@ -20,6 +21,11 @@ likelihood is one number per example. An x of several tensors gives a variable f
 The name of the rates is the guide's (`guides.RateKind`). Draws are independent samples of q, so one fit is one chain, whose
 r_hat and ess have no meaning. Restarts are several chains; their r_hat says whether they found the same posterior. Chains of
 `pyrodrop.sample` are Markov chains.
+
+ArviZ's `psense` and `psense_summary` take a tree with ``log_prior``: they weight the draws by powers of the prior or
+of the likelihood. For draws of q the result is the sensitivity of q. It is that of the posterior where q is the
+posterior up to what importance weights see, k-hat below 0.7, and for the draws of `pyrodrop.sample`. For power-scaling
+of the prior of some weights pass ``prior_var_names``, the names of their sites.
 
 The groups are those of the ArviZ schema, https://python.arviz.org/en/stable/schema/schema.html.
 """
@@ -102,11 +108,16 @@ def to_arviz(
         if all(own.log_ratio is not None for own in draws):
             stats = {"lp": _stack([o.log_joint for o in draws]), "log_q": _stack([o.log_q for o in draws])}
             groups["sample_stats"] = xr.Dataset({n: (("chain", "draw"), v) for n, v in stats.items()})
+            priors = {n: _stack([own.log_prior[n] for own in draws]) for n in draws[0].log_prior}
+            groups["log_prior"] = xr.Dataset({n: (("chain", "draw"), v) for n, v in priors.items()})
     elif isinstance(fit, Sampled):
-        parts, posteriors, stats, attrs = sampled_draws(fit, train, test_x, num_samples, weights=weights, seed=seed)
+        parts, posteriors, stats, log_prior, attrs = sampled_draws(
+            fit, train, test_x, num_samples, weights=weights, seed=seed
+        )
         groups, constants, about = _groups(posteriors), _constants(fit.model), _ABOUT_CHAINS
         attrs |= {"prior": _priors(fit.model), "model": describe(fit.model)}
         groups["sample_stats"] = xr.Dataset({n: (("chain", "draw"), v.numpy()) for n, v in stats.items()})
+        groups["log_prior"] = xr.Dataset({n: (("chain", "draw"), v.numpy()) for n, v in log_prior.items()})
     else:
         from pyrodrop.analysis.arviz.gp_draws import gp_draws  # GPyTorch is slow to import
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.analysis.comparison.draws import Predictive
+from pyrodrop.analysis.comparison.draws import Predictive, log_prior_of
 from pyrodrop.data import Dataset
 from pyrodrop.inputs import Inputs
 from pyrodrop.likelihoods import aligned
@@ -19,7 +19,7 @@ Parts = list[tuple[Predictive, Predictive | None]]
 
 def sampled_draws(
     sampled: Sampled, train: Dataset, test_x: Inputs | None, num_samples: int, *, weights: bool, seed: int
-) -> tuple[Parts, list[dict[Any, Any]], dict[str, Tensor], dict[str, Any]]:
+) -> tuple[Parts, list[dict[Any, Any]], dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
     """Predictions, weights and statistics of every chain.
 
     Args:
@@ -32,7 +32,7 @@ def sampled_draws(
 
     Returns:
         Per chain the predictions at both sets of points, and its variables for the group ``posterior``; statistics
-        ``[chains, draws]`` by name; and attributes.
+        ``[chains, draws]`` by name; the log prior ``[chains, draws]`` by site; and attributes.
 
     Raises:
         ValueError: `train` are not the data of the draws.
@@ -65,7 +65,12 @@ def sampled_draws(
     attrs = {f"sampler_{name}": value for name, value in sampled.settings.items() if _plain(value)}
     diagnostics = {n: torch.nan if v is None else v for n, v in sampled.settings.get("diagnostics", {}).items()}
     attrs |= {f"diagnostics_{name}": value for name, value in diagnostics.items()}
-    return parts, posterior, sampled.stats, {"guide": "exact posterior, by Hamiltonian Monte Carlo", **attrs}
+    with torch.no_grad():
+        flat = {name: values.flatten(0, 1) for name, values in sampled.samples.items()}
+        log_prior = {
+            name: values.reshape(sampled.chains, -1).cpu() for name, values in log_prior_of(sampled.model, flat).items()
+        }
+    return parts, posterior, sampled.stats, log_prior, {"guide": "exact posterior, by Hamiltonian Monte Carlo", **attrs}
 
 
 def _plain(value: Any) -> bool:

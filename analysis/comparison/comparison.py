@@ -36,6 +36,7 @@ from pyrodrop.analysis.reports.score_table import best_first, score_table
 from pyrodrop.data import Data, Dataset
 from pyrodrop.names import one_of
 from pyrodrop.prediction.prediction import Predicts
+from pyrodrop.sampling import Sampled
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.replicates import Replicates
 
@@ -295,7 +296,7 @@ def _add_loo(
     for name, fit in fits.items():
         empty = dict.fromkeys(("elpd", "elpd_se", "difference", "difference_se", "p", "k_hat", "weight"))
         rows[name] |= empty
-        if not isinstance(fit, Fit):
+        if not isinstance(fit, Fit | Sampled):
             notes.append(f"no LOO of {name}: a {type(fit).__name__} has no density of weights to correct draws by")
             continue
         try:

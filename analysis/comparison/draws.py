@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyro
@@ -55,11 +55,12 @@ class Draws:
     """S draws from one fit.
 
     Attributes:
-        train: predictions at the training points.
-        test: predictions at further points, or None.
-        sites: weights and latent hyperparameters, ``[S, ...]`` each, if they were asked for.
-        log_joint: ``[S]``, in float64; None if one of the two densities does not exist.
-        log_q: ``[S]``, in float64; None if one of the two densities does not exist.
+        train: predictions at the training points. test: predictions at further points, or None. sites: weights and
+        latent hyperparameters, ``[S, ...]`` each, if they were asked for. log_joint: ``[S]``, in float64; None if one
+        of the two densities does not exist. log_q: ``[S]``, in float64; None if one of the two densities does not
+        exist. log_prior: ln p of every weight and hyperparameter given those that it depends on, ``[S]`` in float64 by
+        site; empty if
+            one of the two densities does not exist.
         no_density: why one of them does not exist; empty if both do.
     """
 
@@ -69,6 +70,7 @@ class Draws:
     log_joint: Tensor | None
     log_q: Tensor | None
     no_density: str
+    log_prior: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def log_ratio(self) -> Tensor | None:
@@ -134,7 +136,10 @@ def draws_of(
                 }
             if log_q is not None:
                 assert own.log_likelihood is not None
-                found |= {"log_q": log_q, "log_joint": _log_prior(model, sites) + own.log_likelihood.double().sum(1)}
+                log_prior = log_prior_of(model, sites)
+                found |= {f"prior.{n}": v for n, v in log_prior.items()}
+                log_likelihood = own.log_likelihood.double().sum(1)
+                found |= {"log_q": log_q, "log_joint": torch.stack([*log_prior.values(), log_likelihood]).sum(0)}
             if keep:
                 found |= {f"sites.{n}": v for n, v in sites.items()}
             for name, value in found.items():
@@ -147,6 +152,7 @@ def draws_of(
         log_joint=whole.get("log_joint"),
         log_q=whole.get("log_q"),
         no_density=reason,
+        log_prior=_under(whole, "prior."),
     )
 
 
@@ -165,7 +171,7 @@ def no_density(fit: Fit, data: Dataset) -> str:
         try:
             with torch.no_grad():
                 sites, _ = _draw(model, guide, x, 1, density=True)
-                _log_prior(model, sites)
+                log_prior_of(model, sites)
         except NotImplementedError as error:  # a posterior or prior without a density
             return f"log p - log q does not exist: {error}"
     return ""
@@ -208,15 +214,15 @@ def _log_mixture(guide: Ensemble, sites: Mapping[str, Tensor]) -> Tensor:
     return torch.logsumexp(torch.stack(each), 0) - math.log(len(each))
 
 
-def _log_prior(model: NetworkModel, sites: Mapping[str, Tensor]) -> Tensor:
-    """ln p of the weights and their latent hyperparameters, ``[S]``."""
-    initial = model.weight_sites()
+def log_prior_of(model: NetworkModel, sites: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """ln p of each weight and latent hyperparameter, given values ``[S, ...]`` by site: ``[S]`` in float64 by site."""
+    initial, units = model.weight_sites(), model.input_units()
     count = len(next(iter(sites.values())))
     with poutine.block(), pyro.plate("draws", count), poutine.trace() as capture, poutine.condition(data=dict(sites)):
         for name, prior in model.priors.items():
-            pyro.sample(name, prior.for_site(name, initial[name]))
+            pyro.sample(name, prior.for_site(name, initial[name], units[name]))
     nodes: dict[str, Any] = dict(capture.trace.nodes)
-    return _sum({name: nodes[name]["fn"] for name in sites}, sites)
+    return {name: nodes[name]["fn"].log_prob(value).double() for name, value in sites.items()}
 
 
 def _sum(laws: Mapping[str, TorchDistribution], sites: Mapping[str, Tensor]) -> Tensor:

@@ -6,7 +6,8 @@
 Magnusson, Andersen, Jonasson & Vehtari (2019), Bayesian Leave-One-Out Cross-Validation for Large Data, section 2.3,
 https://arxiv.org/abs/1904.10679. Without the first ratio the samples of q would be treated as samples of the posterior, and
 the result would estimate neither. The ratio does not exist if q or the prior has no density (see
-`pyrodrop.analysis.comparison.draws`); elpd is then NaN, and `reason` says why.
+`pyrodrop.analysis.comparison.draws`); elpd is then NaN, and `reason` says why. For draws of the exact posterior
+(`pyrodrop.sample`) the first ratio is 1: Vehtari, Gelman & Gabry (2017), https://arxiv.org/abs/1507.04544.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from torch import Tensor
 from pyrodrop.analysis.comparison.az import az
 from pyrodrop.analysis.comparison.draws import draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
+from pyrodrop.analysis.comparison.moment_match import moment_matched
 from pyrodrop.data import Data, Dataset
+from pyrodrop.sampling import Sampled
 from pyrodrop.training.fitted import Fit
 
 
@@ -40,7 +43,7 @@ class Loo:
         se: its standard error.
         p: effective number of parameters: sum_n ln mean_s p(y_n | W_s), with W_s ~ q, minus elpd.
         k_hat: the largest k-hat over observations.
-        k_hat_q: k-hat of the ratios p / q, with no observation left out.
+        k_hat_q: k-hat of the ratios p / q, with no observation left out; None for draws of the exact posterior.
         pointwise: elpd and k-hat of every observation, ``[N]`` each.
         reason: why elpd does not exist; empty if it does.
         elpd_data: ArviZ's result, for its `compare` and `plot_khat`; None if elpd does not exist.
@@ -50,7 +53,7 @@ class Loo:
     se: float
     p: float
     k_hat: float
-    k_hat_q: float
+    k_hat_q: float | None
     pointwise: tuple[Tensor, Tensor]
     reason: str = ""
     elpd_data: Any = None
@@ -58,24 +61,27 @@ class Loo:
     def __str__(self) -> str:
         if self.reason:
             return f"NaN: {self.reason}"
-        return f"{self.elpd:.4g} +- {self.se:.2g} nats (k-hat {self.k_hat:.2f}, of q {self.k_hat_q:.2f})"
+        of_q = "" if self.k_hat_q is None else f", of q {self.k_hat_q:.2f}"
+        return f"{self.elpd:.4g} +- {self.se:.2g} nats (k-hat {self.k_hat:.2f}{of_q})"
 
 
 def loo(
-    fit: Fit,
+    fit: Fit | Sampled,
     data: Data | None = None,
     num_samples: int = 2000,
     *,
     force: bool = False,
+    moment_match: bool = False,
     seed: int = 0,
 ) -> Loo:
-    """Leave-one-out cross-validation by importance sampling from q.
+    """Leave-one-out cross-validation by importance sampling from q, or from the exact posterior.
 
     Args:
-        fit: one fit. Of replicates, pass each one: they are different approximations.
+        fit: one fit, or a `Sampled`. Of replicates, pass each one: they are different approximations.
         data: its training data, N observations; required for a loaded fit.
-        num_samples: draws from q, at least 25.
+        num_samples: draws from q, at least 25. Of a `Sampled` all draws are used.
         force: whether to return the estimate even if k-hat says that it is unreliable.
+        moment_match: whether to match moments where k-hat is large; for a `Sampled`.
         seed: of the draws.
 
     Returns:
@@ -84,13 +90,21 @@ def loo(
     Raises:
         UnreliableLoo: k-hat of some observation is above 0.7, and `force` is False. `kfold` and held-out log density need
             no importance ratios.
-        TypeError: `fit` is not a `Fit`.
-        ValueError: fewer than 25 draws, or a loaded fit without `data`.
+        TypeError: `fit` is neither of the two.
+        ValueError: fewer than 25 draws, a loaded fit without `data`, draws of a posterior with another power of the
+            likelihood than 1, or `moment_match` for a fit.
     """
+    if isinstance(fit, Sampled):
+        return _checked(_of_exact(fit, data, moment_match), force)
+    if moment_match:
+        raise ValueError(
+            "moment matching takes the draws for draws of the exact posterior: moment_match needs a Sampled, of "
+            "pyrodrop.sample; for a fit use reloo"
+        )
     if not isinstance(fit, Fit):
         raise TypeError(
-            f"fit must be a Fit, whose draws have densities; got a {type(fit).__name__}. Pass each of several replicates, "
-            "and use log_density with held-out data for anything else"
+            f"fit must be a Fit or a Sampled, whose draws have densities; got a {type(fit).__name__}. Pass each of several "
+            "replicates, and use log_density with held-out data for anything else"
         )
     chosen = fit.data if data is None else Dataset.of(data)
     if chosen is None:
@@ -111,20 +125,51 @@ def loo(
         found = az.loo_approximate_posterior(
             tree, _sampled(draws.log_joint), _sampled(draws.log_q), var_name="y", pointwise=True
         )
+    return _checked(_result(found, k_hat(draws.log_joint - draws.log_q)), force)
+
+
+def _of_exact(sampled: Sampled, data: Data | None, moment_match: bool) -> Loo:
+    """From draws of the exact posterior."""
+    if sampled.settings.get("likelihood_power", 1.0) != 1:
+        raise ValueError(
+            f"leaving one out needs draws with likelihood_power 1; these have {sampled.settings['likelihood_power']}"
+        )
+    given = sampled.log_likelihood(data).double().numpy()
+    array = xr.DataArray(given, dims=("chain", "draw", "obs_id"))
+    array = array.assign_coords({dim: range(size) for dim, size in array.sizes.items()})
+    tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": array}), "posterior": xr.Dataset({"y": array})})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Estimated shape parameter of Pareto")
+        found = az.loo(tree, var_name="y", pointwise=True)
+        if moment_match and bool((found.pareto_k > found.good_k).any()):
+            chosen = sampled.data if data is None else Dataset.of(data)
+            assert chosen is not None  # or the log likelihood above would have been refused
+            found = moment_matched(sampled, chosen, tree, found)
+        return _result(found, None)
+
+
+def _result(found: Any, k_hat_q: float | None) -> Loo:
+    """ArviZ's result as ours."""
     elpd, k = (torch.as_tensor(values.values.copy()).double() for values in (found.elpd_i, found.pareto_k))
-    result = Loo(
+    return Loo(
         elpd=float(found.elpd),
         se=float(found.se),
         p=float(found.p),
         k_hat=float(k.max()),
-        k_hat_q=k_hat(draws.log_joint - draws.log_q),
+        k_hat_q=k_hat_q,
         pointwise=(elpd, k),
         elpd_data=found,
     )
+
+
+def _checked(result: Loo, force: bool) -> Loo:
+    """The result; an `UnreliableLoo` if k-hat says so."""
+    k = result.pointwise[1]
     if not force and not result.k_hat <= LIMIT:
+        of_q = "" if result.k_hat_q is None else f" (q itself has {result.k_hat_q:.2f})"
         raise UnreliableLoo(
             f"the largest k-hat is {result.k_hat:.2f}, and {int((~(k <= LIMIT)).sum())} of {len(k)} observations have one "
-            f"above {LIMIT} (q itself has {result.k_hat_q:.2f}): the mean of the importance ratios cannot be estimated, and "
+            f"above {LIMIT}{of_q}: the mean of the importance ratios cannot be estimated, and "
             "elpd is unreliable. Use held-out log density or kfold; force=True returns the estimate nevertheless"
         )
     return result

@@ -25,6 +25,12 @@ JOBS = {
     "trained-network": Job(
         "a network trained with dropout by a plain loop on MNIST, read as a posterior (Gal & Ghahramani 2016)"
     ),
+    "critiques": Job(
+        "is dropout Bayesian? Osband, Hron, Foong, Le Folgoc, Verdoja, Wenzel, Balabanov et al., repeated on one page"
+    ),
+    "sbc": Job(
+        "simulation-based calibration of a known posterior and of four guides (Talts et al. 2018; Yao et al. 2018)"
+    ),
     "uci": Job("nine UCI regression sets, all splits: dropout and other posteriors (Gal & Ghahramani 2016, table 1)"),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -44,26 +44,30 @@ def write_page(run: Run, path: str | Path) -> Path:
     parts = [f"<h1>{escape(name)}</h1>"]
     if run.figures:
         parts.append("<h2>Figures</h2>")
-        parts += [_picture(figure.read_bytes(), figure.stem) for figure in run.figures]
+        parts += [picture(figure.read_bytes(), figure.stem) for figure in run.figures]
     calibration = run.by_observation("pit") if "models" in run.results else {}
     if calibration:
         parts.append("<h2>Calibration on held-out observations</h2>")
         parts.append(
             "<p>Probability integral transform of every observation: uniform if the prediction is calibrated.</p>"
         )
-        parts.append(_picture(png(_histograms(calibration)), "PIT histograms"))
+        parts.append(picture(png(_histograms(calibration)), "PIT histograms"))
     for key, value in run.results.items():
-        parts.append(f"<h2>{escape(key.replace('_', ' '))}</h2>{_shown(value)}")
-    page = (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{escape(name)}</title>'
-        f"<style>{_STYLE}{_COLOURS}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
-    )
+        parts.append(f"<h2>{escape(key.replace('_', ' '))}</h2>{shown(value)}")
     with whole(path) as part:
-        part.write_text(page, encoding="utf-8")
+        part.write_text(document(name, parts), encoding="utf-8")
     return path
 
 
-def _shown(value: Any) -> str:
+def document(title: str, parts: Sequence[str]) -> str:
+    """A whole HTML page of these parts, with the style of all reports."""
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}{_COLOURS}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
+    )
+
+
+def shown(value: Any) -> str:
     """HTML of a value: a mapping as a table or a list of facts, anything else as JSON."""
     if isinstance(value, Mapping) and value:
         inner = list(value.values())
@@ -78,7 +82,7 @@ def _shown(value: Any) -> str:
         plain = {name: row for name, row in value.items() if not _nested(row)}
         table = "".join(_row(name, [row]) for name, row in plain.items())
         rest = "".join(
-            f"<h3>{escape(str(name).replace('_', ' '))}</h3>{_shown(row)}"
+            f"<h3>{escape(str(name).replace('_', ' '))}</h3>{shown(row)}"
             for name, row in value.items()
             if name not in plain
         )
@@ -108,7 +112,8 @@ def _word(holds: bool) -> str:
     return "yes" if holds else "no"
 
 
-def _picture(content: bytes, name: str) -> str:
+def picture(content: bytes, name: str) -> str:
+    """HTML of a PNG picture."""
     return f'<p><img alt="{escape(name)}" src="data:image/png;base64,{base64.b64encode(content).decode()}"></p>'
 
 

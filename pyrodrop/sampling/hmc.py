@@ -11,6 +11,7 @@ away; the learning of step size, length T and mass matrix; and the last step siz
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -58,6 +59,7 @@ class Drawn:
         n_steps: leapfrog steps of the trajectory.
         step_size: that was used after tuning.
         trajectory: T, the longest time of a trajectory.
+        cpu_seconds: processor time of all transitions after tuning.
     """
 
     q: Tensor
@@ -68,6 +70,7 @@ class Drawn:
     n_steps: Tensor
     step_size: float
     trajectory: float
+    cpu_seconds: float
 
 
 class Chains:
@@ -126,7 +129,7 @@ class Chains:
 
     def run(self) -> Drawn:
         """The draws after tuning."""
-        limits, count = self.limits, self.leapfrog.chains
+        limits, count, begun = self.limits, self.leapfrog.chains, time.process_time()
         eps = self.step_size.averaged
         trajectory = min(self.length.averaged, limits.max_steps * eps)
         numbers = {name: torch.zeros(count, limits.draws) for name in ("acceptance_rate", "n_steps")}
@@ -150,6 +153,7 @@ class Chains:
             n_steps=numbers["n_steps"].long(),
             step_size=eps,
             trajectory=trajectory,
+            cpu_seconds=time.process_time() - begun,
         )
 
     def _transition(self, eps: float, steps: float) -> State:

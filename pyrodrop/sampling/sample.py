@@ -160,6 +160,7 @@ def sample(
         "seed": seed,
         "step_size": drawn.step_size,
         "trajectory": drawn.trajectory,
+        "drawing_cpu_seconds": drawn.cpu_seconds,
         "energy_rounding": rounding,
         "model": density.model.describe(),
         "num_data": len(dataset),

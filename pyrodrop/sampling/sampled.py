@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 import torch
+from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop import threads
@@ -106,9 +107,13 @@ class Sampled:
         found = []
         for chain in range(self.chains):  # so that not all of f is in memory
             weights = {name: values[chain] for name, values in self.samples.items()}
-            law = self._functions(weights, chosen.x, self.draws).law
+            law = self.law_of(weights, chosen.x, self.draws)
             found.append(law.log_prob(aligned(y, law)).cpu())
         return torch.stack(found)
+
+    def law_of(self, weights: Mapping[str, Tensor], x: Inputs, count: int) -> TorchDistribution:
+        """The distribution of y at x for each of `count` sets of weights ``[count, ...]`` by name; batch ``[count, N]``."""
+        return self._functions(weights, x, count).law
 
     def diagnostics(self, x: Inputs | None = None, data: Data | None = None) -> Diagnostics:
         """R-hat and effective sample sizes of f at points and of the log likelihood of the data, and divergences.
@@ -215,7 +220,7 @@ class Sampled:
     def _functions(
         self, weights: Mapping[str, Tensor], x: Inputs, count: int, *, seed: int = 0, keep: Keep = "draws"
     ) -> Any:
-        """The predictions of `count` draws of the weights."""
+        """The predictions of `count` sets of weights."""
         draw = torch.compiler.disable(draw_functions) if torch.compiler.is_compiling() else draw_functions
         return draw(self.model, _InTurn(weights, self.device), x, count, seed=seed, device=self.device, keep=keep)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pyro
 import torch
 from torch import Tensor
 
+from pyrodrop.data import Dataset
 from pyrodrop.devices import available, seeded
 from pyrodrop.engines import Batch, Engine, Untraceable, worth_compiling
 from pyrodrop.engines.graph import near, peak
@@ -31,28 +33,40 @@ class Stack:
     """Replicates that are trained together.
 
     Args:
-        problems: one per replicate, equal but for their tensors.
+        problems: one per replicate, equal but for their tensors. The same one may be given for several or all of them, which
+            then differ in data, noise and the initial parameters that `loop` may be given.
         generators: one per replicate.
         settings: of all replicates.
+        data: one data set per replicate, of equal shapes; those of the problems if None.
 
     Raises:
         ValueError: the problems differ in more than their tensors, or cannot be traced.
     """
 
-    def __init__(self, problems: Sequence[Problem], generators: Sequence[torch.Generator], settings: Settings) -> None:
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        generators: Sequence[torch.Generator],
+        settings: Settings,
+        data: Sequence[Dataset] | None = None,
+    ) -> None:
         self.problems, self.generators, self.settings = problems, generators, settings
-        self.batches = StackedMinibatches([p.data for p in problems], settings.batch_size, generators, settings.place)
+        data = [problem.data for problem in problems] if data is None else data
+        self.batches = StackedMinibatches(data, settings.batch_size, generators, settings.place)
         batch = self.batches.first()
-        self.losses = [problem.loss(batch.at(r), settings.dtype) for r, problem in enumerate(problems)]
+        self._first_of = _firsts(problems)
+        own = {r: problems[r].loss(batch.at(r), settings.dtype) for r in sorted(set(self._first_of))}
+        self.losses = [own[first] for first in self._first_of]
         changes = [loss.changes for loss in self.losses if loss.changes]
         if changes:
             raise _refusal(f"{changes[0]}, which a trace would freeze")
         samples = self.batches.samples(settings.steps)
         problems[0].check_batches(self.losses[0], [sample.at(0) for sample in samples[1:]])
-        self.held = [problem.tensors() for problem in problems]
-        shapes = [self._shapes(r) for r in range(len(problems))]
-        for r, own in enumerate(shapes):
-            other = sorted(n for n in own.keys() | shapes[0].keys() if own.get(n) != shapes[0].get(n))
+        held = {r: problems[r].tensors() for r in own}
+        self.held = [held[first] for first in self._first_of]
+        shapes = {r: self._shapes(r) for r in own}
+        for r, mine in shapes.items():
+            other = sorted(n for n in mine.keys() | shapes[0].keys() if mine.get(n) != shapes[0].get(n))
             if other:
                 raise ValueError(f"replicate {r} differs from replicate 0 in what it is made of: {', '.join(other)}")
 
@@ -75,13 +89,18 @@ class Stack:
         budget = memory or 0.5 * available(self.settings.place)
         return max(1, int(budget // need))
 
-    def loop(self) -> Loop:
-        """The training of all replicates before its first step."""
+    def loop(self, starts: Mapping[str, Tensor] | None = None) -> Loop:
+        """The training of all replicates before its first step.
+
+        Args:
+            starts: initial values of what is trained, ``[R, ...]`` by name; those of the problems if None.
+        """
         settings, count = self.settings, len(self.problems)
-        self.parameters = {
-            name: torch.stack([loss.parameters[name].unconstrained.detach() for loss in self.losses]).requires_grad_()
+        starts = starts or {
+            name: torch.stack([loss.parameters[name].unconstrained.detach() for loss in self.losses])
             for name in self.losses[0].parameters
         }
+        self.parameters = {name: starts[name].clone().requires_grad_() for name in self.losses[0].parameters}
         optimizer = optimizer_of(self.parameters, settings.optimizer, settings.lr, stacked=True)
         self.loss = StackedLoss(self.losses, list(self.parameters.values()), self.held, self.generators)
         for batch in self.batches.samples(settings.steps):
@@ -108,8 +127,7 @@ class Stack:
             The fits, and by number the last step of every replicate that failed.
         """
         start = time.perf_counter()
-        loop = self.loop()
-        loop.run(progress)
+        loop = self.run(progress)
         seconds = time.perf_counter() - start
         self._take_over()
         history = loop.history.cpu()
@@ -125,17 +143,49 @@ class Stack:
             )
             for r, problem in enumerate(self.problems)
         ]
+        return fits, self.failed()
+
+    def run(self, progress: bool | None, starts: Mapping[str, Tensor] | None = None) -> Loop:
+        """Make all steps. `parameters` then has the results, stacked; models and guides do not change.
+
+        Args:
+            progress: whether to show a progress bar.
+            starts: as in `loop`.
+        """
+        loop = self.loop(starts)
+        loop.run(progress)
+        return loop
+
+    def failed(self) -> dict[int, int]:
+        """The last step of every replicate that failed, by number."""
         lived = self.loss.lived.tolist()
-        return fits, {r: lived[r] for r in (~self.loss.alive).nonzero().flatten().tolist()}
+        return {r: lived[r] for r in (~self.loss.alive).nonzero().flatten().tolist()}
+
+    def load(self, replicate: int) -> None:
+        """Give the results of one replicate to its model and guide, which other replicates may share."""
+        with torch.no_grad():
+            for name, values in self.parameters.items():
+                self.losses[replicate].parameters[name].unconstrained.copy_(values[replicate])
+        self.losses[replicate].moving.take([buffer[replicate] for buffer in self.loss.buffers])
+
+    @contextmanager
+    def _loaded(self, replicate: int) -> Iterator[None]:
+        """Load a replicate for the time being."""
+        loss = self.losses[replicate]
+        state = [*loss.leaves, *loss.buffers]
+        before = [value.detach().clone() for value in state]
+        try:
+            self.load(replicate)
+            yield
+        finally:
+            with torch.no_grad():
+                for value, old in zip(state, before, strict=True):
+                    value.copy_(old)
 
     def _take_over(self) -> None:
         """Copy every replicate's parameters and buffers to its own model and guide."""
-        with torch.no_grad():
-            for name, values in self.parameters.items():
-                for loss, value in zip(self.losses, values, strict=True):
-                    loss.parameters[name].unconstrained.copy_(value)
-        for r, loss in enumerate(self.losses):
-            loss.moving.take([buffer[r] for buffer in self.loss.buffers])
+        for r in range(len(self.losses)):
+            self.load(r)
 
     def _choose(self, optimizer: torch.optim.Optimizer, batches: Sequence[Batch], steps: int) -> Engine:
         name, traced = self.settings.engine, Stacked(self.loss, optimizer)
@@ -153,7 +203,10 @@ class Stack:
             return traced
 
     def _verify(self, loss: StackedLoss, batch: Batch) -> None:
-        """Raise a ValueError unless every replicate has the same loss and buffers alone and in the stacked graph."""
+        """Raise a ValueError unless every replicate has the same loss and buffers alone and in the stacked graph.
+
+        Of replicates that share a problem, which can differ in data alone, the first two and the last are compared.
+        """
         states = [generator.get_state() for generator in self.generators]
         try:
             graph = loss.graph(batch)
@@ -165,9 +218,11 @@ class Stack:
             words = str(error) if isinstance(error, Untraceable) else f"it cannot be mapped over replicates: {error}"
             raise _refusal(words.splitlines()[0]) from error
         moved = results[len(loss.leaves) :]
-        for r, (own, generator, state) in enumerate(zip(self.losses, self.generators, states, strict=True)):
+        for generator, state in zip(self.generators, states, strict=True):
             generator.set_state(state)
-            with torch.no_grad(), pyro.validation_enabled(False), seeded(0, batch.device):
+        for r in sorted(set(self._first_of) | {min(1, len(states) - 1), len(states) - 1}):
+            own, state = self.losses[r], states[r]
+            with self._loaded(r), torch.no_grad(), pyro.validation_enabled(False), seeded(0, batch.device):
                 _set_state(state, batch.device)
                 with undisturbed(self.problems[r].model, self.problems[r].guide):
                     alone = own.terms(batch.at(r))
@@ -182,6 +237,12 @@ class Stack:
                 )
             if not all(near(value, got[r], tolerance) for value, got in zip(buffers, moved, strict=True)):
                 raise _refusal("many replicates update the buffers of the network differently from one")
+
+
+def _firsts(problems: Sequence[Problem]) -> list[int]:
+    """For every replicate, the first one that has the same problem: its own number where all have their own."""
+    seen: dict[int, int] = {}
+    return [seen.setdefault(id(problem), r) for r, problem in enumerate(problems)]
 
 
 def _refusal(why: str) -> ValueError:

@@ -41,7 +41,7 @@ def test_a_regression_tree_is_complete_and_in_the_units_of_the_data(small: Any) 
     train, test = small.waves(), small.waves(25, seed=1)
     fit = small.fitted(guides.MeanField)
     tree = pyrodrop.to_arviz(fit, train, test, num_samples=300)
-    assert set(tree.children) == GROUPS | {"sample_stats"}
+    assert set(tree.children) == GROUPS | {"sample_stats", "log_prior"}
     assert set(tree.attrs) >= ATTRS
     assert tree.attrs["elbo_convention"] == "exact"
     assert tree.attrs["elbo"] == pytest.approx(fit.elbo(100).value)
@@ -237,6 +237,37 @@ def test_gaussian_processes_have_trees_too(small: Any) -> None:
     assert float(other["log_likelihood"]["y"].max()) <= 0
     with pytest.raises(ValueError, match="has no weights"):
         pyrodrop.to_arviz(process, train, weights=True)
+
+
+def test_draws_of_the_exact_posterior_are_its_chains(small: Any, tmp_path: Path) -> None:
+    train, test = small.waves(), small.waves(25, seed=1)
+    model = models.MLP(
+        [1, 2, 1], prior=priors.Gaussian(), bias_prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)
+    )
+    sampled = pyrodrop.sample(model, train, chains=4, draws=12, tune=100, max_steps=8, engine="traced", progress=False)
+    tree = pyrodrop.to_arviz(sampled, train, test, weights=True)
+    assert set(tree.children) == GROUPS | {"sample_stats", "log_prior"}
+    for group, name in (("posterior", "f"), ("log_likelihood", "y"), ("sample_stats", "energy"), ("predictions", "y")):
+        assert tree[group][name].shape[:2] == (4, 12)
+    f = sampled.predict(train.x, 48).f.reshape(4, 12, -1)
+    np.testing.assert_allclose(tree["posterior"]["f"], f, rtol=1e-5)
+    np.testing.assert_allclose(tree["posterior"]["layers.0.weight"], sampled.samples["layers.0.weight"])
+    np.testing.assert_allclose(tree["log_likelihood"]["y"], sampled.log_likelihood(), rtol=1e-4)
+    assert set(tree["sample_stats"]) == {"lp", "energy", "acceptance_rate", "diverging", "n_steps"}
+    np.testing.assert_array_equal(tree["sample_stats"]["diverging"], sampled.stats["diverging"])
+    assert "Markov chain" in tree.attrs["draws"]
+    assert tree.attrs["sampler_tune"] == 100
+    tree.to_netcdf(tmp_path / "draws.nc")
+    total = tree["log_likelihood"]["y"].sum("obs_id") + sum(tree["log_prior"][name] for name in sampled.samples)
+    np.testing.assert_allclose(total, tree["sample_stats"]["lp"], rtol=1e-3)
+    weights = tree["posterior"]["layers.0.weight"].values.reshape(4, 12, -1)
+    want = (-0.5 * weights**2 - 0.5 * np.log(2 * np.pi)).sum(-1)
+    np.testing.assert_allclose(tree["log_prior"]["layers.0.weight"], want, rtol=1e-4)
+    few = pyrodrop.to_arviz(sampled, train, num_samples=4)
+    assert few["log_prior"].sizes == {"chain": 4, "draw": 4}
+    np.testing.assert_allclose(few["posterior"]["f"], f[:, [2, 5, 8, 11]], rtol=1e-5)
+    with pytest.raises(ValueError, match="train must be the data that the draws were made for"):
+        pyrodrop.to_arviz(sampled, test)
 
 
 def test_a_tree_survives_its_file(small: Any, tmp_path: Path) -> None:

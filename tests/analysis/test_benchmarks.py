@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from pyrodrop.analysis.benchmarks import potential, predict, reading
+from pyrodrop.analysis.benchmarks import calibration, potential, predict, reading, sampling
 
 
 def test_the_benchmark_of_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,6 +64,23 @@ def test_the_benchmark_of_potentials(tmp_path: Path, capsys: pytest.CaptureFixtu
         potential.check(found, start)
 
 
+def test_the_benchmark_of_calibration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calibration.main(3, 2, 4, tmp_path / "out.json")
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert {name: record[name] for name in ("count", "steps", "num_draws")} == {"count": 3, "steps": 2, "num_draws": 4}
+    assert 0 < record["cpu_seconds"] < 60
+    assert record["times_as_fast"] == pytest.approx(3 * record["one_fit_alone_cpu_seconds"] / record["cpu_seconds"])
+    assert "3 data sets x 2 steps" in capsys.readouterr().out
+
+
+def test_what_was_measured_of_calibration_meets_the_target() -> None:
+    """1,000 data sets x 2,000 steps of 13-50-1 within 100 s of one core."""
+    path = Path(predict.__file__).resolve().parent / "results" / "calibration-cpu.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert (record["count"], record["steps"]) == (1000, 2000)
+    assert record["cpu_seconds"] < 100
+
+
 def test_the_readme_says_what_was_measured() -> None:
     results = Path(predict.__file__).resolve().parent / "results"
     readme = (results.parents[2] / "README.md").read_text(encoding="utf-8")
@@ -75,3 +93,28 @@ def test_the_readme_says_what_was_measured() -> None:
         assert f"| {title} | {row['MLP']:.2f} | {row['LeNet']:.2f} | {row['13-50-1']:.2f} |" in readme
     assert f"train {replicates['times as fast']:.0f} times as fast" in readme
     assert f"cost {passes['prediction'][1]['ratio']['draws']:.2f} of the eager loop" in readme
+
+
+def test_the_benchmark_of_sampling_counts_effective_samples() -> None:
+    f = np.random.default_rng(0).standard_normal((8, 500, 3))
+    row = sampling.row(f, seconds=2.0, before=6.0, steps=10_000)
+    assert row["effective"] == pytest.approx(4000, rel=0.1)  # independent draws
+    assert row["median per s"] == row["effective"] / 2
+    assert row["median, tuning too"] == row["effective"] / 8
+    assert row["us per step"] == 200
+    assert row["R-hat"] == pytest.approx(1, abs=0.01)
+
+
+def test_the_benchmark_of_sampling_sees_another_posterior() -> None:
+    random = np.random.default_rng(0)
+    one, other = random.standard_normal((2, 8, 500, 3))
+    assert max(sampling.agreement(one, other).values()) < 4
+    assert sampling.agreement(one, other + 0.2)["mean"] > 4
+    assert sampling.agreement(one, other * 1.2)["sd"] > 4
+
+
+def test_the_benchmark_of_sampling_has_one_model(data_folder: Path) -> None:
+    pytest.importorskip("numpyro", reason="needs NumPyro: see analysis/benchmarks/peers.txt")
+    for make in sampling.CASES.values():
+        case = make()
+        sampling.same_energy(case)

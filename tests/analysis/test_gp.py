@@ -237,6 +237,7 @@ def test_few_inducing_points_bound_the_evidence_and_learn() -> None:
     torch.testing.assert_close(mean, exact.predict(new, 2).mean, rtol=0, atol=0.08)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["squared-exponential", Start(gp.NetworkKernel("erf", [3.0] * 3, [3.0] * 3), 0.1)])
 def test_inducing_points_begin_on_a_subset(kernel: str | Start) -> None:
     """600 observations, more than the subset: as good as exact inference, the same for one seed."""

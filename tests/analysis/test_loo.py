@@ -29,6 +29,45 @@ def test_of_the_exact_posterior_it_is_exact(small: Any) -> None:
     assert found.se == pytest.approx(float(exact.std(correction=0)) * math.sqrt(len(exact)), rel=0.02)
 
 
+def test_of_draws_of_the_exact_posterior_it_is_exact(small: Any) -> None:
+    fit, exact = small.conjugate(1.0)
+    settings: Any = {"chains": 16, "tune": 150, "max_steps": 12, "engine": "traced", "progress": False}
+    sampled = pyrodrop.sample(fit.model, fit.data, draws=150, **settings)
+    found = loo(sampled)
+    assert abs(found.elpd - float(exact.sum())) < 0.15
+    assert float((found.pointwise[0] - exact).abs().max()) < 0.1
+    assert found.k_hat_q is None
+    assert "of q" not in str(found)
+    ranked = pyrodrop.compare({"q": fit, "exact": sampled}, by="loo")
+    assert ranked.rows["exact"]["elpd"] == pytest.approx(found.elpd)
+    tempered = pyrodrop.sample(fit.model, fit.data, draws=4, likelihood_power=0.5, **settings)
+    with pytest.raises(ValueError, match="needs draws with likelihood_power 1; these have 0.5"):
+        loo(tempered)
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter")
+def test_moment_matching_mends_an_outlier(small: Any) -> None:
+    """One observation far from the others in x and y: plain LOO is off, moment matching is near the closed form."""
+    fit, _ = small.conjugate(1.0)
+    x, y = fit.data.x.clone(), fit.data.y.clone()
+    x[0], y[0] = 4.0, 12.0
+    others_x, others_y = x[1:], y[1:, 0]
+    a = others_x.T @ others_x + torch.eye(4, dtype=torch.float64)
+    mean = x[0] @ torch.linalg.solve(a, others_x.T @ others_y)
+    exact = torch.distributions.Normal(mean, (1 + x[0] @ torch.linalg.solve(a, x[0])).sqrt()).log_prob(y[0, 0])
+    settings: Any = {"chains": 16, "tune": 150, "max_steps": 12, "engine": "traced", "progress": False}
+    sampled = pyrodrop.sample(fit.model, (x, y), draws=100, **settings)
+    with pytest.raises(UnreliableLoo):
+        loo(sampled)
+    plain, matched = loo(sampled, force=True), loo(sampled, moment_match=True)
+    assert plain.pointwise[1][0] > 0.7 > matched.pointwise[1][0]
+    error, before = (abs(float(found.pointwise[0][0] - exact)) for found in (matched, plain))
+    assert error < 0.2
+    assert error < before / 3
+    with pytest.raises(ValueError, match="moment_match needs a Sampled"):
+        loo(fit, moment_match=True)
+
+
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")
 def test_half_the_variance_is_flagged_where_plain_loo_is_wrong(small: Any) -> None:
     """Too narrow a q: plain LOO is optimistic by about two nats and sees nothing; the corrected k-hat says no."""

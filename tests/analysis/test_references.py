@@ -16,7 +16,7 @@ import torch
 
 import pyrodrop
 from pyrodrop import cli
-from pyrodrop.analysis.experiments.references import PROBLEMS, experiment, load, posteriors
+from pyrodrop.analysis.experiments.references import PROBLEMS, experiment, load, posteriors, readme
 from pyrodrop.analysis.experiments.references.experiment import SIZES, drawn, recipe
 from pyrodrop.analysis.experiments.references.stored import FOLDER, facts, save
 from pyrodrop.analysis.experiments.references.table import distance_table
@@ -286,3 +286,22 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean 'foong'" in capsys.readouterr().err
     with pytest.raises(ValueError, match="problems needs at least one of co2, mnist"):
         experiment.run(problems=[], out=tmp_path)
+
+
+def test_the_readme_has_the_table() -> None:
+    page = readme.README.read_text(encoding="utf-8")
+    assert readme.BEGIN + readme.text() + readme.END in page
+    co2 = facts("co2")["table"]
+    for one in ("mean field", "ensemble mean field", "reference"):
+        row = next(line for line in page.splitlines() if line.startswith("| co2"))
+        assert f"{co2[one]['total_variation']:.3f}"[1:] in row
+
+
+def test_the_spread_between_two_clusters_is_the_published_one() -> None:
+    """Within a quarter of the sd of f that Foong et al. (2020) published for their HMC, everywhere on the slice."""
+    published = json.loads((FOLDER.parent / "foong2020.json").read_text())
+    t = torch.tensor(published["t"])
+    x = (t / 2**0.5)[:, None].expand(-1, 2).contiguous()
+    ratio = load("foong").predict(x, 640).spread[:, 0] / torch.tensor(published["sd"])
+    assert 0.75 < float(ratio.min()) < float(ratio.max()) < 1.25
+    assert abs(float(ratio.log().mean())) < 0.1

@@ -171,6 +171,7 @@ def assert_shows_progress(figure: Figure, rows: list[dict[str, Any]], published_
     assert list(level.get_ydata()) == [published_ratio, published_ratio]
 
 
+@pytest.mark.slow
 def test_random_labels_are_pruned_away(data_folder: Path) -> None:
     """Molchanov et al. (2017), section 5.4: nothing can be learned, so nothing is kept; plain dropout memorises."""
     images = mnist().train.first(1000)

@@ -39,7 +39,8 @@ LAYERS = (
     ("pyrodrop/__init__.py",),
     ("analysis/__init__.py", "analysis/reports"),
     ("analysis/comparison", "analysis/gp"),
-    ("analysis/arviz", "analysis/divergences", "analysis/networks", "analysis/plots.py", "analysis/zoo"),
+    ("analysis/arviz", "analysis/calibration", "analysis/divergences", "analysis/networks")
+    + ("analysis/plots.py", "analysis/zoo"),
     ("analysis/benchmarks", "analysis/experiments"),
     ("pyrodrop/cli.py",),
     ("pyrodrop/__main__.py",),

@@ -13,7 +13,10 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
 from pyrodrop.engines.stacked import _block
+from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.replicates import data_sets
+from pyrodrop.training.settings import Settings
+from pyrodrop.training.stack import Stack
 
 X = torch.randn(100, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
@@ -46,6 +49,53 @@ def test_a_replicate_is_the_fit_alone(engine: str) -> None:
         alone = pyrodrop.fit(model, guide, (X, Y), seed=5 + r, engine="pyro", **SETTINGS)
         assert_equal(one, alone)
     assert not torch.allclose(values(many[0]), values(many[1]), atol=1e-2)
+
+
+def test_replicates_that_share_a_problem_are_the_fits_alone() -> None:
+    """One model and guide for several data sets: their parameters are stacked, and loaded into the one guide in turn."""
+    model = network()
+    settings = Settings(steps=30, lr=1e-2, engine="traced", device="cpu")
+    sets = [Dataset(X, torch.sin(rate * X[:, :1])) for rate in (1.0, 2.0, 3.0)]
+    problem = Problem.of(model, guides.MeanField(model), sets[0], "shared", torch.device("cpu"))
+    generators = [torch.Generator().manual_seed(r) for r in range(3)]
+    with training_mode(problem):
+        stack = Stack([problem] * 3, generators, settings, sets)
+        before = [value.clone() for value in problem.guide.state_dict().values()]
+        stack.run(False)
+    assert all(map(torch.equal, before, problem.guide.state_dict().values()))
+    assert stack.failed() == {}
+    for r, data in enumerate(sets):
+        alone = pyrodrop.fit(
+            model, guides.MeanField(model), data, steps=30, lr=1e-2, seed=r, engine="traced", device="cpu"
+        )
+        stack.load(r)
+        shared = pyrodrop.Fit(problem.model, problem.guide, data, alone.history, {})
+        torch.testing.assert_close(values(shared), values(alone), rtol=1e-4, atol=1e-5)
+
+
+def test_replicates_that_share_a_problem_have_starts_of_their_own() -> None:
+    """From stacked initial values each is the fit alone that starts from them."""
+    model = network()
+    guide = guides.MeanField(model)
+    settings = Settings(steps=30, lr=1e-2, engine="traced", device="cpu")
+    problem = Problem.of(model, guide, Dataset(X, Y), "shared", torch.device("cpu"))
+    pairs = [pyrodrop.restart(model, guide, 10 + r) for r in range(3)]
+    own = [
+        {name.removesuffix("_unconstrained"): v for part in pair for name, v in part.named_parameters()}
+        for pair in pairs
+    ]
+    starts = {name: torch.stack([each[name].detach() for each in own]) for name in own[0]}
+    with training_mode(problem):
+        stack = Stack([problem] * 3, [torch.Generator().manual_seed(r) for r in range(3)], settings)
+        before = [value.clone() for value in problem.guide.state_dict().values()]
+        stack.run(False, starts)
+    assert all(map(torch.equal, before, problem.guide.state_dict().values()))
+    for r, pair in enumerate(pairs):
+        assert all(torch.equal(starts[name][r], value) for name, value in own[r].items())
+        alone = pyrodrop.fit(*pair, (X, Y), steps=30, lr=1e-2, seed=r, engine="traced", device="cpu")
+        stack.load(r)
+        shared = pyrodrop.Fit(problem.model, problem.guide, alone.data, alone.history, {})
+        torch.testing.assert_close(values(shared), values(alone), rtol=1e-4, atol=1e-5)
 
 
 def test_blocks_of_replicates_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,125 @@
+"""Draws from the variational posteriors of many data sets, trained together.
+
+One model and one guide are trained on every data set as replicates (`pyrodrop.training.stack`): replicate r draws the
+initial weights, noise and minibatches of ``seed + r``, and their parameters exist only stacked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrodrop import threads
+from pyrodrop.analysis.calibration.starts import NewStarts
+from pyrodrop.data import Dataset
+from pyrodrop.devices import seeded
+from pyrodrop.inputs import Inputs
+from pyrodrop.models import NetworkModel
+from pyrodrop.networks.modes import evaluating
+from pyrodrop.training.autoguides import autoguides
+from pyrodrop.training.minibatches import check_minibatches
+from pyrodrop.training.problem import Problem, training_mode
+from pyrodrop.training.settings import Settings
+from pyrodrop.training.stack import Stack
+
+_log = logging.getLogger("pyrodrop")
+
+
+def check_guide(guide: Any) -> None:
+    """Raise a TypeError for a guide that cannot be trained as replicates or drawn from."""
+    if autoguides(guide):
+        raise TypeError(
+            "calibration trains all fits as replicates, which need guides with parameters of their own; those of an "
+            "AutoGuide are in Pyro's global store: use a guide of pyrodrop.guides, or sbc_of_draws with fits of your own"
+        )
+    if not callable(getattr(guide, "draw", None)):
+        raise TypeError(
+            "make_guide must return a guide with a method draw(num_samples), which those of pyrodrop.guides have; got a "
+            f"{type(guide).__name__}. For other ways of inference there is sbc_of_draws"
+        )
+
+
+def problem_of(model: NetworkModel, guide: Any, x: Inputs, y: Tensor, settings: Settings) -> Problem:
+    """The problem of the first data set, with the joint distribution of parameters and data that `model` has.
+
+    Raises:
+        ValueError: model or guide cannot be trained on the data.
+        RuntimeError: the model that would be trained is not the one that generated the data.
+    """
+    problem = Problem.of(model, guide, Dataset(x, y), settings.estimator, settings.place)
+    trained = dict(problem.model.named_buffers())
+    changed = [name for name, value in model.named_buffers() if not torch.equal(value, trained[name].to(value.device))]
+    if changed:
+        raise RuntimeError(
+            f"preparing the model for its data changed {', '.join(changed)}, so that its prior depends on them"
+        )
+    check_minibatches(settings.batch_size, problem.data.x, problem.model, problem.guide)
+    return problem
+
+
+@threads.training()
+def each_posterior(
+    problem: Problem,
+    y: Tensor,
+    settings: Settings,
+    starts: NewStarts | None,
+    num_draws: int,
+    seed: int,
+    use: Callable[[int, dict[str, Tensor] | None], None],
+    memory: float | None,
+    progress: bool | None,
+) -> None:
+    """Train on every data set and pass on draws from each posterior.
+
+    Args:
+        problem: of the first data set; its parameters are the same afterwards.
+        y: observations of all data sets, ``[R, N, ...]``.
+        settings: of the training.
+        starts: new initial parameters for each fit; if None, all start from those of the problem.
+        num_draws: S.
+        seed: of the draws from the first posterior; those from posterior r have ``seed + r``.
+        use: called for r = 0 ... R - 1 in turn with r and the weights ``[S, ...]`` by site, or None if the fit failed.
+        memory: bytes that the fits may take, as in `pyrodrop.fit_replicates`.
+        progress: whether to show a progress bar.
+    """
+    data = [Dataset(problem.data.x, one) for one in y]
+    generators = [torch.Generator(settings.place).manual_seed(settings.seed + r) for r in range(len(y))]
+    with settings.products(), training_mode(problem):
+        stack = Stack([problem] * len(data), generators, settings, data)
+        chunk = stack.fitting(memory)
+        if chunk < len(data):
+            _log.info("training %d of %d fits at a time, limited by memory", chunk, len(data))
+        for first in range(0, len(data), chunk):
+            part = slice(first, first + chunk)
+            if chunk < len(data):
+                stack = Stack([problem] * len(data[part]), generators[part], settings, data[part])
+            seeds = range(settings.seed + first, settings.seed + first + len(stack.problems))
+            stack.run(progress, None if starts is None else starts.stacked(problem, stack.losses[0], seeds))
+            for number, drawn in enumerate(_drawn(stack, num_draws, seed + first)):
+                use(first + number, drawn)
+
+
+def _drawn(stack: Stack, num_draws: int, seed: int) -> Iterator[dict[str, Tensor] | None]:
+    """Draws from the posterior of every replicate in turn; the guide has its former parameters afterwards."""
+    guide, failed = stack.problems[0].guide, stack.failed()
+    leaves = [parameter.unconstrained for parameter in stack.losses[0].parameters.values()]
+    start = [leaf.detach().clone() for leaf in leaves]
+    try:
+        with evaluating(stack.problems[0].model, guide):
+            for number in range(len(stack.problems)):
+                if number in failed:
+                    yield None
+                    continue
+                stack.load(number)
+                with seeded(seed + number, stack.settings.place):
+                    drawn = guide.draw(num_draws)
+                # a point estimate is drawn as a view of the parameter that the next replicate changes
+                yield {name: value.detach().clone() for name, value in drawn.items()}
+    finally:
+        with torch.no_grad():
+            for leaf, value in zip(leaves, start, strict=True):
+                leaf.copy_(value)

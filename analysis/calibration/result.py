@@ -1,0 +1,164 @@
+"""The result of simulation-based calibration: ranks, a test of each quantity, and a verdict in words.
+
+The shape of the ranks says what is wrong (Talts et al. 2018, section 4.2; for variational fits Yao et al. 2018, section 4):
+asymmetric ranks come from a biased posterior, a U-shape from one that is too narrow, a hump from one that is too wide.
+What is tested is an average over the prior. A bias whose sign depends on the data, such as a mean that is shrunk
+towards 0, makes a U-shape; and a posterior that ignores the data passes for every f, so that the log likelihood is
+ranked too (Modrak et al. 2023).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pyrodrop.analysis.calibration import uniformity
+from pyrodrop.analysis.calibration.ranks import pit_of
+from pyrodrop.files import write_json
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LOG_LIKELIHOOD = "log_likelihood"
+LEVEL = 0.05  # of the test of all quantities together
+_SMALL = 1e-10  # the smallest p-value that is shown
+_CLEAR = 3.0  # standard errors from which on a direction is named
+
+
+@dataclass(frozen=True)
+class SBC:
+    """Ranks of true values among posterior draws, over data sets that were simulated from the prior.
+
+    Attributes:
+        ranks: for every quantity by name, its rank in each data set, integers in 0 ... num_draws, ``[count]``.
+        num_draws: S, posterior draws per data set.
+        seed: of the random numbers that make ranks continuous.
+        settings: what was calibrated, in plain numbers and words.
+        failed: number of fits whose loss stopped being finite; they are not in `ranks`.
+    """
+
+    ranks: dict[str, Tensor]
+    num_draws: int
+    seed: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+    failed: int = 0
+
+    @property
+    def count(self) -> int:
+        """The number of data sets with ranks."""
+        return len(next(iter(self.ranks.values())))
+
+    @functools.cached_property
+    def pit(self) -> dict[str, Tensor]:
+        """Probability integral transforms by quantity, ``[count]`` in (0, 1), uniform if the posterior is exact."""
+        values = pit_of(torch.stack(list(self.ranks.values())), self.num_draws, self.seed)
+        return dict(zip(self.ranks, values, strict=True))
+
+    @functools.cached_property
+    def p_values(self) -> dict[str, float]:
+        """For every quantity by itself, the p-value of uniform ranks (`pyrodrop.analysis.calibration.uniformity`)."""
+        return {name: uniformity.p_value(values.numpy()) for name, values in self.pit.items()}
+
+    @property
+    def p_value(self) -> float:
+        """The p-value of uniform ranks of all quantities together: the smallest one times their number (Bonferroni)."""
+        return min(1.0, len(self.ranks) * min(self.p_values.values()))
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the test of all quantities together finds nothing, at the level 0.05."""
+        return self.p_value >= LEVEL
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What is wrong, for every quantity whose own test fails at 0.05 over the number of quantities."""
+        limit = LEVEL / len(self.ranks)
+        return {name: _shape(name, self.pit[name]) for name, p in self.p_values.items() if p < limit}
+
+    @property
+    def verdict(self) -> str:
+        """The result in one sentence."""
+        p = f"p = {self.p_value:.2g}" if self.p_value > _SMALL else f"p < {_SMALL:g}"
+        about = f"{p}, {len(self.ranks)} quantities together, {self.count} data sets"
+        lost = f"; {self.failed} fits failed and are not counted" if self.failed else ""
+        if self.calibrated:
+            return f"no miscalibration found ({about}){lost}"
+        named: dict[str, list[str]] = {}
+        for name, words in self.problems.items():
+            named.setdefault(words, []).append(name)
+        shown = "; ".join(f"{', '.join(names)}: {words}" for words, names in named.items())
+        return f"not calibrated ({about}): {shown}{lost}"
+
+    def __str__(self) -> str:
+        return self.verdict
+
+    def plot(self) -> Figure:
+        """ArviZ's plot of the difference between the empirical distribution of the PIT values and the uniform one.
+
+        There is a panel for every quantity. A line leaves its band in some panel where the verdict is "not calibrated": the
+        bands are simultaneous over each line, at the level 0.05 over the number of quantities.
+        """
+        from pyrodrop.analysis.calibration.figure import plot_sbc
+
+        return plot_sbc({"": self})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in numbers and words, for JSON."""
+        return {
+            "verdict": self.verdict,
+            "p_value": self.p_value,
+            "p_values": dict(self.p_values),
+            "problems": self.problems,
+            "count": self.count,
+            "num_draws": self.num_draws,
+            "failed": self.failed,
+            "seed": self.seed,
+            "settings": dict(self.settings),
+            "ranks": {name: ranks.tolist() for name, ranks in self.ranks.items()},
+        }
+
+    def save(self, path: str | Path) -> Path:
+        """Write `to_dict` as JSON; a failed write leaves an old file as it was."""
+        path = Path(path)
+        write_json(path, self.to_dict())
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> SBC:
+        """Read a file of `save`.
+
+        Raises:
+            ValueError: it is not such a file.
+        """
+        content = json.loads(Path(path).read_text())
+        if not isinstance(content, Mapping) or not {"ranks", "num_draws", "seed"} <= content.keys():
+            raise ValueError(
+                f"{path} is not a result of simulation-based calibration: it has no ranks, num_draws and seed"
+            )
+        ranks = {name: torch.tensor(values) for name, values in content["ranks"].items()}
+        return cls(ranks, content["num_draws"], content["seed"], content.get("settings", {}), content.get("failed", 0))
+
+
+def _shape(name: str, pit: Tensor) -> str:
+    """What the shape of PIT values that are not uniform says."""
+    values = pit.numpy()
+    high, outside = uniformity.asymmetry(values), uniformity.spread(values)
+    found = []
+    if name == LOG_LIKELIHOOD:
+        if abs(high) > _CLEAR:
+            found.append(f"the draws fit the data {'worse' if high > 0 else 'better'} than the truth does")
+        if abs(outside) > _CLEAR:
+            found.append(f"too {'narrow' if outside > 0 else 'wide'}")
+    else:
+        if abs(outside) > _CLEAR:
+            found.append(f"too {'narrow (U-shape)' if outside > 0 else 'wide (hump)'}")
+        if abs(high) > _CLEAR:
+            found.append(f"biased, too {'low' if high > 0 else 'high'}")
+    return " and ".join(found) or "not uniform, in no simple direction"

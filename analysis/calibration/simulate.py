@@ -1,0 +1,182 @@
+"""Parameters from a model's prior, and a data set from its likelihood for each.
+
+    w_r ~ p(w)                                  r = 1 ... R, with the latent hyperparameters of the prior
+    y_r ~ p(y | f(x; w_r))                      [R, N, ...], at the same x
+
+For calibration this must be the joint distribution that a fit assumes. So everything else that the fit could learn or
+take from the data must be fixed, and `check_model` refuses a model in which something is not: parameters without a
+prior, a learned noise precision, priors that are improper or that depend on the posterior, networks that normalise
+over minibatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import torch
+from pyro import poutine
+from torch import Tensor
+
+from pyrodrop import distributions
+from pyrodrop.devices import seeded
+from pyrodrop.inputs import Inputs, num_rows
+from pyrodrop.likelihoods import aligned, elements, per_row
+from pyrodrop.models import NetworkModel
+from pyrodrop.networks.modes import evaluating
+
+_NUMBERS = 2**23  # of weights and outputs at a time
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """R draws of the parameters, each with a data set.
+
+    Attributes:
+        weights: the drawn weights, ``[R, ...]`` by site.
+        y: observations, ``[R, N, ...]``.
+    """
+
+    weights: dict[str, Tensor]
+    y: Tensor
+
+
+def check_model(model: Any, x: Inputs) -> None:
+    """Check that a model has a joint distribution of parameters and data that can be simulated and fitted.
+
+    Raises:
+        TypeError: it is not a model of `pyrodrop.models`.
+        ValueError: something in it is no draw from a prior, with what to do about it.
+    """
+    if not isinstance(model, NetworkModel):
+        raise TypeError(
+            "calibration needs a model of pyrodrop.models, whose prior and likelihood can be sampled; got a "
+            f"{type(model).__name__}"
+        )
+    reason = _why_not(model, x)
+    if reason:
+        raise ValueError(f"calibration draws everything that a fit learns from its prior; {reason}")
+
+
+def simulate(model: NetworkModel, x: Inputs, count: int, seed: int) -> Simulated:
+    """Draw parameters from the prior and data from the likelihood, with the network in evaluation mode.
+
+    Args:
+        model: of `pyrodrop.models`; `check_model` accepts it.
+        x: inputs of every data set, ``[N, ...]``.
+        count: R.
+        seed: of the draws; the global random state is unchanged.
+    """
+    device = next(iter(model.weight_sites().values())).device
+    with seeded(seed, device), torch.no_grad(), evaluating(model), pyro.validation_enabled(False):
+        weights = _weights(model, count)
+        y = _law(model, outputs_of(model, weights, x)).sample()
+    return Simulated(weights, y)
+
+
+def outputs_of(model: NetworkModel, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
+    """Outputs ``[D, N, ...]`` of D sets of weights ``[D, ...]``, as many at a time as a small memory holds."""
+    per_draw = sum(w.numel() for w in model.weight_sites().values()) + 64 * num_rows(x)
+    size, count = max(1, _NUMBERS // per_draw), len(next(iter(weights.values())))
+    parts = [
+        model.outputs({name: value[first : first + size] for name, value in weights.items()}, x)
+        for first in range(0, count, size)
+    ]
+    return torch.cat(parts)
+
+
+def functions_of(model: NetworkModel, outputs: Tensor) -> Tensor:
+    """f ``[D, N, ...]`` in the units of y."""
+    return model.likelihood.location(outputs, model.targets)
+
+
+def log_likelihood(model: NetworkModel, outputs: Tensor, y: Tensor) -> Tensor:
+    """ln p(y | f) of all observations together, in nats, in float64.
+
+    Args:
+        model: with the likelihood.
+        outputs: of the network, ``[D, N, ...]``.
+        y: one data set ``[N, ...]``.
+
+    Returns:
+        ``[D]``.
+    """
+    law = _law(model, outputs)
+    return law.log_prob(aligned(model.likelihood.as_target(y), law)).double().sum(-1)  # type: ignore[no-any-return]
+
+
+def _law(model: NetworkModel, outputs: Tensor) -> Any:
+    """The distribution of y, batch shape ``[D, N]``."""
+    return per_row(model.likelihood(outputs, model.targets), 2)
+
+
+def _weights(model: NetworkModel, count: int) -> dict[str, Tensor]:
+    """Draws ``[count, ...]`` of every weight, with a draw of the prior's hyperparameters for each."""
+    nodes = _prior_sites(model, count)
+    initial = model.weight_sites()
+    return {name: nodes[name]["value"].expand(count, *like.shape).to(like) for name, like in initial.items()}
+
+
+def _prior_sites(model: NetworkModel, count: int) -> Mapping[str, Any]:
+    initial, units = model.weight_sites(), model.input_units()
+    with poutine.block(), poutine.trace() as capture, pyro.plate("draws", count):
+        for name, prior in model.priors.items():
+            pyro.sample(name, prior.for_site(name, initial[name], units[name]))
+    return capture.trace.nodes  # type: ignore[no-any-return]
+
+
+def _why_not(model: NetworkModel, x: Inputs) -> str:
+    """What is no draw from a prior; empty if everything is."""
+    points = list(model.free)
+    if points:
+        return (
+            f"{', '.join(points)} would be trained without a prior, as point estimates: give them one (bias_prior=...), or "
+            "fix them with requires_grad_(False) before the model is made"
+        )
+    learned = [name for name, _ in model.likelihood.named_parameters()]
+    if learned:
+        return (
+            f"the likelihood {model.likelihood.describe()} has learned parameters without a prior ({', '.join(learned)}): "
+            "fix them, as in likelihoods.Gaussian(precision=...)"
+        )
+    if hasattr(model, "noise_shapes"):
+        return f"a {type(model).__name__} draws masks that are not weights: make a model with models.from_module"
+    model.examined(x)
+    if not model.mixes_examples(x) and model.mixes_in_training(x):
+        return (
+            "in training this network normalises over the minibatch (BatchNorm), so that the fitted model is not the one "
+            "that generates the data: put these layers in evaluation mode (.eval()) before the model is made"
+        )
+    return next(filter(None, (_why_not_prior(model, name) for name in model.priors)), "")
+
+
+def _why_not_prior(model: NetworkModel, name: str) -> str:
+    like = model.weight_sites()[name]
+    with seeded(0, like.device), torch.no_grad(), poutine.block(), poutine.trace() as capture:
+        try:
+            law = model.priors[name].for_site(name, like, model.input_units()[name])
+        except NotImplementedError as error:
+            return f"the prior of {name!r} cannot be sampled: {error}"
+        laws: dict[str, Any] = {
+            n: node["fn"] for n, node in capture.trace.nodes.items() if node["type"] == "sample"
+        } | {name: law}
+        for site, own in laws.items():
+            kind = elements(own)
+            if isinstance(kind, distributions.LogUniform | dist.ImproperUniform):
+                return (
+                    f"the prior of {site!r} is improper ({type(kind).__name__}): its density does not integrate to a finite "
+                    "number, so that it cannot be drawn from. Use a proper prior, such as priors.Gaussian"
+                )
+            if isinstance(kind, distributions.PooledNormal):
+                return (
+                    f"the prior of {site!r} has variances that follow the posterior (ARD without a hyperprior), so that "
+                    "there is no prior to draw from: give it a hyperprior, or use priors.Gaussian"
+                )
+            try:
+                own.log_prob(own.sample())
+            except NotImplementedError as error:
+                return f"the prior of {site!r} cannot be sampled or has no density: {error or type(kind).__name__}"
+    return ""

@@ -1,0 +1,82 @@
+"""All panels, side by side in processes, and the page that joins them."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pyrodrop.analysis.experiments.critiques.page import write_page
+from pyrodrop.analysis.experiments.critiques.panel import Panel, Size
+from pyrodrop.analysis.experiments.parallel import train_each
+from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.files import whole, writable_folder, write_json
+from pyrodrop.names import known
+
+PANELS = ("foong", "osband", "hron_prior", "hron_quasi_kl", "le_folgoc", "verdoja", "wenzel", "balabanov")
+_LONGEST_FIRST = ("foong", "wenzel", "balabanov", "verdoja", "osband", "le_folgoc", "hron_prior", "hron_quasi_kl")
+
+
+def run(
+    *,
+    preset: Size = "default",
+    panels: list[str] = list(PANELS),  # noqa: B006
+    seed: int = 0,
+    out: Path = Path("runs/critiques"),
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Compute the panels and write one page.
+
+    Args:
+        preset: default takes minutes on two cores; quick has networks that are too small and short to show anything,
+            long samples the two-layer posterior of Foong et al. too, for hours.
+        panels: which papers, by first author.
+        seed: seed of data, initial weights, noise and prediction.
+        out: folder for results.json, page.html and a figure per panel.
+        quiet: show no progress.
+
+    Returns:
+        What is written to results.json.
+
+    Raises:
+        ValueError: a panel is unknown.
+    """
+    names = tuple(known(name, PANELS, "panel") for name in panels)
+    if not names:
+        raise ValueError(f"panels needs at least one of {', '.join(PANELS)}; got none")
+    folder, start = writable_folder(out), time.perf_counter()
+    order = [name for name in _LONGEST_FIRST if name in names]
+    done = train_each(_timed, order, quiet, device=torch.device("cpu"), size=preset, seed=seed)
+    made = {name: done[name][0] for name in PANELS if name in names}
+    content = {
+        "panels": {name: panel.content for name, panel in made.items()},
+        "seconds": {name: done[name][1] for name in made} | {"in all": time.perf_counter() - start},
+        "settings": {"preset": preset, "seed": seed},
+        "versions": versions(),
+        "machine": {"processor": processor()},
+    }
+    for name, panel in made.items():
+        with whole(folder / f"{name}.png") as part:
+            part.write_bytes(panel.figure)
+    write_json(folder / "results.json", content)
+    page = write_page(made, folder / "page.html")
+    _print(made)
+    print(f"\npage: {page}\nresults: {folder / 'results.json'}")
+    return content
+
+
+def _timed(name: str, *, device: torch.device, progress: bool | None, size: Size, seed: int) -> tuple[Panel, float]:
+    """One panel and the seconds that it took."""
+    start = time.perf_counter()
+    module = importlib.import_module(f"pyrodrop.analysis.experiments.critiques.{name}")
+    return module.panel(size, seed), time.perf_counter() - start
+
+
+def _print(panels: dict[str, Panel]) -> None:
+    for panel in panels.values():
+        print(f"\n{panel.title} ({panel.paper.split(',')[0]})")
+        for fact, holds in panel.facts.items():
+            print(f"  {'yes' if holds else 'NO '}  {fact}")

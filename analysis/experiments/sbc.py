@@ -1,0 +1,165 @@
+"""Simulation-based calibration of a known posterior and of four guides (Talts et al. 2018; Yao et al. 2018).
+
+    exact, halved     Bayesian linear regression of 13 inputs in closed form, with the posterior's covariance and half
+                      of it
+    mean-field ...    a network 13-50-1 with tanh units, w ~ N(0, 1 / fan-in), b ~ N(0, 1 / fan-in), trained on each
+                      data set from new initial weights
+
+f is ranked at an input of the training data (f[0]), at another one from the same distribution (f[1]) and three times
+as far out (f[2]). The exact posterior must pass and the halved one fail; of the guides the result says in which
+direction they are wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+
+from pyrodrop import guides, likelihoods, models, priors, schedules
+from pyrodrop.analysis.calibration.figure import plot_sbc
+from pyrodrop.analysis.calibration.result import SBC
+from pyrodrop.analysis.calibration.sbc import sbc, sbc_of_draws
+from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.style import write_figure
+from pyrodrop.devices import resolve
+from pyrodrop.files import writable_folder, write_json
+from pyrodrop.names import known
+from pyrodrop.training.settings import Estimator
+
+INPUTS, HIDDEN, NUM_DATA, PRECISION = 13, 50, 30, 25.0
+LEARNING_RATE = 1e-2
+_BINS = 20
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """A guide of the figure and its estimator."""
+
+    guide: Callable[[Any], Any]
+    estimator: Estimator
+
+
+GUIDES: Mapping[str, Posterior] = {
+    "mean-field": Posterior(guides.MeanField, "local"),
+    "mc-dropout": Posterior(lambda model: guides.BernoulliDropout(model, drop_rate=0.1), "local"),
+    "variational-dropout": Posterior(lambda model: guides.VariationalDropout(model, "B", "weight"), "local"),
+    "low-rank": Posterior(guides.LowRank, "shared"),
+}
+CLOSED_FORM = {"exact": 1.0, "halved": 0.5}  # factor of the posterior's covariance
+
+
+def run(
+    *,
+    posteriors: list[str] | None = None,
+    count: int = 1000,
+    steps: int = 2000,
+    num_draws: int = 199,
+    device: str = "auto",
+    seed: int = 0,
+    out: Path | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Calibrate each posterior, print the verdicts and plot the ranks.
+
+    Args:
+        posteriors: exact, halved, mean-field, mc-dropout, variational-dropout, low-rank; all if left out.
+        count: number of data sets, simulated from the prior.
+        steps: gradient steps of every fit.
+        num_draws: posterior draws per data set.
+        device: auto, cpu, cuda, cuda:1 ...
+        seed: of the data sets, the fits and the draws.
+        out: folder of results.json, figure.png and the ranks of every posterior; runs/sbc if left out.
+        quiet: show no progress.
+
+    Returns:
+        What is written to results.json.
+    """
+    names = [known(name, [*CLOSED_FORM, *GUIDES], "posterior") for name in posteriors or [*CLOSED_FORM, *GUIDES]]
+    folder, where = writable_folder(out or Path("runs") / "sbc"), resolve(device)
+    x, points = inputs()
+    results: dict[str, SBC] = {}
+    for name in names:
+        about: dict[str, Any] = {"points": points, "count": count, "num_draws": num_draws, "seed": seed}
+        if name in CLOSED_FORM:
+            results[name] = sbc_of_draws(regression(), in_closed_form(CLOSED_FORM[name]), x, **about)
+        else:
+            own = GUIDES[name]
+            results[name] = sbc(
+                network(seed), own.guide, x, estimator=own.estimator, steps=steps, lr=LEARNING_RATE,
+                lr_schedule=schedules.cosine(steps), device=where, progress=False if quiet else None, **about,
+            )  # fmt: skip
+        results[name].save(folder / f"{name}.json")
+    content = {
+        "posteriors": {name: _summary(result) for name, result in results.items()},
+        "settings": {"count": count, "steps": steps, "num_draws": num_draws, "seed": seed, "lr": LEARNING_RATE},
+        "versions": versions(),
+        "machine": {"processor": processor(), "device": where.type, "threads": torch.get_num_threads()},
+    }
+    write_json(folder / "results.json", content)
+    write_figure(folder / "figure.png", plot_sbc(results))
+    _print(results)
+    print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
+    return content
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    """x of every data set, ``[30, 13]``, and the points, ``[3, 13]``."""
+    x = torch.randn(NUM_DATA + 1, INPUTS, generator=torch.Generator().manual_seed(0))
+    return x[:-1], torch.stack([x[0], x[-1], 3 * x[-1]])
+
+
+def network(seed: int) -> models.NetworkModel:
+    """The network, with initial weights of this seed."""
+    torch.manual_seed(seed)
+    first, second = (priors.Gaussian(scale=1 / math.sqrt(width)) for width in (INPUTS, HIDDEN))
+    prior = {"layers.0.*": first, "layers.1.*": second}
+    return models.MLP(
+        [INPUTS, HIDDEN, 1], "tanh", prior=prior, bias_prior=prior, likelihood=likelihoods.Gaussian(PRECISION)
+    )
+
+
+def regression() -> models.NetworkModel:
+    """Linear regression with w ~ N(0, 1 / 13)."""
+    return models.from_module(
+        nn.Linear(INPUTS, 1, bias=False),
+        prior=priors.Gaussian(scale=1 / math.sqrt(INPUTS)),
+        likelihood=likelihoods.Gaussian(PRECISION),
+    )
+
+
+def in_closed_form(scale: float) -> Callable[[Any, Tensor, int, int], dict[str, Tensor]]:
+    """Draws from N(m, scale C), where N(m, C) is the exact posterior of `regression`."""
+
+    def draw(x: Any, y: Tensor, num_draws: int, seed: int) -> dict[str, Tensor]:
+        wide = x.double()
+        covariance = torch.linalg.inv(PRECISION * wide.T @ wide + INPUTS * torch.eye(INPUTS).double())
+        mean = covariance @ (PRECISION * wide.T @ y[:, 0].double())
+        noise = torch.randn(num_draws, INPUTS, generator=torch.Generator().manual_seed(seed)).double()
+        return {"weight": (mean + noise @ torch.linalg.cholesky(scale * covariance).T)[:, None]}
+
+    return draw
+
+
+def _summary(result: SBC) -> dict[str, Any]:
+    """What results.json has of one posterior: no ranks, but how many PIT values fall into each twentieth."""
+    content = result.to_dict()
+    del content["ranks"]
+    counts = {name: torch.histc(pit, _BINS, 0.0, 1.0).long().tolist() for name, pit in result.pit.items()}
+    return {**content, "histogram": counts}
+
+
+def _print(results: Mapping[str, SBC]) -> None:
+    table = Table(title="simulation-based calibration")
+    for column in ("posterior", "verdict", "CPU seconds"):
+        table.add_column(column, overflow="fold")
+    for name, result in results.items():
+        seconds = result.settings.get("cpu_seconds")
+        table.add_row(name, result.verdict, "-" if seconds is None else f"{seconds:.0f}")
+    console().print(table)

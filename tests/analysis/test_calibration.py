@@ -1,0 +1,490 @@
+"""Simulation-based calibration: on a regression whose posterior is known, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+from arviz_stats.ecdf_utils import ecdf_pit
+from scipy import stats
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors, schedules
+from pyrodrop.analysis import SBC, sbc, sbc_of_draws
+from pyrodrop.analysis.calibration import uniformity
+from pyrodrop.analysis.calibration.figure import plot_sbc
+from pyrodrop.analysis.calibration.fits import problem_of
+from pyrodrop.analysis.calibration.ranks import pit_of, ranks_of
+from pyrodrop.analysis.calibration.sbc import _PRIOR as PRIOR
+from pyrodrop.analysis.calibration.simulate import simulate
+from pyrodrop.analysis.calibration.starts import NewStarts
+from pyrodrop.data import Dataset
+from pyrodrop.scaling import Standardize
+from pyrodrop.training.loop import Loop
+from pyrodrop.training.settings import Settings
+from pyrodrop.training.stack import Stack
+
+N, D, TAU = 20, 3, 4.0
+
+
+def design(orthogonal: bool = True) -> Tensor:
+    x = torch.randn(N, D, generator=torch.Generator().manual_seed(0))
+    if orthogonal:
+        return torch.linalg.qr(x)[0] * math.sqrt(N)
+    return x @ torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.3, 0.3], [0.0, 0.0, 0.3]])  # three columns that are nearly one
+
+
+def regression(prior: Any = None, likelihood: Any = None, bias: bool = False, **options: Any) -> models.NetworkModel:
+    torch.manual_seed(0)
+    return models.from_module(
+        nn.Linear(D, 1, bias=bias),
+        prior=prior or priors.Gaussian(),
+        likelihood=likelihood or likelihoods.Gaussian(TAU),
+        **options,
+    )
+
+
+def closed_form(scale: float = 1.0, shift: float = 0.0) -> Any:
+    """Draws from N(m + shift s, scale C), where N(m, C) is the exact posterior and s its standard deviations."""
+
+    def draw(x: Tensor, y: Tensor, num_draws: int, seed: int) -> dict[str, Tensor]:
+        covariance = torch.linalg.inv(TAU * x.T @ x + torch.eye(D))
+        mean = covariance @ (TAU * x.T @ y[:, 0]) + shift * covariance.diag().sqrt()
+        noise = torch.randn(num_draws, D, generator=torch.Generator().manual_seed(seed))
+        return {"weight": (mean + noise @ torch.linalg.cholesky(scale * covariance).T)[:, None]}
+
+    return draw
+
+
+def calibrated(scale: float = 1.0, shift: float = 0.0, **options: Any) -> SBC:
+    points = torch.eye(D)  # f at them are the weights
+    asked: dict[str, Any] = {"points": points, "count": 300, "num_draws": 99, **options}
+    return sbc_of_draws(regression(), closed_form(scale, shift), design(), **asked)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_exact_posterior_passes(seed: int) -> None:
+    result = calibrated(seed=seed)
+    assert result.calibrated
+    assert result.verdict.startswith("no miscalibration found (p = ")
+    assert result.problems == {}
+
+
+def test_half_the_variance_is_too_narrow() -> None:
+    result = calibrated(0.5)
+    assert not result.calibrated
+    assert all(result.problems[f"f[{p}]"] == "too narrow (U-shape)" for p in range(D))
+    assert "fit the data better than the truth" in result.problems["log_likelihood"]
+    assert str(result).startswith(
+        "not calibrated (p < 1e-10, 4 quantities together, 300 data sets): f[0], f[1], f[2]: too"
+    )
+
+
+def test_twice_the_variance_is_too_wide() -> None:
+    result = calibrated(2.0)
+    assert not result.calibrated
+    assert all(result.problems[f"f[{p}]"] == "too wide (hump)" for p in range(D))
+    assert "fit the data worse than the truth" in result.problems["log_likelihood"]
+
+
+@pytest.mark.parametrize(("shift", "words"), [(0.5, "biased, too high"), (-0.5, "biased, too low")])
+def test_a_shifted_mean_is_biased(shift: float, words: str) -> None:
+    result = calibrated(shift=shift)
+    assert not result.calibrated
+    assert all(result.problems[f"f[{p}]"] == words for p in range(D))
+
+
+def test_the_prior_passes_for_functions_and_fails_for_the_log_likelihood() -> None:
+    """A posterior that ignores the data: only a quantity that depends on the data shows it."""
+
+    def draw(x: Tensor, y: Tensor, num_draws: int, seed: int) -> dict[str, Tensor]:
+        return {"weight": torch.randn(num_draws, 1, D, generator=torch.Generator().manual_seed(seed))}
+
+    result = sbc_of_draws(regression(), draw, design(), count=200, num_draws=49)
+    assert list(result.problems) == ["log_likelihood"]
+
+
+def test_ranks_are_those_of_a_direct_loop() -> None:
+    """Ranks of every quantity, by a loop over data sets and draws in double precision."""
+    count, num_draws, x = 12, 9, design()
+    points = torch.randn(2, D, generator=torch.Generator().manual_seed(1))
+    draw = closed_form()
+    result = sbc_of_draws(regression(), draw, x, points=points, count=count, num_draws=num_draws, seed=5)
+    data = simulate(regression(), x, count, 5 + PRIOR)
+    assert data.y.shape == (count, N, 1)
+    for r in range(count):
+        truth, y = data.weights["weight"][r].double().numpy(), data.y[r].double().numpy()
+        drawn = draw(x, data.y[r], num_draws, 5 + r)["weight"].double().numpy()
+        for p, point in enumerate(points.double().numpy()):
+            rank = sum(float(point @ w[0]) < float(point @ truth[0]) for w in drawn)
+            assert int(result.ranks[f"f[{p}]"][r]) == rank
+        known = [stats.norm.logpdf(y[:, 0], x.double().numpy() @ w[0], TAU**-0.5).sum() for w in [truth, *drawn]]
+        assert int(result.ranks["log_likelihood"][r]) == sum(value < known[0] for value in known[1:])
+
+
+def test_simulated_data_have_the_joint_distribution() -> None:
+    """Of y: covariance x x' + 1 / tau; of weights and y: covariance x."""
+    x, count = design(), 20_000
+    data = simulate(regression(), x, count, 0)
+    y, w = data.y[:, :, 0].double(), data.weights["weight"][:, 0].double()
+    want = (x @ x.T + torch.eye(N) / TAU).double()
+    size = (want.diag()[:, None] * want.diag() + want**2).div(count).sqrt()  # standard errors
+    assert float(((y.T @ y / count - want) / size).abs().max()) < 4.5
+    cross = (y.T @ w / count - x.double()) / (2 * want.diag()[:, None] / count).sqrt()
+    assert float(cross.abs().max()) < 4.5
+
+
+def test_hyperparameters_are_drawn_with_the_weights() -> None:
+    """Under a variance ~ InverseGamma(3, 2) the weights are Student t with 6 degrees of freedom and scale sqrt(2 / 3)."""
+    model = regression(priors.ARD("weight", dist.InverseGamma(3.0, 2.0)))
+    w = simulate(model, design(), 2000, 0).weights["weight"].flatten().double().numpy()
+    assert stats.kstest(w, stats.t(6, scale=math.sqrt(2 / 3)).cdf).pvalue > 0.01
+
+
+def test_the_simulated_likelihood_is_the_models() -> None:
+    """Class labels at the frequencies of the softmax."""
+    net = nn.Linear(1, 3, bias=False)
+    model = models.from_module(net, prior=priors.Gaussian(1e-6), likelihood=likelihoods.Categorical())
+    y = simulate(model, torch.ones(5, 1), 400, 0).y
+    assert y.shape == (400, 5)
+    assert stats.chisquare(torch.bincount(y.flatten())).pvalue > 0.01
+
+
+# ------------------------------------------------------------------------------------------------------------ ranks
+
+
+def test_ties_are_broken_at_random_so_that_ranks_stay_uniform() -> None:
+    """Truth and draws from a coin: ranks uniform on 0 ... S, though only two values exist."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.randint(2, (9000,), generator=generator).double()
+    draws = torch.randint(2, (8, 9000), generator=generator).double()
+    ranks = ranks_of(truth, draws, generator)
+    assert stats.chisquare(torch.bincount(ranks, minlength=9)).pvalue > 0.01
+    assert int(ranks.min()) == 0
+    assert int(ranks.max()) == 8
+
+
+def test_without_ties_a_rank_counts_what_is_below() -> None:
+    draws = torch.tensor([[0.1], [0.2], [0.3]])
+    ranks = [int(ranks_of(torch.tensor([t]), draws, torch.Generator())) for t in (0.0, 0.15, 0.25, 1.0)]
+    assert ranks == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="a value to be ranked is NaN"):
+        ranks_of(torch.tensor([math.nan]), draws, torch.Generator())
+
+
+def test_pit_values_of_uniform_ranks_are_uniform() -> None:
+    ranks = torch.arange(10).repeat(500)
+    pit = pit_of(ranks, 9, 0)
+    assert bool(((pit * 10).floor() == ranks).all())
+    assert stats.kstest(pit.numpy(), "uniform").pvalue > 0.01
+
+
+# ------------------------------------------------------------------------------------------------- test of uniformity
+
+
+def test_p_values_of_uniform_values_are_uniform() -> None:
+    rng = np.random.default_rng(1)
+    p = [uniformity.p_value(rng.uniform(size=50)) for _ in range(400)]
+    for level in (
+        0.05,
+        0.2,
+        0.5,
+    ):  # three standard errors; counts are discrete, so that the test is a little conservative
+        assert np.mean(np.array(p) < level) < level + 3 * math.sqrt(level * (1 - level) / 400)
+        assert np.mean(np.array(p) < level) > 0.6 * level - 3 * math.sqrt(level * (1 - level) / 400)
+
+
+def test_a_small_p_value_is_outside_the_band_of_arviz() -> None:
+    rng = np.random.default_rng(0)
+    agree = 0
+    for power in np.linspace(0.7, 1.4, 36):
+        values = rng.uniform(size=100) ** power
+        _, ecdf, low, high = ecdf_pit(values, 0.95, 1000)
+        outside = bool(((ecdf < low) | (ecdf > high)).any())
+        agree += outside == (uniformity.p_value(values) < 0.05)
+    assert agree >= 34  # both simulate
+
+
+def test_gamma_is_the_smallest_tail() -> None:
+    values = np.array([0.05, 0.1, 0.15, 0.9])
+    counts = [3, 3, 3]  # below 1/4, 2/4 and 3/4
+    tails = [min(stats.binom.cdf(c, 4, i / 4), stats.binom.sf(c - 1, 4, i / 4)) for i, c in enumerate(counts, 1)]
+    assert uniformity._gamma(values[None])[0] == pytest.approx(2 * min(tails))
+
+
+@pytest.mark.parametrize(("mean", "sd"), [(0.0, 1.0), (0.5, 1.0), (0.0, 2.0**0.5)])
+def test_scores_separate_bias_from_width(mean: float, sd: float) -> None:
+    """For normal scores with this mean and standard deviation, the expectation of both statistics."""
+    n = 4000
+    values = stats.norm.cdf(stats.norm(mean, sd).ppf((np.arange(n) + 0.5) / n))
+    assert uniformity.asymmetry(values) == pytest.approx(math.sqrt(n) * mean, abs=0.1)
+    assert uniformity.spread(values) == pytest.approx(math.sqrt(n / 2) * (sd**2 - 1), abs=0.5)
+
+
+# ---------------------------------------------------------------------------------------------------- trained guides
+
+
+def trained(make: Any, x: Tensor, **options: Any) -> SBC:
+    asked: dict[str, Any] = {"count": 200, "num_draws": 99, "steps": 300, "lr": 3e-2, "progress": False, **options}
+    return sbc(regression(), make, x, **asked)
+
+
+def test_a_guide_that_has_the_posterior_passes() -> None:
+    """With orthogonal columns the posterior is a mean field."""
+    result = trained(guides.MeanField, design(), steps=400, lr=0.1, lr_schedule=schedules.cosine(400))
+    assert result.calibrated, result.verdict
+    assert list(result.ranks) == [*(f"f[{p}]" for p in range(5)), "log_likelihood"]
+    assert result.settings["guide"] == "MeanField"
+    assert result.settings["steps"] == 400
+
+
+def test_training_that_ends_early_is_seen() -> None:
+    """The guide could have the posterior, but its variances are still near their small initial values."""
+    result = trained(guides.MeanField, design(), steps=100, lr=1e-2, points=torch.eye(D))
+    assert all("too narrow" in result.problems[f"f[{p}]"] for p in range(D))
+
+
+def test_a_mean_field_of_correlated_weights_is_too_narrow_in_the_weights() -> None:
+    result = trained(guides.MeanField, design(orthogonal=False), points=torch.eye(D))
+    assert not result.calibrated
+    assert "too narrow (U-shape)" in result.problems["f[1]"]
+
+
+def test_training_in_parts_gives_the_same_ranks() -> None:
+    """A fit's start depends on its number among all fits, not on the part that it is trained in."""
+    whole = trained(guides.MeanField, design(), count=6, steps=30)
+    parts = trained(guides.MeanField, design(), count=6, steps=30, memory=1)
+    assert all(torch.equal(whole.ranks[name], parts.ranks[name]) for name in whole.ranks)
+
+
+def test_a_fit_is_the_fit_alone() -> None:
+    """The ranks of fits of the last data set: of draws of `pyrodrop.fit` with its seed."""
+    x, count = design(), 3
+    result = trained(guides.MeanField, x, count=count, steps=40, num_draws=400, seed=7)
+    data = simulate(regression(), x, count, 7 + PRIOR)
+    start = pyrodrop.restart(model := regression(), guides.MeanField(model), 9)
+    fit = pyrodrop.fit(*start, (x, data.y[2]), steps=40, lr=3e-2, seed=9, progress=False)
+    f = fit.predict(x[:1], 4000).f.flatten()
+    truth = float(x[0] @ data.weights["weight"][2, 0])
+    share = float((f < truth).double().mean())
+    assert abs(float(result.ranks["f[0]"][2]) / 400 - share) < 4 * math.sqrt(0.25 / 400 + 0.25 / 4000)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        guides.MeanField,
+        guides.LowRank,
+        lambda m: guides.VariationalDropout(m, "B", "weight"),
+        lambda m: guides.BernoulliDropout(m, 0.2),
+    ],
+)
+def test_new_starts_are_those_of_restart(make: Any) -> None:
+    """Every parameter of every fit, against those of `pyrodrop.restart` with its seed."""
+    torch.manual_seed(0)
+    prior, x = priors.Gaussian(), design()
+    model = models.MLP([D, 4, 1], "tanh", prior=prior, bias_prior=prior, likelihood=likelihoods.Gaussian(TAU))
+    guide, settings = make(model), Settings(steps=1, device="cpu")
+    before = {name: value.clone() for name, value in parameters(guide).items()}
+    problem = problem_of(model, guide, x, torch.zeros(N, 1), settings)
+    loss = Stack([problem], [torch.Generator()], settings).losses[0]
+    starts = NewStarts(model, guide).stacked(problem, loss, range(3, 6))
+    for r in range(3):
+        want = parameters(pyrodrop.restart(model, guide, 3 + r)[1])
+        assert sorted(starts) == sorted(want)
+        assert all(torch.equal(value[r], want[name]) for name, value in starts.items())
+    weights = starts["loc.layers.0.weight"]
+    assert not torch.allclose(weights[0], weights[1], atol=1e-2)
+    for own in (guide, problem.guide):
+        assert all(torch.equal(value, before[name]) for name, value in parameters(own).items())
+
+
+def parameters(guide: nn.Module) -> dict[str, Tensor]:
+    return {name.removesuffix("_unconstrained"): value.detach() for name, value in guide.named_parameters()}
+
+
+@pytest.mark.parametrize("starts", ["new", "model"])
+def test_a_fit_starts_from_new_weights_or_the_models(starts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What every fit has before its first step, in parts of one fit each."""
+    seen: list[dict[str, Tensor]] = []
+    run = Loop.run
+
+    def spy(self: Loop, *given: Any) -> None:
+        seen.append({name: value.detach().clone() for name, value in self.parameters.items()})
+        run(self, *given)
+
+    monkeypatch.setattr(Loop, "run", spy)
+    trained(guides.MeanField, design(), starts=starts, seed=3, memory=1, count=3, steps=1, num_draws=2)
+    model = regression()
+    guide = guides.MeanField(model)
+    assert len(seen) == 3
+    for r, found in enumerate(seen):
+        want = parameters(pyrodrop.restart(model, guide, 3 + r)[1] if starts == "new" else guide)
+        assert all(torch.equal(value[0], want[name]) for name, value in found.items())
+
+
+def test_new_weights_leave_no_bias_where_a_common_start_does() -> None:
+    """With no training at all each fit keeps its start, which is random about 0, or the same for all data sets."""
+    asked: dict[str, Any] = {"points": torch.eye(D), "count": 200, "steps": 1, "lr": 1e-6}
+    new, common = (trained(guides.Point, design(), starts=starts, **asked) for starts in ("new", "model"))
+    at = regression().weight_sites()["weight"][0]
+    above = torch.stack([new.ranks[f"f[{p}]"] == 99 for p in range(D)]).double().mean(1)
+    assert float((above - 0.5).abs().max()) < 4 * math.sqrt(0.25 / 200)
+    for p in range(D):  # the truth is N(0, 1)
+        share = float((common.ranks[f"f[{p}]"] == 99).double().mean())
+        assert abs(share - float(1 - stats.norm.cdf(float(at[p])))) < 4 * math.sqrt(0.25 / 200)
+
+
+def test_a_start_that_cannot_be_new_is_refused() -> None:
+    class Buffered(guides.MeanField):
+        def __init__(self, model: Any) -> None:
+            super().__init__(model)
+            self.register_buffer("anchor", torch.zeros(D))
+
+        def restart(self, model: Any) -> None:
+            super().restart(model)
+            self.anchor = torch.randn(D)
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(D, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.scale
+
+    class Without(guides.MeanField):
+        restart = None  # type: ignore[assignment]
+
+    asked: dict[str, Any] = {"count": 4, "steps": 2, "num_draws": 2, "progress": False}
+    with pytest.raises(ValueError, match="restart of Buffered changes anchor, which .* starts='model'"):
+        sbc(regression(), Buffered, design(), **asked)
+    with pytest.raises(TypeError, match=r"a method restart\(model\); Without has none. starts='model' has all fits"):
+        sbc(regression(), Without, design(), **asked)
+    with pytest.raises(ValueError, match="starts must be"):
+        sbc(regression(), guides.MeanField, design(), starts="old", **asked)  # type: ignore[arg-type]
+    model = models.from_module(Scaled(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(TAU))
+    with pytest.raises(ValueError, match=r"reset_parameters\(\), which these modules do not have: .* starts='model'"):
+        sbc(model, guides.MeanField, design(), **asked)
+    assert sbc(model, guides.MeanField, design(), starts="model", **asked).count == 4
+
+
+def test_class_labels_and_several_outputs() -> None:
+    net = nn.Linear(2, 3, bias=False)
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
+    x = torch.randn(15, 2, generator=torch.Generator().manual_seed(0))
+    result = sbc(model, guides.MeanField, x, points=x[:2], count=8, steps=20, num_draws=9, progress=False)
+    names = [f"f[{p}, {d}]" for p in range(2) for d in range(3)]
+    assert list(result.ranks) == [*names, "log_likelihood"]
+    assert all(int(ranks.min()) >= 0 and int(ranks.max()) <= 9 for ranks in result.ranks.values())
+
+
+def test_point_estimates_are_ranked_one_by_one() -> None:
+    """All draws are the point, so that a rank is 0 or S; the points of other data sets are not taken for it."""
+    result = trained(guides.Point, design(), count=40, steps=200, num_draws=19, points=torch.eye(D))
+    assert all(set(ranks.tolist()) == {0, 19} for name, ranks in result.ranks.items() if name != "log_likelihood")
+    assert (
+        int(result.ranks["log_likelihood"].max()) == 0
+    )  # the mode fits better than the truth does, if the prior is wide
+
+
+def test_a_fit_that_diverges_is_counted() -> None:
+    result = trained(lambda m: guides.MeanField(m), design(), count=6, steps=60, lr=1e-2)
+    failed = SBC(result.ranks, result.num_draws, failed=2)
+    assert failed.verdict.endswith("; 2 fits failed and are not counted")
+    with pytest.raises(FloatingPointError, match="stopped being finite"):
+        trained(guides.MeanField, design(), count=2, steps=200, lr=1e30)
+
+
+# -------------------------------------------------------------------------------------------------------- the result
+
+
+def test_a_result_is_saved_whole(tmp_path: Path) -> None:
+    result = calibrated(count=20)
+    path = result.save(tmp_path / "sbc.json")
+    again = SBC.load(path)
+    assert again.p_values == result.p_values
+    assert again.verdict == result.verdict == json.loads(path.read_text())["verdict"]
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(ValueError, match="is not a result of simulation-based calibration"):
+        SBC.load(tmp_path / "other.json")
+
+
+def test_the_figure_is_red_where_the_verdict_is_bad() -> None:
+    """A panel per quantity; the line of a quantity with a problem leaves the band of ArviZ."""
+    result = calibrated(0.5, count=100)
+    figure = result.plot()
+    panels = [axes for axes in figure.axes if axes.get_visible() and axes.lines]
+    assert [axes.get_title(loc="left") or axes.get_title() for axes in panels] == list(result.ranks)
+    for axes, (name, pit) in zip(panels, result.pit.items(), strict=True):
+        at, ecdf, low, high = ecdf_pit(pit.numpy(), 1 - 0.05 / 4, 1000)
+        outside = bool(((ecdf < low) | (ecdf > high)).any())
+        line = max(axes.lines, key=lambda one: len(one.get_xdata()))  # ArviZ 1 draws a line at 0, too
+        assert (line.get_color() == "#d55e00") == (name in result.problems) == outside
+        assert np.abs(line.get_ydata()).max() == pytest.approx(np.abs(ecdf - at).max(), abs=0.011)
+    assert len(result.problems) > 0
+    with pytest.raises(ValueError, match="the same quantities and equally many data sets"):
+        plot_sbc({"a": result, "b": calibrated(count=50)})
+
+
+# ------------------------------------------------------------------------------------------------------ what is refused
+
+
+@pytest.mark.filterwarnings("ignore:the log-uniform prior is improper")
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: regression(priors.LogUniform()), "the prior of 'weight' is improper .*Use a proper prior"),
+        (lambda: regression(priors.ARD("weight")), "variances that follow the posterior .*give it a hyperprior"),
+        (lambda: regression(likelihood=likelihoods.Gaussian(1.0, learned=True)), "learned parameters without a prior"),
+        (lambda: regression(bias=True), "bias would be trained without a prior, as point estimates: give them one"),
+        (
+            lambda: models.from_module(
+                nn.Sequential(
+                    nn.Linear(D, 4, bias=False), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 1, bias=False)
+                ),
+                prior=priors.Gaussian(),
+                likelihood=likelihoods.Gaussian(1.0),
+            ),
+            "normalises over the minibatch .BatchNorm.",
+        ),
+    ],
+)
+def test_a_model_without_a_joint_distribution_is_refused(model: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sbc(model(), guides.MeanField, design(), count=4, steps=2)
+
+
+def test_mistakes() -> None:
+    x = design()
+    with pytest.raises(TypeError, match="calibration needs a model of pyrodrop.models"):
+        sbc(nn.Linear(3, 1), guides.MeanField, x)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"a guide with a method draw\(num_samples\)"):
+        sbc(regression(), lambda m: lambda x, y=None: None, x, count=4)
+    with pytest.raises(ValueError, match="count is the number of data sets and must be at least 2; got 1"):
+        sbc(regression(), guides.MeanField, x, count=1)
+    with pytest.raises(ValueError, match="num_draws is the number of posterior draws .* got 0"):
+        sbc(regression(), guides.MeanField, x, num_draws=0)
+    with pytest.raises(ValueError, match="draw must return the weights of every site"):
+        sbc_of_draws(regression(), lambda x, y, s, seed: {"weight": torch.zeros(s, D)}, x, count=2)
+
+
+def test_a_standardisation_of_the_model_is_the_same_for_all_data() -> None:
+    """The posterior is a mean field in the units of y too: y = 10 + 2 x w + noise of precision tau."""
+    x, model = design(), regression()
+    model.standardize(Dataset(x, torch.zeros(N, 1), targets=Standardize(loc=10.0, scale=2.0)))
+    y = simulate(model, x, 4000, 0).y[:, :, 0]
+    assert torch.allclose(y.mean(0), torch.tensor(10.0), atol=0.3)
+    assert torch.allclose(y.var(0), 4 * x.square().sum(1) + 1 / TAU, rtol=0.12)
+    schedule = schedules.cosine(400)
+    result = sbc(
+        model, guides.MeanField, x, count=300, num_draws=99, steps=400, lr=0.1, lr_schedule=schedule, progress=False
+    )
+    assert result.calibrated, result.verdict

@@ -1,0 +1,51 @@
+"""The experiment of simulation-based calibration, and the result that is stored of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from pyrodrop import cli
+from pyrodrop.analysis.experiments import sbc
+
+REFERENCE = Path(sbc.__file__).parents[1] / "reference" / "sbc.json"
+
+
+def test_a_short_run_writes_its_files(tmp_path: Path) -> None:
+    words = ["run", "sbc", "--count", "60", "--steps", "5", "--posteriors", "exact", "mc-dropout", "--quiet"]
+    assert cli.main([*words, "--out", str(tmp_path)]) in (0, None)
+    assert {path.name for path in tmp_path.iterdir()} == {"exact.json", "mc-dropout.json", "results.json", "figure.png"}
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert list(results["posteriors"]) == ["exact", "mc-dropout"]
+    assert all(sum(counts) == 60 for counts in results["posteriors"]["exact"]["histogram"].values())
+
+
+def test_the_closed_form_is_the_posterior() -> None:
+    """Moments of the draws against those of 200,000 prior draws that are weighted by the likelihood of a little data."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = 0.2 * torch.randn(2, sbc.INPUTS, generator=generator), torch.tensor([[0.3], [-0.2]])
+    prior = torch.randn(200_000, sbc.INPUTS, generator=generator) / sbc.INPUTS**0.5
+    weights = torch.softmax(-0.5 * sbc.PRECISION * (y.T - prior @ x.T).square().sum(1), 0)[:, None]
+    drawn = sbc.in_closed_form(1.0)(x, y, 200_000, 1)["weight"][:, 0].float()
+    f, g = drawn @ x.T, prior @ x.T
+    torch.testing.assert_close(f.mean(0), (weights * g).sum(0), atol=3e-3, rtol=0)
+    torch.testing.assert_close(f.var(0), (weights * g**2).sum(0) - (weights * g).sum(0) ** 2, atol=0, rtol=0.03)
+
+
+def test_an_unknown_posterior_is_said() -> None:
+    with pytest.raises(ValueError, match="no posterior is called 'low-rnak'.*did you mean 'low-rank'"):
+        sbc.run(posteriors=["low-rnak"])
+
+
+def test_the_reference_has_every_posterior() -> None:
+    found = json.loads(REFERENCE.read_text())
+    assert list(found["posteriors"]) == [*sbc.CLOSED_FORM, *sbc.GUIDES]
+    assert found["posteriors"]["exact"]["p_value"] > 0.05
+    assert all("narrow" in words for name, words in found["posteriors"]["halved"]["problems"].items() if name[0] == "f")
+    assert found["settings"]["count"] == 1000
+    assert found["settings"]["steps"] == 2000
+    assert all(own["failed"] == 0 for own in found["posteriors"].values())
+    assert all(found["posteriors"][name]["settings"]["starts"] == "new" for name in sbc.GUIDES)

@@ -1,0 +1,81 @@
+"""The tuning of many chains, against closed forms."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from pyrodrop.sampling.tuning import Mass, StepSize, TrajectoryLength, chees_gradient, van_der_corput
+
+
+def test_the_van_der_corput_sequence() -> None:
+    assert [van_der_corput(n) for n in range(1, 8)] == [1 / 2, 1 / 4, 3 / 4, 1 / 8, 5 / 8, 3 / 8, 7 / 8]
+
+
+@pytest.mark.parametrize("initial", [1e-3, 5.0])
+def test_dual_averaging_finds_the_step_size_of_the_target(initial: float) -> None:
+    """With the acceptance probability exp(-eps), the target 0.651 is met at eps = -ln 0.651."""
+    size = StepSize(initial, 0.651)
+    for _ in range(2000):
+        size.learn(math.exp(-size.now))
+    assert size.averaged == pytest.approx(-math.log(0.651), rel=0.02)
+
+
+def test_the_gradient_is_that_of_chees() -> None:
+    """Trajectories of a normal target turn: q' = q cos t + p sin t. Pairs (q, p), (-q, -p) make all means 0."""
+    generator = torch.Generator().manual_seed(0)
+    half = torch.randn(2, 50, 3, dtype=torch.float64, generator=generator) * torch.tensor([1.0, 2.0, 3.0])
+    (q, p), scale = torch.cat([half, -half], 1), torch.tensor([1.0, 4.0, 9.0], dtype=torch.float64)
+    p = p / scale  # momenta of the mass matrix 1 / scale
+
+    def ends(t: float) -> tuple[torch.Tensor, torch.Tensor]:
+        return q * math.cos(t) + scale * p * math.sin(t), p * math.cos(t) - q / scale * math.sin(t)
+
+    def chees(t: float) -> float:
+        after = (ends(t)[0] ** 2 / scale).sum(1)
+        return float(((after - (q**2 / scale).sum(1)) ** 2).mean()) / 4
+
+    t, h = 0.7, 1e-5
+    numerical = t * (chees(t + h) - chees(t - h)) / (2 * h)
+    ours = chees_gradient(q, *ends(t), scale, torch.ones(100, dtype=torch.float64), t)
+    assert ours == pytest.approx(numerical, rel=1e-7)
+
+
+def test_a_trajectory_that_diverged_does_not_count() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, proposed, momentum = torch.randn(3, 9, 4, generator=generator)
+    accepted = torch.rand(9, generator=generator)
+    accepted[4] = 0
+    wanted = chees_gradient(q, proposed, momentum, torch.ones(4), accepted, 1.0)
+    proposed[4], momentum[4] = math.nan, math.inf
+    assert chees_gradient(q, proposed, momentum, torch.ones(4), accepted, 1.0) == pytest.approx(wanted, rel=1e-5)
+    assert math.isfinite(wanted)
+
+
+def test_the_trajectory_length_climbs_and_stays_in_its_bounds() -> None:
+    length = TrajectoryLength(1.0)
+    for _ in range(300):
+        length.learn(math.log(2 / length.now), 0.01, 100.0)  # largest at T = 2
+    assert length.averaged == pytest.approx(2, rel=0.1)
+    for _ in range(300):
+        length.learn(1.0, 0.01, 3.0)
+    assert length.now == pytest.approx(3)
+    length.learn(math.nan, 0.01, 3.0)
+    assert length.now == pytest.approx(3)
+    length.rescale(0.5)
+    assert length.now == pytest.approx(1.5)
+
+
+def test_the_mass_matrix_is_the_variance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scale, mass = torch.tensor([0.1, 1.0, 30.0]), Mass(3, torch.zeros(()))
+    drawn = [5 + scale * torch.randn(64, 3, generator=generator) for _ in range(400)]
+    for q in drawn:
+        mass.learn(q)
+    weights = 0.98 ** np.arange(400)[::-1]
+    values = torch.stack(drawn).double().numpy()
+    mean = np.average(values.mean(1), axis=0, weights=weights)
+    variance = np.average(((values - mean) ** 2).mean(1), axis=0, weights=weights)
+    few = 5 / 1005
+    np.testing.assert_allclose(mass.inverse().numpy(), (1 - few) * variance + few * 1e-3, rtol=1e-4)
