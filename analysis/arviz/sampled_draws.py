@@ -37,8 +37,7 @@ def sampled_draws(
     Raises:
         ValueError: `train` are not the data of the draws.
     """
-    if sampled.fingerprint is not None and sampled.fingerprint != train.fingerprint:
-        raise ValueError("train must be the data that the draws were made for; their fingerprints differ")
+    sampled.own_data("to_arviz", train)
     if num_samples < sampled.draws:
         sampled = sampled.thinned(max(1, num_samples) * sampled.chains)
     parts: Parts = []

@@ -151,7 +151,7 @@ def compare(
             with a reference, ``total_variation``, ``agreement``, ``wasserstein``, ``covariance`` or ``correlation``.
         reference: another object with a method ``predict``, whose predictions at the points of `data` those of every fit are
             compared with: the rows then have the distances of `pyrodrop.analysis.comparison.to_reference` and the difference
-            of log densities, and the reference has a row of its own.
+            of log densities, and the last row is the reference.
         train: the training data of loaded fits, for their ELBOs; checked by their fingerprint.
         num_samples: draws from each posterior, and from the reference.
         force: for ``by="loo"``, also show estimates that are unreliable according to k-hat.

@@ -92,7 +92,7 @@ def loo(
             no importance ratios.
         TypeError: `fit` is neither of the two.
         ValueError: fewer than 25 draws, a loaded fit without `data`, draws of a posterior with another power of the
-            likelihood than 1, or `moment_match` for a fit.
+            likelihood than 1 or for other data, or `moment_match` for a fit.
     """
     if isinstance(fit, Sampled):
         return _checked(_of_exact(fit, data, moment_match), force)
@@ -134,7 +134,8 @@ def _of_exact(sampled: Sampled, data: Data | None, moment_match: bool) -> Loo:
         raise ValueError(
             f"leaving one out needs draws with likelihood_power 1; these have {sampled.settings['likelihood_power']}"
         )
-    given = sampled.log_likelihood(data).double().numpy()
+    chosen = sampled.own_data("loo", data)
+    given = sampled.log_likelihood(chosen).double().numpy()
     array = xr.DataArray(given, dims=("chain", "draw", "obs_id"))
     array = array.assign_coords({dim: range(size) for dim, size in array.sizes.items()})
     tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": array}), "posterior": xr.Dataset({"y": array})})
@@ -142,8 +143,6 @@ def _of_exact(sampled: Sampled, data: Data | None, moment_match: bool) -> Loo:
         warnings.filterwarnings("ignore", message="Estimated shape parameter of Pareto")
         found = az.loo(tree, var_name="y", pointwise=True)
         if moment_match and bool((found.pareto_k > found.good_k).any()):
-            chosen = sampled.data if data is None else Dataset.of(data)
-            assert chosen is not None  # or the log likelihood above would have been refused
             found = moment_matched(sampled, chosen, tree, found)
         return _result(found, None)
 

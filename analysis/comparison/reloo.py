@@ -56,9 +56,14 @@ def reloo(
     Raises:
         ValueError: the importance ratios of the fit do not exist (then use `kfold`), or a network in which examples depend
             on each other.
-        TypeError: as `loo`.
+        TypeError: `fit` is not a `Fit`.
         FloatingPointError: the loss of a refit is not finite.
     """
+    if not isinstance(fit, Fit):
+        raise TypeError(
+            f"reloo refits a guide, so fit must be a Fit; got a {type(fit).__name__}. For draws of pyrodrop.sample use "
+            "loo(sampled, moment_match=True)"
+        )
     found = loo(fit, data, num_samples, force=True, seed=seed)
     chosen = fit.data if data is None else Dataset.of(data)
     assert chosen is not None  # or loo raises

@@ -118,7 +118,8 @@ def sample(
     if isinstance(model, NetworkModel):
         model = copy.deepcopy(model).to(place)
     density = density_of(model, dataset, dtype, likelihood_power)
-    _check_memory(chains * draws * sum(site.shape.numel() for site in density.sites.values()), density.dtype)
+    numbers = chains * draws * sum(site.shape.numel() for site in density.sites.values())
+    _check_memory(numbers, torch.float64 if dtype is None else density.dtype)  # None may become float64
     leapfrog = Leapfrog(density, chains, engine)
     generator = torch.Generator(place).manual_seed(seed)
     bar = tqdm(

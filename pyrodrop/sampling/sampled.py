@@ -120,14 +120,14 @@ class Sampled:
 
         Args:
             x: the points for f; up to 100 of the data's, evenly spaced, if None.
-            data: needed after loading.
+            data: the data of the run; needed after loading.
 
         Raises:
-            ValueError: there are no data, or fewer than 4 draws per chain.
+            ValueError: there are no data, they are others than those of the run, or there are fewer than 4 draws per chain.
         """
         if self.draws < 4:
             raise ValueError(f"diagnostics need at least 4 draws per chain; got {self.draws}")
-        chosen = self._chosen("diagnostics", data)
+        chosen = self.own_data("diagnostics", data)
         count = len(chosen)
         rows = torch.arange(min(_POINTS, count)) * count // min(_POINTS, count)
         points = mapped(lambda part: part[rows], chosen.x) if x is None else x
@@ -223,6 +223,21 @@ class Sampled:
         """The predictions of `count` sets of weights."""
         draw = torch.compiler.disable(draw_functions) if torch.compiler.is_compiling() else draw_functions
         return draw(self.model, _InTurn(weights, self.device), x, count, seed=seed, device=self.device, keep=keep)
+
+    def own_data(self, name: str, data: Data | None) -> Dataset:
+        """The data that the draws were made for, for the method of this name.
+
+        Args:
+            name: of the method, for messages.
+            data: needed after loading.
+
+        Raises:
+            ValueError: there are none, or they have another fingerprint than the run's.
+        """
+        chosen = self._chosen(name, data)
+        if self.fingerprint is not None and chosen.fingerprint != self.fingerprint:
+            raise ValueError(f"{name} needs the data that the draws were made for; these have another fingerprint")
+        return chosen
 
     def _chosen(self, name: str, data: Data | None) -> Dataset:
         chosen = self.data if data is None else Dataset.of(data)

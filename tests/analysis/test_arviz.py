@@ -266,7 +266,7 @@ def test_draws_of_the_exact_posterior_are_its_chains(small: Any, tmp_path: Path)
     few = pyrodrop.to_arviz(sampled, train, num_samples=4)
     assert few["log_prior"].sizes == {"chain": 4, "draw": 4}
     np.testing.assert_allclose(few["posterior"]["f"], f[:, [2, 5, 8, 11]], rtol=1e-5)
-    with pytest.raises(ValueError, match="train must be the data that the draws were made for"):
+    with pytest.raises(ValueError, match="to_arviz needs the data that the draws were made for"):
         pyrodrop.to_arviz(sampled, test)
 
 

@@ -13,6 +13,7 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.comparison.az import az
 from pyrodrop.analysis.comparison.khat import k_hat
 from pyrodrop.analysis.comparison.loo import UnreliableLoo, loo
+from pyrodrop.analysis.comparison.reloo import reloo
 
 
 def plain(fit: Any) -> float:
@@ -40,6 +41,10 @@ def test_of_draws_of_the_exact_posterior_it_is_exact(small: Any) -> None:
     assert "of q" not in str(found)
     ranked = pyrodrop.compare({"q": fit, "exact": sampled}, by="loo")
     assert ranked.rows["exact"]["elpd"] == pytest.approx(found.elpd)
+    with pytest.raises(ValueError, match="loo needs the data that the draws were made for"):
+        loo(sampled, (fit.data.x, fit.data.y + 1))
+    with pytest.raises(TypeError, match=r"fit must be a Fit; got a Sampled.*moment_match=True"):
+        reloo(sampled, fit.model, fit.guide)
     tempered = pyrodrop.sample(fit.model, fit.data, draws=4, likelihood_power=0.5, **settings)
     with pytest.raises(ValueError, match="needs draws with likelihood_power 1; these have 0.5"):
         loo(tempered)
