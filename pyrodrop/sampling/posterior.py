@@ -69,11 +69,17 @@ def density_of(
     first = next(iter(model.weight_sites().values()))
 
     def wide(values: Tensor) -> Tensor:  # x is not rounded before it is standardised
+        values = _ordinary(values)
         return values.to(torch.promote_types(values.dtype, first.dtype)) if values.is_floating_point() else values
 
     x: Inputs = mapped(lambda part: wide(part).to(first.device), dataset.x)
-    y = dataset.y.to(first.device)
+    y = _ordinary(dataset.y).to(first.device)
     return Density(model, x, y.to(first.dtype) if y.is_floating_point() else y, float(likelihood_power))
+
+
+def _ordinary(values: Tensor) -> Tensor:
+    """The tensor, or a copy that autograd can record if it was made under `torch.inference_mode`."""
+    return values.clone() if values.is_inference() else values
 
 
 def by_pyro(density: Density) -> list[Point]:

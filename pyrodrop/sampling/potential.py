@@ -121,6 +121,8 @@ class _Energy(torch.autograd.Function):
 
 
 @threads.drawing()
+@torch.inference_mode(False)
+@torch.enable_grad()
 def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = None, engine: Name = "auto") -> Potential:
     """The potential energy of a network's posterior and its gradient as one compiled function, for Pyro's samplers.
 

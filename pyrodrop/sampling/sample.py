@@ -28,6 +28,8 @@ _COMPARED = 16  # chains whose energy is computed in float64 too
 
 
 @threads.training()
+@torch.inference_mode(False)
+@torch.enable_grad()
 def sample(
     model: NetworkModel,
     data: Data,

@@ -165,6 +165,17 @@ def test_the_same_seed_gives_the_same_draws_and_leaves_the_callers_random_state(
         assert not torch.equal(values, other.samples[name])
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_callers_gradient_mode_does_not_matter(mode: Any) -> None:
+    model, settings = linear(), {"chains": 4, "draws": 4, "tune": 100, "max_steps": 4}
+    want = run(model, **settings).samples
+    with mode():
+        found = run(model, (X.clone(), Y.clone()), **settings)
+        energy = pyrodrop.potential(model, (X.clone(), Y.clone()), engine="traced")
+    assert all(torch.equal(values, want[name]) for name, values in found.samples.items())
+    assert torch.isfinite(energy(energy.initial_params()))
+
+
 def test_the_model_does_not_change() -> None:
     model = network()
     before = {name: value.clone() for name, value in model.state_dict().items()}
