@@ -24,7 +24,7 @@ from matplotlib.lines import Line2D
 from pyro import poutine
 from torch import Tensor
 
-from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, SERIES, styled
+from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, SERIES, figure_of, styled
 from pyrodrop.data import Data, Dataset, turned
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import parts
@@ -170,7 +170,7 @@ def pit(tree: xr.DataTree, *, held_out: bool = False, coverage: bool = False) ->
                 "observed_data": xr.Dataset({"y": observed}),
             }
         )
-    return _taken(az.plot_ppc_pit(tree, coverage=coverage, backend="matplotlib"))
+    return figure_of(az.plot_ppc_pit(tree, coverage=coverage, backend="matplotlib"))
 
 
 @styled()
@@ -184,7 +184,7 @@ def k_hat(loo: Loo) -> Figure:
 
     if loo.elpd_data is None:
         raise ValueError(f"there is no k-hat to plot: {loo.reason}")
-    return _taken(az.plot_khat(loo.elpd_data, visuals={"hlines": {}}, backend="matplotlib"))
+    return figure_of(az.plot_khat(loo.elpd_data, visuals={"hlines": {}}, backend="matplotlib"))
 
 
 @styled()
@@ -310,16 +310,6 @@ def rotated_digit(
 def _figure(rows: int, columns: int, size: tuple[float, float], **grid: Any) -> tuple[Figure, Sequence[Axes]]:
     figure = Figure(figsize=size, layout="constrained")
     return figure, list(figure.subplots(rows, columns, squeeze=False, **grid).ravel())
-
-
-def _taken(plotted: Any) -> Figure:
-    """The figure of an ArviZ plot, removed from pyplot's registry."""
-    import matplotlib.pyplot as plt
-
-    figure: Figure = plotted.viz["figure"].item()
-    plt.close(figure)
-    figure.set_layout_engine("constrained")
-    return figure
 
 
 def _thinned(values: Tensor) -> Tensor:

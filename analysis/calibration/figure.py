@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from pyrodrop.analysis.reports.style import BLUE, GREY, RED, styled
+from pyrodrop.analysis.reports.style import BLUE, GREY, RED, figure_of, styled
 
 if TYPE_CHECKING:
     from pyrodrop.analysis.calibration.result import SBC
@@ -66,7 +66,7 @@ def plot_sbc(results: Mapping[str, SBC]) -> Figure:
         below = np.linspace(0, x[0], 100)  # where ArviZ draws no line the distribution function is 0
         line.set_data((*below, *x), (*-below, *y))
         line.axes.fill_between(at, low - at, high - at, color=GREY, alpha=0.25, linewidth=0)
-    figure = _taken(plotted)
+    figure = figure_of(plotted)
     figure.supylabel("ECDF of the PIT values - uniform")
     return figure
 
@@ -75,13 +75,3 @@ def _left_out(az: Any) -> list[str]:
     """What `plot_ecdf_pit` must not draw: its bands, which ArviZ 1 replaces by another test, and the axes' removal."""
     newer = "envelope_prob" in inspect.signature(az.plot_ecdf_pit).parameters
     return ["credible_interval", "remove_axis", *(["suspicious_points", "p_value_text"] if newer else [])]
-
-
-def _taken(plotted: Any) -> Figure:
-    """The figure of an ArviZ plot, removed from pyplot's registry."""
-    import matplotlib.pyplot as plt
-
-    figure: Figure = plotted.viz["figure"].item()
-    plt.close(figure)
-    figure.set_layout_engine("constrained")
-    return figure

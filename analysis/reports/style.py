@@ -11,6 +11,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from cycler import cycler
@@ -55,3 +56,13 @@ def png(figure: Figure) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, dpi=_DOTS_PER_INCH, format="png")
     return file.getvalue()
+
+
+def figure_of(plotted: Any) -> Figure:
+    """The figure of an ArviZ plot, removed from pyplot's registry."""
+    import matplotlib.pyplot as plt
+
+    figure: Figure = plotted.viz["figure"].item()
+    plt.close(figure)
+    figure.set_layout_engine("constrained")
+    return figure
