@@ -15,10 +15,11 @@ import torch
 from matplotlib.figure import Figure
 
 import pyrodrop
-from pyrodrop import guides, schedules
+from pyrodrop import guides
 from pyrodrop.analysis.experiments.critiques import foong
 from pyrodrop.analysis.experiments.critiques.learning_rates import learning_rate
 from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, sized
+from pyrodrop.analysis.experiments.critiques.training import fitted
 from pyrodrop.analysis.reports.style import BLUE, GREY, png, styled
 from pyrodrop.data import Dataset, foong2020
 from pyrodrop.guides import Guide
@@ -92,19 +93,14 @@ def distances(
     runs: dict[str, Any] = {}
     for name, guide in GUIDES.items():
         torch.manual_seed(seed)
-        fits = pyrodrop.fit_replicates(
+        fits = fitted(
             model,
             guide(model),
             data,
             count=groups * members,
             steps=steps,
             lr=learning_rate,
-            lr_schedule=schedules.cosine(steps),
-            estimator="local",
-            starts="new",
             seed=seed,
-            device="cpu",
-            progress=False,
         )
         for group in range(groups):
             own = fits[group * members : (group + 1) * members]

@@ -18,8 +18,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors, schedules
+from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, sized
+from pyrodrop.analysis.experiments.critiques.training import fitted
 from pyrodrop.analysis.gp import GaussianProcess, from_model
 from pyrodrop.analysis.reports.style import BLACK, GREY, SERIES, png, styled
 from pyrodrop.data import foong2020
@@ -125,19 +126,15 @@ def approximations(depth: int, x: Tensor, steps: int, seed: int) -> dict[str, Te
     for name, guide in GUIDES.items():
         torch.manual_seed(seed)
         model = network(depth)
-        fits = pyrodrop.fit_replicates(
+        fits = fitted(
             model,
             guide(model),
             data,
             count=STARTS.get(name, MEMBERS),
             steps=steps,
             lr=5e-3,
-            lr_schedule=schedules.cosine(steps),
             estimator=ESTIMATOR.get(name, "local"),
-            starts="new",
             seed=seed,
-            device="cpu",
-            progress=False,
         )
         if name != ENSEMBLE:
             found[name] = torch.stack([fit.predict(x, DRAWS, seed=seed).spread[:, 0] for fit in fits]).mean(0)

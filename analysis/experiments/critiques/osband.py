@@ -16,11 +16,11 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors, schedules
+from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.experiments.critiques import one_weight
 from pyrodrop.analysis.experiments.critiques.learning_rates import learning_rate
 from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, Table, sized
+from pyrodrop.analysis.experiments.critiques.training import fitted
 from pyrodrop.analysis.gp import GaussianProcess, from_model
 from pyrodrop.analysis.reports.style import BLACK, SERIES, png, styled
 from pyrodrop.data import Dataset
@@ -132,7 +132,7 @@ def network_spreads(name: str, counts: tuple[int, ...], steps: int, sets: int, s
     copies = [max(counts) // n for n in counts for _ in range(sets)]
     data = [repeated(sample(n, seed + s), max(counts) // n) for n in counts for s in range(sets)]
     several = [network(k) for k in copies]
-    fits = pyrodrop.fit_replicates(
+    fits = fitted(
         several,
         [GUIDES[name](model) for model in several],
         data,
@@ -140,12 +140,7 @@ def network_spreads(name: str, counts: tuple[int, ...], steps: int, sets: int, s
         steps=steps,
         batch_size=min(max(counts), 100),
         lr=learning_rate,
-        lr_schedule=schedules.cosine(steps),
-        estimator="local",
-        starts="new",
         seed=seed,
-        device="cpu",
-        progress=False,
     )
     spreads = [fit.predict(POINTS, DRAWS, seed=seed).spread for fit in fits]
     return [_mean(spreads[i * sets : (i + 1) * sets]) for i in range(len(counts))]

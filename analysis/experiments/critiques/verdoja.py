@@ -15,10 +15,10 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors, schedules
+from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.experiments.critiques.learning_rates import learning_rate
 from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, sized
+from pyrodrop.analysis.experiments.critiques.training import fitted
 from pyrodrop.analysis.gp import GaussianProcess, from_model
 from pyrodrop.analysis.reports.style import BLACK, SERIES, png, styled
 from pyrodrop.data import Dataset
@@ -130,19 +130,14 @@ def trained(
     torch.manual_seed(seed)
     several = [network(width, depth) for _ in range(len(rates) * seeds)]
     own = [rate for rate in rates for _ in range(seeds)]
-    fits = pyrodrop.fit_replicates(
+    fits = fitted(
         several,
         [_guide(model, kind, rate) for model, rate in zip(several, own, strict=True)],
         sample(),
         count=len(several),
         steps=steps,
         lr=learning_rate,
-        lr_schedule=schedules.cosine(steps),
-        estimator="local",
-        starts="new",
         seed=seed,
-        device="cpu",
-        progress=False,
     )
     rows = [measured(fit.predict(_points(), DRAWS, seed=seed)) for fit in fits]
     return [

@@ -20,9 +20,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors, schedules
+from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.experiments.critiques.learning_rates import learning_rate
 from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, sized
+from pyrodrop.analysis.experiments.critiques.training import fitted
 from pyrodrop.analysis.reports.style import BLACK, GREY, SERIES, png, styled
 from pyrodrop.data import Dataset
 from pyrodrop.guides import Guide
@@ -140,19 +141,14 @@ def trained(
     """Log densities ``[powers, sets]`` of one posterior, all trained together."""
     torch.manual_seed(seed)
     several = [network(power) for power in POWERS for _ in problems]
-    fits = pyrodrop.fit_replicates(
+    fits = fitted(
         several,
         [guide(model) for model in several],
         [train for _ in POWERS for train, _ in problems],
         count=len(several),
         steps=steps,
         lr=learning_rate,
-        lr_schedule=schedules.cosine(steps),
-        estimator="local",
-        starts="new",
         seed=seed,
-        device="cpu",
-        progress=False,
     )
     tests = [test for _ in POWERS for _, test in problems]
     values = [
