@@ -257,7 +257,7 @@ def test_draws_of_the_exact_posterior_are_its_chains(small: Any, tmp_path: Path)
     np.testing.assert_array_equal(tree["sample_stats"]["diverging"], sampled.stats["diverging"])
     assert "Markov chain" in tree.attrs["draws"]
     assert tree.attrs["sampler_tune"] == 100
-    tree.to_netcdf(tmp_path / "draws.nc")
+    tree.to_netcdf(tmp_path / "draws.nc", engine="h5netcdf")
     total = tree["log_likelihood"]["y"].sum("obs_id") + sum(tree["log_prior"][name] for name in sampled.samples)
     np.testing.assert_allclose(total, tree["sample_stats"]["lp"], rtol=1e-3)
     weights = tree["posterior"]["layers.0.weight"].values.reshape(4, 12, -1)
