@@ -1,6 +1,6 @@
 """The command line: ``pyrodrop run``, ``list``, ``show``, ``check``, ``compare`` and ``report``.
 
-Whatever goes wrong is one line on stderr, which begins with ``pyrodrop:``; with ``--debug`` anywhere the traceback comes first.
+Whatever goes wrong is one line on stderr, which begins with ``pyrodrop:``; ``--debug`` anywhere shows its traceback too.
 Exit statuses:
 
     0     done
@@ -236,7 +236,7 @@ def _gathered(options: list[str], function: Callable[..., Any]) -> list[str]:
     """Rewrite ``--data yacht boston`` as ``--data=["yacht", "boston"]``, the form in which the parser reads lists.
 
     Raises:
-        ValueError: a list has no values.
+        ValueError: a list has no values, or a value is empty.
     """
     lists = {f"--{name}" for name, kind in get_type_hints(function).items() if "list[" in str(kind)}
     words: list[str] = []
@@ -250,6 +250,10 @@ def _gathered(options: list[str], function: Callable[..., Any]) -> list[str]:
             if not values and value.replace(" ", "") in ("", "[]", "null"):
                 raise ValueError(f"{option} needs at least one value; got none")
             word = f"{option}={value if equals else json.dumps(values)}"
+        elif word == "" or (equals and not value):
+            raise ValueError(
+                f"an option needs a value; got none for {option or (words[-1] if words else 'the first one')}"
+            )
         words.append(word)
     return words
 

@@ -60,7 +60,7 @@ def run(
     with run_folder(out, "concrete", {"device": where.type, "seed": seed}) as folder:
         names = [f"{n}-{s}" for n in reversed(SIZES) for s in range(seed, seed + seeds)]
         cells = Cells(folder / "cells", {"device": where.type}, _checked)
-        measured = train_each(measure, names, quiet, device=where, cells=cells)
+        measured = train_each(measure, names, quiet, device=where, keep=cells)
         table = {n: [measured[f"{n}-{s}"] for s in range(seed, seed + seeds)] for n in SIZES}
         content = {
             "sizes": {str(n): {q: [row[q] for row in rows] for q in QUANTITIES} for n, rows in table.items()},

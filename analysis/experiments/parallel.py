@@ -29,52 +29,52 @@ def train_each(
     quiet: bool,
     *,
     device: torch.device,
-    cells: Cells | None = None,
+    keep: Cells | None = None,
     **options: Any,
 ) -> dict[str, T]:
     """``train(name, device=..., progress=..., **options)`` for every name.
 
     On a CPU each is a process with one thread, as many at a time as there are cores, so results do not depend on the
-    number of cores. On a GPU they take turns. With `cells`, what `train` returns is a JSON object; what the cells have is
+    number of cores. On a GPU they take turns. With `keep`, what `train` returns is a JSON object; what the cells have is
     not trained again.
     """
-    kept = {name: found for name in names if cells is not None and (found := cells.kept(name)) is not None}
+    kept = {name: found for name in names if keep is not None and (found := keep.kept(name)) is not None}
     missing = [name for name in names if name not in kept]
-    if cells is not None:
-        say_reused(kept, cells.folder)
+    if keep is not None:
+        say_reused(kept, keep.folder)
     if device.type != "cpu":
         done = {
-            name: _kept(train, name, cells, options | {"device": device, "progress": False if quiet else None})
+            name: _kept(train, name, keep, options | {"device": device, "progress": False if quiet else None})
             for name in missing
         }
     else:
-        done = _in_processes(train, missing, quiet, cells, options | {"device": device})
+        done = _in_processes(train, missing, quiet, keep, options | {"device": device})
     return {name: kept[name] if name in kept else done[name] for name in names}  # type: ignore[misc]
 
 
 def _in_processes(
-    train: Callable[..., T], names: Sequence[str], quiet: bool, cells: Cells | None, options: dict[str, Any]
+    train: Callable[..., T], names: Sequence[str], quiet: bool, keep: Cells | None, options: dict[str, Any]
 ) -> dict[str, T]:
     if not names:
         return {}
     workers = joblib.Parallel(n_jobs=min(len(names), joblib.cpu_count()), return_as="generator")
-    jobs = (joblib.delayed(_alone)(train, name, cells, options, os.getpid()) for name in names)
+    jobs = (joblib.delayed(_alone)(train, name, keep, options, os.getpid()) for name in names)
     bar = tqdm(
         workers(jobs), total=len(names), unit="network", desc="training", leave=False, disable=True if quiet else None
     )
     return dict(zip(names, bar, strict=True))
 
 
-def _alone(train: Callable[..., T], name: str, cells: Cells | None, options: dict[str, Any], parent: int) -> T:
+def _alone(train: Callable[..., T], name: str, keep: Cells | None, options: dict[str, Any], parent: int) -> T:
     end_with(parent)
     torch.set_num_threads(1)
-    return _kept(train, name, cells, options | {"progress": False})
+    return _kept(train, name, keep, options | {"progress": False})
 
 
-def _kept(train: Callable[..., T], name: str, cells: Cells | None, options: dict[str, Any]) -> T:
+def _kept(train: Callable[..., T], name: str, keep: Cells | None, options: dict[str, Any]) -> T:
     result = train(name, **options)
-    if cells is not None:
-        cells.keep(name, result)  # type: ignore[arg-type]
+    if keep is not None:
+        keep.keep(name, result)  # type: ignore[arg-type]
     return result
 
 

@@ -55,7 +55,9 @@ def run_folder(path: str | Path, job: str, settings: Mapping[str, Any]) -> Itera
         _same_run(folder, job, settings)
         yield folder
     except OSError as error:
-        if error.filename is None and error.errno is not None:  # a full disk is reported without the file
+        if error.errno is None and not isinstance(error, ConnectionError):  # of safetensors and h5py
+            raise Failed(f"the run in {folder} failed: {error}") from error
+        if error.filename is None:  # as of a full disk
             error.filename = str(folder)
         raise
     except Failed:

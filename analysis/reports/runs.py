@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
-import xarray as xr
 from rich.table import Table
 
 from pyrodrop.analysis.reports.score_table import best_first, score_table
@@ -93,24 +93,26 @@ class Run:
             return {}
         models = self.models
         try:
-            with xr.open_datatree(self.draws, engine="h5netcdf", decode_times=False) as tree:
-                named = {model: tree.children[model].children for model in models if model in tree.children}
-                groups = {model: held["predictions"] for model, held in named.items() if "predictions" in held}
-                return {model: self._values(group[name]) for model, group in groups.items() if name in group}
+            with h5py.File(self.draws) as file:
+                places = {model: f"{model}/predictions/{name}" for model in models}
+                return {model: self._values(file, place) for model, place in places.items() if place in file}
         except Failed:
             raise
-        except Exception as error:  # of xarray, h5netcdf and h5py, which say in many ways that a file is broken
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # how h5py says that a file is broken
             words = str(error).partition("\n")[0] or type(error).__name__
             raise Failed(f"{self.draws} cannot be read as the netCDF file of a run: {words}; {_ADVICE}") from error
 
-    def _values(self, stored: xr.DataArray) -> Any:
-        """The values of a variable: finite numbers in one dimension."""
-        size = f"shape {list(stored.shape)} and type {stored.dtype}"
+    def _values(self, file: h5py.File, place: str) -> Any:
+        """The values of a variable of draws.nc: finite numbers in one dimension, stored in this file."""
+        stored = file[place]
+        if not isinstance(stored, h5py.Dataset) or stored.file.id != file.id or stored.is_virtual or stored.external:
+            raise Failed(f"{self.draws} must have numbers of its own as {place}; it has something else; {_ADVICE}")
         if stored.ndim != 1 or stored.dtype.kind not in "fiu" or not 2 <= stored.size <= _MOST_VALUES:
-            raise Failed(f"{self.draws} must have numbers by observation as {stored.name}; it has {size}; {_ADVICE}")
+            size = f"shape {list(stored.shape or ())} and type {stored.dtype}"
+            raise Failed(f"{self.draws} must have numbers by observation as {place}; it has {size}; {_ADVICE}")
         values = np.array(stored)
         if not np.isfinite(values).all():
-            raise Failed(f"{self.draws} has values of {stored.name} that are not finite; {_ADVICE}")
+            raise Failed(f"{self.draws} has values of {place} that are not finite; {_ADVICE}")
         return values
 
 

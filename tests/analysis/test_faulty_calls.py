@@ -5,8 +5,16 @@ A call is its words, with FOLDER for a folder of the test, and what makes it fau
 
 from __future__ import annotations
 
+import errno
+import io
 import json
-from collections.abc import Callable
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +22,12 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import requests
+import torch
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from pyrodrop import cli
+from pyrodrop.json_files import Failed
 
 ROW = {"log_density": -1.0, "rmse": 2.0, "crps": 1.0, "coverage_50": 0.5, "coverage_95": 0.95, "seconds": 1.0}
 RESULTS = {"models": {"one": ROW, "two": {**ROW, "log_density": -2.0}}, "settings": {"data": "waves"}}
@@ -78,6 +90,13 @@ def a_bomb(path: Path) -> None:
     """A small file with a variable of 8 TB."""
     with h5py.File(path, "w") as file:
         file.create_dataset("one/predictions/pit", shape=(10**12,), dtype="f8", chunks=(10**5,))
+
+
+def elsewhere(path: Path) -> None:
+    """A variable whose values are the bytes of another file."""
+    with h5py.File(path, "w") as file:
+        place = [("/etc/passwd", 0, 80)]
+        file.create_dataset("one/predictions/pit", shape=(10,), dtype="f8", external=place)
 
 
 def truncated(path: Path) -> None:
@@ -158,7 +177,7 @@ USAGE = [
         ("run kingma-fig1a --digits 0", "digits"),
         ("run kingma-table1 --seed -1", "seed"),
         ("run sbc --count 0", "count"),
-        ("run sbc --num-draws 0", "num.draws"),
+        ("run sbc --num_draws 0", "num_draws"),
         ("run sbc --posteriors", "posteriors"),
         ("run sbc --posteriors exact --seed -1", "seed"),
         ("run estimators --seconds nan", "seconds"),
@@ -217,7 +236,6 @@ RESULTS_FILES = [
         (draws(lambda path: path.write_text("no netCDF")), "draws.nc"),
         (draws(lambda path: path.mkdir()), "draws.nc"),
         (draws(truncated), "draws.nc"),
-        (draws(a_bomb), "draws.nc"),
         (netcdf(np.ones((3, 3)), np.ones((3, 3))), "draws.nc"),
         (netcdf(np.array([b"a", b"b"]), np.array([b"a", b"b"])), "draws.nc"),
         (netcdf(np.array([np.nan, 0.5]), np.array([np.nan, 0.5])), "draws.nc"),
@@ -237,6 +255,8 @@ FILES = [
     Call("report FOLDER -o FOLDER/no/page.html", "folder of the report must exist", prepare=run_of),
     Call(f"report FOLDER -o FOLDER/{LONG}", "too long", prepare=run_of),
     Call("report FOLDER -o /proc/page.html", "/proc", prepare=run_of),
+    Call("report FOLDER", "draws.nc", prepare=draws(a_bomb)),
+    Call("report FOLDER", "draws.nc", prepare=draws(elsewhere)),
     Call("report FOLDER", "figure.png", prepare=figure(lambda path: path.mkdir())),
     Call("report FOLDER", "figure.png", prepare=figure(lambda path: path.write_text("<script>"))),
     Call("report FOLDER", "figure.png", prepare=figure(lambda path: path.symlink_to("/etc/passwd"))),
@@ -245,20 +265,14 @@ FILES = [
     Call("run co2 --out /proc/nothing", "/proc/nothing"),
     Call(f"run co2 --out FOLDER/{LONG}", "too long"),
     Call("run co2/mean-field --out FOLDER", "FOLDER|folder", prepare=lambda folder: folder.write_text("")),
-    Call(
-        "run co2/mean-field --steps 20000 --out FOLDER",
-        "training.safetensors",
-        prepare=file("training.safetensors", ""),
-    ),
-    Call(
-        "run co2/mean-field --steps 20000 --out FOLDER",
-        "training.safetensors",
-        prepare=file("training.safetensors", b"\x10\0\0\0\0\0\0\0{}"),
-    ),
-    Call(
-        "run co2/mean-field --steps 20000 --out FOLDER",
-        "training.safetensors",
-        prepare=lambda folder: (folder / "training.safetensors").mkdir(parents=True),
+    *(
+        Call("run co2/mean-field --steps 20000 --out FOLDER", "training.safetensors|the run in", prepare=prepare)
+        for prepare in (
+            file("training.safetensors", ""),
+            file("training.safetensors", b"\x10\0\0\0\0\0\0\0{}"),
+            file("training.safetensors", "no tensors" * 1000),
+            lambda folder: (folder / "training.safetensors").mkdir(parents=True),
+        )
     ),
     Call(UCI, "yacht-bernoulli.json", prepare=file("yacht-bernoulli.json", "{")),
     Call(UCI, "yacht-bernoulli.json", prepare=file("yacht-bernoulli.json", "")),
@@ -284,26 +298,159 @@ def _elsewhere(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path / "work")
 
 
-def ends(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """The line with which a faulty call ends; its status is checked."""
-    folder = tmp_path / "run"
-    call.prepare(folder)
-    status = cli.main([word.replace("FOLDER", str(folder)) for word in call.words.split()])
-    captured = capsys.readouterr()
-    assert status == call.status, captured.err
-    return captured.err
-
-
-def shown(call: Call) -> str:
-    return call.words.replace(LONG, "LONG")
-
-
-@pytest.mark.parametrize("call", [*USAGE, *FILES], ids=shown)
-def test_one_line_and_a_status(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import re
-
-    said = ends(call, tmp_path, capsys)
+def line(said: str) -> str:
+    """The one line on stderr."""
     lines = said.splitlines()
     assert len(lines) == 1, said
     assert lines[0].startswith("pyrodrop: ")
-    assert re.search(call.said, lines[0]), said
+    assert lines[0].isprintable()
+    return lines[0]
+
+
+@pytest.mark.parametrize("call", [*USAGE, *FILES], ids=lambda call: call.words.replace(LONG, "LONG"))
+def test_one_line_and_a_status(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    call.prepare(folder)
+    before = {path: path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()}
+    status = cli.main([word.replace("FOLDER", str(folder)) for word in call.words.split()])
+    said = capsys.readouterr().err
+    assert status == call.status, said
+    assert re.search(call.said, line(said))
+    assert before.items() <= {p: p.stat().st_size for p in tmp_path.rglob("*") if p.is_file()}.items()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (FloatingPointError("the loss is no longer finite"), 1, "the loss is no longer finite"),
+        (MemoryError(), 1, "out of memory"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 1, "out of memory.*fewer draws"),
+        (torch.OutOfMemoryError("CUDA out of memory"), 1, "out of memory"),
+        (requests.ConnectionError("no route to host"), 1, "no route to host"),
+        (requests.HTTPError("404 Client Error"), 1, "404"),
+        (ConnectionError("data.txt could not be downloaded"), 1, "could not be downloaded"),
+        (OSError(errno.ENOSPC, "No space left on device", "results.json"), 1, "results.json: the disk is full"),
+        (OSError(errno.ENOSPC, "No space left on device"), 1, "No space left on device.*make room"),
+        (PermissionError(errno.EACCES, "Permission denied", "results.json"), 1, "results.json: no permission"),
+        (TerminatedWorkerError("killed"), 1, "a worker process was killed"),
+        (Failed("cell.json is broken"), 1, "^pyrodrop: cell.json is broken$"),
+        (ValueError("two\nlines \x1b[2J"), 2, r"^pyrodrop: two lines \\x1b\[2J$"),
+        (KeyError("rmse"), 70, "a defect of pyrodrop.*KeyError: 'rmse'.*--debug"),
+        (ZeroDivisionError("division by zero"), 70, "a defect of pyrodrop.*ZeroDivisionError"),
+        (AssertionError(), 70, "a defect of pyrodrop.*AssertionError"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+@pytest.mark.parametrize("debug", [False, True])
+def test_errors_by_their_kind(
+    error: BaseException,
+    status: int,
+    said: str,
+    debug: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "_command", fails)
+    assert cli.main(["list", "--debug"] if debug else ["list"]) == status
+    shown = capsys.readouterr().err
+    if debug:
+        assert shown.startswith("Traceback (most recent call last)")
+        shown = "pyrodrop: " + shown.rpartition("pyrodrop: ")[2]
+    assert re.search(said, line(shown))
+
+
+def test_a_reader_that_went_away_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    assert cli.main(["list"]) == 141
+    assert capsys.readouterr().err == ""
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """A limit on the size of files, which acts like a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [0, 100, 3000])
+def test_a_full_disk(size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The report that was there stays, and no part of the new one is left."""
+    folder = tmp_path / "run"
+    run_of(folder)
+    assert cli.main(["report", str(folder)]) == 0
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with files_of_at_most(size):
+        status = cli.main(["report", str(folder)])
+    assert status == (0 if size > len(before["report.html"]) else 1)
+    if status:
+        assert "larger than is allowed" in line(capsys.readouterr().err)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_full_disk_during_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "run",
+        "sbc",
+        "--posteriors",
+        "exact",
+        "--count",
+        "100",
+        "--num_draws",
+        "19",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    with files_of_at_most(900):
+        assert cli.main(words) == 1
+    assert f"{tmp_path}/run" in line(capsys.readouterr().err)
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {".lock", "run.json"}
+    assert cli.main(words) == 0
+
+
+def test_names_in_a_file_are_shown_and_not_interpreted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Markup of the terminal's tables, of the page and of the figures."""
+    names = ("[/bold] [link=https://a.b]c", "<script>alert(1)</script>", "$\\frac{$", "../../etc/passwd")
+    folder = tmp_path / "run"
+    models = {name: {**ROW, "<i>": "<u>", "log_density": -float(n)} for n, name in enumerate(names)}
+    run_of(folder, {"models": models, "settings": {"data": "<b>[/x]"}, "<s>": {"<em>": {"<q>": 1}}, "list": ["<p>"]})
+    with h5py.File(folder / "draws.nc", "w") as written:
+        written["$\\frac{$/predictions/pit"] = np.linspace(0.1, 0.9, 9)
+    assert cli.main(["compare", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "[/bold] [link=https://a.b]c" in shown
+    assert "<b>[/x]" in shown
+    assert cli.main(["report", str(folder)]) == 0
+    page = (folder / "report.html").read_text()
+    body = page.partition("<body>")[2]
+    for tag in ("script", "i", "u", "b", "s", "em", "q"):
+        assert f"<{tag}>" not in body, tag
+    assert "&lt;script&gt;alert(1)" in body
+    assert set(re.findall(r'(?:src|href)="([^",]*)', body)) == {"data:image/png;base64"}
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_and_a_full_disk_behind_stdout(tmp_path: Path) -> None:
+    """In a process of its own, as the interpreter flushes what is left at its end."""
+    command = [sys.executable, "-P", "-m", "pyrodrop", "list"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "disk is full" in line(ended.stderr) or "No space left" in line(ended.stderr)
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (141, "")

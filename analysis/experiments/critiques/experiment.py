@@ -55,7 +55,7 @@ def run(
     with run_folder(out, "critiques", about) as folder:
         order = [name for name in _LONGEST_FIRST if name in names]
         cells = Cells(folder / "cells", about, Panel.from_record)
-        done = train_each(_timed, order, quiet, device=torch.device("cpu"), cells=cells, size=preset, seed=seed)
+        done = train_each(_timed, order, quiet, device=torch.device("cpu"), keep=cells, size=preset, seed=seed)
         made = {name: cells.read(name, Panel.from_record) for name in PANELS if name in names}
         content = {
             "panels": {name: panel.content for name, panel in made.items()},
