@@ -162,7 +162,7 @@ def _load(folder: Path, cell: Cell) -> dict[str, Any] | None:
     record = read_record(path, "remove this file and run the same command again")
     differ = differences(record.record("cell").content, asdict(cell))
     if differ:
-        raise Failed(f"{path} has a result of other settings: {', '.join(differ)}; choose another folder with --out")
+        raise Failed(f"{path} has a result of other settings ({', '.join(differ)}); choose another folder with --out")
     record.numbers("errors", cell.seeds)
     record.number("seconds")
     return dict(record.content)

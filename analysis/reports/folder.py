@@ -12,15 +12,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from pyrodrop.files import writable_folder, write_json
 from pyrodrop.json_files import Failed, Record, read_record
-
-T = TypeVar("T")
 
 RECORD = "run.json"
 _PACKAGES = ("pyrodrop", "torch", "pyro-ppl")  # results of other versions do not go into one table
@@ -115,29 +113,19 @@ class Cells:
 
     def kept(self, name: str) -> dict[str, Any] | None:
         """The content of a finished part, or None if it is not finished."""
-        record = self._record(name)
-        return None if record is None else dict(record.content)
-
-    def read(self, name: str, make: Callable[[Record], T]) -> T:
-        """What `make` makes of the content of a finished part."""
-        record = self._record(name)
-        assert record is not None
-        return make(record)
-
-    def _record(self, name: str) -> Record | None:
         path = self.file(name)
         if not path.exists():
             return None
         record = read_record(path, "remove this file and run the same command again")
         differ = differences(record.record("settings").content, self.settings)
-        if differ or record.content.get("part") != name:
+        if differ or record.text("part") != name:
             raise Failed(
                 f"{path} has a result of other settings ({', '.join(differ) or 'of another part'}); "
                 "choose another folder with --out"
             )
         found = record.record("result")
         self.check(found)
-        return found
+        return dict(found.content)
 
     def keep(self, name: str, result: Mapping[str, Any]) -> None:
         """Write the content of a finished part."""

@@ -123,7 +123,9 @@ def test_figure_is_a_picture(folder: Path) -> None:
 
 
 def test_only_whole_files_are_left(folder: Path) -> None:
-    assert sorted(p.name for p in folder.iterdir()) == ["draws.nc", "figure.png", "results.json"]
+    assert sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) == [
+        "checkpoints", "draws.nc", "figure.png", "results.json", "run.json",
+    ]  # fmt: skip
 
 
 def test_paper_preset_runs_resumes_and_uses_the_papers_series(

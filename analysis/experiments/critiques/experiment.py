@@ -16,6 +16,7 @@ from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import processor, versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.files import whole, write_json
+from pyrodrop.json_files import Record
 from pyrodrop.names import known
 
 PANELS = ("foong", "osband", "hron_prior", "hron_quasi_kl", "le_folgoc", "verdoja", "wenzel", "balabanov")
@@ -56,7 +57,7 @@ def run(
         order = [name for name in _LONGEST_FIRST if name in names]
         cells = Cells(folder / "cells", about, Panel.from_record)
         done = train_each(_timed, order, quiet, device=torch.device("cpu"), keep=cells, size=preset, seed=seed)
-        made = {name: cells.read(name, Panel.from_record) for name in PANELS if name in names}
+        made = {name: Panel.from_record(Record(cells.file(name), done[name])) for name in PANELS if name in names}
         content = {
             "panels": {name: panel.content for name, panel in made.items()},
             "seconds": {name: done[name]["seconds"] for name in made} | {"in all": time.perf_counter() - start},

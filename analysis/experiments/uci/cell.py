@@ -236,5 +236,5 @@ def _read(path: Path, cell: Cell) -> Record | None:
     record = read_record(path, _ADVICE)
     differ = differences(record.record("cell").content, asdict(cell))
     if differ:
-        raise Failed(f"{path} has results of other settings: {', '.join(differ)}; choose another folder by --out")
+        raise Failed(f"{path} has results of other settings ({', '.join(differ)}); choose another folder by --out")
     return record
