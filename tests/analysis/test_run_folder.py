@@ -75,10 +75,15 @@ def test_a_broken_record_is_refused_with_its_name(content: str, tmp_path: Path) 
 )
 def test_two_runs_at_once(error: BaseException, becomes: type[BaseException], tmp_path: Path) -> None:
     """The second is refused while the first runs. However the first ends, the folder is free again."""
-    with pytest.raises(becomes) as ended, run_folder(tmp_path, "co2", SETTINGS):
-        with pytest.raises(Failed, match="another run is writing to"), run_folder(tmp_path, "co2", SETTINGS):
-            pytest.fail("opened twice")
-        raise error
+
+    def ends() -> None:
+        with run_folder(tmp_path, "co2", SETTINGS):
+            with pytest.raises(Failed, match="another run is writing to"), run_folder(tmp_path, "co2", SETTINGS):
+                pytest.fail("opened twice")
+            raise error
+
+    with pytest.raises(becomes) as ended:
+        ends()
     if becomes is not KeyboardInterrupt:
         assert str(tmp_path) in str(ended.value), "the message names the folder"
     with run_folder(tmp_path, "co2", SETTINGS):
