@@ -52,6 +52,13 @@ class Record:
             raise self.fault(f"must have a finite number as {self._name(key)}; it has {_words(self.content, key)}")
         return float(value)  # type: ignore[arg-type]
 
+    def whole(self, key: str) -> int:
+        """A whole number."""
+        value = self.content.get(key)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.fault(f"must have a whole number as {self._name(key)}; it has {_words(self.content, key)}")
+        return value
+
     def numbers(self, key: str, count: int | None = None) -> list[float]:
         """A list of finite numbers, of this length if it is given and otherwise of at least one."""
         value = self.content.get(key)
