@@ -267,10 +267,9 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        ("co2 --steps 2000", "checkpoints/*.json"),
+        ("co2 --steps 600", "checkpoints/*.json"),
         ("uci --data yacht boston --splits 2", "*-bernoulli.json"),
         ("kingma-fig1a --widths 30 --methods none binary --epochs 1 --seeds 2 --digits 2000", "*-30.json"),
-        ("concrete --seeds 1", "cells/*.json"),
         ("critiques --preset quick --panels hron_prior hron_quasi_kl", "cells/*.json"),
     ],
     ids=lambda value: value.split()[0],
