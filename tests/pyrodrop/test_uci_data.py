@@ -103,7 +103,7 @@ def test_offline_says_where_to_put_the_file(tmp_path: Path, monkeypatch: pytest.
     def offline(*_: object, **__: object) -> str:
         raise OSError("no route to host")
 
-    monkeypatch.setattr("pooch.retrieve", offline)
+    monkeypatch.setattr("requests.get", offline)
     with pytest.raises(ConnectionError, match=r"data.txt of wine-quality-red could not .*put it at .*PYRODROP_DATA"):
         data.uci("wine")
     with pytest.raises(
