@@ -38,10 +38,10 @@ def steps_of(records: Any, tensors: Mapping[str, Tensor]) -> list[Step]:
         raise ValueError(f"its steps must be a list of at least one record; got {shown(records)}")
     own: list[dict[str, Tensor]] = [{} for _ in records]
     for name, value in tensors.items():
-        number, _, rest = name.partition(".")
-        if not number.isdecimal() or int(number) >= len(records):
+        place, _, rest = name.partition(".")
+        if not place.isdecimal() or int(place) >= len(records):
             raise ValueError(f"the tensor {name!r} belongs to none of its {len(records)} steps")
-        own[int(number)][rest] = value
+        own[int(place)][rest] = value
     steps = []
     for number, (record, values) in enumerate(zip(records, own, strict=True)):
         try:
