@@ -125,7 +125,7 @@ def test_one_call_makes_several_attempts(server: Server, tmp_path: Path) -> None
     assert len(server.asked) == 3, "what is there is not fetched again"
 
 
-def test_what_a_failed_fetch_brought_survives_pooch(server: Server, tmp_path: Path) -> None:
+def test_what_a_failed_fetch_brought_is_kept(server: Server, tmp_path: Path) -> None:
     server.breaks = lambda number: number < 4
     with pytest.raises(requests.ConnectionError, match="each of 3 attempts"):
         fetch(f"{server.url}/file", tmp_path / "file", right, most=10**6)
