@@ -19,6 +19,7 @@ import errno
 import itertools
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -46,10 +47,10 @@ _SYSTEM = {
     errno.EACCES: "no permission: choose another place, or change its permissions",
     errno.EPERM: "no permission: choose another place, or change its permissions",
     errno.EROFS: "it cannot be written to: choose another place",
-    errno.EISDIR: "is a folder where a file is needed: choose another name",
-    errno.ENOTDIR: "is within something that is not a folder: choose another name",
-    errno.EEXIST: "exists already and is something else: choose another name",
-    errno.ENOENT: "does not exist: check the name",
+    errno.EISDIR: "this is a folder, and a file is needed: choose another name",
+    errno.ENOTDIR: "this is within something that is not a folder: choose another name",
+    errno.EEXIST: "this exists already and is something else: choose another name",
+    errno.ENOENT: "this does not exist or cannot be made: check the name",
 }
 
 
@@ -85,7 +86,9 @@ def _ended(error: BaseException) -> tuple[int, str]:
         return FAILED, _system(error)
     if isinstance(error, Failed | FloatingPointError):
         return FAILED, str(error)
-    if isinstance(error, argparse.ArgumentError | ValueError):
+    if isinstance(error, argparse.ArgumentError):
+        return WRONG, _argument(str(error))
+    if isinstance(error, ValueError):
         return WRONG, str(error)
     kind = type(error).__name__
     if _out_of_memory(error):
@@ -98,6 +101,18 @@ def _ended(error: BaseException) -> tuple[int, str]:
         f"this is a defect of pyrodrop, please report it: {kind}: {error}; "
         "the same command with --debug shows the traceback"
     )
+
+
+def _argument(text: str) -> str:
+    """What the parser says of an option's value, without its own terms."""
+    text = re.sub(r'^Parser key "(.*?)":', r"--\1:", " ".join(text.split()))
+    text = re.sub(
+        r"Does not validate against any of the Union subtypes Subtypes: \[(.*)\] Errors:.*Given value type",
+        r"Expected one of \1. Given value type",
+        text,
+    )
+    text = re.sub(r"an? typing\.Literal\[(.*?)\]", r"one of \1", text)
+    return re.sub(r"<class '(\w+)'>", r"\1", text).replace("NoneType", "None")
 
 
 def _system(error: OSError) -> str:

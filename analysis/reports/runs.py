@@ -57,11 +57,13 @@ class Run:
             ValueError: the job of this run writes no table of models.
         """
         record = self._record
-        if not isinstance(self.results.get("models"), dict) or not self.results["models"]:
+        if "models" not in self.results:
             raise Failed(
                 f"{self.folder} must be a run with a table of models, such as one of co2; it has {', '.join(self.results)}"
             )
         models = record.record("models")
+        if not models.content:
+            raise record.fault("must have at least one model in models; it has none")
         for name in models.content:
             row = models.record(name)
             for column in _COLUMNS:
