@@ -79,7 +79,10 @@ def real(
         value = value.item()
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise TypeError(f"{name} is {what} and must be {allowed}; got {shown(value)}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        number = math.inf
     inside = least <= number <= most and (above is None or number > above) and (below is None or number < below)
     if not (math.isfinite(number) and inside):
         raise ValueError(f"{name} is {what} and must be {allowed}; got {number:g}")
@@ -117,7 +120,7 @@ def counts(value: Any, name: str, what: str, *, least: int = 1, length: int | No
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) != (length or len(value)):
         size = "" if length is None else f"{length} "
         raise TypeError(f"{name} are {what} and must be a list of {size}whole numbers; got {_listed(value)}")
-    return tuple(count(one, name, f"a list of {what}, each of which", least=least) for one in value)
+    return tuple(count(one, name, f"one of {what}", least=least) for one in value)
 
 
 def function(value: Any, name: str, what: str) -> Any:
@@ -216,6 +219,8 @@ def shown(value: Any) -> str:
     """What arrived, in a few words: a number as it is, a tensor by its shape."""
     if value is None or isinstance(value, bool):
         return str(value)
+    if isinstance(value, np.generic):
+        return shown(value.item())
     kind = type(value).__name__
     if isinstance(getattr(value, "shape", None), tuple):
         return f"a {kind} of shape {list(value.shape)}"

@@ -59,11 +59,13 @@ class InputUnits:
             return
         if self.axis >= len(shape) or self.groups < 1 or (self._grouped and shape[0] % self.groups):
             raise ValueError(
-                f"a weight of shape {tuple(shape)} has no input units along axis {self.axis} in {self.groups} groups"
+                f"units must fit the weight: one of shape {tuple(shape)} has no input units along axis {self.axis} in "
+                f"{self.groups} groups; got {self}"
             )
         if shape[self.axis] % self.size:
             raise ValueError(
-                f"a weight of shape {tuple(shape)} has no units of {self.size} indices along axis {self.axis}"
+                f"units must fit the weight: one of shape {tuple(shape)} has no units of {self.size} indices along axis "
+                f"{self.axis}; got {self}"
             )
 
     def apply_to(self, shape: torch.Size) -> bool:
