@@ -48,10 +48,14 @@ def by_name(setting: T | Mapping[str, T], names: Iterable[str], what: str) -> di
 
     Raises:
         ValueError: a name matches no pattern, or a pattern matches no name.
+        TypeError: a pattern is no str.
     """
     names = list(names)
     if not isinstance(setting, Mapping):
         return dict.fromkeys(names, setting)
+    strange = [p for p in setting if not isinstance(p, str)]
+    if strange:
+        raise TypeError(f"{what}: the keys must be patterns of parameter names, which are str; got {strange[0]!r}")
     unused = [p for p in setting if not any(fnmatchcase(n, p) for n in names)]
     if unused:
         raise ValueError(f"{what}: no parameter is called {unused[0]!r}; there are {', '.join(names)}")
@@ -59,6 +63,9 @@ def by_name(setting: T | Mapping[str, T], names: Iterable[str], what: str) -> di
     for name in names:
         fits = [p for p in setting if fnmatchcase(name, p)]
         if not fits:
-            raise ValueError(f"{what}: no pattern fits {name!r}; got {', '.join(map(repr, setting))}")
+            raise ValueError(
+                f"{what} must have a value for every parameter, but no pattern fits {name!r}; got "
+                f"{', '.join(map(repr, setting)) or 'an empty mapping'}"
+            )
         chosen[name] = setting[fits[0]]
     return chosen

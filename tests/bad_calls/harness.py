@@ -168,10 +168,10 @@ def words(value: Any) -> list[str]:
         return [kind]
     if isinstance(value, numbers.Number) or (isinstance(value, Tensor) and value.dim() == 0 and not value.is_meta):
         number = value.item() if isinstance(value, Tensor) else value
-        shown = [str(number), repr(number), f"a {kind}", f"the {kind}", f"{number:g}" if _plain(number) else ""]
+        shown = [str(number), repr(number), f"a {kind}", f"the {kind}", _short(number)]
         return [*filter(None, shown), "shape []", "shape ()", str(getattr(value, "dtype", kind))]
     shape = getattr(value, "shape", None)
-    if shape is not None:
+    if isinstance(shape, tuple):
         of = [f"{list(shape)}", f"{tuple(shape)}", f"a {kind}", str(getattr(value, "dtype", kind)), *_odd(value)]
         return [*of, "sparse"] if isinstance(value, Tensor) and value.layout != torch.strided else of
     shown = [f"a {kind}", f"an {kind}", kind]
@@ -179,6 +179,13 @@ def words(value: Any) -> list[str]:
         shown += [str(value), repr(value), *(word for v in value for word in words(v))]
         shown += [str(v) for v in value.values()] if isinstance(value, dict) else []
     return shown
+
+
+def _short(number: Any) -> str:
+    try:
+        return f"{number:g}" if _plain(number) else ""
+    except OverflowError:
+        return "inf"
 
 
 def _plain(value: Any) -> bool:
