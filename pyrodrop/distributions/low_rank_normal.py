@@ -13,8 +13,9 @@ import torch
 from pyro.distributions import LowRankMultivariateNormal
 from torch import Tensor
 
+from pyrodrop.arguments import tensor
 from pyrodrop.distributions.noise_form import NoiseForm
-from pyrodrop.distributions.weight import Size, WeightDistribution, check_values
+from pyrodrop.distributions.weight import Size, WeightDistribution
 
 
 class LowRankNormal(WeightDistribution):
@@ -43,11 +44,13 @@ class LowRankNormal(WeightDistribution):
     ) -> None:
         super().__init__(loc, event_dim=event_dim, validate_args=validate_args)
         if self.validates(validate_args):
-            check_values(factor, "factor", "the factor F of the covariance")
-            check_values(diagonal, "diagonal", "the diagonal v of the covariance", above=0)
+            tensor(factor, "factor", "the factor F of the covariance")
+            tensor(diagonal, "diagonal", "the diagonal v of the covariance", above=0)
             weights = self.event_shape.numel()
             if factor.dim() != 2 or len(factor) != weights:
-                raise ValueError(f"factor must have shape [{weights}, rank], a row per weight; got {list(factor.shape)}")
+                raise ValueError(
+                    f"factor must have shape [{weights}, rank], a row per weight; got {list(factor.shape)}"
+                )
             if diagonal.shape != (weights,):
                 raise ValueError(f"diagonal must have shape [{weights}], one per weight; got {list(diagonal.shape)}")
         self.factor, self.diagonal = factor, diagonal

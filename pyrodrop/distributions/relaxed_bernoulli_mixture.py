@@ -13,11 +13,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import positive
+from pyrodrop.arguments import positive, tensor
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.distributions.weight import Per, Size, check_broadcast, check_values, check_weight
+from pyrodrop.distributions.weight import Per, Size, check_broadcast, check_weight
 
 
 class RelaxedBernoulliMixture(BernoulliMixture):
@@ -49,8 +49,11 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         validates = self.validates(validate_args)
         if validates:
             check_weight(loc, event_dim, per, units)
-            check_values(logit, "logit", "the log odds of dropping")
-        self.logit, self.temperature = logit, positive(temperature, "temperature", "the temperature of the relaxed mask")
+            tensor(logit, "logit", "the log odds of dropping")
+        self.logit, self.temperature = (
+            logit,
+            positive(temperature, "temperature", "the temperature of the relaxed mask"),
+        )
         super().__init__(loc, torch.sigmoid(logit), event_dim=event_dim, per=per, units=units, validate_args=False)
         if validates:
             check_broadcast(logit, "logit", self.batch_shape + self.noise_shape, "the mask")

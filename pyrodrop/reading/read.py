@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyrodrop.arguments import count, instance
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import resolve
 from pyrodrop.distributions.units import InputUnits
@@ -93,6 +94,8 @@ def read(
         torch.Size([50, 8, 3])
     """
     x = check_inputs(x)
+    instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
+    count(num_data, "num_data", "the number of examples that the network was trained on")
     _check_choice(weight_decay, prior, bias_prior, loss)
     found = parameters_of(net)
     check_parametrised(net)

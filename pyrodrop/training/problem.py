@@ -13,6 +13,7 @@ from pyro import poutine
 from torch import Tensor, nn
 from torch.distributions import constraints
 
+from pyrodrop import arguments
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.engines import Batch, Loss, Moving, Parameter, Watch, evaluate
@@ -200,8 +201,9 @@ def restart(model: Any, guide: Any, seed: int) -> tuple[Any, Any]:
         seed: of the new values; the caller's random state does not change.
 
     Raises:
-        TypeError: model or guide has no such method.
-        ValueError: a module of the network has parameters but no ``reset_parameters()``; the message names it.
+        TypeError: model or guide has no such method, or `seed` is no whole number.
+        ValueError: a module of the network has parameters but no ``reset_parameters()``; the message names it. Or `seed` is
+            negative, or the guide is one of another model.
 
     Example:
         >>> import torch, pyrodrop
@@ -214,7 +216,8 @@ def restart(model: Any, guide: Any, seed: int) -> tuple[Any, Any]:
         >>> torch.equal(one.mean()[weight], two.mean()[weight]), torch.equal(one.mean()[weight], other.mean()[weight])
         (True, False)
     """
-    if not callable(getattr(guide, "restart", None)):
+    arguments.seed(seed)
+    if isinstance(guide, type) or not callable(getattr(guide, "restart", None)):
         raise TypeError(
             f"new initial weights need a guide with a method restart(model); {type(guide).__name__} has none: pass lists of "
             "models and guides with initial weights of their own"

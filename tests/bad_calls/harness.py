@@ -134,7 +134,8 @@ def refusal(error: Exception, argument: str, value: Any) -> str:
     if not raised_by_us(where.filename, where.lineno or 0):
         return f"raised inside {where.filename}:{where.lineno}: {said}"
     message = str(error)
-    if not re.search(rf"\b{re.escape(argument)}\b", message):
+    named = r"\b(name|called)\b" if argument == "name" else rf"\b{re.escape(argument)}\b"
+    if not re.search(named, message):
         return f"does not name {argument}: {said}"
     if not ALLOWED.search(message):
         return f"does not say what is allowed: {said}"

@@ -85,7 +85,9 @@ def tensor(*shape: int, like: Callable[[tuple[int, ...]], Any] = torch.ones) -> 
         "infinity": lambda: torch.full(shape, float("inf")),
         "another axis": lambda: like((*shape, 3)),
         "empty": lambda: like((0, *shape[1:])),
-        "masked array": lambda: np.ma.masked_array(like(shape).numpy(), np.arange(like(shape).numel()).reshape(shape) == 0),
+        "masked array": lambda: np.ma.masked_array(
+            like(shape).numpy(), np.arange(like(shape).numel()).reshape(shape) == 0
+        ),
         "objects": lambda: np.full(shape, None),
     }
 
