@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arguments import count as whole_number
-from pyrodrop.arguments import shown
+from pyrodrop.arguments import flag, positive, shown
 from pyrodrop.arrays import tensor_of
 from pyrodrop.data.fingerprint import fingerprint
-from pyrodrop.inputs import Inputs, mapped, num_rows, parts
+from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.scaling import Standardize
 
 
@@ -169,6 +169,10 @@ class Split:
         source: source and licence of the data.
         period: known period of a seasonal component, in units of x; None if there is none.
         truth: whether `test` has real observations. If False, its y only has the right shape.
+
+    Raises:
+        TypeError: a part is not a `Dataset`, or an argument of the wrong kind.
+        ValueError: the period is not positive, or the parts have different inputs.
     """
 
     name: str
@@ -179,6 +183,22 @@ class Split:
     source: str
     period: float | None = None
     truth: bool = True
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            if not isinstance(getattr(self, part), Dataset):
+                raise TypeError(f"{part} must be a Dataset; got {shown(getattr(self, part))}")
+        for word in ("name", "x_unit", "y_unit", "source"):
+            if not isinstance(getattr(self, word), str):
+                raise TypeError(f"{word} must be a str; got {shown(getattr(self, word))}")
+        if named_parts(self.train.x).keys() != named_parts(self.test.x).keys():
+            raise ValueError(
+                f"test must have the inputs of train, {', '.join(named_parts(self.train.x))}; got "
+                f"{', '.join(named_parts(self.test.x))}"
+            )
+        if self.period is not None:
+            positive(self.period, "period", "the period of a seasonal component, in units of x,")
+        flag(self.truth, "truth", "whether test has real observations")
 
 
 def check_inputs(x: Inputs) -> Any:
