@@ -21,6 +21,7 @@ import pyro
 import torch
 from torch import Tensor, nn
 
+from pyrodrop.arguments import instance
 from pyrodrop.data import Dataset
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.inputs import Inputs, mapped, num_rows
@@ -69,7 +70,8 @@ class NetworkModel(LocalModule):
     set that the minibatch is taken from, N if None. The call returns f in the units of y, ``[N, ...]``.
 
     Raises:
-        TypeError: `network` is not a module, or is compiled, scripted or distributed over devices.
+        TypeError: `network` is not a module, or is compiled, scripted or distributed over devices; a prior is no `Prior`, the
+            likelihood no `Likelihood`, or `input_axes` no mapping.
         ValueError: no weight has a prior; the network has dropout layers in training mode, uninitialised (lazy) parameters,
             or weights that are computed from other parameters (weight norm, spectral norm); a pattern matches no parameter.
     """
@@ -87,6 +89,7 @@ class NetworkModel(LocalModule):
         input_axes: Mapping[str, int | InputUnits | None] | None = None,
     ) -> None:
         super().__init__()
+        instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
         parameters_of(network)  # raises for modules that cannot be copied
         check_parametrised(network)
         self._check_network(network)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.distributions.multiplicative_normal import MultiplicativeNormal
-from pyrodrop.distributions.weight import Size
+from pyrodrop.distributions.weight import Size, check_broadcast, check_values
 
 
 class PrunedNormal(MultiplicativeNormal):
@@ -23,9 +23,20 @@ class PrunedNormal(MultiplicativeNormal):
         loc: the means, shape ``batch_shape + event_shape``.
         log_alpha: log of the variance divided by the squared mean, shape ``event_shape``.
         keep: boolean mask of the weights that are kept, shape ``event_shape``.
+
+    Raises:
+        ValueError: if arguments are validated: a value is NaN or infinite, or the shapes do not fit.
+        TypeError: if arguments are validated: an argument is no tensor, or `keep` is not boolean.
     """
 
     def __init__(self, loc: Tensor, log_alpha: Tensor, keep: Tensor, *, validate_args: bool | None = None) -> None:
+        if self.validates(validate_args):
+            check_values(loc, "loc", "the location of a weight")
+            check_values(log_alpha, "log_alpha", "the log variance of the noise")
+            if check_values(keep, "keep", "the boolean mask of the weights that are kept", bools=True).dtype != torch.bool:
+                raise TypeError(f"keep must be a mask of dtype torch.bool; got {keep.dtype} of shape {list(keep.shape)}")
+            for name, value in (("keep", keep), ("log_alpha", log_alpha)):
+                check_broadcast(value, name, loc.shape, "loc")
         self.keep = keep
         self._places = keep.flatten().nonzero()[:, 0]
         super().__init__(

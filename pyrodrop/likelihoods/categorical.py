@@ -36,7 +36,7 @@ class Categorical(Likelihood):
         return output
 
     def as_target(self, y: Tensor) -> Tensor:
-        if y.is_floating_point():
+        if y.is_floating_point() or y.is_complex():
             raise ValueError(
                 f"y: class labels must be whole numbers of an integer dtype, of shape [N] for outputs [N, classes]; got "
                 f"{y.dtype} of shape {tuple(y.shape)}"

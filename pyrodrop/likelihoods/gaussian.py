@@ -8,8 +8,6 @@ The precision tau is in the original units of y, to the power -2, also if the ne
 
 from __future__ import annotations
 
-import math
-
 import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
@@ -17,6 +15,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyrodrop.arguments import flag, positive
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
 
@@ -30,7 +29,8 @@ class Gaussian(Likelihood):
             initial value.
 
     Raises:
-        ValueError: `precision` is not positive and finite.
+        ValueError: `precision` is not positive and finite, also as a number of the default dtype.
+        TypeError: `precision` is no real number, or `learned` is neither True nor False.
 
     Example:
         >>> import torch
@@ -44,16 +44,17 @@ class Gaussian(Likelihood):
 
     def __init__(self, precision: float = 1.0, *, learned: bool = False) -> None:
         super().__init__()
-        if not (math.isfinite(precision) and precision > 0):
+        what = "one over the variance of the observation noise"
+        value = torch.tensor(positive(precision, "precision", what))
+        if not 0 < value < torch.inf:
             raise ValueError(
-                "precision is one over the variance of the observation noise and must be positive and finite; "
-                f"got {precision}"
+                f"precision is {what} and must be positive and finite in {value.dtype}; got {float(precision):g}"
             )
-        self.learned = learned
+        self.learned = flag(learned, "learned", "whether the precision is trained")
         if learned:
-            self.precision = PyroParam(torch.tensor(float(precision)), constraints.positive)
+            self.precision = PyroParam(value, constraints.positive)
         else:
-            self.register_buffer("precision", torch.tensor(float(precision)))
+            self.register_buffer("precision", value)
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
         precision: Tensor = self.precision  # type: ignore[assignment]
@@ -70,9 +71,17 @@ class HeteroscedasticGaussian(Likelihood):
 
     The network has ``2 D`` outputs for y ``[N, D]``: the first half is the mean, the second half the log precision, both of
     the standardised y.
+
+    Raises:
+        ValueError: when it is called: the number of outputs is odd.
     """
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
+        if output.shape[-1] % 2:
+            raise ValueError(
+                "output must have 2 D columns under a HeteroscedasticGaussian, means and log precisions; got shape "
+                f"{list(output.shape)}"
+            )
         _, log_precision = output.chunk(2, -1)
         scale = targets.scale * torch.exp(-log_precision / 2)
         return dist.Normal(self.location(output, targets), scale).to_event(1)

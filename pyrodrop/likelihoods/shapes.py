@@ -14,6 +14,8 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
+from pyrodrop.arguments import count, instance
+
 
 def per_row(law: TorchDistribution, dims: int) -> TorchDistribution:
     """The distribution with its first `dims` batch dimensions; further batch dimensions become event dimensions.
@@ -29,9 +31,10 @@ def per_row(law: TorchDistribution, dims: int) -> TorchDistribution:
     if not hasattr(law, "to_event"):
         got: Any = law
         raise TypeError(
-            "forward(output, targets) of a likelihood must return a distribution of pyro.distributions; got a "
+            "forward(output, targets) of a likelihood must return a distribution of pyro.distributions, law; got a "
             f"{type(got).__module__}.{type(got).__name__}"
         )
+    count(dims, "dims", "the number of batch dimensions to keep")
     further = len(law.batch_shape) - dims
     if further < 0:
         raise ValueError(
@@ -44,7 +47,12 @@ def per_row(law: TorchDistribution, dims: int) -> TorchDistribution:
 
 
 def elements(law: Distribution) -> Distribution:
-    """The distribution without `Independent`: every part of an observation has its own batch dimensions."""
+    """The distribution without `Independent`: every part of an observation has its own batch dimensions.
+
+    Raises:
+        TypeError: `law` is no distribution.
+    """
+    instance(law, Distribution, "law", "a distribution")
     while isinstance(law, Independent):
         law = law.base_dist
     return law
@@ -60,7 +68,10 @@ def aligned(y: Tensor, law: TorchDistribution, rows: int | None = None) -> Tenso
 
     Raises:
         ValueError: y has another shape. It is never broadcast.
+        TypeError: y is no tensor, or `law` no distribution.
     """
+    instance(y, Tensor, "y", "a tensor, the observations")
+    instance(law, Distribution, "law", "a distribution, as per_row returns it")
     want = (law.batch_shape[-1] if rows is None else rows, *law.event_shape)
     if y.dim() == 1 and want == (len(y), 1):
         return y[:, None]

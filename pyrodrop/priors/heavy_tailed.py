@@ -17,7 +17,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.priors.gaussian import check_positive
+from pyrodrop.arguments import positive, real
 from pyrodrop.priors.prior import Prior, full
 
 
@@ -29,11 +29,11 @@ class Laplace(Prior):
 
     Raises:
         ValueError: `scale` is not positive and finite.
+        TypeError: it is no real number.
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        check_positive("scale", scale, "a Laplace prior")
-        self.scale = scale
+        self.scale = positive(scale, "scale", "the mean absolute value of a weight under a Laplace prior")
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         return dist.Laplace(full(shape, 0.0, like), full(shape, self.scale, like)).to_event(len(shape))
@@ -51,12 +51,12 @@ class StudentT(Prior):
 
     Raises:
         ValueError: an argument is not positive and finite.
+        TypeError: it is no real number.
     """
 
     def __init__(self, df: float = 3.0, scale: float = 1.0) -> None:
-        check_positive("df", df, "a Student t prior")
-        check_positive("scale", scale, "a Student t prior")
-        self.df, self.scale = df, scale
+        self.df = positive(df, "df", "the degrees of freedom of a Student t prior")
+        self.scale = positive(scale, "scale", "the scale of a Student t prior")
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         df, loc, scale = (full(shape, v, like) for v in (self.df, 0.0, self.scale))
@@ -81,14 +81,13 @@ class ScaleMixture(Prior):
 
     Raises:
         ValueError: an argument is out of range.
+        TypeError: it is no real number.
     """
 
     def __init__(self, wide: float = 1.0, narrow: float = 0.1, mix: float = 0.5) -> None:
-        check_positive("wide", wide, "a scale mixture prior")
-        check_positive("narrow", narrow, "a scale mixture prior")
-        if not 0 < mix < 1:
-            raise ValueError(f"mix is the probability of the wide component and must lie in (0, 1); got {mix}")
-        self.wide, self.narrow, self.mix = wide, narrow, mix
+        self.wide = positive(wide, "wide", "the standard deviation of the wide component")
+        self.narrow = positive(narrow, "narrow", "the standard deviation of the narrow component")
+        self.mix = real(mix, "mix", "the probability of the wide component", above=0, below=1)
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         scales = torch.stack([full(shape, self.wide, like), full(shape, self.narrow, like)], -1)
@@ -109,7 +108,9 @@ class SpikeAndSlab(ScaleMixture):
 
     Raises:
         ValueError: an argument is out of range.
+        TypeError: it is no real number.
     """
 
     def __init__(self, slab: float = 1.0, spike: float = 0.01, mix: float = 0.5) -> None:
-        super().__init__(slab, spike, mix)
+        wide = positive(slab, "slab", "the standard deviation of the slab")
+        super().__init__(wide, positive(spike, "spike", "the standard deviation of the spike"), mix)

@@ -15,8 +15,8 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop.arguments import positive
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.priors.gaussian import check_positive
 from pyrodrop.priors.prior import Prior
 
 
@@ -28,11 +28,11 @@ class Horseshoe(Prior):
 
     Raises:
         ValueError: `scale` is not positive and finite.
+        TypeError: it is no real number.
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        check_positive("scale", scale, "a horseshoe prior")
-        self.scale = scale
+        self.scale = positive(scale, "scale", "the scale of the global scale of a horseshoe prior")
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         raise ValueError("a horseshoe has latent scales: call for_site(name, like) inside a model, which samples them")

@@ -85,6 +85,34 @@ class Row:
         return "" if self.check(result) in (None, True) else "accepted with another meaning"
 
 
+@dataclass(frozen=True)
+class Case:
+    """The rows of one argument of a call, as one test: there are thousands of rows."""
+
+    call: Call
+    argument: str
+    rows: tuple[Row, ...]
+
+    def __str__(self) -> str:
+        return f"{self.call.name}-{self.argument or 'good'}"
+
+    def wrong(self) -> dict[str, str]:
+        """What is wrong, by the description of the value."""
+        judged = {row.label: row.judge() for row in self.rows}
+        return {label: said for label, said in judged.items() if said}
+
+
+def cases(calls: Iterable[Call]) -> list[Case]:
+    """The rows of these calls, by argument."""
+    found = []
+    for call in calls:
+        by_argument: dict[str, list[Row]] = {}
+        for row in rows([call]):
+            by_argument.setdefault(row.argument, []).append(row)
+        found += [Case(call, argument, tuple(of)) for argument, of in by_argument.items()]
+    return found
+
+
 def rows(calls: Iterable[Call]) -> list[Row]:
     """The rows of these calls: for each the call that works, its bad values, and the values that have to work."""
     found = []
@@ -134,23 +162,30 @@ def words(value: Any) -> list[str]:
     kind = type(value).__name__
     if value is None or isinstance(value, bool | np.bool_):
         return [str(value)]
-    if isinstance(value, str):
+    if isinstance(value, str | bytes):
         return [repr(value), repr(value)[:20]]
     if isinstance(value, complex):
         return [kind]
     if isinstance(value, numbers.Number) or (isinstance(value, Tensor) and value.dim() == 0 and not value.is_meta):
         number = value.item() if isinstance(value, Tensor) else value
-        shown = [str(number), repr(number), f"{number:g}", f"a {kind}", f"the {kind}"] if _plain(number) else []
-        return [*shown, f"shape {list(getattr(value, 'shape', ()))}", str(getattr(value, "dtype", kind))]
+        shown = [str(number), repr(number), f"a {kind}", f"the {kind}", _short(number)]
+        return [*filter(None, shown), "shape []", "shape ()", str(getattr(value, "dtype", kind))]
     shape = getattr(value, "shape", None)
-    if shape is not None:
+    if isinstance(shape, tuple):
         of = [f"{list(shape)}", f"{tuple(shape)}", f"a {kind}", str(getattr(value, "dtype", kind)), *_odd(value)]
         return [*of, "sparse"] if isinstance(value, Tensor) and value.layout != torch.strided else of
     shown = [f"a {kind}", f"an {kind}", kind]
     if isinstance(value, list | tuple | dict | set):
-        shown += [str(value), repr(value), *(str(v) for v in value if _plain(v) and v is not None)]
+        shown += [str(value), repr(value), *(word for v in value for word in words(v))]
         shown += [str(v) for v in value.values()] if isinstance(value, dict) else []
     return shown
+
+
+def _short(number: Any) -> str:
+    try:
+        return f"{number:g}" if _plain(number) else ""
+    except OverflowError:
+        return "inf"
 
 
 def _plain(value: Any) -> bool:

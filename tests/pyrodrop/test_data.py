@@ -122,5 +122,5 @@ def test_standardisation_and_its_inverse() -> None:
     torch.testing.assert_close(standard.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(standard.std(0, correction=0), torch.tensor([1.0, 1.0, 0.0]), atol=1e-5, rtol=0)
     torch.testing.assert_close(scaling.inverse(standard), values)
-    with pytest.raises(ValueError, match="scale must be positive and finite"):
+    with pytest.raises(ValueError, match="scale is the positive scale to divide by and must be a finite number above 0; got 0"):
         Standardize(0.0, 0.0)
