@@ -64,6 +64,7 @@ class Guide(LocalModule):
 
     Attributes:
         rate_kind: the kind of rates that `rates` returns, for a guide that has rates.
+        shapes: the shape of every weight and hyperparameter of the model, by site.
 
     Raises:
         TypeError: the model lacks these methods. `models.from_module` creates a model that has them from a network.
@@ -77,8 +78,10 @@ class Guide(LocalModule):
         self.sites = tuple(model.weight_sites())
         self.units = input_units(model)
         hyper = model.hyper_sites()
+        self.shapes = {name: tuple(value.shape) for name, value in model.weight_sites().items()}
         self.hyper_sites = {name: tuple(sites) for name, sites in hyper.items()}
         starts = {site: start for sites in hyper.values() for site, start in sites.items()}
+        self.shapes |= {site: tuple(start.shape) for site, start in starts.items()}
         self.hyper_loc = ParameterTree({site: start.log() for site, start in starts.items()})
         self.hyper_log_scale = ParameterTree({site: torch.full_like(start, -2.0) for site, start in starts.items()})
 

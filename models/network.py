@@ -226,6 +226,17 @@ class NetworkModel(LocalModule):
             raise ValueError(say_unused(network, unused))
         self.likelihood.check(data.y.to(output.device), output, self.targets)
 
+    def check_targets(self, data: Dataset) -> None:
+        """Check that the observations are possible under the likelihood, with the network in evaluation mode.
+
+        Raises:
+            ValueError: the network cannot be called on the inputs, or the targets do not fit the likelihood.
+        """
+        self.examined(data.x)
+        with self._trying(), evaluating(self):
+            output = self._call(self.weight_sites(), self._rows(data.x, 2))
+        self.likelihood.check(data.y.to(output.device), output, self.targets)
+
     def examined(self, x: Inputs) -> Examined:
         """Properties of the network found by running it on a few rows of x.
 
@@ -329,6 +340,8 @@ class NetworkModel(LocalModule):
     def _call(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
         """Standardise x and run the network."""
         dtype = next(iter(weights.values())).dtype
+        if self.in_features is not None and isinstance(x, Tensor) and not x.is_floating_point():
+            x = x.double()  # whole numbers in a linear layer are measurements; float64 has them exactly
         if isinstance(x, Tensor) and x.is_floating_point():
             x = self.inputs(x)
         x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)

@@ -105,6 +105,13 @@ def flag(value: Any, name: str, what: str) -> bool:
     raise TypeError(f"{name} says {what} and must be True or False; got {shown(value)}")
 
 
+def progress(value: Any) -> bool | None:
+    """Whether to show a progress bar: True, False, or None, where the output is a terminal; otherwise a TypeError."""
+    if value is None:
+        return None
+    return flag(value, "progress", "whether to show a progress bar, None being for a terminal,")
+
+
 def path(value: Any, name: str, what: str) -> Path:
     """The path of a file or folder; a TypeError if it is not a str or a path, a ValueError if it is empty."""
     if not isinstance(value, str | os.PathLike):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Distribution, Independent
@@ -77,3 +78,31 @@ def aligned(y: Tensor, law: TorchDistribution, rows: int | None = None) -> Tenso
     if y.shape != want:
         raise ValueError(f"y must have the shape {list(want)} of the predictions; got {list(y.shape)}")
     return y
+
+
+def check_support(y: Tensor, law: Distribution, what: str) -> None:
+    """Check that y are values that a distribution can have.
+
+    Args:
+        y: observations, which broadcast with the distribution.
+        law: of y.
+        what: the distribution in words, for messages.
+
+    Raises:
+        TypeError: y are bools, and the distribution is one of real numbers.
+        ValueError: a value is outside the support.
+    """
+    try:
+        support: Any = elements(law).support
+    except NotImplementedError:  # a distribution of the user's that does not declare it
+        return
+    if y.dtype is torch.bool and not support.is_discrete:
+        raise TypeError(
+            f"y must be numbers in the support of {what}, {support}; got {y.dtype}, which are not measured: convert them "
+            "with .float() if 0 and 1 are meant"
+        )
+    inside = support.check(y)
+    if not bool(inside.all()):
+        event = y.shape[y.dim() - support.event_dim :]
+        wrong = y.expand(inside.shape + event)[~inside].flatten()[0].item()
+        raise ValueError(f"values of y must be in the support of {what}, {support}; got {wrong:g}")

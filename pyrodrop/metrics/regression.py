@@ -23,6 +23,7 @@ import scoringrules
 import torch
 from torch import Tensor
 
+from pyrodrop.arrays import tensor_of
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.likelihoods import aligned
 from pyrodrop.prediction.prediction import Prediction
@@ -41,6 +42,7 @@ def rmse(mean: Tensor, y: Tensor) -> float:
     Raises:
         ValueError: the shapes differ, or a value is not finite.
     """
+    mean, y = tensor_of(mean, "mean"), tensor_of(y, "y")
     if mean.shape != y.shape:
         raise ValueError(f"mean and y must have the same shape; got {tuple(mean.shape)} and {tuple(y.shape)}")
     return float((check_finite("mean", mean).double() - check_finite("y", y).double()).square().mean().sqrt())
@@ -57,6 +59,7 @@ def log_predictive_density(f: Tensor, y: Tensor, precision: float | Tensor) -> T
     Raises:
         ValueError: the shapes do not match.
     """
+    f, y = tensor_of(f, "f"), tensor_of(y, "y")
     if f.shape[1:] != y.shape:
         raise ValueError(
             f"f must be samples of the shape of y, [T, {', '.join(map(str, y.shape))}]; got {tuple(f.shape)}"
@@ -76,7 +79,7 @@ def crps(draws: Tensor, y: Tensor) -> float:
     Raises:
         ValueError: the shapes do not match, or a value is not finite.
     """
-    _check_draws(draws, y)
+    draws, y = _check_draws(draws, y)
     scores = scoringrules.crps_ensemble(
         y.double().cpu().numpy(), draws.double().cpu().numpy(), m_axis=0, estimator="qd"
     )
@@ -96,7 +99,7 @@ def energy_score(draws: Tensor, y: Tensor) -> float:
     Raises:
         ValueError: the shapes do not match, or a value is not finite.
     """
-    _check_draws(draws, y)
+    draws, y = _check_draws(draws, y)
     if y.dim() != 2:
         raise ValueError(f"the energy score needs vectors, y of shape [N, D]; got {tuple(y.shape)}")
     rows = max(1, _PAIRS // len(draws) ** 2)
@@ -125,7 +128,7 @@ def coverage(pit_values: Tensor, level: float) -> float:
         ValueError: `level` is outside (0, 1), or a value is not finite.
     """
     _check_level(level)
-    check_finite("pit_values", pit_values)
+    pit_values = check_finite("pit_values", tensor_of(pit_values, "pit_values"))
     return float(((pit_values - 0.5).abs() <= level / 2).double().mean())
 
 
@@ -140,7 +143,7 @@ def interval_width(draws: Tensor, level: float) -> float:
         ValueError: `level` is outside (0, 1), or a sample is not finite.
     """
     _check_level(level)
-    check_finite("draws", draws)
+    draws = check_finite("draws", tensor_of(draws, "draws"))
     ends = torch.quantile(
         draws.double(), torch.tensor([0.5 - level / 2, 0.5 + level / 2]).double().to(draws.device), dim=0
     )
@@ -177,7 +180,7 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
         >>> {name: round(scores[name], 3) for name in ("rmse", "log_density", "sharpness")}
         {'rmse': 0.354, 'log_density': -0.486, 'sharpness': 0.51}
     """
-    y = check_finite("y", aligned(y, prediction.law))
+    y = check_finite("y", aligned(tensor_of(y, "y"), prediction.law))
     transformed = pit(prediction, y)
     draws = prediction.sample_y(max(_DRAWS, len(prediction.f)))
     scores = {
@@ -194,13 +197,14 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
     return scores | {"energy_score": energy_score(draws[:_DRAWS].flatten(2), y.flatten(1))}
 
 
-def _check_draws(draws: Tensor, y: Tensor) -> None:
+def _check_draws(draws: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Both as tensors, if the draws are samples of the shape of y."""
+    draws, y = tensor_of(draws, "draws"), tensor_of(y, "y")
     if draws.shape[1:] != y.shape:
         raise ValueError(
             f"draws must have shape [S, {', '.join(map(str, y.shape))}], samples of the shape of y; got {tuple(draws.shape)}"
         )
-    check_finite("draws", draws)
-    check_finite("y", y)
+    return check_finite("draws", draws), check_finite("y", y)
 
 
 def _check_level(level: float) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
+from pyrodrop.arrays import tensor_of
 from pyrodrop.likelihoods import elements
 from pyrodrop.metrics.classes import Predicted, class_probabilities, mean_over_draws
 from pyrodrop.prediction.prediction import Prediction
@@ -67,10 +68,10 @@ def expected_entropy(predicted: Predicted) -> Tensor:
     Raises:
         ValueError: `predicted` are probabilities ``[N, C]``, which are already averaged over samples.
     """
-    if isinstance(predicted, Tensor) and predicted.dim() == 2:
+    if not isinstance(predicted, Prediction) and (p := tensor_of(predicted, "predicted")).dim() == 2:
         raise ValueError(
             "splitting the uncertainty needs the probabilities of every sample, [T, N, C]; got probabilities of shape "
-            f"{tuple(predicted.shape)}, which are already averaged"
+            f"{tuple(p.shape)}, which are already averaged"
         )
     return mean_over_draws(predicted, _entropy)
 

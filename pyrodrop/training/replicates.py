@@ -18,6 +18,10 @@ import torch
 from torch import Tensor
 
 from pyrodrop import threads
+from pyrodrop.arguments import count as whole_number
+from pyrodrop.arguments import positive
+from pyrodrop.arguments import progress as checked_progress
+from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data import Data, Dataset
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.engines import Name as EngineName
@@ -72,12 +76,18 @@ class Replicates(Sequence[Fit]):
             x: points, ``[N, ...]``.
             num_samples: number of draws in all, at least one per replicate; each contributes an equal share, rounded up.
             seed: of the draws.
+
+        Raises:
+            TypeError: a number is no whole number, or the likelihood has no mixture of its distributions.
+            ValueError: fewer draws than replicates, all replicates failed, or as `Fit.predict`.
         """
         members = [fit for number, fit in enumerate(self.fits) if number not in self.failed]
-        if num_samples < len(members):
+        if not members:
             raise ValueError(
-                f"num_samples must be at least one draw for each of {len(members)} replicates; got {num_samples}"
+                f"a prediction needs at least one replicate that did not fail; got {len(self.fits)} failed ones"
             )
+        what = f"the number of draws in all, at least one for each of {len(members)} replicates,"
+        num_samples, seed = whole_number(num_samples, "num_samples", what, least=len(members)), checked_seed(seed)
         share = -(-num_samples // len(members))
         parts = [fit.predict(x, share, seed=seed + number) for number, fit in enumerate(members)]
         law = _joined([part.law for part in parts])
@@ -157,14 +167,14 @@ def train_replicates(
     models: Any, guides: Any, data: Any, settings: Settings, count: int, memory: float | None, progress: bool | None
 ) -> Replicates:
     """`fit_replicates` with its settings in one object."""
-    if memory is not None and not memory > 0:
-        raise ValueError(f"memory is a number of bytes and must be positive; got {memory}")
+    if memory is not None:
+        memory = positive(memory, "memory", "the number of bytes that all replicates together may take")
+    checked_progress(progress)
+    count = whole_number(count, "count", "the number of replicates")
     if settings.engine == "pyro":
         raise ValueError(
             "replicates are trained as one traced step: engine must be 'auto', 'traced' or 'compiled'; got 'pyro'"
         )
-    if count < 1:
-        raise ValueError(f"count is the number of replicates and must be at least 1; got {count}")
     seeds = [settings.seed + r for r in range(count)]
     problems = _problems(models, guides, data, settings, seeds)
     check_minibatches(settings.batch_size, problems[0].data.x, problems[0].model, problems[0].guide)

@@ -71,7 +71,7 @@ def test_the_first_observations_keep_their_standardisation() -> None:
     assert part.inputs is whole.inputs
     assert part.targets is whole.targets
     for count in (0, 6):
-        with pytest.raises(ValueError, match=f"must lie in 1 ... 5; got {count}"):
+        with pytest.raises(ValueError, match=f"count is .* a whole number from 1 to 5; got {count}"):
             whole.first(count)
 
 

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("pyrodrop/arguments.py", "pyrodrop/names.py", "pyrodrop/private_apis.py"),
     (
+        "pyrodrop/arrays.py",
         "pyrodrop/distributions",
         "pyrodrop/files.py",
         "pyrodrop/inputs.py",
