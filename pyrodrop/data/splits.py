@@ -37,7 +37,7 @@ class Splits(Sequence[Split]):
     def __init__(self, name: str, x: Tensor, y: Tensor, rows: Sequence[tuple[Any, Any]], source: str) -> None:
         for text, value in (("name", name), ("source", source)):
             instance(value, str, text, "a str")
-        for text, table in (("x", x), ("y", y)):
+        for text, table in (("y", y), ("x", x)):
             if tensor(table, text, "a table of numbers").dim() != 2 or len(table) != len(y):
                 raise ValueError(
                     f"{text} must be a table with a row for each of {len(y)} observations; got shape {list(table.shape)}"
