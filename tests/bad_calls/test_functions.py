@@ -13,7 +13,23 @@ import pyrodrop
 from pyrodrop import data, distributions, divergences, guides, likelihoods, priors, reparam, zoo
 
 from .harness import Call, Case, cases
-from .kinds import COUNT, FLAG, FRACTION, FUNCTION, MODULE, NAME, NOT_NEGATIVE, OBJECT, POSITIVE, REAL, SEED, Kind, Shows, kind, tensor
+from .kinds import (
+    COUNT,
+    FLAG,
+    FRACTION,
+    FUNCTION,
+    MODULE,
+    NAME,
+    NOT_NEGATIVE,
+    OBJECT,
+    POSITIVE,
+    REAL,
+    SEED,
+    Kind,
+    Shows,
+    kind,
+    tensor,
+)
 from .parts import dropout_network, model, sparse
 
 LAW = OBJECT | {"class": lambda: dist.Normal}
@@ -59,7 +75,7 @@ def decays() -> Kind:
         "zero": Shows("weight_decay 0", lambda: 0.0),
         "negative": lambda: -1.0,
         "no pattern": lambda: {"nothing": 0.1, "*": 0.1},
-        "AdamW": Shows("", lambda: torch.optim.AdamW(dropout_network().parameters())),
+        "AdamW": Shows("an optimizer", lambda: torch.optim.AdamW(dropout_network().parameters())),
     }
 
 

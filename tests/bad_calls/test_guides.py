@@ -13,10 +13,28 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, priors
 
 from .harness import Call, Case, cases
-from .kinds import COUNT, DROP_RATE, FLAG, FUNCTION, INSIDE, NAME, NOT_NEGATIVE, OBJECT, POSITIVE, REAL, Kind, Shows, kind
+from .kinds import (
+    COUNT,
+    DROP_RATE,
+    FLAG,
+    FUNCTION,
+    INSIDE,
+    NAME,
+    NOT_NEGATIVE,
+    OBJECT,
+    POSITIVE,
+    REAL,
+    Kind,
+    Shows,
+    kind,
+)
 from .parts import dropout_network, model, sparse
 
-MODEL = OBJECT | {"class": lambda: pyrodrop.models.MLP, "module": lambda: dropout_network(), "guide": lambda: guides.Point(model())}
+MODEL = OBJECT | {
+    "class": lambda: pyrodrop.models.MLP,
+    "module": lambda: dropout_network(),
+    "guide": lambda: guides.Point(model()),
+}
 BY_NAME = kind(patterns={"nothing": 0.1, "*": 0.1}, no_pattern={"layers.0.*": 0.1}, keys={0: 0.1}, empty={})
 RATES = DROP_RATE.but("dict") | BY_NAME | {"in it": lambda: {"*": 1.0}, "None in it": lambda: {"*": None}}
 ALPHAS = POSITIVE.but("dict", "None") | BY_NAME | {"in it": lambda: {"*": -1.0}}
@@ -34,7 +52,11 @@ def kept() -> dict[str, Any]:
 
 
 def noise() -> dict[str, Any]:
-    return {"g": lambda m, e: m * e, "noise": lambda m: dist.Normal(torch.ones_like(m), 0.1), "density": lambda w, m: 0.0}
+    return {
+        "g": lambda m, e: m * e,
+        "noise": lambda m: dist.Normal(torch.ones_like(m), 0.1),
+        "density": lambda w, m: 0.0,
+    }
 
 
 FUNCTIONS = {"g": FUNCTION, "noise": FUNCTION, "density": FUNCTION.but("None"), "regularizer": FUNCTION.but("None")}
@@ -45,7 +67,13 @@ CALLS = [
     Call(
         "guides.BernoulliDropout",
         of_model,
-        {"model": MODEL, "drop_rate": RATES, "mask_input": FLAG, "theta": NOT_NEGATIVE, "per": NAME | kind(mapping={"*": "unit"})},
+        {
+            "model": MODEL,
+            "drop_rate": RATES,
+            "mask_input": FLAG,
+            "theta": NOT_NEGATIVE,
+            "per": NAME | kind(mapping={"*": "unit"}),
+        },
         works={
             "drop_rate: mapping": (
                 lambda: {"layers.0.*": 0.25, "*": 0.0},
@@ -60,12 +88,23 @@ CALLS = [
     Call(
         "guides.ConcreteDropout",
         of_model,
-        {"model": MODEL, "rates": NAME, "drop_rate": RATES | {"zero": lambda: 0.0}, "temperature": POSITIVE, "mask_input": FLAG},
+        {
+            "model": MODEL,
+            "rates": NAME,
+            "drop_rate": RATES | {"zero": lambda: 0.0},
+            "temperature": POSITIVE,
+            "mask_input": FLAG,
+        },
     ),
     Call(
         "guides.GaussianDropout",
         lambda: {"model": model(), "drop_rate": 0.5},
-        {"model": MODEL, "kind": NAME, "drop_rate": RATES.but("None") | {"zero": lambda: 0.0}, "alpha": Kind({"both": lambda: 1.0})},
+        {
+            "model": MODEL,
+            "kind": NAME,
+            "drop_rate": RATES.but("None") | {"zero": lambda: 0.0},
+            "alpha": Kind({"both": lambda: 1.0}),
+        },
     ),
     Call("guides.GaussianDropout", lambda: {"model": model(), "alpha": 0.5}, {"alpha": ALPHAS}),
     Call(
@@ -87,7 +126,11 @@ CALLS = [
     Call(
         "guides.Point.average",
         lambda: {"model": model(), "guide": guides.MeanField(model())},
-        {"model": MODEL, "guide": OBJECT | {"of another": Shows("(1, 4)", lambda: guides.MeanField(model(4, 1))), "class": lambda: guides.Point}},
+        {
+            "model": MODEL,
+            "guide": OBJECT
+            | {"of another": Shows("(1, 4)", lambda: guides.MeanField(model(4, 1))), "class": lambda: guides.Point},
+        },
     ),
     Call(
         "guides.SparseDropout",
@@ -99,7 +142,11 @@ CALLS = [
             "log_alpha_range": RANGE,
         },
     ),
-    Call("guides.ARDDropout", of_model, {"model": MODEL, "log_variance": REAL, "cut": REAL.but("None"), "log_alpha_range": RANGE}),
+    Call(
+        "guides.ARDDropout",
+        of_model,
+        {"model": MODEL, "log_variance": REAL, "cut": REAL.but("None"), "log_alpha_range": RANGE},
+    ),
     Call(
         "guides.SparseDropout.keep_mask",
         lambda: {"threshold": 3.0},
@@ -135,7 +182,11 @@ CALLS = [
         "guides.to_module",
         lambda: {
             "run": pyrodrop.read(
-                dropout_network(), torch.randn(4, 2), likelihood=likelihoods.Categorical(), prior=priors.Gaussian(), num_data=9
+                dropout_network(),
+                torch.randn(4, 2),
+                likelihood=likelihoods.Categorical(),
+                prior=priors.Gaussian(),
+                num_data=9,
             )
         },
         {"run": OBJECT | {"guide": lambda: guides.Point(model())}},
@@ -155,7 +206,13 @@ CALLS = [
     Call(
         "guides.Guide.restart",
         lambda: {"model": model()},
-        {"model": MODEL | {"other widths": Shows("another", lambda: model(2, 4, 1)), "more layers": Shows("another", lambda: model(2, 3, 3, 1))}},
+        {
+            "model": MODEL
+            | {
+                "other widths": Shows("another", lambda: model(2, 4, 1)),
+                "more layers": Shows("another", lambda: model(2, 3, 3, 1)),
+            }
+        },
         function=lambda **given: guides.MeanField(model()).restart(**given),
     ),
 ]

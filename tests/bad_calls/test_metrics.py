@@ -41,7 +41,9 @@ PROBABILITIES = NUMBERS.but("missing", "text", "masked", "scalar") | {
     "of real numbers": Shows("Normal", lambda: prediction()),
     "string of classes": lambda: "cat",
 }
-VECTOR = tensor(3).but("infinity", "masked array", "objects", "number", "bool", "nothing", "None", "dict", "strings") | kind(none=None, words=["a", "b"])
+VECTOR = tensor(3).but(
+    "infinity", "masked array", "objects", "number", "bool", "nothing", "None", "dict", "strings"
+) | kind(none=None, words=["a", "b"])
 
 
 def p() -> dict[str, Any]:
@@ -60,7 +62,11 @@ def scored(score: Any) -> dict[str, Any]:
     """Forms in which labels and probabilities are taken, with the value for tensors."""
     labels = [0, 1, 1]
     want = score(**p())
-    forms = {"list": lambda: labels, "numpy": lambda: np.array(labels, dtype=np.uint8), "pandas": lambda: pd.Series(labels)}
+    forms = {
+        "list": lambda: labels,
+        "numpy": lambda: np.array(labels, dtype=np.uint8),
+        "pandas": lambda: pd.Series(labels),
+    }
     forms |= {"bools": lambda: torch.tensor(labels).bool()}
     works: dict[str, Any] = {f"y: {form}": (made, lambda found: found == want) for form, made in forms.items()}
     return works | {"predicted: numpy": (lambda: p()["predicted"].numpy(), lambda found: found == want)}
@@ -81,7 +87,11 @@ CALLS = [
         Call(f"metrics.{name}", p, CLASSES, works=scored(getattr(metrics, name)))
         for name in ("accuracy", "brier", "negative_log_likelihood")
     ),
-    Call("metrics.classification_scores", p, {"predicted": PROBABILITIES.only("logits", "complex", "of real numbers"), "y": LABELS}),
+    Call(
+        "metrics.classification_scores",
+        p,
+        {"predicted": PROBABILITIES.only("logits", "complex", "of real numbers"), "y": LABELS},
+    ),
     *(
         Call(f"metrics.{name}", p, CLASSES | {"bins": COUNT}, works=scored(getattr(metrics, name)))
         for name in ("ece", "adaptive_ece")
@@ -100,19 +110,37 @@ CALLS = [
             "f": NUMBERS | {"one sample": lambda: torch.ones(3, 2)},
             "y": NUMBERS | TALL | ROWS,
             "precision": POSITIVE.but("vector")
-            | {"by column": lambda: torch.ones(2), "by sample": lambda: torch.ones(4, 1), "negative in it": lambda: torch.tensor([1.0, -1.0, 1.0])},
+            | {
+                "by column": lambda: torch.ones(2),
+                "by sample": lambda: torch.ones(4, 1),
+                "negative in it": lambda: torch.tensor([1.0, -1.0, 1.0]),
+            },
         },
-        works={"precision: per row": (lambda: torch.ones(3), lambda found: found.shape == (3,) and found.isfinite().all())},
+        works={
+            "precision: per row": (lambda: torch.ones(3), lambda found: found.shape == (3,) and found.isfinite().all())
+        },
     ),
     Call("metrics.crps", draws, {"draws": NUMBERS, "y": NUMBERS | TALL}),
     Call("metrics.energy_score", draws, {"draws": NUMBERS, "y": NUMBERS | TALL | ROWS}),
-    Call("metrics.pit", lambda: {"prediction": prediction(), "y": torch.zeros(3, 1)}, {"prediction": OBJECT, "y": NUMBERS}),
+    Call(
+        "metrics.pit",
+        lambda: {"prediction": prediction(), "y": torch.zeros(3, 1)},
+        {"prediction": OBJECT, "y": NUMBERS},
+    ),
     Call(
         "metrics.coverage",
         lambda: {"pit_values": torch.rand(3, 2), "level": 0.5},
-        {"pit_values": NUMBERS.but("scalar") | {"above": lambda: torch.full((3,), 1.5), "below": lambda: torch.tensor([-0.1])}, "level": INSIDE},
+        {
+            "pit_values": NUMBERS.but("scalar")
+            | {"above": lambda: torch.full((3,), 1.5), "below": lambda: torch.tensor([-0.1])},
+            "level": INSIDE,
+        },
     ),
-    Call("metrics.interval_width", lambda: {"draws": torch.randn(5, 3), "level": 0.5}, {"draws": NUMBERS, "level": INSIDE}),
+    Call(
+        "metrics.interval_width",
+        lambda: {"draws": torch.randn(5, 3), "level": 0.5},
+        {"draws": NUMBERS, "level": INSIDE},
+    ),
     Call("metrics.sharpness", lambda: {"prediction": prediction()}, {"prediction": OBJECT}),
     Call(
         "metrics.regression_scores",
@@ -123,10 +151,19 @@ CALLS = [
     Call(
         "metrics.risk_coverage",
         lambda: {"confidence": torch.rand(3), "loss": torch.rand(3)},
-        {"confidence": VECTOR, "loss": VECTOR | {"infinity": lambda: torch.full((3,), float("inf")), "fewer": lambda: torch.ones(2)}},
+        {
+            "confidence": VECTOR,
+            "loss": VECTOR | {"infinity": lambda: torch.full((3,), float("inf")), "fewer": lambda: torch.ones(2)},
+        },
         works={
-            "loss: bools": (lambda: torch.tensor([True, False, True]), lambda risk: float(risk[-1]) == pytest.approx(2 / 3)),
-            "confidence: infinite": (lambda: torch.tensor([float("inf"), 0.0, 1.0]), lambda risk: risk.isfinite().all()),
+            "loss: bools": (
+                lambda: torch.tensor([True, False, True]),
+                lambda risk: float(risk[-1]) == pytest.approx(2 / 3),
+            ),
+            "confidence: infinite": (
+                lambda: torch.tensor([float("inf"), 0.0, 1.0]),
+                lambda risk: risk.isfinite().all(),
+            ),
         },
     ),
     Call(
@@ -145,7 +182,10 @@ CALLS = [
         {"prediction": OBJECT | {"of classes": Shows("Categorical", lambda: prediction(3))}},
     ),
     Call("metrics.predictive_entropy", lambda: SAMPLES, {"predicted": PROBABILITIES}),
-    *(Call(f"metrics.{name}", lambda: SAMPLES, {"predicted": ENTROPY}) for name in ("expected_entropy", "mutual_information", "entropy_split")),
+    *(
+        Call(f"metrics.{name}", lambda: SAMPLES, {"predicted": ENTROPY})
+        for name in ("expected_entropy", "mutual_information", "entropy_split")
+    ),
 ]
 
 

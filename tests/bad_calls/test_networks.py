@@ -31,7 +31,14 @@ AXES = OBJECT.but("None", "dict") | {
     "too large": lambda: {"*": 7},
 }
 IMAGE = kind(
-    None_=None, number=3, string="abc", two=(3, 32), float=(3, 32.0, 32), zero=(0, 32, 32), negative=(3, -1, 32), four=(1, 2, 3, 4)
+    None_=None,
+    number=3,
+    string="abc",
+    two=(3, 32),
+    float=(3, 32.0, 32),
+    zero=(0, 32, 32),
+    negative=(3, -1, 32),
+    four=(1, 2, 3, 4),
 )
 WIDTHS = kind(
     None_=None, number=3, string="3", one=[3], empty=[], float=[3, 2.0], zero=[3, 0], negative=[3, -1], bools=[True, 2],
@@ -157,7 +164,9 @@ SCALING = [
         "scaling.Standardize",
         lambda: {"loc": 1.0, "scale": 2.0},
         {
-            "loc": kind(None_=None, string="1", bool=True, NaN=float("nan"), infinity=float("inf"), complex=1j, list=["a"])
+            "loc": kind(
+                None_=None, string="1", bool=True, NaN=float("nan"), infinity=float("inf"), complex=1j, list=["a"]
+            )
             | {"meta": lambda: torch.ones(2, device="meta")},
             "scale": POSITIVE.but("vector") | {"zero in it": lambda: torch.tensor([1.0, 0.0])},
         },

@@ -52,7 +52,7 @@ def test_gals_series_are_the_published_ones(data_folder: Path) -> None:
 
 
 def test_unknown_and_missing_series_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="are 'co2' and 'solar'; got 'ozone'"):
+    with pytest.raises(ValueError, match="series must be 'co2' or 'solar'; got 'ozone'"):
         data.gal2016("ozone")  # type: ignore[arg-type]
     monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="PYRODROP_DATA is set"):
