@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import instance, real_or_tensor, tensor
 
+
 class Standardize(torch.nn.Module):
     """Standardise with ``forward``, (values - loc) / scale, and undo it with ``inverse``.
 

@@ -17,7 +17,14 @@ from torch import Tensor
 
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.distributions.weight import ConstantLeftOut, Size, WeightDistribution, check_broadcast, check_log_alpha, check_weight
+from pyrodrop.distributions.weight import (
+    ConstantLeftOut,
+    Size,
+    WeightDistribution,
+    check_broadcast,
+    check_log_alpha,
+    check_weight,
+)
 
 
 class CorrelatedNormal(WeightDistribution):

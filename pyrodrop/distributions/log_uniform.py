@@ -24,6 +24,7 @@ from pyrodrop.names import one_of
 
 Form: TypeAlias = Literal["exact", "molchanov", "kingma"]
 
+
 class LogUniform(TorchDistribution):
     """The improper prior ``p(log |w|) = const``, elementwise.
 
@@ -73,7 +74,10 @@ class TruncatedLogUniform(TorchDistribution):
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
 
     def __init__(self, low: float, high: float, shape: Size = (), validate_args: bool | None = None) -> None:
-        self.low, self.high = real(low, "low", "the lower bound of ln |w|"), real(high, "high", "the upper bound of ln |w|")
+        self.low, self.high = (
+            real(low, "low", "the lower bound of ln |w|"),
+            real(high, "high", "the upper bound of ln |w|"),
+        )
         if not low < high:
             raise ValueError(
                 f"low and high are bounds of ln |w| and must be finite with low < high; got {low} and {high}"

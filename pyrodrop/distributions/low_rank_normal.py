@@ -47,7 +47,9 @@ class LowRankNormal(WeightDistribution):
             check_values(diagonal, "diagonal", "the diagonal v of the covariance", above=0)
             weights = self.event_shape.numel()
             if factor.dim() != 2 or len(factor) != weights:
-                raise ValueError(f"factor must have shape [{weights}, rank], a row per weight; got {list(factor.shape)}")
+                raise ValueError(
+                    f"factor must have shape [{weights}, rank], a row per weight; got {list(factor.shape)}"
+                )
             if diagonal.shape != (weights,):
                 raise ValueError(f"diagonal must have shape [{weights}], one per weight; got {list(diagonal.shape)}")
         self.factor, self.diagonal = factor, diagonal

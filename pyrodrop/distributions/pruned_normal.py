@@ -33,8 +33,13 @@ class PrunedNormal(MultiplicativeNormal):
         if self.validates(validate_args):
             check_values(loc, "loc", "the location of a weight")
             check_values(log_alpha, "log_alpha", "the log variance of the noise")
-            if check_values(keep, "keep", "the boolean mask of the weights that are kept", bools=True).dtype != torch.bool:
-                raise TypeError(f"keep must be a mask of dtype torch.bool; got {keep.dtype} of shape {list(keep.shape)}")
+            if (
+                check_values(keep, "keep", "the boolean mask of the weights that are kept", bools=True).dtype
+                != torch.bool
+            ):
+                raise TypeError(
+                    f"keep must be a mask of dtype torch.bool; got {keep.dtype} of shape {list(keep.shape)}"
+                )
             for name, value in (("keep", keep), ("log_alpha", log_alpha)):
                 check_broadcast(value, name, loc.shape, "loc")
         self.keep = keep

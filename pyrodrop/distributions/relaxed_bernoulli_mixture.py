@@ -50,7 +50,10 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         if validates:
             check_weight(loc, event_dim, per, units)
             check_values(logit, "logit", "the log odds of dropping")
-        self.logit, self.temperature = logit, positive(temperature, "temperature", "the temperature of the relaxed mask")
+        self.logit, self.temperature = (
+            logit,
+            positive(temperature, "temperature", "the temperature of the relaxed mask"),
+        )
         super().__init__(loc, torch.sigmoid(logit), event_dim=event_dim, per=per, units=units, validate_args=False)
         if validates:
             check_broadcast(logit, "logit", self.batch_shape + self.noise_shape, "the mask")
