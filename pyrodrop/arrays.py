@@ -95,7 +95,8 @@ def _of_numpy(values: np.ndarray[Any, Any], name: str) -> Tensor:
     if values.dtype.kind not in _REAL:
         raise TypeError(f"{name} {_ALLOWED}; got an array of dtype {values.dtype} and shape {list(values.shape)}")
     if values.dtype.kind == "f" and values.dtype.itemsize > 8:
-        values = values.astype(np.float64)
+        with np.errstate(over="ignore"):  # what becomes infinite is refused later
+            values = values.astype(np.float64)
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     odd = any(step < 0 or step % values.dtype.itemsize for step in values.strides)
