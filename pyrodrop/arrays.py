@@ -51,12 +51,10 @@ def tensor_of(values: Any, name: str) -> Tensor:
         return _checked(_of_numpy(_of_frame(values, name), name), name)
     if hasattr(values, "index") and hasattr(values, "iloc"):
         label = "" if getattr(values, "name", None) is None else f", column {values.name!r}"
-        return _checked(_of_numpy(_of_column(values, f"{name}{label}"), name), name)
+        return _checked(_of_numpy(_of_column(values, f"{name}{label}", values), name), name)
     if hasattr(values, "__array__") or isinstance(values, memoryview):
         return _checked(_of_numpy(np.asarray(values), name), name)
-    if isinstance(values, bool | int | float | complex) or (
-        isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray)
-    ):
+    if isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
         return _checked(_of_list(values, name), name)
     raise TypeError(f"{name} {_ALLOWED}; got {shown(values)}")
 
@@ -97,7 +95,8 @@ def _of_numpy(values: np.ndarray[Any, Any], name: str) -> Tensor:
     if values.dtype.kind not in _REAL:
         raise TypeError(f"{name} {_ALLOWED}; got an array of dtype {values.dtype} and shape {list(values.shape)}")
     if values.dtype.kind == "f" and values.dtype.itemsize > 8:
-        values = values.astype(np.float64)
+        with np.errstate(over="ignore"):  # what becomes infinite is refused later
+            values = values.astype(np.float64)
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     odd = any(step < 0 or step % values.dtype.itemsize for step in values.strides)
@@ -109,8 +108,9 @@ def _unmasked(values: Any, name: str) -> np.ndarray[Any, Any]:
     masked = np.argwhere(np.ma.getmaskarray(values))
     if len(masked):
         raise ValueError(
-            f"{name} must have a value everywhere; got a masked array with {len(masked)} of {values.size} values masked, "
-            f"the first at index {masked[0].tolist()}: fill them (.filled(...)) or leave their rows out"
+            f"{name} must have a value everywhere; got a masked array of shape "
+            f"{list(values.shape)} with {len(masked)} of {values.size} values masked, the first at "
+            f"index {masked[0].tolist()}: fill them (.filled(...)) or leave their rows out"
         )
     return np.asarray(values.data)
 
@@ -118,34 +118,38 @@ def _unmasked(values: Any, name: str) -> np.ndarray[Any, Any]:
 def _of_frame(frame: Any, name: str) -> np.ndarray[Any, Any]:
     """A table of numbers, ``[rows, columns]``."""
     labels = list(frame.columns)
-    columns = [_of_column(frame.iloc[:, place], f"{name}, column {label!r}") for place, label in enumerate(labels)]
+    columns = [
+        _of_column(frame.iloc[:, place], f"{name}, column {label!r}", frame) for place, label in enumerate(labels)
+    ]
     return np.stack(columns, 1) if columns else np.empty((len(frame), 0))
 
 
-def _of_column(column: Any, name: str) -> np.ndarray[Any, Any]:
-    """A column of numbers in the order of its rows; its errors name column and row."""
+def _of_column(column: Any, name: str, of: Any) -> np.ndarray[Any, Any]:
+    """A column of numbers in the order of its rows; its errors name column and row, and the table that it is `of`."""
     kind = getattr(column.dtype, "kind", "O")
     if kind not in _REAL:
         hint = ": pass its codes, .cat.codes" if hasattr(column, "cat") else ": convert it to numbers first"
-        raise TypeError(f"{name}, must be of real numbers; got dtype {column.dtype}{hint}")
+        raise TypeError(f"{name}, must be of real numbers; got dtype {column.dtype} in {shown(of)}{hint}")
     missing = np.flatnonzero(np.asarray(column.isna()))
     if len(missing):
         row = int(missing[0])
         raise ValueError(
-            f"{name}, must have a number in every row; got NaN or NA in {len(missing)} of {len(column)} rows, the first in "
+            f"{name}, must have a number in every row; got NaN or NA in {len(missing)} rows of {shown(of)}, the first in "
             f"row {row}, index {column.index[row]!r}"
         )
     return np.asarray(column.to_numpy(dtype=f"{kind}{getattr(column.dtype, 'itemsize', 8)}"))
 
 
-def _of_list(values: Any, name: str) -> Tensor:
+def _of_list(values: Sequence[Any], name: str) -> Tensor:
     """Numbers, or nested lists of equally many numbers."""
-    if isinstance(values, Sequence) and any(isinstance(value, Tensor) and value.dim() for value in values):
+    if not values:
+        raise ValueError(f"{name} must contain at least one observation; got an empty {type(values).__name__}")
+    if any(isinstance(value, Tensor) and value.dim() for value in values):
         raise TypeError(
             f"{name} {_ALLOWED}; got a {type(values).__name__} of tensors, which may be rows or several inputs: join rows "
             "with torch.stack(...), and pass several inputs as a tuple"
         )
-    if isinstance(values, Sequence) and any(isinstance(value, np.ndarray) for value in values):
+    if any(isinstance(value, np.ndarray) for value in values):
         shapes = {np.shape(value) for value in values}
         if len(shapes) > 1:
             raise TypeError(

@@ -193,7 +193,7 @@ class Split:
                 raise TypeError(f"{word} must be a str; got {shown(getattr(self, word))}")
         if named_parts(self.train.x).keys() != named_parts(self.test.x).keys():
             raise ValueError(
-                f"test must have the inputs of train, {', '.join(named_parts(self.train.x))}; got "
+                f"test must have the inputs of train, {', '.join(named_parts(self.train.x))}; got a Dataset of "
                 f"{', '.join(named_parts(self.test.x))}"
             )
         if self.period is not None:
@@ -249,7 +249,7 @@ def _check_standardisation(name: str, given: Any, values: Any) -> None:
         ):
             raise ValueError(
                 f"{name} must be one standardisation for all values or one per column, of shape {list(values.shape[1:])}; "
-                f"got shape {list(part.shape)}"
+                f"got a Standardize of shape {list(part.shape)}"
             )
 
 
@@ -270,7 +270,7 @@ def _check_standardizable(name: str, values: Any) -> None:
 def check_finite(name: str, values: Tensor) -> Tensor:
     """Return `values`; raise a ValueError if they are empty or contain NaN or infinite values."""
     if values.dim() == 0 or len(values) == 0:
-        raise ValueError(f"{name} must contain at least one observation; got shape {tuple(values.shape)}")
+        raise ValueError(f"{name} must contain at least one observation; got shape {list(values.shape)}")
     if bool(torch.isfinite(values.sum())):  # then all values are finite; this needs no second array
         return values
     bad = int((~torch.isfinite(values)).sum())

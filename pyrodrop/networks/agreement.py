@@ -24,8 +24,12 @@ def knows_sites(model: Any, guide: Any) -> bool:
     return hasattr(model, "weight_sites") and all(hasattr(one, "shapes") for one in _members(guide))
 
 
-def check_guide(model: Any, guide: Any) -> None:
+def check_guide(model: Any, guide: Any, name: str = "guide") -> None:
     """Check that a guide was made for this model or one with the same weights. Does nothing unless both know their sites.
+
+    Args:
+        model, guide: the pair.
+        name: of the guide's argument, for messages.
 
     Raises:
         ValueError: sites or shapes differ; the message names the first.
@@ -36,38 +40,39 @@ def check_guide(model: Any, guide: Any) -> None:
     want = {name: tuple(value.shape) for name, value in model.weight_sites().items()}
     want |= {name: tuple(value.shape) for sites in hyper.values() for name, value in sites.items()}
     for one in _members(guide):
-        check_shapes(one.shapes, want, f"the guide, a {type(one).__name__},")
+        check_shapes(one.shapes, want, f"a {type(guide).__name__}", name)
 
 
-def check_shapes(found: Mapping[str, Any], want: Mapping[str, Any], who: str) -> None:
+def check_shapes(found: Mapping[str, Any], want: Mapping[str, Any], who: str, name: str = "guide") -> None:
     """Check that a guide has the sites of a model.
 
     Args:
         found: shapes by site of the guide.
         want: those of the model.
         who: the guide in words, for the message.
+        name: of the argument.
 
     Raises:
         ValueError: a name or shape differs.
     """
-    missing = [name for name in want if name not in found]
+    missing = [site for site in want if site not in found]
     if missing:
         raise ValueError(
-            f"{who} must sample every latent site of the model; it has no site {missing[0]!r}, only {', '.join(found)}: "
-            "make it with this model"
+            f"{name} must sample every latent site of the model; got {who} that has no site {missing[0]!r}, only "
+            f"{', '.join(found)}: make it with this model"
         )
-    extra = [name for name in found if name not in want]
+    extra = [site for site in found if site not in want]
     if extra:
         raise ValueError(
-            f"{who} must sample the latent sites of the model and no others, {', '.join(want)}; got also {extra[0]!r}: it "
-            "was made for another model"
+            f"{name} must sample the latent sites of the model and no others, {', '.join(want)}; got {who} with the site "
+            f"{extra[0]!r} too, which was made for another model"
         )
-    wrong = [name for name in want if tuple(found[name]) != tuple(want[name])]
+    wrong = [site for site in want if tuple(found[site]) != tuple(want[site])]
     if wrong:
-        name = wrong[0]
+        site = wrong[0]
         raise ValueError(
-            f"{who} must have the shapes of the model's sites, {list(want[name])} for {name!r}; got {list(found[name])}: it "
-            "was made for another model"
+            f"{name} must have the shapes of the model's sites, {list(want[site])} for {site!r}; got {who} with "
+            f"{list(found[site])}, which was made for another model"
         )
 
 

@@ -180,7 +180,7 @@ def _posteriors(guide: Any, sites: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _check(shapes: Mapping[str, Any], sites: Mapping[str, Tensor], *, names_only: bool = False) -> None:
-    check_shapes(shapes, {name: () if names_only else like.shape for name, like in sites.items()}, "the guide")
+    check_shapes(shapes, {name: () if names_only else like.shape for name, like in sites.items()}, "one")
 
 
 def _sizes(total: int, most: int) -> Iterator[int]:

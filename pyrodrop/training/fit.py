@@ -164,6 +164,7 @@ def fit(
         >>> fit.losses.shape, fit.predict(x, 10).mean.shape
         (torch.Size([50]), torch.Size([20, 1]))
     """
+    steps = count(steps, "steps", "the number of gradient steps")
     settings = Settings(
         steps=steps, batch_size=batch_size, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule, estimator=estimator,
         kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
@@ -184,7 +185,7 @@ def fit(
         replicates = count(replicates, "replicates", "the number of independent fits")
         return train_replicates(model, guide, data, settings, replicates, memory, progress)
     if memory is not None:
-        raise ValueError(f"memory is for replicates only and must be None without them; got memory={memory}")
+        raise ValueError(f"memory is for replicates only and must be None without them; got {shown(memory)}")
 
     problem = problem_of(model, guide, data, settings)
     start = time.perf_counter()

@@ -57,7 +57,7 @@ def optimizer_of(
 
 def _rate(lr: Callable[[str], float], name: str) -> float:
     """The learning rate of a parameter, at least 0."""
-    return real(lr(name), "lr", f"the function of the learning rate by name, whose value for {name!r}", least=0)
+    return real(lr(name), "lr", f"the learning rate, here by its function for {name!r},", least=0)
 
 
 def _made(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Any:

@@ -56,9 +56,10 @@ class Problem:
     ) -> Problem:
         """Copy, standardise, check and move to the device; a ValueError or TypeError for what cannot be trained."""
         for what, part in (("model", model), ("guide", guide)):
-            if not callable(part):
+            if not callable(part) or isinstance(part, type):
+                got = f"a type, the class {part.__name__}: make one of it" if isinstance(part, type) else shown(part)
                 raise TypeError(
-                    f"{what} must be a Pyro {what}, a function or module that is called as {what}(x, y); got {shown(part)}"
+                    f"{what} must be a Pyro {what}, a function or module that is called as {what}(x, y); got {got}"
                 )
         check_guide(model, guide)
         data = Dataset.of(data)
@@ -230,8 +231,8 @@ def restart(model: Any, guide: Any, seed: int) -> tuple[Any, Any]:
     seed = checked_seed(seed)
     if not callable(getattr(guide, "restart", None)):
         raise TypeError(
-            f"new initial weights need a guide with a method restart(model); {type(guide).__name__} has none: pass lists of "
-            "models and guides with initial weights of their own"
+            "new initial weights need a guide with a method restart(model), or lists of models and guides with initial "
+            f"weights of their own; got {shown(guide)}, which has none"
         )
     check_guide(model, guide)
     device = next((parameter.device for parameter in guide.parameters()), torch.device("cpu"))

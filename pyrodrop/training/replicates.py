@@ -19,12 +19,13 @@ from torch import Tensor
 
 from pyrodrop import threads
 from pyrodrop.arguments import count as whole_number
-from pyrodrop.arguments import positive
+from pyrodrop.arguments import positive, shown
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data import Data, Dataset
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.engines import Name as EngineName
+from pyrodrop.networks.agreement import check_guide
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.fitted import Fit
@@ -155,6 +156,7 @@ def fit_replicates(
         >>> len(many), many.predict(x, 3).f.shape
         (3, torch.Size([3, 20, 1]))
     """
+    steps = whole_number(steps, "steps", "the number of gradient steps")
     settings = Settings(
         steps=steps, batch_size=batch_size, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule, estimator=estimator,
         kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
@@ -222,6 +224,7 @@ def _problems(models: Any, guides: Any, data: Any, settings: Settings, seeds: Se
             "replicates run the network for many weights at once, which torch.vmap cannot do for nn.LSTM, nn.GRU and "
             "nn.RNN; call nn.LSTMCell and its relatives step by step, or fit one by one"
         )
+    _check_callable(models, guides)
     pairs = list(zip(models, guides, strict=True)) if isinstance(models, list) else [(models, guides)] * count
     if settings.starts == "new":
         pairs = [restart(*pair, own) for pair, own in zip(pairs, seeds, strict=True)]
@@ -229,6 +232,19 @@ def _problems(models: Any, guides: Any, data: Any, settings: Settings, seeds: Se
         Problem.of(model, guide, own, settings.estimator, settings.place)
         for (model, guide), own in zip(pairs, sets, strict=True)
     ]
+
+
+def _check_callable(models: Any, guides: Any) -> None:
+    """Raise an error unless these are models and guides, or lists of them, that belong together."""
+    each = [list(value) if isinstance(value, list) else [value] for value in (models, guides)]
+    for name, values in zip(("models", "guides"), each, strict=True):
+        for value in values:
+            if not callable(value):
+                raise TypeError(
+                    f"{name} must be a Pyro {name[:-1]} for all, or a list of one for each; got {shown(value)}"
+                )
+    for model, guide in zip(*each, strict=True):
+        check_guide(model, guide, "guides")
 
 
 def data_sets(data: Any, count: int) -> list[Dataset]:

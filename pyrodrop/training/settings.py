@@ -109,7 +109,7 @@ class Settings:
         """
         if not callable(self.kl_weight):
             return self.likelihood_power, float(self.kl_weight)
-        at = f"{_KL_WEIGHT}, here of its schedule after {epochs:g} epochs,"
+        at = f"{_KL_WEIGHT} here of its schedule after {epochs:g} epochs,"
         return self.likelihood_power, real(self.kl_weight(epochs), "kl_weight", at, least=0)
 
     def lr_factor(self, steps: int) -> float:
@@ -127,8 +127,8 @@ class Settings:
 def _check_lr_schedule(value: Any) -> None:
     if isinstance(value, KLSchedule):
         raise TypeError(
-            f"lr_schedule is a factor of the learning rate by step; {value} is a schedule of the KL divergence's weight by "
-            "epoch: pass it as kl_weight"
+            f"lr_schedule must be a factor of the learning rate by step; got a {type(value).__name__}, {value}, a schedule of "
+            "the KL divergence's weight by epoch: pass it as kl_weight"
         )
     if value is not None and not callable(value):
         raise TypeError(
@@ -140,6 +140,6 @@ def _check_lr_schedule(value: Any) -> None:
 def _check_kl_weight(value: Any) -> None:
     if isinstance(value, LRSchedule):
         raise TypeError(
-            f"kl_weight is a number or a function of the epochs done, such as schedules.linear(20); {value} is a schedule "
-            "of the learning rate by step: pass it as lr_schedule"
+            f"kl_weight must be a number or a function of the epochs done, such as schedules.linear(20); got a "
+            f"{type(value).__name__}, {value}, a schedule of the learning rate by step: pass it as lr_schedule"
         )

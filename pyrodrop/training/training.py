@@ -212,7 +212,8 @@ class Training:
             raise TypeError(f"state must be a mapping of tensors by name, as state() returns it; got {shown(state)}")
         if "batches.position" not in state:
             raise ValueError(
-                "the state is not whole: it lacks batches.position; load_state takes what state() returned"
+                "the state must be whole, what state() returned; got "
+                f"{shown(state)} that is not whole: it lacks batches.position"
             )
         own = self._run.state()
         with self._in_context():

@@ -204,9 +204,9 @@ def _plain(value: Any) -> bool:
 def _odd(values: Any) -> list[str]:
     """The values of an array that a message may single out: those that are not finite, and the extremes."""
     if isinstance(values, Tensor):
-        if values.is_meta or values.layout != torch.strided or values.is_complex():
+        if values.is_meta or values.layout != torch.strided or values.is_complex() or values.is_quantized:
             return ["meta", "sparse", "complex"]
-        values = values.detach().cpu().numpy()
+        values = values.detach().cpu().double().numpy()
     values = values.to_numpy() if isinstance(values, pd.Series | pd.DataFrame) else np.asarray(values)
     if values.dtype.kind not in "biuf" or not values.size:
         return []

@@ -166,7 +166,7 @@ def test_arguments_of_another_name_or_kind(arguments: dict[str, Any], words: str
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"memory": 1e6}, "memory is an argument for replicates; got memory=1000000.0"),
+        ({"memory": 1e6}, "memory is for replicates only .*got the float 1000000.0"),
         ({"memory": 0, "replicates": 2}, "memory is a number of bytes"),
         ({"checkpoint_every": 5}, "checkpoint_every needs a checkpoint; got checkpoint_every=5"),
         ({"checkpoint_every": 0, "checkpoint": "state.safetensors"}, "checkpoint_every is a number of steps"),
