@@ -70,8 +70,8 @@ class NetworkModel(LocalModule):
     set that the minibatch is taken from, N if None. The call returns f in the units of y, ``[N, ...]``.
 
     Raises:
-        TypeError: `network` is not a module, or is compiled, scripted or distributed over devices; a prior is no `Prior`, the
-            likelihood no `Likelihood`, or `input_axes` no mapping.
+        TypeError: `network` is not a module, or is compiled, scripted or distributed over devices; a prior is no `Prior`,
+            the likelihood no `Likelihood`, or `input_axes` no mapping.
         ValueError: no weight has a prior; the network has dropout layers in training mode, uninitialised (lazy) parameters,
             or weights that are computed from other parameters (weight norm, spectral norm); a pattern matches no parameter.
     """

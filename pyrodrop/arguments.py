@@ -123,7 +123,7 @@ def path(value: Any, name: str, what: str) -> Path:
 
 
 def counts(value: Any, name: str, what: str, *, least: int = 1, length: int | None = None) -> tuple[int, ...]:
-    """A list or tuple of whole numbers of at least `least`, `length` of them if that is given. For its errors see `count`."""
+    """A list or tuple of whole numbers of at least `least`, `length` of them if given. For its errors see `count`."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) != (length or len(value)):
         size = "" if length is None else f"{length} "
         raise TypeError(f"{name} are {what} and must be a list of {size}whole numbers; got {_listed(value)}")

@@ -41,8 +41,8 @@ class DrawnNetworks(Sequence[nn.Module]):
 
     Raises:
         ValueError: `count` is below 1, `seed` is negative, or `threshold` is out of range.
-        TypeError: `count` or `seed` is no whole number. The guide does not sample weights. With a threshold: the guide has no alpha per weight, or the network is
-            not a chain of supported layers.
+        TypeError: `count` or `seed` is no whole number. The guide does not sample weights. With a threshold: the guide has
+            no alpha per weight, or the network is not a chain of supported layers.
     """
 
     def __init__(

@@ -29,8 +29,9 @@ class Splits(Sequence[Split]):
         source: source of the table.
 
     Raises:
-        ValueError: x or y is not a table of finite numbers, or their lengths differ; a split has fewer than two training rows
-            or no test row, or a row that does not exist or is used twice. On access: y is constant in the training rows.
+        ValueError: x or y is not a table of finite numbers, or their lengths differ; a split has fewer than two training
+            rows or no test row, or a row that does not exist or is used twice. On access: y is constant in the training
+            rows.
         TypeError: an argument is of another type.
     """
 

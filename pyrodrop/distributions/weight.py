@@ -47,8 +47,8 @@ class WeightDistribution(TorchDistribution):
         units: which axis of the weight indexes input units. Without an axis every element is its own unit.
 
     Raises:
-        ValueError: `loc` has no dimensions, `event_dim` is out of range, or `units` do not fit the shape of the weight; also,
-            if arguments are validated, as by default: `per` is unknown, or a value is NaN or infinite.
+        ValueError: `loc` has no dimensions, `event_dim` is out of range, or `units` do not fit the shape of the weight;
+            also, if arguments are validated, as by default: `per` is unknown, or a value is NaN or infinite.
         TypeError: if arguments are validated: an argument is of another type, such as a list for a tensor.
     """
 

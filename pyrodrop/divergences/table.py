@@ -19,7 +19,6 @@ from pyrodrop.arguments import function, instance, real, shown
 from pyrodrop.distributions import PooledNormal, WeightDistribution
 from pyrodrop.names import one_of
 
-
 Kind: TypeAlias = Literal["exact", "approximate", "up_to_constant", "objective"]
 
 

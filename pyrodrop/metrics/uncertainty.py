@@ -50,8 +50,8 @@ def variance_split(prediction: Prediction) -> Uncertainty:
     total, one = prediction.variance, elements(prediction.law)
     if isinstance(one, Categorical) or not bool(total.isfinite().all()):
         raise ValueError(
-            f"variance_split needs a prediction with a distribution of y with a finite variance; got {type(one).__name__}. For class labels "
-            "use entropy_split"
+            "variance_split needs a prediction with a distribution of y with a finite variance; got "
+            f"{type(one).__name__}. For class labels use entropy_split"
         )
     if prediction.f_sd is None:
         epistemic = prediction.law.mean.var(0, correction=0)
@@ -73,8 +73,8 @@ def expected_entropy(predicted: Predicted) -> Tensor:
     """
     if not isinstance(predicted, Prediction) and (p := tensor_of(predicted, "predicted")).dim() == 2:
         raise ValueError(
-            "splitting the uncertainty needs predicted to be the probabilities of every sample, [T, N, C]; got probabilities of shape "
-            f"{tuple(p.shape)}, which are already averaged"
+            "splitting the uncertainty needs predicted to be the probabilities of every sample, [T, N, C]; got "
+            f"probabilities of shape {tuple(p.shape)}, which are already averaged"
         )
     return mean_over_draws(predicted, _entropy)
 

@@ -67,7 +67,8 @@ def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Ten
     missing = [name for name, parameter in parameters.items() if id(parameter) not in groups]
     if missing:
         raise ValueError(
-            f"weight_decay must be the optimizer that trained the network; got an optimizer that does not train these parameters of the network: {', '.join(missing)}. Pass the optimizer that "
+            "weight_decay must be the optimizer that trained the network; got an optimizer that does not train these "
+            f"parameters of the network: {', '.join(missing)}. Pass the optimizer that "
             "trained this network, before a copy or a move to another device, or the decay as a number"
         )
     found = {}

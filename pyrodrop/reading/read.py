@@ -102,8 +102,8 @@ def read(
     decays = None if weight_decay is None else decay_of(weight_decay, found.trained)
     if decays is not None and not any(decays[name] for name in found.weights):
         raise ValueError(
-            "a network trained without weight decay has no prior and needs one, such as prior=priors.Gaussian(scale=...); got "
-            "weight_decay 0 for all weights"
+            "a network trained without weight decay has no prior and needs one, such as prior=priors.Gaussian(scale=...); "
+            "got weight_decay 0 for all weights"
         )
     first = next(iter(found.trained.values())) if found.trained else next(net.parameters())
     where = first.device if device is None else resolve(device)

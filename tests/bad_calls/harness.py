@@ -1,7 +1,8 @@
 """The rows of the table: one call with one argument that is bad, and what came of it.
 
 A bad argument has to be refused with a ValueError or TypeError that this package raises itself. Its message names the
-argument, says what is allowed and shows what arrived. Values that only look bad have to work, with a check of what they mean.
+argument, says what is allowed and shows what arrived. Values that only look bad have to work, with a check of what they
+mean.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ def _odd(values: Any) -> list[str]:
         return []
     flat = values.astype(float).ravel()
     ends = [] if np.isnan(flat).all() else [np.nanmin(flat), np.nanmax(flat)]
-    odd = [value for value in (*flat[~np.isfinite(flat)][:1], *ends)]
+    odd = (*flat[~np.isfinite(flat)][:1], *ends)
     return [word for v in odd for word in (f"{v:g}", f"{v:.4g}", str(v), str(int(v)) if math.isfinite(v) else "NaN")]
 
 

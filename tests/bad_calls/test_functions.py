@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pyro.distributions as dist
@@ -10,7 +13,7 @@ import torch
 from torch import nn
 
 import pyrodrop
-from pyrodrop import data, distributions, divergences, guides, likelihoods, priors, reparam, zoo
+from pyrodrop import compression, data, distributions, divergences, guides, likelihoods, priors, reparam, zoo
 
 from .harness import Call, Case, cases
 from .kinds import (
@@ -22,6 +25,7 @@ from .kinds import (
     NAME,
     NOT_NEGATIVE,
     OBJECT,
+    PATH,
     POSITIVE,
     REAL,
     SEED,
@@ -33,6 +37,8 @@ from .kinds import (
 from .parts import dropout_network, model, sparse
 
 LAW = OBJECT | {"class": lambda: dist.Normal}
+RATES = {"epochs": POSITIVE, "start": FRACTION, "after": NOT_NEGATIVE}
+OUTSIDE = {"above": lambda: torch.full((3,), 1.5), "below": lambda: torch.full((3,), -0.1)}
 LAW_CLASS = OBJECT | {"object": lambda: dist.Normal(0.0, 1.0), "another class": lambda: nn.Linear}
 INCREMENT = FRACTION | {"zero": lambda: 0.0}
 LOG_ALPHA = kind(None_=None, number=0.5, string="x", list=[0.5], bool=True) | {
@@ -44,10 +50,20 @@ MODEL = OBJECT | {"class": lambda: pyrodrop.models.MLP}
 GUIDE = OBJECT | {"class": lambda: guides.SparseDropout, "without alpha": lambda: guides.Point(model())}
 TABLE = {"name": "t", "x": torch.randn(6, 2), "y": torch.randn(6, 1), "rows": [([0, 1, 2], [3, 4])], "source": "s"}
 PAIRS = kind(
-    None_=None, number=3, string="ab", empty=[], flat=[0, 1], three=[([0], [1], [2])], one_row=[([0], [1])], no_test=[([0, 1], [])],
-    floats=[([0.0, 1.0], [2.0])], out_of_range=[([0, 1], [6])], negative=[([0, 1], [-1])], in_both=[([0, 1], [1])],
+    None_=None,
+    number=3,
+    string="ab",
+    empty=[],
+    flat=[0, 1],
+    three=[([0], [1], [2])],
+    one_row=[([0], [1])],
+    no_test=[([0, 1], [])],
+    floats=[([0.0, 1.0], [2.0])],
+    out_of_range=[([0, 1], [6])],
+    negative=[([0, 1], [-1])],
+    in_both=[([0, 1], [1])],
     words=[(["a", "b"], ["c"])],
-) | {"bools": Shows("torch.bool", lambda: [([True, False], [True])])}  # fmt: skip
+) | {"bools": Shows("torch.bool", lambda: [([True, False], [True])])}
 
 
 def q() -> Any:
@@ -65,9 +81,12 @@ def entry() -> dict[str, Any]:
 
 def reading() -> dict[str, Any]:
     return {
-        "net": dropout_network(), "x": torch.randn(4, 2), "likelihood": likelihoods.Categorical(), "num_data": 9,
+        "net": dropout_network(),
+        "x": torch.randn(4, 2),
+        "likelihood": likelihoods.Categorical(),
+        "num_data": 9,
         "weight_decay": 1e-3,
-    }  # fmt: skip
+    }
 
 
 def decays() -> Kind:
@@ -83,20 +102,20 @@ CALLS = [
     Call(
         "schedules.linear",
         lambda: {"epochs": 10},
-        {"epochs": POSITIVE, "start": FRACTION, "after": NOT_NEGATIVE},
+        RATES,
         works={"epochs: fraction": (lambda: 0.5, lambda weight: weight(0.25) == 0.5)},
     ),
-    Call("schedules.Linear", lambda: {"epochs": 10, "start": 0.0, "after": 0.0}, {"epochs": POSITIVE, "start": FRACTION, "after": NOT_NEGATIVE}),
+    Call("schedules.Linear", lambda: {"epochs": 10, "start": 0.0, "after": 0.0}, RATES),
     Call("schedules.staircase", dict, {"increment": INCREMENT}),
     Call("schedules.Staircase", lambda: {"increment": 0.1}, {"increment": INCREMENT}),
     Call("schedules.cosine", lambda: {"steps": 10}, {"steps": COUNT.but("huge")}),
     Call("schedules.Cosine", lambda: {"steps": 10}, {"steps": COUNT.but("huge")}),
-    Call("divergences.binary_entropy", lambda: {"p": torch.rand(3)}, {"p": tensor(3).but("another axis") | {"above": lambda: torch.tensor([1.5]), "below": lambda: torch.tensor([-0.1])}}),
+    Call("divergences.binary_entropy", lambda: {"p": torch.rand(3)}, {"p": tensor(3).but("another axis") | OUTSIDE}),
     Call(
         "divergences.lost_entropy",
         lambda: {"p": torch.rand(3), "distance": torch.rand(3)},
         {
-            "p": tensor(3) | {"above": lambda: torch.full((3,), 1.5)},
+            "p": tensor(3) | OUTSIDE,
             "distance": tensor(3) | {"negative": lambda: torch.full((3,), -1.0), "fewer": lambda: torch.ones(2)},
         },
     ),
@@ -104,9 +123,17 @@ CALLS = [
         Call(f"divergences.{name}", lambda: {"log_alpha": torch.zeros(2)}, {"log_alpha": LOG_ALPHA})
         for name in ("log_uniform_kl", "molchanov", "kingma")
     ),
-    Call("divergences.Convention", lambda: {"kind": "exact"}, {"kind": NAME, "detail": OBJECT.but("string"), "error": NOT_NEGATIVE.but("None")}),
+    Call(
+        "divergences.Convention",
+        lambda: {"kind": "exact"},
+        {"kind": NAME, "detail": OBJECT.but("string"), "error": NOT_NEGATIVE.but("None")},
+    ),
     Call("divergences.convention", lambda: {"q": q(), "p": p()}, {"q": LAW, "p": LAW}),
-    Call("divergences.divergence", lambda: {"q": q(), "p": p(), "value": torch.ones(2, 3)}, {"q": LAW, "p": LAW, "value": FUNCTION.but("tensor")}),
+    Call(
+        "divergences.divergence",
+        lambda: {"q": q(), "p": p(), "value": torch.ones(2, 3)},
+        {"q": LAW, "p": LAW, "value": FUNCTION.but("tensor")},
+    ),
     Call(
         "divergences.pair",
         lambda: {"q": _Q, "p": dist.Normal, "tag": divergences.EXACT},
@@ -125,24 +152,48 @@ CALLS = [
     Call(
         "reparam.reparameterize",
         lambda: {"model": model(), "guide": guides.Point(model()), "strategy": reparam.LocalReparam()},
-        {"model": MODEL, "guide": FUNCTION, "strategy": OBJECT | {"class": lambda: reparam.LocalReparam, "name": lambda: "local"}},
+        {
+            "model": MODEL,
+            "guide": FUNCTION,
+            "strategy": OBJECT | {"class": lambda: reparam.LocalReparam, "name": lambda: "local"},
+        },
     ),
     *(Call(f"reparam.{name}", dict, {}) for name in ("LocalReparam", "FlipoutReparam", "PerExampleReparam")),
     Call("reparam.MarginalReparam", lambda: {"draw": torch.ones(2)}, {"draw": OBJECT.but("tensor")}),
     Call("reparam.SharedNoise", lambda: {"noise": torch.ones(2)}, {"noise": OBJECT.but("tensor")}),
     Call("reparam.LazyWeight", lambda: {"law": _lazy_law()}, {"law": OBJECT}),
-    Call("data.line", lambda: {"n": 3}, {"n": COUNT.but("huge"), "seed": SEED}, works={"seed: zero": (lambda: 0, lambda made: len(made) == 3)}),
+    Call(
+        "data.line",
+        lambda: {"n": 3},
+        {"n": COUNT.but("huge"), "seed": SEED},
+        works={"seed: zero": (lambda: 0, lambda made: len(made) == 3)},
+    ),
     Call("data.line_split", lambda: {"n": 3}, {"n": COUNT, "seed": SEED, "test": COUNT}),
-    Call("data.gal2016", lambda: {"series": "co2"}, {"series": NAME}, function=lambda series: _read_nothing(data.gal2016, series)),
+    Call(
+        "data.gal2016",
+        lambda: {"series": "co2"},
+        {"series": NAME},
+        function=lambda series: _read_nothing(data.gal2016, series),
+    ),
     Call("data.uci", lambda: {"name": "boston"}, {"name": NAME}, function=lambda name: _read_nothing(data.uci, name)),
-    Call("data.mnist", dict, {"flat": FLAG, "progress": FLAG}, function=lambda **given: _read_nothing(data.mnist, **given)),
+    Call(
+        "data.mnist",
+        dict,
+        {"flat": FLAG, "progress": FLAG},
+        function=lambda **given: _read_nothing(data.mnist, **given),
+    ),
     Call("data.foong2020", dict, {}, function=lambda: _read_nothing(data.foong2020)),
     Call("data.mauna_loa", dict, {}),
     Call(
         "data.turned",
         lambda: {"images": torch.rand(2, 1, 4, 4), "degrees": torch.tensor([0.0, 90.0])},
         {
-            "images": tensor(2, 1, 4, 4) | {"oblong": lambda: torch.rand(2, 1, 4, 5), "one": lambda: torch.rand(4, 4), "bytes": lambda: torch.ones(2, 1, 4, 4, dtype=torch.uint8)},
+            "images": tensor(2, 1, 4, 4)
+            | {
+                "oblong": lambda: torch.rand(2, 1, 4, 5),
+                "one": lambda: torch.rand(4, 4),
+                "bytes": lambda: torch.ones(2, 1, 4, 4, dtype=torch.uint8),
+            },
             "degrees": tensor(2) | {"scalar": lambda: torch.tensor(90.0)},
         },
     ),
@@ -156,7 +207,12 @@ CALLS = [
             "rows": PAIRS,
             "source": OBJECT.but("string"),
         },
-        works={"rows: tensors": (lambda: [(torch.tensor([0, 1, 2]), torch.tensor([5]))], lambda made: len(made[0].test) == 1)},
+        works={
+            "rows: tensors": (
+                lambda: [(torch.tensor([0, 1, 2]), torch.tensor([5]))],
+                lambda made: len(made[0].test) == 1,
+            )
+        },
     ),
     Call(
         "data.Splits.number",
@@ -164,7 +220,7 @@ CALLS = [
         {"number": kind(None_=None, string="0", float=0.0, list=[0], bool=True)},
         function=lambda number: data.Splits(**TABLE)[number],
     ),
-    Call("zoo.entry", lambda: {"name": "co2/mc-dropout"}, {"name": NAME}, function=lambda name: zoo.entry(name if name != "co2/mc-dropout" else next(iter(zoo.ENTRIES)))),
+    Call("zoo.entry", lambda: {"name": next(iter(zoo.ENTRIES))}, {"name": NAME}),
     Call(
         "zoo.Check",
         lambda: {"steps": 1},
@@ -174,12 +230,22 @@ CALLS = [
         "zoo.Entry",
         entry,
         {
-            "name": OBJECT.but("string"), "summary": OBJECT.but("string"), "source": OBJECT.but("string"), "data": OBJECT.but("string"),
-            "model": FUNCTION, "guide": FUNCTION, "training": FUNCTION, "check": OBJECT, "draws": COUNT,
-            "published": OBJECT.but("dict") | {"words": lambda: {"rmse": "low"}, "NaN in it": lambda: {"rmse": float("nan")}},
+            **dict.fromkeys(("name", "summary", "source", "data"), OBJECT.but("string")),
+            "model": FUNCTION,
+            "guide": FUNCTION,
+            "training": FUNCTION,
+            "check": OBJECT,
+            "draws": COUNT,
+            "published": OBJECT.but("dict")
+            | {"words": lambda: {"rmse": "low"}, "NaN in it": lambda: {"rmse": float("nan")}},
         },
-    ),  # fmt: skip
-    Call("zoo.Entry.build", lambda: {"data": None, "seed": 0}, {"seed": SEED}, function=lambda **given: zoo.Entry(**entry()).build(**given)),
+    ),
+    Call(
+        "zoo.Entry.build",
+        lambda: {"data": None, "seed": 0},
+        {"seed": SEED},
+        function=lambda **given: zoo.Entry(**entry()).build(**given),
+    ),
     Call(
         "read",
         reading,
@@ -196,23 +262,67 @@ CALLS = [
         },
         works={"weight_decay: mapping": (lambda: {"*": 1e-3}, lambda made: made.model is not None)},
     ),
-    Call("compression.compress", lambda: sparse() | {"layout": "dense"}, {
-        "model": MODEL, "guide": GUIDE, "threshold": REAL | {"above": lambda: 9.0}, "structured": FLAG, "layout": NAME, "batch_size": COUNT,
-    }),
-    Call("compression.compressed_steps", lambda: sparse() | {"layout": "dense"}, {
-        "model": MODEL, "guide": GUIDE, "threshold": REAL, "layout": NAME, "batch_size": COUNT,
-    }),
+    Call(
+        "compression.compress",
+        lambda: sparse() | {"layout": "dense"},
+        {
+            "model": MODEL,
+            "guide": GUIDE,
+            "threshold": REAL | {"above": lambda: 9.0},
+            "structured": FLAG,
+            "layout": NAME,
+            "batch_size": COUNT,
+        },
+    ),
+    Call(
+        "compression.compressed_steps",
+        lambda: sparse() | {"layout": "dense"},
+        {
+            "model": MODEL,
+            "guide": GUIDE,
+            "threshold": REAL,
+            "layout": NAME,
+            "batch_size": COUNT,
+        },
+    ),
+    Call(
+        "compression.write_network",
+        lambda: {"path": _folder() / "network", "steps": compression.compressed_steps(**sparse(), layout="dense")},
+        {
+            "path": PATH,
+            "steps": OBJECT | {"of numbers": lambda: [1.0]},
+            "bits": COUNT | {"other": lambda: 24},
+            "compact": FLAG,
+        },
+        works={"path: str": (lambda: str(_folder() / "network"), lambda file: file.is_file())},
+    ),
+    Call("compression.read_network", lambda: {"path": _written()}, {"path": PATH}),
     Call(
         "compression.DrawnNetworks",
         lambda: sparse() | {"count": 2},
-        {"model": MODEL, "guide": OBJECT | {"class": lambda: guides.Point}, "count": COUNT, "threshold": REAL.but("None"), "seed": SEED},
+        {
+            "model": MODEL,
+            "guide": OBJECT | {"class": lambda: guides.Point},
+            "count": COUNT,
+            "threshold": REAL.but("None"),
+            "seed": SEED,
+        },
     ),
     Call(
         "compression.compression_report",
         lambda: sparse() | {"data": data.Dataset(torch.randn(4, 2), torch.randn(4, 1)), "layout": "dense"},
         {"model": MODEL, "guide": GUIDE, "data": OBJECT, "threshold": REAL, "layout": NAME, "kl_weight": NOT_NEGATIVE},
     ),
-]  # fmt: skip
+]
+
+
+@functools.cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="bad_calls"))
+
+
+def _written() -> Path:
+    return compression.write_network(_folder() / "network", compression.compressed_steps(**sparse(), layout="dense"))
 
 
 class _Q(dist.Normal):

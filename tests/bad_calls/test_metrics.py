@@ -13,7 +13,7 @@ import pyrodrop
 from pyrodrop import metrics
 
 from .harness import Call, Case, cases
-from .kinds import COUNT, FLAG, INSIDE, OBJECT, POSITIVE, Kind, Shows, kind, tensor
+from .kinds import COUNT, FLAG, INSIDE, OBJECT, POSITIVE, Shows, kind, tensor
 from .parts import prediction
 
 NUMBERS = tensor(3, 2).but("another axis", "number", "bool", "nothing", "dict", "None", "objects", "masked array")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pyrodrop import likelihoods, models, priors
+from pyrodrop import likelihoods, priors
 from pyrodrop.scaling import Standardize
 
 from .harness import Call, Case, cases
