@@ -106,9 +106,9 @@ class Guide(LocalModule):
             TypeError: the guide does not store its means as `loc`. A custom guide then has to implement `restart` itself.
             ValueError: the model has other weights than the guide.
         """
-        check_same_weights(self, model)
         if not isinstance(self._modules.get("loc"), ParameterTree):
             raise TypeError(f"{type(self).__name__} has no means `loc` to reset: implement a method restart(model)")
+        check_same_weights(self, model)
         means: Any = self.loc
         with torch.no_grad():
             for name, value in model.weight_sites().items():
@@ -161,7 +161,7 @@ def check_model(model: Any, what: str) -> None:
 def check_same_weights(guide: Guide, model: HasWeights) -> None:
     """Raise a ValueError unless the weights of `model` have the names and shapes of those of `guide`."""
     check_model(model, f"a {type(guide).__name__}")
-    own = {name: tuple(guide.posterior(name).event_shape) for name in guide.sites}
+    own = {name: guide.shapes[name] for name in guide.sites}
     others = {name: tuple(weight.shape) for name, weight in model.weight_sites().items()}
     if own != others:
         names = [name for name in {**own, **others} if own.get(name) != others.get(name)]
