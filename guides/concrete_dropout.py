@@ -27,7 +27,6 @@ from pyrodrop.guides.guide import DROP_RATE, Guide, HasWeights, check_units, dro
 from pyrodrop.modules import ParameterTree
 from pyrodrop.names import one_of
 
-
 Granularity: TypeAlias = Literal["layer", "input"]
 
 

@@ -166,8 +166,8 @@ def check_same_weights(guide: Guide, model: HasWeights) -> None:
     if own != others:
         names = [name for name in {**own, **others} if own.get(name) != others.get(name)]
         raise ValueError(
-            f"guide and model must have the same weights; the guide has {names[0]!r} of shape {own.get(names[0])}, the model "
-            f"of shape {others.get(names[0])}; got a guide of another model"
+            f"guide and model must have the same weights; the guide has {names[0]!r} of shape {own.get(names[0])}, "
+            f"the model of shape {others.get(names[0])}; got a guide of another model"
         )
 
 

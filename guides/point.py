@@ -19,8 +19,8 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.arguments import shown
+from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.guide import Guide, HasWeights
 from pyrodrop.modules import ParameterTree
 

@@ -42,8 +42,8 @@ class MLP(NetworkModel):
         likelihood: distribution of y given the outputs, see `pyrodrop.likelihoods`.
         bias_prior: prior of the biases, or a mapping from name patterns to priors. With None, as in the dropout papers,
             biases are trained as point estimates.
-        input_gain: positive factor applied to the initial weights and biases of the first layer. It sets how fast the initial
-            functions vary with standardised x; for a periodic series choose a value near its frequency.
+        input_gain: positive factor applied to the initial weights and biases of the first layer. It sets how fast the
+            initial functions vary with standardised x; for a periodic series choose a value near its frequency.
 
     Shapes:
         x ``[N, widths[0]]``; f ``[N, widths[-1]]``.

@@ -123,7 +123,7 @@ def path(value: Any, name: str, what: str) -> Path:
 
 
 def counts(value: Any, name: str, what: str, *, least: int = 1, length: int | None = None) -> tuple[int, ...]:
-    """A list or tuple of whole numbers of at least `least`, `length` of them if that is given. For its errors see `count`."""
+    """A list or tuple of whole numbers of at least `least`, `length` of them if given. For its errors see `count`."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) != (length or len(value)):
         size = "" if length is None else f"{length} "
         raise TypeError(f"{name} are {what} and must be a list of {size}whole numbers; got {_listed(value)}")
@@ -157,7 +157,7 @@ def tensor(
     above: float | None = None,
     below: float | None = None,
 ) -> Tensor:
-    """A tensor of real numbers with storage. Arrays of NumPy, columns of pandas and lists of numbers are converted.
+    """A dense tensor of real numbers that has values.
 
     Args:
         value: what arrived.
@@ -168,27 +168,25 @@ def tensor(
         least, most, above, below: bounds of the values, as in `real`.
 
     Raises:
-        TypeError: it is no array of numbers, or an array of complex numbers, of objects, or on the meta device.
-        ValueError: it has no values, values that are masked, NaN or infinite, or out of bounds.
+        TypeError: it is no tensor, or one of complex numbers, sparse, or without values (on the meta device).
+        ValueError: it is empty, or a value is NaN, infinite or out of bounds.
     """
-    found = value if isinstance(value, Tensor) else _from_array(value)
-    odd = _odd(found, bools) if isinstance(found, Tensor) else found
-    if odd is not None:
-        kind = ValueError if odd.startswith("masked") else TypeError
-        note = f": it is {odd}" if odd else ""
-        raise kind(f"{name} is {what} and must be a tensor of real numbers; got {shown(value)}{note}")
-    assert isinstance(found, Tensor)
-    if not found.numel():
-        raise ValueError(f"{name} is {what} and must contain at least one value; got shape {list(found.shape)}")
-    if finite and found.is_floating_point() and not bool(torch.isfinite(found.sum())):
-        wrong = ~torch.isfinite(found)
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, {what}; got {shown(value)}")
+    odd = _odd(value, bools)
+    if odd:
+        raise TypeError(f"{name} is {what} and must be a tensor of real numbers; got {shown(value)}, {odd}")
+    if not value.numel():
+        raise ValueError(f"{name} is {what} and must contain at least one value; got shape {list(value.shape)}")
+    if finite and value.is_floating_point() and not bool(torch.isfinite(value.sum())):
+        wrong = ~torch.isfinite(value)
         if bool(wrong.any()):
             raise ValueError(
-                f"{name} must be finite; got {int(wrong.sum())} NaN or infinite of {found.numel()} values, the first at "
+                f"{name} must be finite; got {int(wrong.sum())} NaN or infinite of {value.numel()} values, the first at "
                 f"index {wrong.nonzero()[0].tolist()}"
             )
-    within(found, name, what, least=least, most=most, above=above, below=below)
-    return found
+    within(value, name, what, least=least, most=most, above=above, below=below)
+    return value
 
 
 def within(
@@ -245,30 +243,15 @@ def _listed(value: Any) -> str:
     return reprlib.repr(value) if isinstance(value, list | tuple) else shown(value)
 
 
-def _from_array(value: Any) -> Tensor | str:
-    """The array as a tensor, or what is wrong with it."""
-    if np.ma.is_masked(value):
-        return "masked in part: fill or drop the masked values"
-    if value is None or isinstance(value, str | bytes | dict | set):
-        return ""
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError):  # a ragged list
-        return ""
-    if array.dtype.kind not in "biuf" or array.ndim == 0:
-        return "" if array.ndim == 0 or array.dtype.kind not in "cOUSM" else f"of dtype {array.dtype}"
-    return torch.from_numpy(np.array(array, order="C"))
-
-
-def _odd(values: Tensor, bools: bool) -> str | None:
-    """What keeps this tensor from being read as real numbers; None if nothing does."""
+def _odd(values: Tensor, bools: bool) -> str:
+    """What keeps this tensor from being read as real numbers; empty if nothing does."""
     if values.is_meta:
         return "on the meta device, without values"
     if values.layout != torch.strided:
         return f"sparse, of layout {values.layout}: convert it with to_dense()"
     if values.is_complex() or values.is_quantized or (values.dtype == torch.bool and not bools):
         return f"of dtype {values.dtype}"
-    return None
+    return ""
 
 
 def _bounds(least: float, most: float, above: float | None, below: float | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import instance, real_or_tensor, tensor
+from pyrodrop.arguments import instance, real_or_tensor
 
 
 class Standardize(torch.nn.Module):

@@ -13,8 +13,9 @@ import torch
 from pyro.distributions import LowRankMultivariateNormal
 from torch import Tensor
 
+from pyrodrop.arguments import tensor
 from pyrodrop.distributions.noise_form import NoiseForm
-from pyrodrop.distributions.weight import Size, WeightDistribution, check_values
+from pyrodrop.distributions.weight import Size, WeightDistribution
 
 
 class LowRankNormal(WeightDistribution):
@@ -27,8 +28,8 @@ class LowRankNormal(WeightDistribution):
         event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
 
     Raises:
-        ValueError: if arguments are validated: `factor` or `diagonal` has another shape, a value is NaN or infinite, or one of
-            `diagonal` is not positive.
+        ValueError: if arguments are validated: `factor` or `diagonal` has another shape, a value is NaN or infinite, or one
+            of `diagonal` is not positive.
         TypeError: if arguments are validated: an argument is no tensor.
     """
 
@@ -43,8 +44,8 @@ class LowRankNormal(WeightDistribution):
     ) -> None:
         super().__init__(loc, event_dim=event_dim, validate_args=validate_args)
         if self.validates(validate_args):
-            check_values(factor, "factor", "the factor F of the covariance")
-            check_values(diagonal, "diagonal", "the diagonal v of the covariance", above=0)
+            tensor(factor, "factor", "the factor F of the covariance")
+            tensor(diagonal, "diagonal", "the diagonal v of the covariance", above=0)
             weights = self.event_shape.numel()
             if factor.dim() != 2 or len(factor) != weights:
                 raise ValueError(

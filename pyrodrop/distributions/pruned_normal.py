@@ -12,8 +12,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import tensor
 from pyrodrop.distributions.multiplicative_normal import MultiplicativeNormal
-from pyrodrop.distributions.weight import Size, check_broadcast, check_values
+from pyrodrop.distributions.weight import Size, check_broadcast
 
 
 class PrunedNormal(MultiplicativeNormal):
@@ -31,12 +32,9 @@ class PrunedNormal(MultiplicativeNormal):
 
     def __init__(self, loc: Tensor, log_alpha: Tensor, keep: Tensor, *, validate_args: bool | None = None) -> None:
         if self.validates(validate_args):
-            check_values(loc, "loc", "the location of a weight")
-            check_values(log_alpha, "log_alpha", "the log variance of the noise")
-            if (
-                check_values(keep, "keep", "the boolean mask of the weights that are kept", bools=True).dtype
-                != torch.bool
-            ):
+            tensor(loc, "loc", "the location of a weight")
+            tensor(log_alpha, "log_alpha", "the log variance of the noise")
+            if tensor(keep, "keep", "the boolean mask of the weights that are kept", bools=True).dtype != torch.bool:
                 raise TypeError(
                     f"keep must be a mask of dtype torch.bool; got {keep.dtype} of shape {list(keep.shape)}"
                 )

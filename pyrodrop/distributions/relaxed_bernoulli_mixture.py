@@ -13,11 +13,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import positive
+from pyrodrop.arguments import positive, tensor
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.distributions.weight import Per, Size, check_broadcast, check_values, check_weight
+from pyrodrop.distributions.weight import Per, Size, check_broadcast, check_weight
 
 
 class RelaxedBernoulliMixture(BernoulliMixture):
@@ -49,7 +49,7 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         validates = self.validates(validate_args)
         if validates:
             check_weight(loc, event_dim, per, units)
-            check_values(logit, "logit", "the log odds of dropping")
+            tensor(logit, "logit", "the log odds of dropping")
         self.logit, self.temperature = (
             logit,
             positive(temperature, "temperature", "the temperature of the relaxed mask"),

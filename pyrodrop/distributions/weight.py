@@ -47,8 +47,8 @@ class WeightDistribution(TorchDistribution):
         units: which axis of the weight indexes input units. Without an axis every element is its own unit.
 
     Raises:
-        ValueError: `loc` has no dimensions, `event_dim` is out of range, or `units` do not fit the shape of the weight; also,
-            if arguments are validated, as by default: `per` is unknown, or a value is NaN or infinite.
+        ValueError: `loc` has no dimensions, `event_dim` is out of range, or `units` do not fit the shape of the weight;
+            also, if arguments are validated, as by default: `per` is unknown, or a value is NaN or infinite.
         TypeError: if arguments are validated: an argument is of another type, such as a list for a tensor.
     """
 
@@ -138,17 +138,11 @@ class WeightDistribution(TorchDistribution):
 
 def check_weight(loc: Any, event_dim: Any, per: Any, units: Any) -> None:
     """Check the types of the arguments of a `WeightDistribution`, and that `loc` is finite."""
-    check_values(loc, "loc", "the location of a weight")
+    arguments.tensor(loc, "loc", "the location of a weight")
     if event_dim is not None:
         arguments.count(event_dim, "event_dim", "the number of dimensions of a weight", least=0)
     one_of(per, Per, "per")
     arguments.instance(units, InputUnits, "units", "the InputUnits of a weight")
-
-
-def check_values(value: Any, name: str, what: str, **bounds: Any) -> Tensor:
-    """Raise an error unless `value` is a tensor of finite real numbers within bounds, see `arguments.tensor`."""
-    arguments.instance(value, Tensor, name, f"a tensor, {what}")
-    return arguments.tensor(value, name, what, **bounds)
 
 
 def check_log_alpha(value: Any) -> None:

@@ -14,7 +14,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
-from pyrodrop.arguments import count, instance
+from pyrodrop.arguments import count, instance, shown
 
 
 def per_row(law: TorchDistribution, dims: int) -> TorchDistribution:
@@ -31,8 +31,8 @@ def per_row(law: TorchDistribution, dims: int) -> TorchDistribution:
     if not hasattr(law, "to_event"):
         got: Any = law
         raise TypeError(
-            "forward(output, targets) of a likelihood must return a distribution of pyro.distributions, law; got a "
-            f"{type(got).__module__}.{type(got).__name__}"
+            "forward(output, targets) of a likelihood must return a distribution of pyro.distributions, law; got "
+            f"{shown(got)} of {type(got).__module__}"
         )
     count(dims, "dims", "the number of batch dimensions to keep")
     further = len(law.batch_shape) - dims

@@ -70,7 +70,7 @@ def _values(predicted: Predicted) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     if isinstance(predicted, Prediction):
         raise TypeError(
             "classification scores need predicted to be a prediction with likelihoods.Categorical or a tensor of class "
-            f"probabilities; got a Prediction of {type(law).__name__}"
+            f"probabilities; got a Prediction of {type(elements(predicted.law)).__name__}"
         )
     p = check_finite("predicted", tensor_of(predicted, "predicted"))
     if p.dim() not in (2, 3) or 0 in p.shape:

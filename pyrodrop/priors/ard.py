@@ -39,7 +39,8 @@ class ARD(Prior):
 
     Raises:
         ValueError: `group` is unknown, or `hyperprior` is not scalar, discrete or has values that are not positive. When the
-            prior is used: the group is ``input`` or ``output``, and the input units of a tensor with several axes are unknown.
+            prior is used: the group is ``input`` or ``output``, and the input units of a tensor with several axes are
+            unknown.
         TypeError: `hyperprior` is no distribution of Pyro.
 
     Example:

@@ -86,8 +86,8 @@ class Gaussian(Prior):
                 where the loss is minus the log likelihood itself, as in classification.
 
         Raises:
-            ValueError: `drop_rate` is outside [0, 1), `weight_decay` or `precision` is not positive and finite, or `num_data`
-                is below 1.
+            ValueError: `drop_rate` is outside [0, 1), `weight_decay` or `precision` is not positive and finite, or
+                `num_data` is below 1.
             TypeError: an argument is no number.
         """
         check_drop_rate(drop_rate)
@@ -95,7 +95,7 @@ class Gaussian(Prior):
         return cls(length_scale=math.sqrt(2 * _total_precision(num_data, precision) * decay / (1 - drop_rate)))
 
     def weight_decay(self, *, drop_rate: float, num_data: int, precision: float = 1.0) -> float:
-        """lambda = p l^2 / (2 N tau) for this prior; the inverse of `from_weight_decay`, with the same arguments and errors."""
+        """lambda = p l^2 / (2 N tau) for this prior; the inverse of `from_weight_decay`, with its arguments and errors."""
         check_drop_rate(drop_rate)
         return (1 - drop_rate) * self.length_scale**2 / (2 * _total_precision(num_data, precision))
 

@@ -10,6 +10,7 @@ the consequences of the improper prior see Hron, Matthews & Ghahramani (2018), a
 from __future__ import annotations
 
 import warnings
+
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 

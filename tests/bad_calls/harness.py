@@ -1,7 +1,8 @@
 """The rows of the table: one call with one argument that is bad, and what came of it.
 
 A bad argument has to be refused with a ValueError or TypeError that this package raises itself. Its message names the
-argument, says what is allowed and shows what arrived. Values that only look bad have to work, with a check of what they mean.
+argument, says what is allowed and shows what arrived. Values that only look bad have to work, with a check of what they
+mean.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Row:
         except Exception as error:
             if self.check is not None:
                 return f"refused: {type(error).__name__}: {error}"
-            return refusal(error, self.argument, value)
+            return refusal(error, self.argument, value, getattr(self.value, "shown", ""))
         if self.check is None:
             return f"accepted; the result is {type(result).__name__}"
         return "" if self.check(result) in (None, True) else "accepted with another meaning"
@@ -125,8 +126,15 @@ def rows(calls: Iterable[Call]) -> list[Row]:
     return found
 
 
-def refusal(error: Exception, argument: str, value: Any) -> str:
-    """What is wrong with an error that refuses `value` for `argument`; empty if nothing is."""
+def refusal(error: Exception, argument: str, value: Any, shown: str = "") -> str:
+    """What is wrong with an error that refuses `value` for `argument`; empty if nothing is.
+
+    Args:
+        error: what was raised.
+        argument: the name of the argument.
+        value: what was passed for it.
+        shown: what the message shows of the value; one of `words` if empty.
+    """
     said = f"{type(error).__name__}: {error}"
     if type(error) not in (ValueError, TypeError) and not isinstance(error, ValueError | TypeError):
         return f"another kind of error: {said}"
@@ -134,12 +142,13 @@ def refusal(error: Exception, argument: str, value: Any) -> str:
     if not raised_by_us(where.filename, where.lineno or 0):
         return f"raised inside {where.filename}:{where.lineno}: {said}"
     message = str(error)
-    if not re.search(rf"\b{re.escape(argument)}\b", message):
+    named = r"\b(name|called)\b" if argument == "name" else rf"\b{re.escape(argument)}\b"
+    if not re.search(named, message):
         return f"does not name {argument}: {said}"
     if not ALLOWED.search(message):
         return f"does not say what is allowed: {said}"
     arrived = message.partition("got ")[2] or message
-    if not any(word in arrived for word in words(value)):
+    if not any(word in arrived for word in ([shown] if shown else words(value))):
         return f"does not show what arrived: {said}"
     return ""
 
@@ -169,15 +178,16 @@ def words(value: Any) -> list[str]:
     if isinstance(value, numbers.Number) or (isinstance(value, Tensor) and value.dim() == 0 and not value.is_meta):
         number = value.item() if isinstance(value, Tensor) else value
         shown = [str(number), repr(number), f"a {kind}", f"the {kind}", _short(number)]
-        return [*filter(None, shown), "shape []", "shape ()", str(getattr(value, "dtype", kind))]
+        return [*filter(None, shown), "[]", "()", str(getattr(value, "dtype", kind))]
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         of = [f"{list(shape)}", f"{tuple(shape)}", f"a {kind}", str(getattr(value, "dtype", kind)), *_odd(value)]
         return [*of, "sparse"] if isinstance(value, Tensor) and value.layout != torch.strided else of
-    shown = [f"a {kind}", f"an {kind}", kind]
+    shown = [f"a {kind}", f"an {kind}", value.__name__ if isinstance(value, type) else kind]
     if isinstance(value, list | tuple | dict | set):
-        shown += [str(value), repr(value), *(word for v in value for word in words(v))]
-        shown += [str(v) for v in value.values()] if isinstance(value, dict) else []
+        shown += [] if value else ["empty", "none", "(0,)", "[0]"]
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        shown += [str(value), repr(value), *(word for part in parts for word in words(part))]
     return shown
 
 
@@ -203,7 +213,7 @@ def _odd(values: Any) -> list[str]:
         return []
     flat = values.astype(float).ravel()
     ends = [] if np.isnan(flat).all() else [np.nanmin(flat), np.nanmax(flat)]
-    odd = [value for value in (*flat[~np.isfinite(flat)][:1], *ends)]
+    odd = (*flat[~np.isfinite(flat)][:1], *ends)
     return [word for v in odd for word in (f"{v:g}", f"{v:.4g}", str(v), str(int(v)) if math.isfinite(v) else "NaN")]
 
 

@@ -7,6 +7,7 @@ argument that allows them; ``COUNT | {...}`` has more.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,17 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import nn
+
+
+@dataclass(frozen=True)
+class Shows:
+    """Makes a value whose refusal shows this of it, such as the name of an entry that is missing."""
+
+    shown: str
+    make: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        return self.make()
 
 
 class Kind(dict[str, Callable[[], Any]]):
@@ -85,7 +97,9 @@ def tensor(*shape: int, like: Callable[[tuple[int, ...]], Any] = torch.ones) -> 
         "infinity": lambda: torch.full(shape, float("inf")),
         "another axis": lambda: like((*shape, 3)),
         "empty": lambda: like((0, *shape[1:])),
-        "masked array": lambda: np.ma.masked_array(like(shape).numpy(), np.arange(like(shape).numel()).reshape(shape) == 0),
+        "masked array": lambda: np.ma.masked_array(
+            like(shape).numpy(), np.arange(like(shape).numel()).reshape(shape) == 0
+        ),
         "objects": lambda: np.full(shape, None),
     }
 

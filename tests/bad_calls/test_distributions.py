@@ -17,7 +17,10 @@ ARRAYS = Kind({"array": lambda: torch.ones(3, 2).numpy(), "nested list": lambda:
 LOC = tensor(3, 2).but("another axis", "empty") | ARRAYS | {"scalar": lambda: torch.tensor(1.0)}
 EVENT_DIM = COUNT.but("None") | {"more": lambda: 3}
 UNITS = OBJECT | {"no such axis": lambda: distributions.InputUnits(2)}
-LOG_ALPHA = REAL.but("vector") | {"NaN in it": lambda: torch.tensor([0.0, float("nan")]), "shape": lambda: torch.ones(5)}
+LOG_ALPHA = REAL.but("vector") | {
+    "NaN in it": lambda: torch.tensor([0.0, float("nan")]),
+    "shape": lambda: torch.ones(5),
+}
 SIZES = kind(None_=None, number=3, word="ab", float=[1.5], negative=[-1], bools=[True], strings=["a"])
 
 
@@ -84,7 +87,8 @@ CALLS = [
         {
             "loc": LOC.but("scalar"),
             "log_alpha": tensor(3, 2),
-            "keep": tensor(3, 2) | {"float": lambda: torch.ones(3, 2), "int": lambda: torch.ones(3, 2, dtype=torch.int64)},
+            "keep": tensor(3, 2)
+            | {"float": lambda: torch.ones(3, 2), "int": lambda: torch.ones(3, 2, dtype=torch.int64)},
         },
     ),
     Call("distributions.LogUniform", dict, {"shape": SIZES, "kl": NAME}),

@@ -12,15 +12,15 @@ import torch
 from pyrodrop import priors
 
 from .harness import Call, Case, cases
-from .kinds import COUNT, DROP_RATE, INSIDE, NAME, OBJECT, POSITIVE, REAL, Kind
+from .kinds import COUNT, DROP_RATE, INSIDE, NAME, OBJECT, POSITIVE, REAL, Kind, Shows
 
 HYPERPRIOR = OBJECT.but("None") | {
     "whole line": lambda: dist.Normal(0.0, 1.0),
     "student": lambda: dist.StudentT(3.0),
     "below zero": lambda: dist.Uniform(-1.0, 1.0),
-    "shifted": lambda: dist.Pareto(torch.tensor(1.0), 1.0).expand((2,)),
+    "two": Shows("shape (2,)", lambda: dist.HalfCauchy(1.0).expand((2,))),
     "discrete": lambda: dist.Poisson(1.0),
-    "event": lambda: dist.InverseGamma(torch.ones(2), 1.0).to_event(1),
+    "event": Shows("shape (2,)", lambda: dist.InverseGamma(torch.ones(2), 1.0).to_event(1)),
     "of torch": lambda: torch.distributions.HalfCauchy(1.0),
 }
 DECAY = {"weight_decay": 1e-4, "drop_rate": 0.1, "num_data": 10, "precision": 2.0}

@@ -171,7 +171,7 @@ def test_bad_input_is_named(p: metrics.Predicted, y: Tensor, message: str) -> No
 
 def test_other_things_than_classifiers_are_named() -> None:
     regression = Prediction(f=torch.zeros(1, 3, 1), law=dist.Normal(torch.zeros(1, 3, 1), 1.0).to_event(1))
-    with pytest.raises(TypeError, match="got a Prediction of Independent"):
+    with pytest.raises(TypeError, match="got a Prediction of Normal"):
         metrics.accuracy(regression, Y)
     with pytest.raises(TypeError, match="predicted must be a tensor, a NumPy array.*got the str 'p'"):
         metrics.brier("p", Y)  # type: ignore[arg-type]

@@ -67,7 +67,7 @@ def test_schedules() -> None:
     assert [schedules.staircase(0.02)(e) for e in (0, 0.9, 1, 200)] == [0.02, 0.02, 0.04, 1]
     with pytest.raises(ValueError, match="needs epochs > 0"):
         schedules.linear(0)
-    with pytest.raises(ValueError, match="increment, the growth"):
+    with pytest.raises(ValueError, match="increment is the growth"):
         schedules.staircase(0.0)
 
 
