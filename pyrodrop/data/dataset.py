@@ -96,8 +96,8 @@ class Dataset:
         if not isinstance(data, tuple | list) or len(data) != 2:
             size = f" of {len(data)}" if isinstance(data, tuple | list) else ""
             raise TypeError(
-                f"{name} must be a Dataset or a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), y); "
-                f"got {shown(data)}{size}"
+                f"{name} must be a Dataset or a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), "
+                f"y); got {shown(data)}{size}"
             )
         x, y = data
         return cls(x, y)
