@@ -96,7 +96,7 @@ def to_arviz(
     """
     num_samples, seed = count(num_samples, "num_samples", "the number of draws per chain"), checked_seed(seed)
     weights = flag(weights, "weights", "whether the group posterior contains all weights")
-    train = Dataset.of(train)
+    train = Dataset.of(train, "train")
     test_x, test_y = _points(test, train)
     about = _ABOUT_DRAWS
     if isinstance(fit, Fit | Replicates):
@@ -156,8 +156,8 @@ def _points(test: Any, train: Dataset) -> tuple[Any, Tensor | None]:
         return None, None
     several = isinstance(test, tuple) and isinstance(train.x, tuple) and _all_tensors(test)
     only_x = isinstance(test, Tensor | Mapping) or hasattr(test, "__array__")  # an array or a table of pandas
-    data = None if only_x or several else Dataset.of(test)
-    x, y = (check_inputs(test), None) if data is None else (data.x, data.y)
+    data = None if only_x or several else Dataset.of(test, "test")
+    x, y = (check_inputs(test, "test"), None) if data is None else (data.x, data.y)
     if named_parts(x).keys() != named_parts(train.x).keys():
         raise ValueError(
             "the points of `test` must have the form of the training data's x, "

@@ -43,7 +43,7 @@ from pyrodrop.arguments import positive, shown
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.inputs import Inputs, mapped, num_rows
+from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.models import NetworkModel
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.training.problem import describe
@@ -121,7 +121,7 @@ def sbc(
         (['f[0]', 'f[1]', 'log_likelihood'], 20)
     """
     settings = Settings(
-        steps=steps,
+        steps=whole_number(steps, "steps", "the number of gradient steps"),
         lr=lr,
         lr_schedule=lr_schedule,
         batch_size=batch_size,
@@ -229,7 +229,12 @@ class _Ranking:
     ) -> None:
         self.model, self.x, self.data, self.num_draws, self.seed = model, x, data, num_draws, seed
         like = next(iter(data.weights.values()))
-        given = None if points is None else check_inputs(points)
+        given = None if points is None else check_inputs(points, "points")
+        if given is not None and _shape_of(given) != _shape_of(x):
+            raise ValueError(
+                f"points must have the form of x, {_shape_of(x)}; got {_shape_of(given)}, shape "
+                f"{', '.join(str(list(part.shape)) for part in parts(given))}"
+            )
         self.points: Any = None if given is None else mapped(lambda part: part.to(like.device), given)
         rows = min(_POINTS, num_rows(x))
         self.rows = torch.linspace(0, num_rows(x) - 1, rows).round().long()
@@ -286,6 +291,11 @@ class _Ranking:
         if self.points is None:
             return outputs, functions_of(self.model, outputs)[:, self.rows.to(outputs.device)]
         return outputs, functions_of(self.model, outputs_of(self.model, weights, self.points))
+
+
+def _shape_of(x: Inputs) -> str:
+    """The shapes of one row of x, in words."""
+    return ", ".join(f"{name} [N, {', '.join(map(str, part.shape[1:]))}]" for name, part in named_parts(x).items())
 
 
 def _joined(functions: Tensor, likelihoods: Tensor) -> Tensor:

@@ -196,7 +196,7 @@ def compare(
         if by != "elbo":
             smallest = by in DISTANCES and by != "agreement"
             return Comparison(by, best_first(rows, "elpd" if by == "loo" else by, smallest=smallest), notes, apart)
-    known_train = None if train is None else Dataset.of(train)
+    known_train = None if train is None else Dataset.of(train, "train")
     reason = why_not_comparable(fits, known_train)
     if by == "elbo" and reason:
         raise ValueError(f"{reason}. Use held-out log density: compare(fits, data=...)")
@@ -230,7 +230,7 @@ def _check_fits(fits: Any) -> None:
     if not isinstance(fits, Mapping):
         raise TypeError(f"fits must be a mapping from names to fits, such as {{'a': fit}}; got {shown(fits)}")
     if not fits:
-        raise ValueError("fits must contain at least one fit by name; got none")
+        raise ValueError(f"fits must contain at least one fit by name; got none in a {type(fits).__name__}")
     for name, fit in fits.items():
         if not isinstance(name, str):
             raise TypeError(f"the names of fits must be str; got {shown(name)}")

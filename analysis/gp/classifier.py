@@ -87,6 +87,8 @@ class GaussianProcessClassifier:
             raise ValueError(f"y of a GaussianProcessClassifier must be labels of shape [N]; got {tuple(labels.shape)}")
         self.classes = classes or starts[0].classes or int(labels.max()) + 1
         if not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
+            if classes is not None and int(labels.min()) >= 0:
+                raise ValueError(f"classes must be at least {int(labels.max()) + 1} for these labels; got {classes}")
             raise ValueError(
                 f"y: class labels must lie in 0 ... {self.classes - 1}; got {int(labels.min())} to {int(labels.max())}"
             )

@@ -81,8 +81,12 @@ class Dataset:
         return fingerprint(self.x, self.y)
 
     @classmethod
-    def of(cls, data: Data) -> Dataset:
+    def of(cls, data: Data, name: str = "data") -> Dataset:
         """Return `data` itself if it is a `Dataset`, or convert a pair (x, y).
+
+        Args:
+            data: a `Dataset` or a pair.
+            name: of the argument, for messages.
 
         Raises:
             TypeError: `data` is neither.
@@ -92,8 +96,8 @@ class Dataset:
         if not isinstance(data, tuple | list) or len(data) != 2:
             size = f" of {len(data)}" if isinstance(data, tuple | list) else ""
             raise TypeError(
-                "data must be a Dataset or a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), y); "
-                f"got {shown(data)}{size}"
+                f"{name} must be a Dataset or a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), "
+                f"y); got {shown(data)}{size}"
             )
         x, y = data
         return cls(x, y)
@@ -201,8 +205,12 @@ class Split:
         flag(self.truth, "truth", "whether test has real observations")
 
 
-def check_inputs(x: Inputs) -> Any:
+def check_inputs(x: Inputs, argument: str = "x") -> Any:
     """Convert inputs to tensors and check them. A single tensor ``[N]`` becomes ``[N, 1]``.
+
+    Args:
+        x: the inputs.
+        argument: what they were passed as, for messages.
 
     Raises:
         TypeError: x is neither an array of numbers (see `pyrodrop.arrays`), nor a tuple or mapping of such.
@@ -214,10 +222,10 @@ def check_inputs(x: Inputs) -> Any:
             raise TypeError(
                 f"the keys of a mapping of inputs must be names of the network's arguments, which are str; got {wrong[0]!r}"
             )
-        return _one_length({name: _part(value, f"x[{name!r}]") for name, value in x.items()})
+        return _one_length({name: _part(value, f"{argument}[{name!r}]") for name, value in x.items()})
     if isinstance(x, tuple) and not (x and all(isinstance(value, numbers.Real) for value in x)):
-        return _one_length(tuple(_part(value, f"x[{place}]") for place, value in enumerate(x)))
-    x = _part(x, "x")
+        return _one_length(tuple(_part(value, f"{argument}[{place}]") for place, value in enumerate(x)))
+    x = _part(x, argument)
     return x[:, None] if x.dim() == 1 else x
 
 

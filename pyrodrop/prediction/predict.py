@@ -107,7 +107,11 @@ def predict(
         raise TypeError(f"run must be a Fit, or an object with a method predict; got {shown(run)}")
     usual = {"joint": True, "keep": "draws", "method": "draws"}
     asked = {"joint": joint, "keep": keep, "method": method}
-    options: dict[str, Any] = {name: value for name, value in asked.items() if value != usual[name]}
+    options: dict[str, Any] = {
+        name: value
+        for name, value in asked.items()
+        if value is not usual[name] and (type(value), value) != (type(usual[name]), usual[name])
+    }
     return run.predict(x, num_samples, seed=seed, **options)
 
 

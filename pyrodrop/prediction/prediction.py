@@ -65,7 +65,7 @@ class Prediction:
             raise TypeError(f"f must be samples of the function, a tensor [S, N, ...]; got {shown(self.f)}")
         shape = getattr(self.law, "batch_shape", None)
         if shape is None or len(shape) < 2 or shape[1] != self.f.shape[1] or shape[0] not in (1, len(self.f)):
-            got = shown(self.law) if shape is None else f"batch shape {list(shape)}"
+            got = shown(self.law) if shape is None else f"a {type(self.law).__name__} of batch shape {list(shape)}"
             raise ValueError(
                 f"law must be a distribution of batch shape [T, {self.f.shape[1]}], like f [S, N, ...] of shape "
                 f"{list(self.f.shape)}, with T = {len(self.f)} or 1; got {got}"

@@ -106,21 +106,21 @@ class Potential:
         try:
             tensors = [values[name] for name in self._names]
         except KeyError as error:
-            raise ValueError(f"values must have an entry for every latent site; {error} is missing") from None
+            raise ValueError(f"values must have an entry for every latent site; got a dict without {error}") from None
         if len(values) != len(tensors):
             extra = sorted(values.keys() - self.sites.keys())
             raise ValueError(f"values must be those of the latent sites, {self._names}; got also {extra}")
         for (name, shape), tensor in zip(self.sites.items(), tensors, strict=True):
             if tensor.shape != shape or tensor.dtype != self._density.dtype:
                 raise ValueError(
-                    f"the unconstrained value of {name!r} has shape {tuple(shape)} and dtype {self._density.dtype}; got "
-                    f"shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
+                    f"values: the unconstrained value of {name!r} must have shape {tuple(shape)} and dtype "
+                    f"{self._density.dtype}; got a dict with shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
                 )
         return tensors
 
     def _check_mapping(self, values: Any) -> None:
         if not isinstance(values, Mapping) or not all(isinstance(value, Tensor) for value in values.values()):
-            got = shown(values) if not isinstance(values, Mapping) else "other values than tensors in it"
+            got = shown(values) if not isinstance(values, Mapping) else "a dict with other values than tensors"
             raise TypeError(f"values must be a mapping from site to tensor; got {got}")
 
 

@@ -57,7 +57,7 @@ class Problem:
         """Copy, standardise, check and move to the device; a ValueError or TypeError for what cannot be trained."""
         for what, part in (("model", model), ("guide", guide)):
             if not callable(part) or isinstance(part, type):
-                got = f"a type, the class {part.__name__}: make one of it" if isinstance(part, type) else shown(part)
+                got = f"the class {part.__name__}: make one of it" if isinstance(part, type) else shown(part)
                 raise TypeError(
                     f"{what} must be a Pyro {what}, a function or module that is called as {what}(x, y); got {got}"
                 )

@@ -127,8 +127,8 @@ class Settings:
 def _check_lr_schedule(value: Any) -> None:
     if isinstance(value, KLSchedule):
         raise TypeError(
-            f"lr_schedule must be a factor of the learning rate by step; got a {type(value).__name__}, {value}, a schedule of "
-            "the KL divergence's weight by epoch: pass it as kl_weight"
+            f"lr_schedule must be a factor of the learning rate by step; got a {type(value).__name__}, {value}, a schedule "
+            "of the KL divergence's weight by epoch: pass it as kl_weight"
         )
     if value is not None and not callable(value):
         raise TypeError(

@@ -132,7 +132,7 @@ CALLS = [
         "fit",
         good_fit,
         {
-            "model": OBJECT | {"class": lambda: pyrodrop.models.MLP},
+            "model": OBJECT,
             "guide": OBJECT | OTHER_GUIDES,
             "steps": COUNT,
             **SETTINGS,
@@ -296,6 +296,11 @@ def test_elbos_of_pyro_models_never_broadcast() -> None:
     for y in (Y, Y[..., None], Y.repeat(1, 2)):
         with pytest.raises(ValueError, match=r"y must have the shape of its distribution.* shape \[8\] together; got"):
             found.elbo(5, (X, y))
+
+
+def test_a_class_is_no_model() -> None:
+    with pytest.raises(TypeError, match="got the class MLP: make one of it"):
+        fitted(own=lambda: pyrodrop.models.MLP, guide=guides.Point(mlp()))
 
 
 def test_a_network_of_several_outputs_takes_no_vector() -> None:
