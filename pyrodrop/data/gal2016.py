@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import h5py
 import numpy as np
@@ -19,7 +19,9 @@ from torch import Tensor
 
 from pyrodrop.data.dataset import Dataset, Split
 from pyrodrop.data.download import fetch, has_sha256
+from pyrodrop.names import one_of
 
+Series: TypeAlias = Literal["co2", "solar"]
 COMMIT = "afd0b1c72ecf4669c0823a2458d645c2683159a3"
 URL = f"https://raw.githubusercontent.com/yaringal/DropoutUncertaintyCaffeModels/{COMMIT}/{{series}}_regression/data/{{part}}.h5"
 MONTH = 0.0127358  # one month of the CO2 series in standardised time
@@ -37,7 +39,7 @@ CSV_SHA256 = {  # of the same series as text, with a header, below PYRODROP_DATA
 }
 
 
-def gal2016(series: Literal["co2", "solar"] = "co2") -> Split:
+def gal2016(series: Series = "co2") -> Split:
     """One of the two series: x and y ``[N, 1]``, float32, standardised.
 
     If the environment variable PYRODROP_DATA is set, the series is read from ``$PYRODROP_DATA/gal2016/``. Otherwise it is
@@ -51,8 +53,7 @@ def gal2016(series: Literal["co2", "solar"] = "co2") -> Split:
         FileNotFoundError: PYRODROP_DATA is set, but the file does not exist.
         ConnectionError: a file cannot be downloaded.
     """
-    if series not in ("co2", "solar"):
-        raise ValueError(f"the series of Gal & Ghahramani (2016) are 'co2' and 'solar'; got {series!r}")
+    one_of(series, Series, "series")
     train, test = _read(series, "train"), _read(series, "test")
     return Split(
         name=f"gal2016-{series}",

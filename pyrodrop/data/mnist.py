@@ -19,6 +19,7 @@ import pooch
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import flag
 from pyrodrop.data.dataset import Dataset, Split
 from pyrodrop.data.download import fetch, unpacked
 from pyrodrop.json_files import Failed
@@ -47,7 +48,10 @@ def mnist(*, flat: bool = True, progress: bool = True) -> Split:
         FileNotFoundError: PYRODROP_DATA is set, but a file does not exist.
         ConnectionError: a file cannot be downloaded.
         ValueError: a file has the wrong content.
+        TypeError: an argument is neither True nor False.
     """
+    flag(flat, "flat", "whether images are flattened")
+    flag(progress, "progress", "whether to show a progress bar")
     parts = {}
     for part, stem in (("train", "train"), ("test", "t10k")):
         images = _read(f"{stem}-images-idx3-ubyte", progress).float().div_(255)

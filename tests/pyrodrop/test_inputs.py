@@ -54,8 +54,8 @@ def test_rows_are_those_of_every_tensor() -> None:
         ({}, ValueError, "at least one tensor; got an empty dict"),
         ((IDS[:4], MASK[:4]), ValueError, "one row per observation each; got 4 and 6"),
         ({0: IDS}, TypeError, "names of the network's arguments, which are str; got 0"),
-        ((IDS, "mask"), TypeError, "a tuple or mapping of them with a common first axis"),
-        ((IDS, torch.tensor(1.0)), ValueError, r"x\[1\] must contain at least one observation; got shape \(\)"),
+        ((IDS, "mask"), TypeError, r"x\[1\] must be a tensor, a NumPy array.*got the str 'mask'"),
+        ((IDS, torch.tensor(1.0)), ValueError, r"x\[1\] must contain at least one observation; got shape \[\]"),
     ],
 )
 def test_what_is_no_input_is_refused(x: Any, error: type[Exception], said: str) -> None:
