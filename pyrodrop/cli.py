@@ -95,7 +95,7 @@ def _ended(error: BaseException) -> tuple[int, str]:
         return FAILED, f"out of memory: {str(error) or kind}; use fewer draws, or a smaller batch or network"
     if kind == "SafetensorError":
         return FAILED, f"a safetensors file could not be read or written: {error}"
-    if kind in ("TerminatedWorkerError", "BrokenProcessPool"):
+    if kind == "TerminatedWorkerError":
         return FAILED, "a worker process was killed, perhaps for lack of memory; run the same command again to go on"
     return DEFECT, (
         f"this is a defect of pyrodrop, please report it: {kind}: {error}; "
