@@ -20,6 +20,7 @@ import argparse
 import ast
 import collections
 import difflib
+import gc
 import importlib
 import importlib.machinery
 import json
@@ -40,6 +41,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CONFIG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 FOLDER = ROOT / "runs" / "mutation"
 _MEMORY = 12 * 2**30  # bytes that a child may take
+_NONE_COLLECTED = 5
 OPTIONS = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", "--durations=0"]
 
 
@@ -216,7 +218,7 @@ def attempt(mutant: Mutant, known: dict[str, Any], budget: float) -> dict[str, A
         tests.append(test)
     result = {**asdict(mutant), "change": change(mutant), "tests": len(tests)}
     outcome, by, seconds = (
-        in_child(tests, mutated(mutant), mutant.module, 60 + 2 * budget) if tests else ("survived", "", 0.0)
+        in_child(tests, mutated(mutant), mutant.module, 20 + 5 * budget) if tests else ("survived", "", 0.0)
     )
     return result | {"outcome": outcome, "by": by, "seconds": round(seconds, 1)}
 
@@ -237,7 +239,7 @@ def in_child(tests: list[str], source: str | None, module: str, limit: float) ->
     code = os.waitstatus_to_exitcode(done[1]) if done[0] else None
     by = witness.read_text() if witness.exists() else ""
     outcome = (
-        "timeout" if code is None else "survived" if code == 0 else "killed" if by or code < 0 else f"error {code}"
+        "timeout" if code is None else "survived" if code == 0 else "no tests" if code == _NONE_COLLECTED else "killed"
     )
     return outcome, by, time.monotonic() - began
 
@@ -276,11 +278,12 @@ def _install(source: str, path: Path) -> None:
 def run(arguments: argparse.Namespace) -> None:
     known, old = _known(), _results()
     if arguments.again:
-        todo = [mutant for mutant, result in old.items() if result["outcome"] == "survived"]
+        todo = [mutant for mutant, result in old.items() if result["outcome"] != "killed"]
     else:
         todo = [mutant for mutant in sample(arguments.sample, arguments.seed) if mutant not in old]
     for name in CONFIG["tests"]["imports"]:
         importlib.import_module(name)
+    gc.freeze()  # the children collect garbage of their own alone
     for number, mutant in enumerate(todo, 1):
         result = attempt(mutant, known, arguments.budget)
         print(f"{number}/{len(todo)}  {result['outcome']}  {result['seconds']} s  {mutant.name}", flush=True)
@@ -344,7 +347,7 @@ def main() -> None:
             command.add_argument("--sample", type=int, default=300, help="number of mutants")
             command.add_argument("--seed", type=int, default=0, help="of the sample")
             command.add_argument("--budget", type=float, default=30.0, help="seconds of tests for one mutant")
-            command.add_argument("--again", action="store_true", help="run the survivors again")
+            command.add_argument("--again", action="store_true", help="run again what survived or took too long")
     arguments = parser.parse_args()
     os.chdir(ROOT)
     arguments.function(arguments)

@@ -199,6 +199,19 @@ def test_a_narrow_layer_takes_no_copy_of_its_input() -> None:
     assert counted.numbers(10, 1000) == 10 * (2 * 1000 + 50) + 2 * 1000 * 50
 
 
+def test_what_follows_a_drawn_weight_is_needed_for_every_draw() -> None:
+    """Whole weights: all but x is behind the first noise. A constant first layer: its activations are before it."""
+    model = models.MLP([3, 50, 2], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    x = torch.randn(1000, 3)
+    for guide, want in [
+        (guides.MeanField(model, 0.3), Cost(before=3, behind=50, noisy=[])),
+        (guides.DropConnect(model, {"layers.0.weight": 0.0, "*": 0.5}), Cost(before=50, behind=2, noisy=[])),
+    ]:
+        with torch.no_grad():
+            (block,) = blocks(guide, model.weight_sites(), x, 10, BYTES)
+            assert cost(block, model.outputs, x) == want
+
+
 @pytest.mark.parametrize("most", [1, 1_000, 100_000, 10**9])
 def test_tiles_fit_their_budget(most: int) -> None:
     counted = Cost(before=20, behind=10, noisy=[(10, 500), (30, None)])

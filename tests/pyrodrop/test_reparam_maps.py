@@ -14,6 +14,7 @@ from pyro import poutine
 from torch import Tensor, nn
 
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.private_apis import without_overrides
 from pyrodrop.reparam import FlipoutReparam, LazyWeight, LocalReparam, PerExampleReparam, reparameterize
 from pyrodrop.reparam.lazy import LazyLaw
 
@@ -142,3 +143,9 @@ def test_a_transposed_weight_in_a_linear_layer_is_the_transposed_weight(strategy
     w, x = torch.randn(3, 3), torch.randn(5, 3)
     lazy = LazyWeight(LazyLaw(dist.Normal(w, 1e-13).to_event(2), strategy, "w"))
     torch.testing.assert_close(F.linear(x, lazy.T), x @ w)
+
+
+def test_an_operation_that_passes_by_the_strategy_is_refused() -> None:
+    weight = LazyWeight(LazyLaw(dist.Normal(torch.zeros(3, 2), 1.0).to_event(2), LocalReparam(), "w"))
+    with pytest.raises(RuntimeError, match="add.* reached a lazy weight before it was sampled"):
+        without_overrides(torch.add, (weight, 1.0), {})
