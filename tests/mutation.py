@@ -198,7 +198,8 @@ class Chosen:
         self.order, self.file = {t: i for i, t in enumerate(tests)}, file
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        items[:] = sorted((i for i in items if i.nodeid in self.order), key=lambda i: self.order[i.nodeid])
+        places = {i: self.order.get(i.nodeid, self.order.get(i.nodeid.split("[")[0])) for i in items}
+        items[:] = sorted((i for i in items if places[i] is not None), key=lambda i: places[i] or 0)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
@@ -207,11 +208,11 @@ class Chosen:
     pytest_collectreport = pytest_runtest_logreport
 
 
-def attempt(mutant: Mutant, known: dict[str, Any], budget: float) -> dict[str, Any]:
-    """Run tests of at most `budget` seconds on the mutant, in a child process."""
-    tests: list[str] = []
+def attempt(mutant: Mutant, known: dict[str, Any], budget: float, first: list[str]) -> dict[str, Any]:
+    """Run the tests in `first`, and others of at most `budget` seconds, on the mutant in a child process."""
+    tests = [*first]
     total = 0.0
-    for test in tests_of(mutant, known):
+    for test in tests_of(mutant, known) if budget else ():
         total += known["seconds"][test]
         if tests and total > budget:
             break
@@ -281,11 +282,12 @@ def run(arguments: argparse.Namespace) -> None:
         todo = [mutant for mutant, result in old.items() if result["outcome"] != "killed"]
     else:
         todo = [mutant for mutant in sample(arguments.sample, arguments.seed) if mutant not in old]
+    todo = [mutant for mutant in todo if re.search(arguments.only, mutant.name)]
     for name in CONFIG["tests"]["imports"]:
         importlib.import_module(name)
     gc.freeze()  # the children collect garbage of their own alone
     for number, mutant in enumerate(todo, 1):
-        result = attempt(mutant, known, arguments.budget)
+        result = attempt(mutant, known, arguments.budget, arguments.first)
         print(f"{number}/{len(todo)}  {result['outcome']}  {result['seconds']} s  {mutant.name}", flush=True)
         with (FOLDER / "results.jsonl").open("a") as file:
             file.write(json.dumps(result) + "\n")
@@ -347,6 +349,8 @@ def main() -> None:
             command.add_argument("--sample", type=int, default=300, help="number of mutants")
             command.add_argument("--seed", type=int, default=0, help="of the sample")
             command.add_argument("--budget", type=float, default=30.0, help="seconds of tests for one mutant")
+            command.add_argument("--first", nargs="*", default=[], help="tests to begin with, such as new ones")
+            command.add_argument("--only", default="", help="a regular expression: mutants of these modules")
             command.add_argument("--again", action="store_true", help="run again what survived or took too long")
     arguments = parser.parse_args()
     os.chdir(ROOT)

@@ -20,10 +20,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.distributions.coins import coins
 from pyrodrop.engines import worth_compiling
 from pyrodrop.engines.graph import Batch, _first_line
 from pyrodrop.engines.narrow_products import turn_narrow_products
-from pyrodrop.engines.noise import sources
+from pyrodrop.engines.noise import hoist, sources
 from pyrodrop.engines.optimizers import rules_of
 from pyrodrop.modules import LocalModule
 from pyrodrop.training.problem import Problem
@@ -319,3 +320,33 @@ def test_compiling_is_worth_its_seconds_from_some_number_of_steps(
 )
 def test_an_engine_says_the_first_line_of_an_error(error: Exception, line: str) -> None:
     assert _first_line(error) == line
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda p: torch.randn(3, 2),
+        lambda p: torch.randn_like(p),
+        lambda p: torch.empty(5).normal_(),
+        lambda p: torch.rand(4, 1),
+        lambda p: torch.rand_like(p),
+        lambda p: torch.empty(5).uniform_(),
+        lambda p: torch.bernoulli(p),
+        lambda p: torch.randint(7, (50, 1)),
+        lambda p: torch.randint(-3, 4, (50, 1)),
+        lambda p: coins(p, (20, 3)),
+    ],
+    ids=["randn", "randn_like", "normal_", "rand", "rand_like", "uniform_", "bernoulli", "randint", "between", "coins"],
+)
+def test_every_random_operation_of_a_trace_draws_its_own_numbers(draw: Any) -> None:
+    """The numbers of the operation itself, whatever was drawn during the trace."""
+    p = torch.tensor([0.1, 0.5, 0.9])
+    graph = make_fx(lambda p: draw(p) * 1)(p)
+    (place,) = (node for node in graph.graph.nodes if node.op == "placeholder")
+    noise_of = hoist(graph.graph, place, [place])
+    graph.recompile()
+    torch.manual_seed(4)
+    want = draw(p)
+    torch.manual_seed(4)
+    (noise,) = (noise for source in sources([[n] for n in noise_of([p])], [None]) for noise in source.draw())
+    assert torch.equal(graph(p, noise[0]), want)
