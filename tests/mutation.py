@@ -198,8 +198,11 @@ class Chosen:
         self.order, self.file = {t: i for i, t in enumerate(tests)}, file
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        places = {i: self.order.get(i.nodeid, self.order.get(i.nodeid.split("[")[0])) for i in items}
-        items[:] = sorted((i for i in items if places[i] is not None), key=lambda i: places[i] or 0)
+        def place(item: Any) -> int:
+            names = (item.nodeid, item.nodeid.split("[")[0], item.nodeid.split("::")[0])
+            return min((self.order[name] for name in names if name in self.order), default=-1)
+
+        items[:] = sorted((item for item in items if place(item) >= 0), key=place)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
@@ -349,7 +352,7 @@ def main() -> None:
             command.add_argument("--sample", type=int, default=300, help="number of mutants")
             command.add_argument("--seed", type=int, default=0, help="of the sample")
             command.add_argument("--budget", type=float, default=30.0, help="seconds of tests for one mutant")
-            command.add_argument("--first", nargs="*", default=[], help="tests to begin with, such as new ones")
+            command.add_argument("--first", nargs="*", default=[], help="tests, or files of tests, to begin with")
             command.add_argument("--only", default="", help="a regular expression: mutants of these modules")
             command.add_argument("--again", action="store_true", help="run again what survived or took too long")
     arguments = parser.parse_args()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyrodrop.distributions import coins as module
 from pyrodrop.distributions import keep_mask, row_correlation
-from pyrodrop.distributions.coins import coins, toss, toss_one
+from pyrodrop.distributions.coins import check_drop_rate, coins, toss, toss_one
 
 LOWEST = -(2**15)
 
@@ -231,6 +231,11 @@ def test_a_keep_mask_of_a_gpu_is_that_of_a_cpu(rate: float, bits: int, monkeypat
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match=r"drop_rate .* must lie in \[0, 1\); got 1.2"):
         keep_mask((3,), 1.2)
+    for rate in (-0.1, 1.0, torch.tensor([0.2, 1.0])):
+        with pytest.raises(ValueError, match=r"got (-0.1|1.0|rates from 0.2 to 1) for layer '0.weight'$"):
+            check_drop_rate(rate, "0.weight")
+        with pytest.raises(ValueError, match=r"got (-0.1|1.0|rates from 0.2 to 1)$"):
+            check_drop_rate(rate)
     with pytest.raises(ValueError, match="bits is the number of random bits .* 8 or 16; got 12"):
         keep_mask((3,), 0.2, bits=12)
 
