@@ -3,15 +3,17 @@
     pip install cosmic-ray coverage
     python -P tests/mutation.py record                 # runs the tests once; notes the lines that each test executes
     python -P tests/mutation.py run --sample 300       # changes the code, one mutant after another, and runs those tests
-    python -P tests/mutation.py run --again            # runs the survivors again, after tests were added
-    python -P tests/mutation.py report
+    python -P tests/mutation.py run --again --first tests/pyrodrop/test_units.py    # the survivors, with new tests first
+    python -P tests/mutation.py report                 # the score of every package, and the survivors
+    python -P tests/mutation.py control                # the tests that killed mutants pass on the unchanged code
 
 The mutants are those of Cosmic Ray, without those of type annotations and of the operators that tests/mutation.toml
 excludes: at most one for each position of the source, of a random operator. A process that has imported PyTorch forks a
 child for each mutant. The child imports the package with the changed module and runs the tests that execute the changed
 statement, the fastest first, until one fails. No file is changed. What a run needs and finds is in runs/mutation/.
 
-A mutant is `killed` if a test fails, `timeout` if the tests take much longer than unchanged, else it `survived`.
+A mutant is `killed` if a test fails, `timeout` if the tests take much longer than unchanged, else it `survived`. A survivor
+is read: either a test is missing, or the mutant computes the same (a tile of another size, a bound that is never met).
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ OPTIONS = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", "--dur
 
 @dataclass(frozen=True)
 class Mutant:
+    """One change of a module: the `occurrence` of an operator of Cosmic Ray, which is at `line` and `column`."""
+
     package: str
     module: str
     line: int
@@ -78,6 +82,7 @@ class Recorder:
 
 
 def record(arguments: argparse.Namespace) -> None:
+    """Run the tests once, and store the lines that each of them executes, and its duration."""
     import coverage
     import pytest
 
@@ -174,7 +179,7 @@ def tests_of(mutant: Mutant, known: dict[str, Any]) -> list[str]:
     spans = [*header[:1], *(_span(n) for n in reversed(around)), (1, 10**6)]
     for first, last in spans:
         if tests := {t for line, ts in lines.items() if first <= int(line) <= last for t in ts}:
-            return sorted(tests, key=seconds.__getitem__)
+            return sorted((t for t in tests if Path(t.split("::")[0]).is_file()), key=seconds.__getitem__)
     return []
 
 
@@ -242,9 +247,7 @@ def in_child(tests: list[str], source: str | None, module: str, limit: float) ->
         os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(done[1]) if done[0] else None
     by = witness.read_text() if witness.exists() else ""
-    outcome = (
-        "timeout" if code is None else "survived" if code == 0 else "no tests" if code == _NONE_COLLECTED else "killed"
-    )
+    outcome = {None: "timeout", 0: "survived", _NONE_COLLECTED: "no tests"}.get(code, "killed")
     return outcome, by, time.monotonic() - began
 
 
@@ -280,7 +283,10 @@ def _install(source: str, path: Path) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    """Run the tests on mutants that have no result yet, or on those that survived, and store the results."""
     known, old = _known(), _results()
+    if missing := [test for test in arguments.first if not Path(test.split("::")[0]).is_file()]:
+        raise SystemExit(f"--first takes tests and files of tests; there is no {', '.join(missing)}")
     if arguments.again:
         todo = [mutant for mutant, result in old.items() if result["outcome"] != "killed"]
     else:
@@ -301,7 +307,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Print the score of every package, the survivors, and whether the tests that killed pass without a mutant."""
+    """Print the score of every package, and the survivors."""
     results = _results()
     for package in [*CONFIG["packages"], "all"]:
         outcomes = collections.Counter(r["outcome"] for m, r in results.items() if package in (m.package, "all"))
@@ -342,7 +348,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     commands = parser.add_subparsers(required=True)
     for function in (record, run, report, control):
-        command = commands.add_parser(function.__name__)
+        command = commands.add_parser(function.__name__, help=function.__doc__)
         command.set_defaults(function=function)
         if function is record:
             command.add_argument(
