@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.distributions.coins import coins
-from pyrodrop.engines import worth_compiling
+from pyrodrop.engines import Untraceable, choice, compiled, worth_compiling
 from pyrodrop.engines.graph import Batch, _first_line
 from pyrodrop.engines.narrow_products import turn_narrow_products
 from pyrodrop.engines.noise import hoist, sources
@@ -350,3 +350,47 @@ def test_every_random_operation_of_a_trace_draws_its_own_numbers(draw: Any) -> N
     torch.manual_seed(4)
     (noise,) = (noise for source in sources([[n] for n in noise_of([p])], [None]) for noise in source.draw())
     assert torch.equal(graph(p, noise[0]), want)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "chosen"),
+    [
+        ("pyro", 5000, "pyro"),
+        ("auto", 299, "pyro"),
+        ("auto", 300, "traced"),
+        ("auto", 999, "traced"),
+        ("auto", 1000, "compiled"),
+        ("traced", 5000, "traced"),
+        ("compiled", 1, "compiled"),
+    ],
+)
+def test_the_engine_that_is_chosen(name: Any, steps: int, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where compiling is worth it from 1000 steps; every minibatch's program is prepared."""
+    prepared = []
+
+    class Compiler:
+        name = "compiled"
+
+        def __init__(self, loss: Any, optimizer: Any) -> None:
+            pass
+
+        def prepare(self, batch: Any) -> None:
+            prepared.append(batch)
+
+    monkeypatch.setattr(choice, "Compiled", Compiler)
+    monkeypatch.setattr(choice, "worth_compiling", lambda graph, steps: steps >= 1000)
+    loss: Any = SimpleNamespace(changes="", leaves=[], graph=lambda batch: None)
+    batches: Any = ["whole", "rest"]
+    assert choice.choose(name, loss, Any, batches, steps).name == chosen  # type: ignore[arg-type]
+    assert prepared == (batches if chosen == "compiled" else [])
+
+
+def test_a_compiled_program_that_cannot_be_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(*inputs: Any) -> Any:
+        raise IndexError("first\nsecond")
+
+    monkeypatch.setattr(compiled, "record", lambda *given: None)
+    monkeypatch.setattr(compiled, "compile_graph", lambda *given: program)
+    graph: Any = SimpleNamespace(module=None)
+    with pytest.raises(Untraceable, match="^its compiled program cannot be run: IndexError: first$"):
+        compiled.compile_pure(graph, [])

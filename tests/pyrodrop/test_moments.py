@@ -213,6 +213,20 @@ def test_marginals_have_the_law_of_each_point_and_nothing_in_common(guide: str) 
     assert moments.joint is False
 
 
+def test_samples_of_points_alone_are_one_call_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one before it, which measures the memory; a loop would call it for each of 50 samples."""
+    fit, calls = one_hidden(), []
+    outputs = fit.model.outputs  # type: ignore[attr-defined]
+
+    def counted(*given: Any) -> Tensor:
+        calls.append(given)
+        return outputs(*given)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(fit.model, "outputs", counted)
+    fit.predict(torch.randn(3, 2), 50, joint=False)
+    assert len(calls) == 2
+
+
 def test_masks_of_random_bits_are_for_one_rate_of_dropping_units() -> None:
     w, half = torch.ones(2, 3), torch.tensor(0.5)
     assert _plain_dropout(BernoulliMixture(w, 0.5))
