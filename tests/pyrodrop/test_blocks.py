@@ -21,6 +21,7 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.prediction import blocks as module
 from pyrodrop.prediction.blocks import Block, blocks
 from pyrodrop.prediction.tiles import Cost, cost
+from pyrodrop.reparam.shared_noise import product
 
 pytestmark = pytest.mark.usefixtures("float64")
 BYTES = 2**28
@@ -186,6 +187,22 @@ def test_layers_before_the_first_noise_run_once(net: str) -> None:
         (block,) = blocks(guides.Point(point).double(), point.weight_sites(), x, 40, BYTES)
         assert block(model.outputs, x).shape == (40, 2, 2)
     assert counter.get_total_flops() == first + alone
+
+
+@pytest.mark.parametrize(
+    ("in_dims", "x", "w"),
+    [((None, 0), (4, 3), (5, 2, 3)), ((0, None), (5, 4, 3), (2, 3)), ((1, 2), (4, 5, 3), (2, 3, 5))],
+)
+def test_a_product_for_many_samples_is_that_of_each(in_dims: Any, x: Any, w: Any) -> None:
+    """Also of inputs with rows, and where the samples are not the first axis."""
+    for rows in ((), (6,)):
+        inputs, weight = torch.randn(*x[:-1], *rows, x[-1]), torch.randn(w)
+        with torch.no_grad():
+            got = torch.vmap(product, in_dims=in_dims)(inputs, weight)
+        xs = inputs.expand(5, *inputs.shape) if in_dims[0] is None else inputs.movedim(in_dims[0], 0)
+        ws = weight.expand(5, *weight.shape) if in_dims[1] is None else weight.movedim(in_dims[1], 0)
+        want = torch.stack([one @ each.T for one, each in zip(xs, ws, strict=True)])
+        torch.testing.assert_close(got, want)
 
 
 def test_a_narrow_layer_takes_no_copy_of_its_input() -> None:

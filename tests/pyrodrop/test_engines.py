@@ -157,6 +157,9 @@ def test_what_a_model_holds_is_an_input_and_not_baked_in() -> None:
     batch = Batch(X, Y, {})
     loss = problem.loss(batch, None)
     graph = loss.graph(batch)
+    held = [node for node in graph.module.graph.nodes if node.name.startswith("constant_")]
+    assert [node.meta["val"].shape for node in held] == [constant.shape for constant in graph.constants]
+    assert len({constant.shape for constant in graph.constants}) > 1
     with torch.no_grad():
         for name, value in problem.tensors().items():
             if name.endswith(("precision", "scale", "drop_rate")) and "inputs" not in name and "targets" not in name:
@@ -335,8 +338,21 @@ def test_an_engine_says_the_first_line_of_an_error(error: Exception, line: str) 
         lambda p: torch.randint(7, (50, 1)),
         lambda p: torch.randint(-3, 4, (50, 1)),
         lambda p: coins(p, (20, 3)),
+        lambda p: coins(1 - p / 2, (20, 3)),
     ],
-    ids=["randn", "randn_like", "normal_", "rand", "rand_like", "uniform_", "bernoulli", "randint", "between", "coins"],
+    ids=[
+        "randn",
+        "randn_like",
+        "normal_",
+        "rand",
+        "rand_like",
+        "uniform_",
+        "bernoulli",
+        "randint",
+        "between",
+        "coins",
+        "rates",
+    ],
 )
 def test_every_random_operation_of_a_trace_draws_its_own_numbers(draw: Any) -> None:
     """The numbers of the operation itself, whatever was drawn during the trace."""
