@@ -293,7 +293,8 @@ def test_any_guide_that_draws_weights() -> None:
     model, _ = make("mlp", "point")
     starts = model.weight_sites()
 
-    def guide(*_: Any) -> dict[str, Tensor]:
+    def guide(x: Tensor, *_: Any) -> dict[str, Tensor]:
+        assert x.shape == (1, 3)  # one point, since weights do not depend on it
         return {n: pyro.sample(n, dist.Normal(w, 0.1).to_event(2)) for n, w in starts.items()}
 
     x = some("mlp", 3)

@@ -202,12 +202,12 @@ class Simple(LocalModule):
 class Counter:
     """Different at every call."""
 
-    def __init__(self) -> None:
-        self.calls = 0
+    def __init__(self, change: float = 0.1) -> None:
+        self.calls, self.change = 0, change
 
     def __call__(self, x: Tensor) -> float:
         self.calls += 1
-        return 1.0 + 0.1 * self.calls
+        return 1.0 + self.change * self.calls
 
 
 @pytest.mark.parametrize(
@@ -231,6 +231,15 @@ def test_what_cannot_be_traced_is_named_and_trained_by_pyro(
     assert fit.settings["engine"] == "pyro"
     (line,) = [record.getMessage() for record in caplog.records if record.name == "pyrodrop"]
     assert reason in line
+
+
+@pytest.mark.parametrize(("dtype", "change"), [(torch.float32, 1e-2), (torch.float64, 1e-5)])
+def test_a_trace_is_compared_to_the_digits_of_its_dtype(dtype: torch.dtype, change: float) -> None:
+    torch.set_default_dtype(dtype)
+    fit = pyrodrop.fit(
+        Strange(Counter(change)), Simple(), (X.to(dtype), Y.to(dtype)), engine="traced", estimator="shared", steps=2
+    )
+    assert fit.settings["engine"] == "pyro"
 
 
 def test_what_can_be_traced_is(caplog: pytest.LogCaptureFixture) -> None:
