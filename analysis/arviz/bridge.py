@@ -50,7 +50,7 @@ from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.guides.guide import ALPHA
-from pyrodrop.inputs import Inputs, named_parts, same_inputs
+from pyrodrop.inputs import Inputs, named_parts
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts
@@ -183,7 +183,7 @@ def _chains(fit: Fit | Replicates, train: Dataset) -> list[Fit]:
         return [fit]
     chains = [one for number, one in enumerate(fit) if number not in fit.failed]
     for number, one in enumerate(chains):
-        if one.data is not None and not _same(one.data, train):
+        if one.fingerprint is not None and one.fingerprint != train.fingerprint:
             raise ValueError(
                 f"chains must be restarts on the same data; replicate {number} was trained on other data than `train`. "
                 "Make a tree of each replicate instead"
@@ -194,10 +194,6 @@ def _chains(fit: Fit | Replicates, train: Dataset) -> list[Fit]:
                 f"{_statement(chains[0])} and {_statement(one)}"
             )
     return chains
-
-
-def _same(one: Dataset, two: Dataset) -> bool:
-    return same_inputs(one.x, two.x) and same_inputs(one.y, two.y)
 
 
 def _statement(fit: Fit) -> str:

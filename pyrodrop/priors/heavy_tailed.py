@@ -49,16 +49,16 @@ class StudentT(Prior):
     """Student's t distribution with mean 0.
 
     Args:
-        df: degrees of freedom, positive and at most 1000; beyond, it is a `Gaussian` in all but name.
+        df: degrees of freedom, from 1e-3 to 1000; beyond, it is a `Gaussian` in all but name.
         scale: scale of the distribution, positive.
 
     Raises:
-        ValueError: an argument is out of range: `df` in (0, 1000], `scale` in [1e-18, 1e18].
+        ValueError: an argument is out of range: `df` in [1e-3, 1000], `scale` in [1e-18, 1e18].
         TypeError: it is no real number.
     """
 
     def __init__(self, df: float = 3.0, scale: float = 1.0) -> None:
-        self.df = real(df, "df", "the degrees of freedom of a Student t prior", above=0, most=MOST_DF)
+        self.df = real(df, "df", "the degrees of freedom of a Student t prior", least=1e-3, most=MOST_DF)
         self.scale = arguments.scale(scale, "scale", "the scale of a Student t prior")
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:

@@ -118,10 +118,7 @@ def test_masks_out_of_range_are_refused() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda m: guides.VariationalDropout(m, max_alpha=0.0),
-            "max_alpha is the bound .* must be a finite number .*; got 0",
-        ),
+        (lambda m: guides.VariationalDropout(m, max_alpha=0.0), "max_alpha is the bound .* finite number .*; got 0"),
         (lambda m: guides.VariationalDropout(m, max_alpha=-1.0), "max_alpha is the bound"),
         (lambda m: guides.VariationalDropout(m, max_alpha=0.05), "between 0 and max_alpha 0.05; got 0.111"),
         (lambda m: guides.VariationalDropout(m, kl_scale=0.0), "kl_scale is a factor"),
