@@ -30,8 +30,8 @@ _ABANDONED = 24 * 3600  # seconds without a change after which a temporary file 
 def whole(path: Path) -> Iterator[Path]:
     """A temporary path to write to, which replaces `path` when the block ends without an exception.
 
-    The file is on disk when the block has ended, also after a power failure. It has the mode of the file that it replaces, or
-    that of any new file. Where `path` is a symbolic link, the file that it points to is replaced.
+    The file is on disk when the block has ended, also after a power failure. It has the mode of the file that it replaces,
+    or that of any new file. Where `path` is a symbolic link, the file that it points to is replaced.
 
     The temporary path is in a hidden folder beside the file. A process that is killed leaves it; the next call for the same
     file removes it.
@@ -156,7 +156,7 @@ def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
     digest = hashlib.sha256(f"{len(text)} {text}".encode())
     for name, value in sorted(tensors.items()):
         digest.update(f"{len(name)} {name} {value.dtype} {list(value.shape)};".encode())
-        digest.update(memoryview(value.reshape(-1).view(torch.uint8).numpy()))
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -167,7 +167,11 @@ def _naming(path: Path, verb: str) -> Iterator[None]:
         yield
     except OSError as error:
         folder = os.path.dirname(os.path.realpath(path))
-        about = os.path.abspath(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes | os.PathLike) else folder
+        about = (
+            os.path.abspath(os.fsdecode(error.filename))
+            if isinstance(error.filename, str | bytes | os.PathLike)
+            else folder
+        )
         if error.errno is None or not (about == os.path.abspath(path) or f"{about}/".startswith(f"{folder}/")):
             raise
         reason = error.strerror or os.strerror(error.errno)

@@ -3,8 +3,8 @@
     {"model.network": "mine.Net", "model.network.activation": "torch.relu", "model.theta": "0.1", ...}
 
 Listed are the classes of all modules, the names, shapes and dtypes of their tensors, and everything that a file of their
-tensors does not restore: numbers, words, priors, activations. A function is known by its name, its constants and the bytecode
-of what is not part of a library; bytecode is compared between runs of the same version of Python only.
+tensors does not restore: numbers, words, priors, activations. A function is known by its name and, unless it is part of a
+library, by its bytecode and constants; bytecode is compared between runs of the same version of Python only.
 """
 
 from __future__ import annotations
@@ -13,21 +13,27 @@ import dis
 import functools
 import hashlib
 import inspect
+import logging
 import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.distributions import Distribution
+from torch.nn.parameter import is_lazy
 
 from pyrodrop.scaling import Standardize
 
+_log = logging.getLogger("pyrodrop")
+
 _LIBRARIES = {"torch", "pyro", "pyrodrop", "builtins", "numpy"}  # also where they are not installed as packages
 _DEPTH = 8
+_DIFFERENCES = 4  # in a message
 _LONG = 200  # characters of a value that are shown in full
 _CODE = f" (code, Python {sys.version_info[0]}.{sys.version_info[1]})"
 _FOUND_OUT = {"training", "changes_itself"}  # attributes of a module that are no part of what it is
@@ -59,6 +65,50 @@ def differences(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
     ]
 
 
+def check_made_of(there: Any, parts: Mapping[str, Any], file: str | Path) -> None:
+    """Check that model and guide are made of what a file says.
+
+    Args:
+        there: what the file says, `made_of` of every part by name; None in files of older versions, of which a warning is
+            logged.
+        parts: model and guide, by name.
+        file: the file.
+
+    Raises:
+        ValueError: they differ, or the file says something else.
+    """
+    if there is None:
+        _log.warning(
+            "%s was written by an older version of pyrodrop, which did not record what the %s was made of: only names, "
+            "shapes and dtypes were compared", file, " and the ".join(parts),
+        )  # fmt: skip
+        return
+    if not isinstance(there, Mapping) or not all(is_words(there.get(name)) for name in parts):
+        raise ValueError(f"{file} is damaged: it does not say what the {' and the '.join(parts)} was made of")
+    wrong = [words for name, part in parts.items() for words in differences(there[name], made_of(part, name))]
+    if wrong:
+        more = f"; and {len(wrong) - _DIFFERENCES} more" if len(wrong) > _DIFFERENCES else ""
+        raise ValueError(f"{file} is of another {' or '.join(parts)}: {'; '.join(wrong[:_DIFFERENCES])}{more}")
+
+
+def is_words(value: Any) -> bool:
+    """Whether this can be a result of `made_of` that was read from a file."""
+    return isinstance(value, Mapping) and all(isinstance(word, str) for word in value.values())
+
+
+def is_settings(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether this can be the settings of a fit or of draws that were read from a file."""
+    if not isinstance(value, dict):
+        return False
+    rows, power = value.get("noise_by_row") or [], value.get("likelihood_power", 1.0)
+    return (
+        isinstance(rows, list)
+        and all(isinstance(name, str) for name in rows)
+        and isinstance(power, int | float)
+        and isinstance(value.get("data_fingerprint", ""), str | None)
+    )
+
+
 class _Walk:
     """Lists what an object is made of; an object that it meets again is not listed again."""
 
@@ -70,8 +120,11 @@ class _Walk:
         if isinstance(value, _PLAIN):
             yield name, _short(repr(value))
             return
-        if isinstance(value, Tensor | np.ndarray):
-            yield name, _tensor(torch.as_tensor(value))
+        if isinstance(value, np.ndarray):
+            yield name, f"{value.dtype} {list(value.shape)} {_hash(value.tobytes())}"
+            return
+        if isinstance(value, Tensor):
+            yield name, _tensor(value)
             return
         if isinstance(value, list | tuple | set | frozenset | Mapping) and not value:
             yield name, type(value).__name__
@@ -118,6 +171,8 @@ class _Walk:
         yield from self._class(name, type(module), depth)
         if isinstance(module, Standardize):  # of the data, whatever they are; its values are in the state of the module
             return
+        if isinstance(module, fx.GraphModule):
+            yield f"{name}.code", _hash(module.code.encode())
         hidden = any(_top(cls) == "pyrodrop" for cls in type(module).__mro__) or _library(type(module))
         internal = nn.Module().__dict__.keys() | _FOUND_OUT
         for key, value in module.__dict__.items():
@@ -225,7 +280,7 @@ def _top(value: Any) -> str:
 def _library(value: Any) -> bool:
     """Whether a class or function belongs to an installed library, whose code may change without being another one."""
     top = _top(value)
-    if top in _LIBRARIES or top in sys.stdlib_module_names and top != "__main__":
+    if top in _LIBRARIES or (top in sys.stdlib_module_names and top != "__main__"):
         return True
     file = getattr(sys.modules.get(top), "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file
@@ -233,7 +288,7 @@ def _library(value: Any) -> bool:
 
 def _form(value: Tensor) -> str:
     """Dtype and shape of a tensor."""
-    if isinstance(value, nn.parameter.UninitializedTensorMixin):
+    if is_lazy(value):
         return "uninitialized"
     return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
 
@@ -242,8 +297,11 @@ def _tensor(value: Tensor) -> str:
     """A number, or dtype, shape and digest of a tensor."""
     if value.numel() == 1 and value.dim() == 0:
         return repr(value.item())
-    flat = value.detach().cpu().contiguous().reshape(-1)
-    return f"{_form(value)} {_hash(flat.view(torch.uint8).numpy().tobytes())}"
+    try:
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        return f"{_form(value)} {_hash(flat.view(torch.uint8).numpy().tobytes())}"
+    except (RuntimeError, TypeError):  # a tensor without memory of its own, such as a sparse one
+        return _form(value)
 
 
 def _short(text: str) -> str:
