@@ -17,7 +17,7 @@ import logging
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -27,6 +27,7 @@ from torch import Tensor, fx, nn
 from torch.distributions import Distribution
 from torch.nn.parameter import is_lazy
 
+from pyrodrop.names import known
 from pyrodrop.scaling import Standardize
 
 _log = logging.getLogger("pyrodrop")
@@ -65,7 +66,7 @@ def differences(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
     ]
 
 
-def check_made_of(there: Any, parts: Mapping[str, Any], file: str | Path) -> None:
+def check_made_of(there: Any, parts: Mapping[str, Any], file: str | Path, allow: Collection[str] = ()) -> None:
     """Check that model and guide are made of what a file says.
 
     Args:
@@ -73,10 +74,13 @@ def check_made_of(there: Any, parts: Mapping[str, Any], file: str | Path) -> Non
             logged.
         parts: model and guide, by name.
         file: the file.
+        allow: names of the parts that may differ.
 
     Raises:
-        ValueError: they differ, or the file says something else.
+        ValueError: they differ, or the file says something else; or `allow` has another name.
     """
+    for name in allow:
+        known(name, parts, "part of the file, in allow,")
     if there is None:
         _log.warning(
             "%s was written by an older version of pyrodrop, which did not record what the %s was made of: only names, "
@@ -85,10 +89,15 @@ def check_made_of(there: Any, parts: Mapping[str, Any], file: str | Path) -> Non
         return
     if not isinstance(there, Mapping) or not all(is_words(there.get(name)) for name in parts):
         raise ValueError(f"{file} is damaged: it does not say what the {' and the '.join(parts)} was made of")
-    wrong = [words for name, part in parts.items() for words in differences(there[name], made_of(part, name))]
+    found = {name: differences(there[name], made_of(part, name)) for name, part in parts.items() if name not in allow}
+    wrong = [words for own in found.values() for words in own]
     if wrong:
         more = f"; and {len(wrong) - _DIFFERENCES} more" if len(wrong) > _DIFFERENCES else ""
-        raise ValueError(f"{file} is of another {' or '.join(parts)}: {'; '.join(wrong[:_DIFFERENCES])}{more}")
+        names = "".join(f"{name!r}, " for name, own in found.items() if own)
+        raise ValueError(
+            f"{file} is of another {' or '.join(parts)}: {'; '.join(wrong[:_DIFFERENCES])}{more}. To read it all the same, "
+            f"pass allow=({names.strip()})"
+        )
 
 
 def is_words(value: Any) -> bool:
@@ -268,7 +277,9 @@ def _digest(function: types.FunctionType) -> str:
 
 
 def _name(value: Callable[..., Any]) -> str:
-    """The name of a class or function, with its module."""
+    """The name of a class or function; of a library with its module, which may be ``__main__`` for a user's."""
+    if not _library(value):
+        return str(value.__qualname__).rpartition("<locals>.")[2]
     module = getattr(value, "__module__", None) or "torch"  # functions of torch in C have none
     return f"{module}.{getattr(value, '__qualname__', type(value).__name__)}"
 
@@ -280,7 +291,9 @@ def _top(value: Any) -> str:
 def _library(value: Any) -> bool:
     """Whether a class or function belongs to an installed library, whose code may change without being another one."""
     top = _top(value)
-    if top in _LIBRARIES or (top in sys.stdlib_module_names and top != "__main__"):
+    if top == "__main__":
+        return False
+    if top in _LIBRARIES or top in sys.stdlib_module_names:
         return True
     file = getattr(sys.modules.get(top), "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file

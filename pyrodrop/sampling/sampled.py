@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -183,11 +183,16 @@ class Sampled:
         return Sampled(self.model, some(self.samples), some(self.stats), self.data, settings, self.device)
 
     @classmethod
-    def load(cls, path: str | Path, model: NetworkModel) -> Sampled:
+    def load(cls, path: str | Path, model: NetworkModel, *, allow: Collection[str] = ()) -> Sampled:
         """Read saved draws into a model that was built like the saved one; it is changed in place, also to their dtype.
 
         Files of older versions of pyrodrop do not say what the model was made of; they are read, and the logger `pyrodrop`
         warns that only names and shapes were compared.
+
+        Args:
+            path: of the file.
+            model: built like the saved one.
+            allow: ``("model",)`` if it may be made of something else, as in `Fit.load`.
 
         Raises:
             ValueError: the model differs from the saved one: names or shapes, the network, its activation, the priors or the
@@ -220,7 +225,7 @@ class Sampled:
         [dtype] = dtypes
         own = copy.deepcopy(model).to(dtype)
         check_assignable(own, state, f"the model in {path}")
-        check_made_of(about.get("made_of"), {"model": own}, path)
+        check_made_of(about.get("made_of"), {"model": own}, path, allow)
         assign(model.to(dtype), state)
         model.eval()
         first = next(iter(model.weight_sites()))

@@ -22,6 +22,7 @@ from pyrodrop.training.loop import Loop, not_finite
 from pyrodrop.training.state import State
 
 _ROWS = 5  # of a minibatch in a message
+_SMALL = 2**20  # bytes that any device has
 
 
 class FirstFailure:
@@ -44,7 +45,7 @@ class FirstFailure:
         device = self._loop.history.device
         need = sum(value.nbytes for value in tensors.values())
         self._kept = None  # so that there are never two copies
-        if need < 2**20 or 4 * need < available(device):
+        if need < _SMALL or 4 * need < available(device):
             self._kept, self._done = {name: value.detach().clone() for name, value in tensors.items()}, self._loop.done
 
     def words(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, overload
@@ -261,15 +261,23 @@ class Fit:
         guide: Callable[..., Any],
         *,
         device: str | torch.device = "auto",
+        allow: Collection[str] = (),
     ) -> Fit:
         """Read a saved fit into a model and guide that were built like the saved ones; they are changed in place.
 
         Everything in the file is checked before they change. Files of older versions of pyrodrop do not say what model and
         guide were made of; they are read, and the logger `pyrodrop` warns that only names and shapes were compared.
 
+        Args:
+            path: of the file.
+            model, guide: built like the saved ones.
+            device: where to put them.
+            allow: ``("model",)``, ``("guide",)`` or both, for parts that may be made of something else than the saved ones,
+                such as a network whose code was rewritten to compute the same.
+
         Raises:
-            ValueError: model or guide differs from the saved one: names, shapes or dtypes of the parameters, the network, its
-                activation, the priors, the likelihood or the settings of the guide; or it is not such a file, or damaged.
+            ValueError: model or guide differs from the saved one: names, shapes or dtypes of parameters, the network, its
+                activation, the priors, the likelihood or the guide's settings; or it is not such a file, or damaged.
             TypeError: model or guide is not a module.
             OSError: the file cannot be read; the message names it.
         """
@@ -285,7 +293,7 @@ class Fit:
         }
         for part, module in modules.items():
             check_assignable(module, states[part], f"the fit in {path}")
-        check_made_of(about.get("made_of"), modules, path)
+        check_made_of(about.get("made_of"), modules, path, allow)
         for part, module in modules.items():
             assign(module, states[part])
             module.to(chosen).eval()

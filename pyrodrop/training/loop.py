@@ -105,6 +105,8 @@ class Loop:
                 self._call(after_epoch)
             fresh = self.done == 0
             self.start()
+            if fresh and save is not None and 1 in (save_every, steps):
+                save()
             if after_epoch is not None and fresh:
                 self._call(after_epoch)  # an epoch of one step
             with pyro.validation_enabled(False):
@@ -113,7 +115,7 @@ class Loop:
                     if after_epoch is not None:
                         end = min(end, _next_multiple(self.done, self.batches.per_epoch))
                     self.advance(end, save, save_every)
-                    self.check_finite(whole=self.done == steps)
+                    self.check_finite()
                     self.remember(REMEMBER_EVERY)
                     if after_epoch is not None:
                         self._call(after_epoch)
@@ -121,6 +123,7 @@ class Loop:
                         loss = self.history[self.done - 1, ..., :2].sum(-1).nanmedian()
                         bar.set_postfix_str(f"nll + kl {float(loss):.4g}", refresh=False)
                         bar.update(self.done - bar.n)
+            self.check_finite(whole=True)
         self.engine.finish(self.done)
 
     def _call(self, after_epoch: Callable[[int], None]) -> None:
@@ -189,7 +192,7 @@ class Loop:
         self.remember()
         before = [p.detach().clone() for p in self.parameters.values()]
         self.advance(1)
-        self.check_finite()
+        self.check_finite(whole=True)
         if all(torch.equal(b, p.detach()) for b, p in zip(before, self.parameters.values(), strict=True)):
             raise RuntimeError(
                 f"the first step moved none of the {len(before)} parameters ({', '.join(self.parameters)}): "
@@ -213,7 +216,7 @@ class Loop:
         if whole and self.history.dim() == 2:  # replicates that failed keep their last finite parameters
             broken = not_finite(self.parameters, self.moving())
             if broken:
-                self._fail(f"{broken[0]} stopped being finite at step {self.done - 1}, the last one.")
+                self._fail(f"{broken[0]} stopped being finite at step {self.done - 1}.")
         self.checked = self.done
 
     def remember(self, every: int = 0) -> None:

@@ -15,6 +15,7 @@ from pyrodrop.engines.moving import places_of
 from pyrodrop.identity import differences, is_words, made_of, values_of
 from pyrodrop.inputs import named_parts
 from pyrodrop.names import known
+from pyrodrop.scaling import Standardize
 from pyrodrop.schedules import KLSchedule, LRSchedule
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.settings import Settings
@@ -67,9 +68,14 @@ def identity(
     """
     rows = len(problem.data)
     batch = min(settings.batch_size or rows, rows)
+    values = values_of(_constant(problem, loss))
+
+    def made(part: Any, name: str) -> dict[str, str]:
+        return made_of(part, name) | {key: value for key, value in values.items() if key.startswith(f"{name}.")}
+
     found: dict[str, dict[str, str]] = {
-        "model": made_of(problem.model, "model") | values_of(_initial(problem, loss)),
-        "guide": made_of(problem.guide, "guide"),
+        "model": made(problem.model, "model"),
+        "guide": made(problem.guide, "guide"),
         "data": _data(problem),
         "batch_size": {"batch_size": str(batch)},
         "lr": _rates(rates),
@@ -156,18 +162,20 @@ def of_tensor(value: Any) -> Any:
         return None
 
 
-def _initial(problem: Problem, loss: Loss) -> dict[str, Tensor]:
-    """The buffers that the state of a training does not restore and that are no initial values of what is trained."""
+def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:
+    """The buffers that no step changes, but for the initial values of what is trained."""
     model = problem.model
-    restored = set(problem.buffers(loss))
+    changed = set(loss.moving.places)
     if hasattr(model, "parameter_names"):
         trained = [names for first, names in model.parameter_names.items() if first not in model.fixed]
-        restored |= {f"model.network.{name}" for names in trained for name in names}
+        changed |= {f"model.network.{name}" for names in trained for name in names}
     places = places_of(model, problem.guide)
     return {
         name: value
         for name, [(module, own), *_] in places.items()
-        if name not in restored and (value := module._buffers[own]) is not None
+        if name not in changed
+        and not isinstance(module, Standardize)  # it belongs to the data
+        and (value := module._buffers[own]) is not None
     }
 
 
@@ -176,10 +184,11 @@ def _data(problem: Problem) -> dict[str, str]:
     found = {"data": f"{data.fingerprint} ({len(data)} rows)"}
     for name, part in {**named_parts(data.x), "y": data.y}.items():
         found[f"data.{name}.dtype"] = str(part.dtype).removeprefix("torch.")
-    for name in ("inputs", "targets"):
-        standardisation = getattr(data, name)
-        values = {} if standardisation is None else dict(standardisation.named_buffers())
-        found |= values_of({f"data.{name}.{own}": value for own, value in values.items()})
+    for name in ("inputs", "targets"):  # the model has taken over those of the data
+        standardisation = getattr(problem.model, name, None)
+        if isinstance(standardisation, Standardize):
+            own = dict(standardisation.named_buffers())
+            found |= values_of({f"data.{name}.{number}": value for number, value in own.items()})
     return found
 
 

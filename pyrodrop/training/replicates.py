@@ -192,8 +192,7 @@ def _train(
         failed |= {first + number: step for number, step in broken.items()}
     for number, step in failed.items():
         _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
-    for problem in problems:
-        warn_of_runaways(problem)
+    warn_of_runaways(*problems)
     return Replicates(fits, failed)
 
 

@@ -17,11 +17,14 @@ from pyrodrop.training.problem import Problem
 _log = logging.getLogger("pyrodrop")
 
 
-def warn_of_runaways(problem: Problem) -> None:
-    """Say once, by the logger `pyrodrop`, which alpha or precision of a trained problem ran away."""
-    found = [*_alphas(problem.guide), *_precisions(problem)]
+def warn_of_runaways(*problems: Problem) -> None:
+    """Say once, in a warning of the log, which alpha or precision of trained problems ran away; of replicates the first."""
+    found = {number: [*_alphas(p.guide), *_precisions(p)] for number, p in enumerate(problems)}
+    found = {number: words for number, words in found.items() if words}
     if found:
-        _log.warning("training ran away: %s", "; ".join(found))
+        number, words = next(iter(found.items()))
+        where = f" in {len(found)} of {len(problems)} replicates, of which number {number}" if len(problems) > 1 else ""
+        _log.warning("training ran away%s: %s", where, "; ".join(words))
 
 
 def _alphas(guide: Any) -> list[str]:

@@ -118,6 +118,7 @@ class Training:
             problem = problem_of(model, guide, data, settings)
             with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
                 self._run = Run.of(problem, settings)
+                self._run.identity  # noqa: B018  what the run is made of before its first step
                 self._random = _random_state(settings.place)
                 parts = [part for part in (problem.model, problem.guide) if isinstance(part, nn.Module)]
                 self._modules = [module for part in parts for module in part.modules() if module.training]
