@@ -238,7 +238,8 @@ class NetworkModel(LocalModule):
             check_width(x, self.in_features)
             weights = {n: w.detach().clone() for n, w in self.weight_sites().items()}
             with self._trying(), evaluating(self):
-                found = examine(self._call, weights, self._rows(x, num_rows(x)), lambda: undisturbed(self.network))
+                there = mapped(lambda part: part.to(next(iter(weights.values())).device), x)  # on a CPU without a copy
+                found = examine(self._call, weights, there, lambda: undisturbed(self.network))
                 few = self._rows(x, num_rows(x) if found.whole else 2)
                 check_noiseless(self.network, lambda: self._still(weights, few))
                 check_weights_kept(lambda given: self._still(given, few), weights)

@@ -42,6 +42,8 @@ class Gaussian(Likelihood):
         (tensor([10., 10., 10.]), tensor([0.5000, 0.5000, 0.5000]))
     """
 
+    copies = 1
+
     def __init__(self, precision: float = 1.0, *, learned: bool = False) -> None:
         super().__init__()
         if not (math.isfinite(precision) and precision > 0):
@@ -56,8 +58,16 @@ class Gaussian(Likelihood):
             self.register_buffer("precision", torch.tensor(float(precision)))
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
+        return self._around(self.location(output, targets))
+
+    def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
+        if type(self) is not Gaussian or not _fits(output, targets):  # a subclass may have another forward or location
+            return super().predictive(output, targets)
+        f = output.mul_(targets.scale).add_(targets.loc)
+        return self._around(f), f
+
+    def _around(self, loc: Tensor) -> TorchDistribution:
         precision: Tensor = self.precision  # type: ignore[assignment]
-        loc = self.location(output, targets)
         return dist.Normal(loc, precision.to(loc.dtype).rsqrt().expand_as(loc)).to_event(1)
 
     def describe(self) -> str:
@@ -72,6 +82,8 @@ class HeteroscedasticGaussian(Likelihood):
     the standardised y.
     """
 
+    copies = 1
+
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
         _, log_precision = output.chunk(2, -1)
         scale = targets.scale * torch.exp(-log_precision / 2)
@@ -80,5 +92,19 @@ class HeteroscedasticGaussian(Likelihood):
     def location(self, output: Tensor, targets: Standardize) -> Tensor:
         return targets.inverse(output.chunk(2, -1)[0])
 
+    def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
+        mean, log_precision = output.chunk(2, -1)
+        if type(self) is not HeteroscedasticGaussian or not _fits(mean, targets):
+            return super().predictive(output, targets)
+        f = mean.mul_(targets.scale).add_(targets.loc)
+        scale = log_precision.neg_().div_(2).exp_().mul_(targets.scale)
+        return dist.Normal(f, scale).to_event(1), f
+
     def outputs(self, targets: int) -> int:
         return 2 * targets
+
+
+def _fits(mean: Tensor, targets: Standardize) -> bool:
+    """Whether the mean can be converted to the units of y in its own memory."""
+    same = torch.result_type(mean, targets.scale) == mean.dtype
+    return same and torch.broadcast_shapes(mean.shape[-1:], targets.scale.shape) == mean.shape[-1:]

@@ -38,6 +38,12 @@ class Likelihood(LocalModule):
         """The function f that predictions report, in the units of y if y has units: ``[..., N, ...]``."""
         return targets.inverse(output)
 
+    copies = 3  # of the outputs that `predictive` needs at its peak, the outputs included
+
+    def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
+        """The distribution of y given `output`, as `forward`, and f, as `location`; both may take the memory of `output`."""
+        return self(output, targets), self.location(output, targets)
+
     def as_target(self, y: Tensor) -> Tensor:
         """Convert y to the dtype that `log_prob` needs, without changing its shape.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, overload
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.devices import seeded
+from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import per_row
 from pyrodrop.names import one_of
@@ -151,13 +152,25 @@ def draw_functions(
         outputs: Tensor | None = None
         for draw, first, output in tiles:
             if outputs is None:
-                outputs = output.new_empty((num_samples, num_rows(x), *output.shape[2:]))
+                shape = (num_samples, num_rows(x), *output.shape[2:])
+                _check_memory(shape, output.dtype, where, model.likelihood.copies)
+                outputs = output.new_empty(shape, device=where)
             outputs[draw : draw + len(output), first : first + output.shape[1]] = output
         assert outputs is not None
         likelihood, targets = (_on(part, where) for part in (model.likelihood, model.targets))
-        outputs = outputs.to(where)
-        law, f = per_row(likelihood(outputs, targets), 2), likelihood.location(outputs, targets)
-    return Prediction(f=f, law=law, seed=seed, joint=joint)
+        law, f = likelihood.predictive(outputs, targets)
+    return Prediction(f=f, law=per_row(law, 2), seed=seed, joint=joint)
+
+
+def _check_memory(shape: Sequence[int], dtype: torch.dtype, device: torch.device, copies: int) -> None:
+    """Raise a ValueError if so many copies of outputs of this shape do not fit into the memory that can be had."""
+    need, free = copies * math.prod(shape) * dtype.itemsize, available(device)
+    if need > free:
+        raise ValueError(
+            f"the outputs of {shape[0]:,} functions at {shape[1]:,} points take {need / 2**30:,.1f} GiB, and "
+            f"{free / 2**30:,.1f} GiB are free: use keep='moments', whose memory does not depend on num_samples, a smaller "
+            f"num_samples than {shape[0]}, or fewer points at a time"
+        )
 
 
 def _tiles(

@@ -43,6 +43,8 @@ class Prediction:
             was sampled independently per point and only the marginal distribution of each point is correct.
 
     Note:
+        f and the tensors of the law may share memory: copy f before you change it in place.
+
         With ``joint=False``, several rows of one point, such as tokens, share noise on input units (dropout, type A). Noise
         on the weights themselves (Gaussian posteriors, DropConnect) is independent per row, so that only the marginal
         distribution of each row is correct. Weights that are not used in a linear map (embeddings) or are used several
