@@ -117,17 +117,17 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ValueError: the file was not written by `write_tensors`, is not whole, or was changed since.
         OSError: it cannot be read; the message names it.
     """
-    with _naming(path, "read"):
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise OSError(errno.EINVAL, "it is a folder" if path.is_dir() else "it is no regular file")
-        with path.open("rb"):  # the system's own error where this is not allowed
-            pass
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except Exception as error:  # whatever a file that is not whole makes the reader raise
-        raise ValueError(f"{path} is no whole file in the safetensors format: {error}") from None
+    while True:
+        version = _version(path)
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except Exception as error:  # whatever a file that is not whole makes the reader raise
+            if _version(path) == version:
+                raise ValueError(f"{path} is no whole file in the safetensors format: {error}") from None
+        if _version(path) == version:  # otherwise it was replaced meanwhile, and the reader, which opens it twice, mixed two
+            break
     text = metadata.get("pyrodrop")
     if text is None:
         raise ValueError(f"{path} was not written by pyrodrop: its header has no entry 'pyrodrop'")
@@ -138,6 +138,16 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if checksum is None and "format" in about:
         raise ValueError(f"{path} is damaged: its header has no checksum")
     return tensors, about
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    """What changes when a file is replaced; an OSError that names the file if it cannot be read."""
+    with _naming(path, "read"):
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait
+            raise OSError(errno.EINVAL, "it is a folder" if path.is_dir() else "it is no regular file")
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _object(path: Path, text: str) -> dict[str, Any]:
