@@ -126,7 +126,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         except Exception as error:  # whatever a file that is not whole makes the reader raise
             if _version(path) == version:
                 raise ValueError(f"{path} is no whole file in the safetensors format: {error}") from None
-        if _version(path) == version:  # otherwise it was replaced meanwhile, and the reader, which opens it twice, mixed two
+        if (
+            _version(path) == version
+        ):  # otherwise it was replaced meanwhile, and the reader, which opens it twice, mixed
             break
     text = metadata.get("pyrodrop")
     if text is None:
