@@ -158,7 +158,8 @@ class Sampled:
         tensors = {f"samples.{name}": values for name, values in kept.samples.items()}
         tensors |= {f"stats.{name}": values for name, values in kept.stats.items()}
         tensors |= {f"model.{name}": value for name, value in kept.model.state_dict().items()}
-        made = {"model": made_of(kept.model, "model")}
+        dtype = next(iter(kept.samples.values())).dtype
+        made = {"model": made_of(copy.deepcopy(kept.model).to(dtype), "model")}
         write_tensors(Path(path), tensors, {"kind": _FILE, "settings": kept.settings, "made_of": made})
         return Path(path)
 
@@ -224,6 +225,7 @@ class Sampled:
             raise ValueError(f"{path} is damaged: energy_rounding in its settings must be a number")
         [dtype] = dtypes
         own = copy.deepcopy(model).to(dtype)
+        state = {n: value.to(dtype) if value.is_floating_point() else value for n, value in state.items()}
         check_assignable(own, state, f"the model in {path}")
         check_made_of(about.get("made_of"), {"model": own}, path, allow)
         assign(model.to(dtype), state)
