@@ -161,7 +161,7 @@ def check_model(model: Any, what: str) -> None:
 def check_same_weights(guide: Guide, model: HasWeights) -> None:
     """Raise a ValueError unless the weights of `model` have the names and shapes of those of `guide`."""
     check_model(model, f"a {type(guide).__name__}")
-    own = {name: tuple(guide.posterior(name).event_shape) for name in guide.sites}
+    own = {name: guide.shapes[name] for name in guide.sites}
     others = {name: tuple(weight.shape) for name, weight in model.weight_sites().items()}
     if own != others:
         names = [name for name in {**own, **others} if own.get(name) != others.get(name)]

@@ -94,3 +94,9 @@ def test_a_path() -> None:
 )  # fmt: skip
 def test_what_arrived_in_a_few_words(value: Any, words: str) -> None:
     assert arguments.shown(value) == words
+
+
+def test_progress_is_yes_no_or_up_to_the_terminal() -> None:
+    assert [arguments.progress(value) for value in (True, False, None)] == [True, False, None]
+    with pytest.raises(TypeError, match="progress says whether .* True or False; got the int 1"):
+        arguments.progress(1)
