@@ -21,7 +21,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import flag, positive
+from pyrodrop.arguments import flag, scale
 from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.guides.guide import DROP_RATE, Guide, HasWeights, check_units, drop_rates, first_weights
 from pyrodrop.modules import ParameterTree
@@ -63,7 +63,7 @@ class ConcreteDropout(Guide):
         starts = drop_rates(drop_rate, [n for n, w in initial.items() if w.dim() > 1])
         if not any(starts.values()):
             raise ValueError("drop_rate is the initial value of a learned rate and must lie in (0, 1); got 0")
-        self.temperature = positive(temperature, "temperature", "the temperature of the relaxed mask")
+        self.temperature = scale(temperature, "temperature", "the temperature of the relaxed mask")
         self.granularity = one_of(rates, Granularity, "rates")
         if not flag(mask_input, "mask_input", "whether to drop inputs of the network itself"):
             starts |= dict.fromkeys(first_weights(model), 0.0)

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 from pyro.distributions import TorchDistribution
 
-from pyrodrop.arguments import positive, real
+from pyrodrop.arguments import real, variance
 from pyrodrop.distributions import CorrelatedNormal, InputUnits, MultiplicativeNormal
 from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.guides.guide import ALPHA, Guide, HasWeights, check_units
@@ -84,7 +84,7 @@ class GaussianDropout(Guide):
             assert alpha is not None
             alphas = by_name(alpha, self.sites, "alpha")
         what = "the variance of multiplicative noise"
-        logs = [math.log(positive(alphas[name], "alpha", f"{what} of {name!r}")) for name in self.sites]
+        logs = [math.log(variance(alphas[name], "alpha", f"{what} of {name!r}")) for name in self.sites]
         self.register_buffer("log_alpha", torch.tensor(logs, dtype=torch.float64))
         self.loc = ParameterTree(model.weight_sites())
 

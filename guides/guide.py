@@ -106,9 +106,9 @@ class Guide(LocalModule):
             TypeError: the guide does not store its means as `loc`. A custom guide then has to implement `restart` itself.
             ValueError: the model has other weights than the guide.
         """
-        check_same_weights(self, model)
         if not isinstance(self._modules.get("loc"), ParameterTree):
             raise TypeError(f"{type(self).__name__} has no means `loc` to reset: implement a method restart(model)")
+        check_same_weights(self, model)
         means: Any = self.loc
         with torch.no_grad():
             for name, value in model.weight_sites().items():

@@ -21,7 +21,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import positive
+from pyrodrop.arguments import positive, variance
 from pyrodrop.guides.gaussian_dropout import CORRELATED, Kind, alpha_of_rate, gaussian
 from pyrodrop.guides.guide import Guide, HasWeights, check_units
 from pyrodrop.modules import ParameterTree
@@ -74,7 +74,7 @@ class VariationalDropout(Guide):
                 "type A has one noise value per input unit, so rates must be 'layer' or 'input'; got 'weight'"
             )
         if not (isinstance(max_alpha, float) and max_alpha == math.inf):
-            max_alpha = positive(max_alpha, "max_alpha", "the bound of the variance alpha of the noise (or math.inf)")
+            max_alpha = variance(max_alpha, "max_alpha", "the bound of the variance alpha of the noise (or math.inf)")
         kl_scale = positive(kl_scale, "kl_scale", "a factor of the KL divergence")
         if self.kind == "A":
             check_units(self.sites, model, "variational dropout of type A", CORRELATED)

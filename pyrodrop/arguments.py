@@ -94,6 +94,16 @@ def positive(value: Any, name: str, what: str) -> float:
     return real(value, name, what, above=0)
 
 
+def scale(value: Any, name: str, what: str) -> float:
+    """A positive number whose square float32 holds: from 1e-18 to 1e18. For its errors see `real`."""
+    return real(value, name, what, least=1e-18, most=1e18)
+
+
+def variance(value: Any, name: str, what: str) -> float:
+    """A variance or a precision, the square of a `scale`: from 1e-36 to 1e36. For its errors see `real`."""
+    return real(value, name, what, least=1e-36, most=1e36)
+
+
 def flag(value: Any, name: str, what: str) -> bool:
     """True or False.
 
@@ -152,6 +162,7 @@ def tensor(
     *,
     finite: bool = True,
     bools: bool = False,
+    floating: bool = False,
     least: float = -math.inf,
     most: float = math.inf,
     above: float | None = None,
@@ -165,6 +176,7 @@ def tensor(
         what: what the argument is, such as ``the predicted means``.
         finite: whether NaN and infinite values are refused.
         bools: whether True and False are allowed as values.
+        floating: whether the dtype has to be one of real numbers, and not of whole numbers.
         least, most, above, below: bounds of the values, as in `real`.
 
     Raises:
@@ -174,6 +186,8 @@ def tensor(
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a tensor, {what}; got {shown(value)}")
     odd = _odd(value, bools)
+    if floating and not odd and not value.is_floating_point():
+        odd = f"of dtype {value.dtype}: convert it with .float()"
     if odd:
         raise TypeError(f"{name} is {what} and must be a tensor of real numbers; got {shown(value)}, {odd}")
     if not value.numel():

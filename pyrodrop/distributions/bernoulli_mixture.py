@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.distributions.utils import lazy_property
 
-from pyrodrop.arguments import real
+from pyrodrop.arguments import real, scale
 from pyrodrop.distributions.coins import check_drop_rate, coins
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
@@ -155,5 +155,6 @@ def never_drops(drop_rate: float | Tensor) -> bool:
 
 
 def check_theta(theta: float) -> float:
-    """Return theta as a float; raise an error unless it is a finite number of at least 0."""
-    return real(theta, "theta", "the standard deviation of the mixture's components", least=0)
+    """Return theta as a float; raise an error unless it is 0 or a number from 1e-18 to 1e18."""
+    what = "the standard deviation of the mixture's components, 0 or"
+    return 0.0 if real(theta, "theta", what, least=0) == 0 else scale(theta, "theta", what)

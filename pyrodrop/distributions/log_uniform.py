@@ -67,7 +67,7 @@ class TruncatedLogUniform(TorchDistribution):
         shape: batch shape.
 
     Raises:
-        ValueError: the bounds are not finite, or `low` is not below `high`.
+        ValueError: the bounds are outside [-80, 80], where float32 holds no weight, or `low` is not below `high`.
         TypeError: the bounds are no real numbers, or `shape` is no list of whole numbers.
     """
 
@@ -75,8 +75,8 @@ class TruncatedLogUniform(TorchDistribution):
 
     def __init__(self, low: float, high: float, shape: Size = (), validate_args: bool | None = None) -> None:
         self.low, self.high = (
-            real(low, "low", "the lower bound of ln |w|"),
-            real(high, "high", "the upper bound of ln |w|"),
+            real(low, "low", "the lower bound of ln |w|", least=-80, most=80),
+            real(high, "high", "the upper bound of ln |w|", least=-80, most=80),
         )
         if not low < high:
             raise ValueError(

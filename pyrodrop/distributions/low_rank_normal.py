@@ -44,8 +44,8 @@ class LowRankNormal(WeightDistribution):
     ) -> None:
         super().__init__(loc, event_dim=event_dim, validate_args=validate_args)
         if self.validates(validate_args):
-            tensor(factor, "factor", "the factor F of the covariance")
-            tensor(diagonal, "diagonal", "the diagonal v of the covariance", above=0)
+            tensor(factor, "factor", "the factor F of the covariance", floating=True)
+            tensor(diagonal, "diagonal", "the diagonal v of the covariance", floating=True, above=0)
             weights = self.event_shape.numel()
             if factor.dim() != 2 or len(factor) != weights:
                 raise ValueError(

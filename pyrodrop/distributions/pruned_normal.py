@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import tensor
 from pyrodrop.distributions.multiplicative_normal import MultiplicativeNormal
-from pyrodrop.distributions.weight import Size, check_broadcast
+from pyrodrop.distributions.weight import Size
 
 
 class PrunedNormal(MultiplicativeNormal):
@@ -32,14 +32,20 @@ class PrunedNormal(MultiplicativeNormal):
 
     def __init__(self, loc: Tensor, log_alpha: Tensor, keep: Tensor, *, validate_args: bool | None = None) -> None:
         if self.validates(validate_args):
-            tensor(loc, "loc", "the location of a weight")
+            tensor(loc, "loc", "the location of a weight", floating=True)
             tensor(log_alpha, "log_alpha", "the log variance of the noise")
             if tensor(keep, "keep", "the boolean mask of the weights that are kept", bools=True).dtype != torch.bool:
                 raise TypeError(
                     f"keep must be a mask of dtype torch.bool; got {keep.dtype} of shape {list(keep.shape)}"
                 )
-            for name, value in (("keep", keep), ("log_alpha", log_alpha)):
-                check_broadcast(value, name, loc.shape, "loc")
+            for name, value, shape in (
+                ("keep", keep, loc.shape[loc.dim() - keep.dim() :]),
+                ("log_alpha", log_alpha, keep.shape),
+            ):
+                if value.shape != shape or not keep.dim():
+                    raise ValueError(
+                        f"{name} must have the shape of the weight, {list(shape)}; got shape {list(value.shape)}"
+                    )
         self.keep = keep
         self._places = keep.flatten().nonzero()[:, 0]
         super().__init__(

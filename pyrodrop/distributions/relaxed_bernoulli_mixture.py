@@ -13,7 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import positive, tensor
+from pyrodrop.arguments import scale, tensor
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
@@ -31,7 +31,7 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         event_dim, per, units: see `BernoulliMixture`.
 
     Raises:
-        ValueError: `temperature` is not positive and finite, or `logit` is not finite or does not broadcast.
+        ValueError: `temperature` is outside [1e-18, 1e18], or `logit` is not finite or does not broadcast.
         TypeError: an argument is of another type.
     """
 
@@ -49,10 +49,10 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         validates = self.validates(validate_args)
         if validates:
             check_weight(loc, event_dim, per, units)
-            tensor(logit, "logit", "the log odds of dropping")
+            tensor(logit, "logit", "the log odds of dropping", floating=True)
         self.logit, self.temperature = (
             logit,
-            positive(temperature, "temperature", "the temperature of the relaxed mask"),
+            scale(temperature, "temperature", "the temperature of the relaxed mask"),
         )
         super().__init__(loc, torch.sigmoid(logit), event_dim=event_dim, per=per, units=units, validate_args=False)
         if validates:

@@ -138,7 +138,7 @@ class WeightDistribution(TorchDistribution):
 
 def check_weight(loc: Any, event_dim: Any, per: Any, units: Any) -> None:
     """Check the types of the arguments of a `WeightDistribution`, and that `loc` is finite."""
-    arguments.tensor(loc, "loc", "the location of a weight")
+    arguments.tensor(loc, "loc", "the location of a weight", floating=True)
     if event_dim is not None:
         arguments.count(event_dim, "event_dim", "the number of dimensions of a weight", least=0)
     one_of(per, Per, "per")

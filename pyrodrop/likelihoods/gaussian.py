@@ -15,7 +15,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.arguments import flag, positive
+from pyrodrop.arguments import flag, variance
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
 
@@ -29,7 +29,7 @@ class Gaussian(Likelihood):
             initial value.
 
     Raises:
-        ValueError: `precision` is not positive and finite, also as a number of the default dtype.
+        ValueError: `precision` is outside [1e-36, 1e36], where float32 holds no variance.
         TypeError: `precision` is no real number, or `learned` is neither True nor False.
 
     Example:
@@ -46,12 +46,7 @@ class Gaussian(Likelihood):
 
     def __init__(self, precision: float = 1.0, *, learned: bool = False) -> None:
         super().__init__()
-        what = "one over the variance of the observation noise"
-        value = torch.tensor(positive(precision, "precision", what))
-        if not 0 < value < torch.inf:
-            raise ValueError(
-                f"precision is {what} and must be positive and finite in {value.dtype}; got {float(precision):g}"
-            )
+        value = torch.tensor(variance(precision, "precision", "one over the variance of the observation noise"))
         self.learned = flag(learned, "learned", "whether the precision is trained")
         if learned:
             self.precision = PyroParam(value, constraints.positive)

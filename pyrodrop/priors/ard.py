@@ -11,13 +11,14 @@ via Empirical Bayes, arXiv:1811.00596.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyro
 import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
-from torch.distributions import constraints
 
 from pyrodrop.arguments import instance
 from pyrodrop.distributions.pooled_normal import Group, PooledNormal, units_of
@@ -113,7 +114,7 @@ def _check_hyperprior(hyperprior: TorchDistribution) -> None:
     instance(hyperprior, TorchDistributionMixin, "hyperprior", what)
     if hyperprior.batch_shape or hyperprior.event_shape:
         raise ValueError(f"hyperprior must be the distribution of a scalar; got shape {tuple(hyperprior.shape())}")
-    support: constraints.Constraint = hyperprior.support
+    support: Any = hyperprior.support
     lower = torch.as_tensor(getattr(support, "lower_bound", 0.0))
     negative = -torch.logspace(-6, 6, 49, dtype=torch.float64)
     if support.is_discrete or bool((lower < 0).any()) or bool(support.check(negative).any()):

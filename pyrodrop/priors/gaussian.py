@@ -18,6 +18,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop import arguments
 from pyrodrop.arguments import count, positive
 from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.priors.prior import Prior, full
@@ -31,7 +32,7 @@ class Gaussian(Prior):
         length_scale: l, the inverse of the scale, positive; an alternative to `scale`.
 
     Raises:
-        ValueError: both are given, or the value is not positive and finite.
+        ValueError: both are given, or the value is outside [1e-18, 1e18], where float32 holds no variance.
         TypeError: the value is no real number.
 
     Example:
@@ -52,8 +53,8 @@ class Gaussian(Prior):
                 f"got scale={scale} and length_scale={length_scale}"
             )
         if length_scale is not None:
-            scale = 1 / positive(length_scale, "length_scale", "the inverse of the scale of a Gaussian prior")
-        value = positive(1.0 if scale is None else scale, "scale", "the standard deviation of a Gaussian prior")
+            scale = 1 / arguments.scale(length_scale, "length_scale", "the inverse of the scale of a Gaussian prior")
+        value = arguments.scale(1.0 if scale is None else scale, "scale", "the standard deviation of a Gaussian prior")
         self._scale = torch.tensor(value, dtype=torch.float64)
 
     @property

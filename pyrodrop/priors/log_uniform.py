@@ -72,7 +72,7 @@ class TruncatedLogUniform(Prior):
         low, high: bounds of ln |w|, with low < high.
 
     Raises:
-        ValueError: the bounds are not finite, or `low` is not below `high`.
+        ValueError: the bounds are outside [-80, 80], where float32 holds no weight, or `low` is not below `high`.
         TypeError: they are no real numbers.
     """
 

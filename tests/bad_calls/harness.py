@@ -138,8 +138,8 @@ def refusal(error: Exception, argument: str, value: Any, shown: str = "") -> str
     said = f"{type(error).__name__}: {error}"
     if type(error) not in (ValueError, TypeError) and not isinstance(error, ValueError | TypeError):
         return f"another kind of error: {said}"
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    if not raised_by_us(where.filename, where.lineno or 0):
+    if not refusal_is_ours(error):
+        where = traceback.extract_tb(error.__traceback__)[-1]
         return f"raised inside {where.filename}:{where.lineno}: {said}"
     message = str(error)
     named = r"\b(name|called)\b" if argument == "name" else rf"\b{re.escape(argument)}\b"
@@ -151,6 +151,12 @@ def refusal(error: Exception, argument: str, value: Any, shown: str = "") -> str
     if not any(word in arrived for word in ([shown] if shown else words(value))):
         return f"does not show what arrived: {said}"
     return ""
+
+
+def refusal_is_ours(error: Exception) -> bool:
+    """Whether a ``raise`` of this package made the error."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return raised_by_us(where.filename, where.lineno or 0)
 
 
 def raised_by_us(file: str, line: int) -> bool:

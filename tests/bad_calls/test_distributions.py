@@ -13,7 +13,13 @@ from pyrodrop import distributions
 from .harness import Call, Case, cases
 from .kinds import COUNT, DROP_RATE, FLAG, FUNCTION, NAME, NOT_NEGATIVE, OBJECT, POSITIVE, REAL, Kind, kind, tensor
 
-ARRAYS = Kind({"array": lambda: torch.ones(3, 2).numpy(), "nested list": lambda: [[1.0, 1.0]] * 3})
+ARRAYS = Kind(
+    {
+        "whole": lambda: torch.ones(3, 2, dtype=torch.int64),
+        "array": lambda: torch.ones(3, 2).numpy(),
+        "nested list": lambda: [[1.0, 1.0]] * 3,
+    }
+)
 LOC = tensor(3, 2).but("another axis", "empty") | ARRAYS | {"scalar": lambda: torch.tensor(1.0)}
 EVENT_DIM = COUNT.but("None") | {"more": lambda: 3}
 UNITS = OBJECT | {"no such axis": lambda: distributions.InputUnits(2)}

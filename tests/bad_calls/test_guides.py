@@ -38,8 +38,8 @@ MODEL = OBJECT | {
 BY_NAME = kind(patterns={"nothing": 0.1, "*": 0.1}, no_pattern={"layers.0.*": 0.1}, keys={0: 0.1}, empty={})
 RATES = DROP_RATE.but("dict") | BY_NAME | {"in it": lambda: {"*": 1.0}, "None in it": lambda: {"*": None}}
 ALPHAS = POSITIVE.but("dict", "None") | BY_NAME | {"in it": lambda: {"*": -1.0}}
-RANGE = kind(number=1.0, three=(1.0, 2.0, 3.0), reversed=(2.0, 1.0), equal=(1.0, 1.0), NaN=(0.0, float("nan")), strings=("a", "b"),
-             infinity=(-math.inf, 0.0), string="ab", bools=(False, True))  # fmt: skip
+RANGE = kind(number=1.0, three=(1.0, 2.0, 3.0), reversed=(2.0, 1.0), equal=(1.0, 1.0), NaN=(0.0, float("nan")),
+             strings=("a", "b"), infinity=(-math.inf, 0.0), string="ab", bools=(False, True))  # fmt: skip
 
 
 def of_model() -> dict[str, Any]:

@@ -194,6 +194,17 @@ def test_metric(case: Case) -> None:
     assert case.wrong() == {}
 
 
-def test_interval_widths_of_more_draws_than_torch_takes_quantiles_of() -> None:
-    draws = torch.linspace(0, 1, 101)[:, None].expand(101, 170_000)
-    assert metrics.interval_width(draws, 0.5) == pytest.approx(0.5)
+def test_interval_widths_are_found_for_some_columns_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.quantile takes 2**24 values at most in older versions of PyTorch."""
+    draws = torch.randn(5, 8, 5)
+    whole = metrics.interval_width(draws, 0.5)
+    sizes = []
+
+    def quantile(values: torch.Tensor, *rest: Any, of: Any = torch.quantile, **named: Any) -> torch.Tensor:
+        sizes.append(values.numel())
+        return of(values, *rest, **named)
+
+    monkeypatch.setattr(torch, "quantile", quantile)
+    monkeypatch.setattr("pyrodrop.metrics.regression._QUANTILES", 50)
+    assert metrics.interval_width(draws, 0.5) == whole
+    assert sizes == [50, 50, 50, 50]
