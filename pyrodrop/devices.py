@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from pyrodrop.arguments import shown
 from pyrodrop.threads import drawing
 
 
@@ -16,8 +18,11 @@ def resolve(device: str | torch.device) -> torch.device:
     """Turn a device name into an available device; ``"auto"`` is the GPU if there is one, otherwise the CPU.
 
     Raises:
+        TypeError: it is neither a str nor a `torch.device`.
         ValueError: this machine has no such device.
     """
+    if not isinstance(device, str | torch.device):
+        raise TypeError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:0', a str or torch.device; got {shown(device)}")
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gpus = torch.cuda.device_count()
@@ -99,7 +104,29 @@ def _flushes_denormals() -> bool:
 
 
 def available(device: torch.device) -> float:
-    """Free bytes of the device's memory."""
+    """Bytes of the device's memory that can be had: free ones, and on Linux also what the system would give back.
+
+    In a container with a limit of its own, that limit counts (cgroup v2).
+    """
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
-    return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    found = _system_memory()
+    limit, used = (_number(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
+    return found if limit is None or used is None else max(0.0, min(found, limit - used))
+
+
+def _system_memory() -> float:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:  # another system than Linux
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    entry = next(line for line in lines if line.startswith("MemAvailable:"))  # in every kernel since 3.14
+    return 1024.0 * int(entry.split()[1])
+
+
+def _number(file: Path) -> float | None:
+    """The number in a file of the system; None if there is no such file, or it says that there is no limit."""
+    try:
+        return float(file.read_text())
+    except (OSError, ValueError):
+        return None

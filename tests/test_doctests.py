@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import doctest
-import functools
 import inspect
+import pkgutil
 
 import pytest
-
-import pyrodrop
 
 EXAMPLES = [
     "pyrodrop.analysis.sbc",
@@ -45,7 +43,7 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_gives_what_it_shows(name: str) -> None:
-    part = functools.reduce(getattr, name.split(".")[1:], pyrodrop)
+    part = pkgutil.resolve_name(name)
     text = inspect.cleandoc(part.__doc__ or "")
     example = doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, name, name, 0)
     assert example.examples, f"the docstring of {name} has no example"

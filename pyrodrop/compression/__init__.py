@@ -3,7 +3,8 @@
     kept       which weights are kept                units     removes units, folds constants into the next bias
     chain      converts a network to a list of steps layout    chooses the fastest layout of each dense layer
     steps      converts a list of steps to a module  storage   saves and loads networks in small files
-    draws      networks sampled from a posterior     report    measures a network before and after
+    stored     checks what such a file says           report    measures a network before and after
+    draws      networks sampled from a posterior
 
 Users call `Fit.compress`, `Fit.compression_report` and `Fit.ensemble`.
 """

@@ -8,7 +8,9 @@ The module is a `torch.fx.GraphModule` of PyTorch layers. Running, pickling, exp
 
 from __future__ import annotations
 
+import keyword
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -153,21 +155,38 @@ def network_of(steps: Sequence[Step]) -> fx.GraphModule:
     """The module that applies the steps in order, in evaluation mode."""
     root, graph = nn.Module(), fx.Graph()
     h = graph.placeholder("x")
-    counts: dict[str, int] = {}
-    for step in steps:
-        if isinstance(step, Affine):
-            name = step.name.replace(".", "_")
-            name = f"layer_{name}" if name[0].isdigit() else name
-            counts[name] = counts.get(name, 0) + 1
-            name += f"_use_{counts[name]}" if counts[name] > 1 else ""  # a layer that is called more than once
-        else:
-            word = (step.kind if isinstance(step, Plain) else type(step)).__name__.lower()
-            counts[word] = counts.get(word, 0) + 1
-            name = f"{word}_{counts[word]}"
+    for step, name in zip(steps, _names(steps), strict=True):
         h = step.add(root, graph, h, name)
     graph.output(h)
     graph.lint()
     return fx.GraphModule(root, graph, "Network").eval()
+
+
+def _names(steps: Sequence[Step]) -> list[str]:
+    """A name for each step, no two alike; layers are named as in the original network, as far as that is an identifier.
+
+    The names become attributes of a module and part of its generated code, so whatever else a name contains is replaced.
+    """
+    names: list[str] = []
+    taken: set[str] = set()
+    for step in steps:
+        if isinstance(step, Affine):
+            first = re.sub(r"[^A-Za-z0-9_]", "_", step.name)
+            if not first.isidentifier() or keyword.iskeyword(first) or hasattr(nn.Module(), first):
+                first = f"layer_{first}"
+            form = first + "_use_{}"  # a layer that is called more than once
+        else:
+            form = f"{(step.kind if isinstance(step, Plain) else type(step)).__name__.lower()}_{{}}"
+            first = form.format(1)
+        name = next(n for n in (first, *map(form.format, range(2, 4 * len(steps) + 3))) if taken.isdisjoint(_own(n)))
+        names.append(name)
+        taken |= _own(name)
+    return names
+
+
+def _own(name: str) -> set[str]:
+    """The attributes that a step of this name may have."""
+    return {name, *(f"{name}_{part}" for part in ("loc", "scale", "columns"))}
 
 
 def _buffer(root: nn.Module, graph: fx.Graph, name: str, value: Tensor) -> fx.Node:

@@ -14,17 +14,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx
 
-from pyrodrop.compression.layers import PLAIN
-from pyrodrop.compression.steps import Affine, Picked, Plain, Rescaled, Standardised, Step, network_of
+from pyrodrop import arguments
+from pyrodrop.compression.steps import Affine, Picked, Plain, Rescaled, Step, network_of
+from pyrodrop.compression.stored import steps_of
 from pyrodrop.files import read_tensors, write_tensors
 
 Bits = Literal[16, 32]
-_KINDS = {kind.__name__: kind for kind in PLAIN}
-_NUMBERS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
-    "Standardised": (Standardised, ("loc", "scale")),
-    "Rescaled": (Rescaled, ("loc", "scale")),
-    "Picked": (Picked, ("columns",)),
-}
+_NUMBERS = {"Standardised": ("loc", "scale"), "Rescaled": ("loc", "scale"), "Picked": ("columns",)}
 
 
 def write_network(path: str | Path, steps: Sequence[Step], *, bits: Bits = 32, compact: bool = True) -> Path:
@@ -39,34 +35,42 @@ def write_network(path: str | Path, steps: Sequence[Step], *, bits: Bits = 32, c
         compact: whether to use the sparse form for weights where it is smaller.
 
     Raises:
-        ValueError: `bits` is neither 16 nor 32.
+        ValueError: `bits` is neither 16 nor 32, there are no steps, or a weight is not finite in this precision.
+        TypeError: an argument is of another type.
     """
-    if bits not in (16, 32):
-        raise ValueError(f"bits is the size of a stored value, 16 or 32; got {bits}")
+    file = arguments.path(path, "path", "the file of the network")
+    arguments.flag(compact, "compact", "whether to use the sparse form for weights where it is smaller")
+    if arguments.count(bits, "bits", "the size of a stored value, 16 or 32,", least=16, most=32) not in (16, 32):
+        raise ValueError(f"bits is the size of a stored value and must be 16 or 32; got {bits}")
+    if not isinstance(steps, Sequence) or not steps or not all(hasattr(step, "add") for step in steps):
+        raise TypeError(f"steps must be a list of the steps of a network; got {arguments.shown(steps)}")
     tensors: dict[str, Tensor] = {}
     records = []
     for number, step in enumerate(steps):
         record, own = _record(step, bits, compact)
         records.append(record)
         tensors |= {f"{number}.{name}": value for name, value in own.items()}
-    write_tensors(Path(path), tensors, {"steps": records})
-    return Path(path)
+    write_tensors(file, tensors, {"steps": records})
+    return file
 
 
 def read_network(path: str | Path) -> fx.GraphModule:
     """Read a network from a file of `write_network`, in single precision.
 
+    Nothing in the file is run, and nothing is allocated before its size is known (`pyrodrop.compression.stored`).
+
     Raises:
-        ValueError: the file does not contain a network.
+        ValueError: the file does not contain a network, or it is damaged.
+        FileNotFoundError: there is no such file.
+        TypeError: `path` is no path.
     """
-    tensors, about = read_tensors(Path(path))
+    tensors, about = read_tensors(arguments.path(path, "path", "the file of a network"))
     if "steps" not in about:
         raise ValueError(f"{path} does not contain a network; files of networks are written by write_network")
-    steps = []
-    for number, record in enumerate(about["steps"]):
-        own = {n.removeprefix(f"{number}."): v for n, v in tensors.items() if n.startswith(f"{number}.")}
-        steps.append(_step(record, own))
-    return network_of(steps)
+    try:
+        return network_of(steps_of(about["steps"], tensors))
+    except ValueError as error:
+        raise ValueError(f"{path} is not a file of write_network, or it is damaged: {error}") from None
 
 
 def _record(step: Step, bits: int, compact: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -76,36 +80,19 @@ def _record(step: Step, bits: int, compact: bool) -> tuple[dict[str, Any], dict[
     if isinstance(step, Affine):
         value = torch.float16 if bits == 16 else torch.float32
         weight, bias = step.weight.to(value), step.bias.to(value)
+        if not bool(weight.isfinite().all() & bias.isfinite().all()):
+            raise ValueError(
+                f"the weights of {step.name} must be finite as {value}; the largest is {float(step.weight.abs().max()):g}"
+            )
         about = {"step": name, "name": step.name, "shape": list(weight.shape), "csr": step.csr, **step.options}
         sparse = _sparse(weight.flatten(1)) if weight.numel() and compact else {}
         dense = {"weight": weight} if weight.numel() else {}
         smaller = sparse if sparse and _bytes(sparse) < _bytes(dense) else dense
         return about, {**smaller, "bias": bias}
-    _, fields = _NUMBERS[name]
-    numbers = {n: getattr(step, n) for n in fields}
+    numbers = {n: getattr(step, n) for n in _NUMBERS[name]}
     if isinstance(step, Picked):
         numbers = {"columns": _small(step.columns)}
     return {"step": name, **({"columns": step.columns} if isinstance(step, Rescaled) else {})}, numbers
-
-
-def _step(record: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Step:
-    about = dict(record)
-    name = about.pop("step")
-    if name in _KINDS:
-        return Plain(_KINDS[name], _tuples(about))
-    if name in _NUMBERS:
-        made, _ = _NUMBERS[name]
-        own = {n: v.long() if name == "Picked" else v for n, v in tensors.items()}
-        step: Step = made(**own, **about)
-        return step
-    shape, csr, layer = about.pop("shape"), about.pop("csr"), about.pop("name")
-    weight = torch.zeros(shape)
-    if "weight" in tensors:
-        weight = tensors["weight"].float()
-    elif "values" in tensors:
-        rows = torch.arange(shape[0]).repeat_interleave(tensors["counts"].long())
-        weight.flatten(1)[rows, tensors["places"].long()] = tensors["values"].float()
-    return Affine(layer, weight, tensors["bias"].float(), _tuples(about), csr)
 
 
 def _sparse(matrix: Tensor) -> dict[str, Tensor]:
@@ -125,8 +112,3 @@ def _small(numbers: Tensor, below: int | None = None) -> Tensor:
 
 def _bytes(tensors: Mapping[str, Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in tensors.values())
-
-
-def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert lists, as read from JSON, back to tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}

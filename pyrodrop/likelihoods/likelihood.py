@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.likelihoods.shapes import aligned, elements, per_row
+from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 from pyrodrop.modules import LocalModule
 from pyrodrop.scaling import Standardize
 
@@ -38,6 +36,12 @@ class Likelihood(LocalModule):
         """The function f that predictions report, in the units of y if y has units: ``[..., N, ...]``."""
         return targets.inverse(output)
 
+    copies = 3  # of the outputs that `predictive` needs at its peak, the outputs included
+
+    def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
+        """The distribution of y given `output`, as `forward`, and f, as `location`; both may take the memory of `output`."""
+        return self(output, targets), self.location(output, targets)
+
     def as_target(self, y: Tensor) -> Tensor:
         """Convert y to the dtype that `log_prob` needs, without changing its shape.
 
@@ -59,6 +63,7 @@ class Likelihood(LocalModule):
             targets: the standardisation of y.
 
         Raises:
+            TypeError: y are bools for a likelihood of real numbers.
             ValueError: the shape or dtype of y is wrong, or a value is outside the support.
         """
         y = self.as_target(y)
@@ -73,11 +78,7 @@ class Likelihood(LocalModule):
             type(elements(law)).support
         ):  # the support depends on the outputs, which are known for these rows only
             y = y[: len(output)]
-        support: Any = elements(law).support
-        inside = support.check(y)
-        if not bool(inside.all()):
-            wrong = y[~inside].flatten()[0].item()
-            raise ValueError(f"values of y must be in the support of {self.describe()}, {support}; got {wrong:g}")
+        check_support(y, law, self.describe())
 
     def describe(self) -> str:
         """A description in one line, for tables and saved files."""

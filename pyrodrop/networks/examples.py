@@ -94,6 +94,7 @@ def examine(
         small, large = _Probe(), _Probe()
         y2, y3 = call(small.weights(weights), two), call(large.weights(weights), three)
     except Exception as error:  # of any type: the network may need all rows
+        x = mapped(Tensor.clone, x)  # the network may change it in place
         y = _on_all_rows(call, weights, x, error)
         return Examined(dict.fromkeys(weights, ()), (), True, True, maps(x), y.shape[1:], True)
     check_output(y2, 2)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import count, flag, shown
+from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.devices import seeded
+from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import per_row
 from pyrodrop.names import one_of
@@ -80,9 +83,11 @@ def predict(
         A `Prediction` with f ``[S, N, ...]``, or `Moments` with mean and variance ``[N, ...]``, in the units of y.
 
     Raises:
-        ValueError: x is empty, has NaN or infinite values, or a width that is not the model's; there is no closed form;
+        ValueError: x is empty, has NaN or infinite values, or a width that is not the model's; a number is out of its range;
+            the guide was made for another model; there is no closed form;
             ``joint=False`` for a network whose examples depend on each other.
-        TypeError: ``joint=False`` or ``method="analytic"`` for a guide without a method ``posterior``.
+        TypeError: ``joint=False`` or ``method="analytic"`` for a guide without a method ``posterior``; an argument of the
+            wrong kind.
 
     Example:
         >>> import torch, pyrodrop
@@ -98,9 +103,15 @@ def predict(
         >>> pyrodrop.predict(fit, x, method="analytic").mean.shape
         torch.Size([20, 1])
     """
+    if not callable(getattr(run, "predict", None)):
+        raise TypeError(f"run must be a Fit, or an object with a method predict; got {shown(run)}")
     usual = {"joint": True, "keep": "draws", "method": "draws"}
     asked = {"joint": joint, "keep": keep, "method": method}
-    options: dict[str, Any] = {name: value for name, value in asked.items() if value != usual[name]}
+    options: dict[str, Any] = {
+        name: value
+        for name, value in asked.items()
+        if value is not usual[name] and (type(value), value) != (type(usual[name]), usual[name])
+    }
     return run.predict(x, num_samples, seed=seed, **options)
 
 
@@ -127,8 +138,8 @@ def draw_functions(
     """
     one_of(keep, Keep, "keep")
     one_of(method, Method, "method")
-    if num_samples < 1:
-        raise ValueError(f"num_samples is the number of functions drawn and must be at least 1; got {num_samples}")
+    num_samples, seed = count(num_samples, "num_samples", "the number of functions drawn"), checked_seed(seed)
+    joint = flag(joint, "joint", "whether to sample functions, with one set of weights for all points,")
     if not hasattr(model, "outputs"):
         raise TypeError(
             f"predict supports models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"
@@ -151,13 +162,25 @@ def draw_functions(
         outputs: Tensor | None = None
         for draw, first, output in tiles:
             if outputs is None:
-                outputs = output.new_empty((num_samples, num_rows(x), *output.shape[2:]))
+                shape = (num_samples, num_rows(x), *output.shape[2:])
+                _check_memory(shape, output.dtype, where, model.likelihood.copies)
+                outputs = output.new_empty(shape, device=where)
             outputs[draw : draw + len(output), first : first + output.shape[1]] = output
         assert outputs is not None
         likelihood, targets = (_on(part, where) for part in (model.likelihood, model.targets))
-        outputs = outputs.to(where)
-        law, f = per_row(likelihood(outputs, targets), 2), likelihood.location(outputs, targets)
-    return Prediction(f=f, law=law, seed=seed, joint=joint)
+        law, f = likelihood.predictive(outputs, targets)
+    return Prediction(f=f, law=per_row(law, 2), seed=seed, joint=joint)
+
+
+def _check_memory(shape: Sequence[int], dtype: torch.dtype, device: torch.device, copies: int) -> None:
+    """Raise a ValueError if so many copies of outputs of this shape do not fit into the memory that can be had."""
+    need, free = copies * math.prod(shape) * dtype.itemsize, available(device)
+    if need > free:
+        raise ValueError(
+            f"the outputs of {shape[0]:,} functions at {shape[1]:,} points take {need / 2**30:,.1f} GiB, and "
+            f"{free / 2**30:,.1f} GiB are free: use keep='moments', whose memory does not depend on num_samples, a smaller "
+            f"num_samples than {shape[0]}, or fewer points at a time"
+        )
 
 
 def _tiles(

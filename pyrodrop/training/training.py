@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop import threads
+from pyrodrop.arguments import count as whole_number
+from pyrodrop.arguments import shown
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, keep_heap, seeded
 from pyrodrop.engines import Name as EngineName
@@ -163,11 +165,11 @@ class Training:
             The terms of the loss at every step, ``[count]`` each.
 
         Raises:
-            ValueError: count is less than 1.
+            TypeError: count is not a whole number.
+            ValueError: count is less than 1; a schedule is negative, NaN or infinite at one of these steps.
             RuntimeError, FloatingPointError: as `step`.
         """
-        if count < 1:
-            raise ValueError(f"count is the number of steps and must be at least 1; got {count}")
+        count = whole_number(count, "count", "the number of steps")
         loop = self._run.loop
         first, end = loop.done, loop.done + count
         with self._in_context():
@@ -203,11 +205,15 @@ class Training:
             state: as returned by `state`.
 
         Raises:
+            TypeError: it is not a mapping.
             ValueError: it is not a whole state, or the state of another model, guide or data set. Nothing is changed then.
         """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state must be a mapping of tensors by name, as state() returns it; got {shown(state)}")
         if "batches.position" not in state:
             raise ValueError(
-                "the state is not whole: it lacks batches.position; load_state takes what state() returned"
+                "the state must be whole, what state() returned; got "
+                f"{shown(state)} that is not whole: it lacks batches.position"
             )
         own = self._run.state()
         with self._in_context():

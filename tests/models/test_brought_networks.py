@@ -230,3 +230,26 @@ def test_a_pattern_for_all_weights_says_their_axis_too() -> None:
     model = model_of(nn.Sequential(Raw(), Raw()), input_axes={"*": 0})
     assert [units.axis for units in model.input_units().values()] == [0, 0]
     assert model_of(nn.Sequential(Raw(), nn.Linear(4, 4)), input_axes={"0.w": 0}).input_units()["1.weight"].axis == 1
+
+
+class OfAllRows(nn.Module):
+    """A network that runs on all of its rows only, and writes into its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor, adjacency: torch.Tensor) -> torch.Tensor:
+        if len(x) != 20:
+            raise RuntimeError("a graph of 20 nodes")
+        return self.layer(adjacency.add_(1) @ x.mul_(0.5))
+
+
+def test_a_network_that_writes_into_its_inputs_is_refused_and_the_data_are_as_before() -> None:
+    x, adjacency, y = torch.randn(20, 3), torch.eye(20), torch.randn(20, 1)
+    before = x.clone(), adjacency.clone()
+    model = models.from_module(OfAllRows(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    with pytest.raises(ValueError, match="outputs change"):
+        pyrodrop.fit(model, guides.MeanField(model), ((x, adjacency), y), steps=2, engine="pyro")
+    assert torch.equal(x, before[0])
+    assert torch.equal(adjacency, before[1])

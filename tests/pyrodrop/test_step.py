@@ -157,7 +157,7 @@ def test_a_training_says_what_is_wrong() -> None:
     row = torch.zeros(1, dtype=torch.long)
     for change, message in (
         ({"history": None}, "not whole: it lacks history"),
-        ({"batches.position": None}, "lacks batches.position; load_state takes what state"),
+        ({"batches.position": None}, "what state.. returned; got a dict that is not whole: it lacks batches.position"),
         ({"batches.position": torch.tensor(999)}, "a place in the epoch from 0 to .*; got 999"),
         ({"batches.order": torch.cat([state["batches.order"], row])}, "is of other data: its order of the rows"),
         ({"batches.order": torch.zeros_like(state["batches.order"])}, "must be a permutation"),

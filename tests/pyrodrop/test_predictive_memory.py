@@ -1,0 +1,100 @@
+"""The law of a prediction in the memory of the network's outputs: the same bits as apart, and a refusal where none fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyro.distributions as dist
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop import devices, guides, likelihoods, models, priors
+from pyrodrop.prediction import predict as module
+from pyrodrop.scaling import Standardize
+
+
+class Shifted(likelihoods.Gaussian):
+    """A user's own, whose law is not where its location is."""
+
+    def forward(self, output: torch.Tensor, targets: Standardize) -> Any:
+        return dist.StudentT(5.0, self.location(output, targets) + output**2, 1.0).to_event(1)
+
+
+UNITS = {
+    "none": Standardize(),
+    "columns": Standardize(torch.tensor([3.0, -1.0]), torch.tensor([0.7, 19.0])),
+    "wider": Standardize(torch.tensor([1.0, 2.0]).double(), torch.tensor([0.3, 5.0]).double()),
+}
+
+
+@pytest.mark.parametrize("units", UNITS)
+@pytest.mark.parametrize(
+    "likelihood", [likelihoods.Gaussian(3.0), likelihoods.HeteroscedasticGaussian(), Shifted(2.0)], ids=repr
+)
+def test_together_they_are_what_they_are_apart(likelihood: Any, units: str) -> None:
+    targets = UNITS[units]
+    output = torch.randn(5, 7, likelihood.outputs(2), generator=torch.Generator().manual_seed(0))
+    want, f = likelihood(output, targets), likelihood.location(output, targets)
+    law, found = likelihood.predictive(output.clone(), targets)
+    assert torch.equal(found, f)
+    assert found.dtype == f.dtype
+    y = torch.randn(5, 7, 2)
+    assert torch.equal(law.log_prob(y), want.log_prob(y))
+    assert type(law.base_dist) is type(want.base_dist)
+
+
+def test_one_column_for_several_outputs_is_not_squeezed_into_them() -> None:
+    targets = Standardize(torch.tensor([3.0, -1.0]), torch.tensor([0.7, 19.0]))
+    output = torch.ones(4, 6, 1)
+    law, f = likelihoods.Gaussian(1.0).predictive(output, targets)
+    assert f.shape == law.mean.shape == (4, 6, 2)
+
+
+def fitted(likelihood: Any, outputs: int, y: torch.Tensor) -> pyrodrop.Fit:
+    model = models.MLP([1, 4, outputs], prior=priors.Gaussian(), likelihood=likelihood)
+    guide = guides.BernoulliDropout(model, 0.1)
+    x = torch.linspace(-1, 1, len(y))[:, None]
+    return pyrodrop.fit(model, guide, (x, y), steps=1, engine="pyro", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "copies"), [(likelihoods.Gaussian(), 1, 1), (likelihoods.Categorical(), 3, 3)]
+)  # fmt: skip
+def test_more_than_there_is_is_refused_with_the_bytes(
+    likelihood: Any, outputs: int, copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit = fitted(likelihood, outputs, torch.arange(12) % 3 if outputs == 3 else torch.randn(12, 1))
+    need = copies * 400 * 12 * outputs * 4
+    monkeypatch.setattr(module, "available", lambda device: need - 1)
+    with pytest.raises(ValueError, match=r"the outputs of 400 functions at 12 points take .* GiB.* keep='moments'"):
+        fit.predict(torch.zeros(12, 1), 400)
+    assert fit.predict(torch.zeros(12, 1), 400, keep="moments").num_samples == 400
+    monkeypatch.setattr(module, "available", lambda device: need)
+    assert len(fit.predict(torch.zeros(12, 1), 400).f) == 400
+
+
+def test_what_the_system_would_give_back_counts_and_a_containers_limit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    assert devices.available(torch.device("cpu")) > 0
+    monkeypatch.setattr(devices, "_system_memory", lambda: 500.0)
+    for limit, used, want in (
+        ("max\n", "7\n", 500),
+        ("300\n", "100\n", 200),
+        ("100\n", "300\n", 0),
+        ("900\n", "100", 500),
+    ):
+        found = {"memory.max": limit, "memory.current": used}
+        monkeypatch.setattr(devices, "_number", lambda file, found=found: number(found[file.name]))
+        assert devices.available(torch.device("cpu")) == want
+    (tmp_path / "n").write_text("max\n")
+    monkeypatch.undo()
+    assert devices._number(tmp_path / "n") is None
+    assert devices._number(tmp_path / "missing") is None
+    (tmp_path / "n").write_text("12\n")
+    assert devices._number(tmp_path / "n") == 12
+
+
+def number(text: str) -> float | None:
+    return None if text.startswith("max") else float(text)
