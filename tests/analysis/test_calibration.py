@@ -395,7 +395,9 @@ def test_mistakes() -> None:
         sbc(nn.Linear(3, 1), guides.MeanField, x)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"a guide with a method draw\(num_samples\)"):
         sbc(regression(), lambda m: lambda x, y=None: None, x, count=4)
-    with pytest.raises(ValueError, match="count is the number of data sets and must be at least 2; got 1"):
+    with pytest.raises(
+        ValueError, match="count is the number of data sets and must be a whole number of at least 2; got 1"
+    ):
         sbc(regression(), guides.MeanField, x, count=1)
     with pytest.raises(ValueError, match="num_draws is the number of posterior draws .* got 0"):
         sbc(regression(), guides.MeanField, x, num_draws=0)

@@ -96,6 +96,12 @@ def test_what_arrived_in_a_few_words(value: Any, words: str) -> None:
     assert arguments.shown(value) == words
 
 
+def test_progress_is_yes_no_or_up_to_the_terminal() -> None:
+    assert [arguments.progress(value) for value in (True, False, None)] == [True, False, None]
+    with pytest.raises(TypeError, match="progress says whether .* True or False; got the int 1"):
+        arguments.progress(1)
+
+
 @pytest.mark.parametrize("value", [[3, 1], (3, 1), torch.Size([3, 1]), [np.int64(3), torch.tensor(1)]])
 def test_counts(value: Any) -> None:
     assert arguments.counts(value, "widths", "the sizes") == (3, 1)

@@ -209,7 +209,7 @@ def test_bad_data_never_train(x: torch.Tensor, y: torch.Tensor, message: str) ->
     [
         ({"device": "cuda:99"}, "device must be one of auto, cpu"),
         ({"device": "tpu9"}, "device must be one of auto, cpu"),
-        ({"steps": 0}, "steps is the number of gradient steps and must be at least 1; got 0"),
+        ({"steps": 0}, "steps is the number of gradient steps and must be a whole number of at least 1; got 0"),
         ({"batch_size": 0}, "batch_size is the number of rows"),
     ],
 )

@@ -97,6 +97,9 @@ def test_ece_counted_by_hand() -> None:
     torch.testing.assert_close(curve.accuracy, torch.tensor([0.5, 1.0]))
     torch.testing.assert_close(curve.share, torch.tensor([0.5, 0.5]))
     assert metrics.adaptive_ece(p, y, bins=2) == pytest.approx(0.15)
+    curve = metrics.calibration_curve(p, y, 2)  # of equal width: all are in the upper half
+    assert [float(v) for v in curve] == pytest.approx([0.75, 0.75, 1.0])
+    assert metrics.ece(p, y, bins=2) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_adaptive_ece_is_that_of_equal_parts_of_the_sorted() -> None:

@@ -118,3 +118,17 @@ def test_bad_input_is_named() -> None:
         fit.predict(torch.ones(3, 2), 4).log_density(torch.ones(2, 1))
     with pytest.raises(TypeError, match=r"use pyro.infer.Predictive"):
         pyrodrop.Fit(lambda x: x, lambda x: {}, None, torch.zeros(1, 2), {}).predict(torch.ones(2, 2))
+
+
+def test_one_column_of_y_may_be_a_vector() -> None:
+    """Observations [N] of a prediction [N, 1] are scored one by one, and not every one at every point."""
+    f, y = torch.randn(1, 4, 1), torch.randn(4)
+    prediction = Prediction(f=f, law=dist.Normal(f, 0.5).to_event(1))
+    normal = torch.distributions.Normal(f[0, :, 0], 0.5)
+    torch.testing.assert_close(prediction.log_density(y), normal.log_prob(y))
+    torch.testing.assert_close(prediction.cdf(y), normal.cdf(y)[:, None])
+    with pytest.raises(ValueError, match=r"shape of the prediction, \(4, 1\); got \(3,\)"):
+        prediction.log_density(y[:3])
+    twice = torch.cat([f, f], -1)
+    with pytest.raises(ValueError, match=r"shape of the prediction, \(4, 2\); got \(4,\)"):
+        Prediction(f=twice, law=dist.Normal(twice, 0.5).to_event(1)).log_density(y)

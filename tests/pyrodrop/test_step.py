@@ -110,7 +110,9 @@ def test_steps_in_blocks_are_the_same_steps() -> None:
         want = torch.stack([getattr(step, term) for step in single])
         assert torch.equal(want, torch.cat([getattr(block, term) for block in blocks]))
     assert same(one.fit, two.fit)
-    with pytest.raises(ValueError, match="count is the number of steps and must be at least 1; got 0"):
+    with pytest.raises(
+        ValueError, match="count is the number of steps and must be a whole number of at least 1; got 0"
+    ):
         two.advance(0)
 
 
