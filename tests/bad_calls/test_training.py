@@ -187,7 +187,7 @@ CALLS = [
         "fit.of Pyro",
         lambda: {"y": Y[:, 0]},
         {
-            "y": Kind({"column": lambda: Y, "two axes more": lambda: Y[..., None], "two columns": lambda: Y.repeat(1, 2)}),
+            "y": Kind({"column": lambda: Y, "two axes more": lambda: Y[..., None], "two columns": lambda: Y.repeat(1, 2), "a square": lambda: Y.repeat(1, N)}),
         },
         function=by_pyro,
     ),
@@ -296,6 +296,14 @@ def test_elbos_of_pyro_models_never_broadcast() -> None:
     for y in (Y, Y[..., None], Y.repeat(1, 2)):
         with pytest.raises(ValueError, match=r"y must have the shape of its distribution.* shape \[8\] together; got"):
             found.elbo(5, (X, y))
+
+
+def test_a_guide_with_one_site_more_is_of_another_model() -> None:
+    own = model(bias_prior=None)
+    with pytest.raises(
+        ValueError, match="no others, layers.0.weight, layers.1.weight; got .* site 'layers.0.bias' too"
+    ):
+        pyrodrop.fit(own, guides.MeanField(model()), (X, Y), **QUICK)
 
 
 def test_a_class_is_no_model() -> None:
