@@ -187,7 +187,10 @@ CALLS = [
         "fit.of Pyro",
         lambda: {"y": Y[:, 0]},
         {
-            "y": Kind({"column": lambda: Y, "two axes more": lambda: Y[..., None], "two columns": lambda: Y.repeat(1, 2), "a square": lambda: Y.repeat(1, N)}),
+            "y": Kind({
+                "column": lambda: Y, "two axes more": lambda: Y[..., None], "two columns": lambda: Y.repeat(1, 2),
+                "a square": lambda: Y.repeat(1, N),
+            }),
         },
         function=by_pyro,
     ),
