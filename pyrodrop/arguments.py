@@ -214,11 +214,11 @@ def within(
     below: float | None = None,
 ) -> None:
     """Raise a ValueError unless all values of a tensor lie within these bounds; NaN does not."""
-    inside = torch.ones((), dtype=torch.bool, device=values.device)
-    for compare, bound in ((torch.ge, least), (torch.le, most), (torch.gt, above), (torch.lt, below)):
-        if bound is not None and not math.isinf(bound):
-            inside = inside & compare(values, bound).all()
-    if not bool(inside):
+    bounds = ((torch.ge, least), (torch.le, most), (torch.gt, above), (torch.lt, below))
+    inside = all(
+        bool(compare(values, bound).all()) for compare, bound in bounds if bound is not None and abs(bound) < math.inf
+    )
+    if not inside:
         allowed = _bounds(least, most, above, below).removeprefix("a finite number ")
         raise ValueError(
             f"{name} is {what} and every value must be {allowed}; got values from {float(values.min()):g} to "

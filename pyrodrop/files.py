@@ -1,28 +1,67 @@
-"""Atomic file writes."""
+"""Files that are written completely or not at all, and files of tensors that are checked when they are read."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
+import re
+import shutil
+import stat
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+
+from pyrodrop.processes import Process
+
+_FORMAT = 2  # files of tensors from format 2 on have a checksum
+_ABANDONED = 24 * 3600  # seconds without a change after which a temporary file of another machine is removed
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, which replaces `path` when the block ends without an exception."""
-    part = path.with_name(f".{path.name}.part{os.getpid()}")
-    try:
-        yield part
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    """A temporary path to write to, which replaces `path` when the block ends without an exception.
+
+    The file is on disk when the block has ended, also after a power failure. It has the mode of the file that it replaces,
+    or that of any new file. Where `path` is a symbolic link, the file that it points to is replaced.
+
+    The temporary path is in a hidden folder beside the file. A process that is killed leaves it; the next call for the same
+    file removes it.
+
+    Raises:
+        OSError: the file cannot be written; the message names it.
+    """
+    with _naming(path, "write"):
+        target = Path(os.path.realpath(path))
+        _check_replaceable(target)
+        scratch = _scratch(target)
+        try:
+            part = scratch / "part"
+            mode = _mode(target, scratch)
+            yield part
+            _flush(part)
+            part.chmod(mode)
+            os.replace(part, target)
+            with suppress(OSError):  # some file systems cannot flush folders
+                _flush(target.parent)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def check_writable(path: Path) -> None:
+    """Raise an OSError that names the file unless it can be written now. An existing file does not change."""
+    with _naming(path, "write"):
+        target = Path(os.path.realpath(path))
+        _check_replaceable(target)
+        shutil.rmtree(_scratch(target), ignore_errors=True)
 
 
 def writable_folder(path: str | Path) -> Path:
@@ -47,26 +86,157 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
     Raises:
         ValueError: `content` has NaN or infinite numbers, which JSON does not define.
+        OSError: as `whole`.
     """
     with whole(path) as part:
         part.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write tensors atomically in the safetensors format, with `about` as JSON in the header."""
+    """Write tensors atomically in the safetensors format, with `about` as JSON and a checksum of all in the header.
+
+    Raises:
+        OSError: as `whole`.
+    """
     own = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    text = json.dumps({"format": _FORMAT, **about})
     with whole(path) as part:
-        save_file(own, part, metadata={"pyrodrop": json.dumps(about)})
+        try:
+            save_file(own, part, metadata={"pyrodrop": text, "sha256": _checksum(own, text)})
+        except SafetensorError as error:
+            number = re.search(r"(?:os error|code:) (\d+)", str(error))
+            if number is None:
+                raise
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read the tensors and the header of a file from `write_tensors`.
+    """Read the tensors and the header of a file from `write_tensors`. Nothing in the file is executed.
 
     Raises:
-        ValueError: the file was not written by `write_tensors`.
+        ValueError: the file was not written by `write_tensors`, is not whole, or was changed since.
+        OSError: it cannot be read; the message names it.
     """
-    with safe_open(path, framework="pt") as file:
-        about = (file.metadata() or {}).get("pyrodrop")
-        if about is None:
-            raise ValueError(f"{path} was not written by pyrodrop: its header has no entry 'pyrodrop'")
-        return {name: file.get_tensor(name) for name in file.keys()}, json.loads(about)  # noqa: SIM118
+    while True:
+        version = _version(path)
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except Exception as error:  # whatever a file that is not whole makes the reader raise
+            if _version(path) == version:
+                raise ValueError(f"{path} is no whole file in the safetensors format: {error}") from None
+        if (
+            _version(path) == version
+        ):  # otherwise it was replaced meanwhile, and the reader, which opens it twice, mixed
+            break
+    text = metadata.get("pyrodrop")
+    if text is None:
+        raise ValueError(f"{path} was not written by pyrodrop: its header has no entry 'pyrodrop'")
+    checksum = metadata.get("sha256")
+    if checksum is not None and checksum != _checksum(tensors, text):
+        raise ValueError(f"{path} is damaged: its content has another checksum than when it was written")
+    about = _object(path, text)
+    if checksum is None and "format" in about:
+        raise ValueError(f"{path} is damaged: its header has no checksum")
+    return tensors, about
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    """What changes when a file is replaced; an OSError that names the file if it cannot be read."""
+    with _naming(path, "read"):
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait
+            raise OSError(errno.EINVAL, "it is a folder" if path.is_dir() else "it is no regular file")
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _object(path: Path, text: str) -> dict[str, Any]:
+    """The header as a mapping."""
+    try:
+        about = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: its header is not JSON: {error}") from None
+    if not isinstance(about, dict):
+        raise ValueError(f"{path} is damaged: its header must be a mapping; got a {type(about).__name__}")
+    return about
+
+
+def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
+    """SHA-256 of the header and of the names, dtypes, shapes and bytes of all tensors."""
+    digest = hashlib.sha256(f"{len(text)} {text}".encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{len(name)} {name} {value.dtype} {list(value.shape)};".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _naming(path: Path, verb: str) -> Iterator[None]:
+    """Give every OSError of the system in the block the name of this file, unless it is about a file elsewhere."""
+    try:
+        yield
+    except OSError as error:
+        folder = os.path.dirname(os.path.realpath(path))
+        about = (
+            os.path.abspath(os.fsdecode(error.filename))
+            if isinstance(error.filename, str | bytes | os.PathLike)
+            else folder
+        )
+        if error.errno is None or not (about == os.path.abspath(path) or f"{about}/".startswith(f"{folder}/")):
+            raise
+        reason = error.strerror or os.strerror(error.errno)
+        raise OSError(error.errno, f"cannot {verb} the file: {reason}", str(path)) from error
+
+
+def _check_replaceable(target: Path) -> None:
+    """Raise an OSError if the target is no regular file or may not be written to. It need not exist."""
+    try:
+        kind = target.stat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(kind):
+        raise OSError(errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL, "it is a folder or no regular file")
+    if not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _scratch(target: Path) -> Path:
+    """A new hidden folder beside the target, named by the target and this process; those that were abandoned are removed."""
+    # of fixed length, so that every name that the file system allows for the target can be written
+    prefix = f".pyrodrop-{hashlib.blake2b(os.fsencode(target.name), digest_size=8).hexdigest()}-"
+    for entry in os.scandir(target.parent):
+        if entry.name.startswith(prefix) and _abandoned(entry, entry.name.removeprefix(prefix)):
+            shutil.rmtree(entry.path, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}{Process.this()}-", dir=target.parent))
+
+
+def _abandoned(entry: os.DirEntry[str], name: str) -> bool:
+    """Whether the process that made this temporary folder has ended; of another machine's, whether it is a day old."""
+    process = Process.of(name.rpartition("-")[0])
+    if process is not None and process.here:
+        return not process.runs()
+    try:
+        times = [os.stat(place).st_mtime for place in (entry.path, *(part.path for part in os.scandir(entry.path)))]
+        newest = os.stat(Path(entry.path).parent).st_mtime  # by the same clock; making a folder there changes it
+    except OSError:  # removed meanwhile, or of another user
+        return False
+    return newest - max(times) > _ABANDONED
+
+
+def _mode(target: Path, scratch: Path) -> int:
+    """The mode of the file that will be replaced, or of a new file."""
+    with suppress(FileNotFoundError):
+        return stat.S_IMODE(target.stat().st_mode)
+    probe = scratch / "new"
+    os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))  # the only way to ask for the umask without changing it
+    return stat.S_IMODE(probe.stat().st_mode)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
 from pyrodrop.param_names import let_pyro_find
+from pyrodrop.scaling import Standardize
 
 
 class LocalModule(PyroModule):
@@ -101,22 +102,29 @@ def announce(module: nn.Module) -> None:
                 getattr(part, name)
 
 
-def assign(module: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
+def assign(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "the saved state") -> None:
     """Copy `state` into `module`; nothing is copied if an entry does not fit.
 
     Raises:
-        ValueError: names or shapes differ; the message lists the differences.
+        ValueError: names, shapes or dtypes differ; the message lists the differences.
     """
-    known, parameters = module.state_dict().keys(), dict(module.named_parameters())
-    wrong = [f"{n} is missing" for n in known - state.keys()]
-    wrong += [f"{n} is unexpected" for n in state.keys() - known]
-    wrong += [
-        f"{n} has shape {tuple(state[n].shape)}, expected {tuple(p.shape)}"
-        for n, p in parameters.items()
-        if n in state and state[n].shape != p.shape
-    ]
-    if wrong:
-        raise ValueError(
-            f"the saved state does not belong to this {type(module).__name__}: " + "; ".join(sorted(wrong))
-        )
+    check_assignable(module, state, source)
     module.load_state_dict(dict(state))
+
+
+def check_assignable(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "the saved state") -> None:
+    """Raise a ValueError unless `assign` can copy `state` into `module`; `source` says in messages where it is from."""
+    own = module.state_dict()
+    free = {name for name, part in module.named_modules() if isinstance(part, Standardize)}  # of any shape
+    wrong = [f"{n} is missing" for n in own.keys() - state.keys()]
+    wrong += [f"{n} is unexpected" for n in state.keys() - own.keys()]
+    for name, value in own.items():
+        if name not in state or not isinstance(value, Tensor) or name.rpartition(".")[0] in free:
+            continue
+        got = state[name]
+        if got.shape != value.shape:
+            wrong.append(f"{name} has shape {tuple(got.shape)}, expected {tuple(value.shape)}")
+        elif got.dtype != value.dtype:
+            wrong.append(f"{name} has dtype {got.dtype}, expected {value.dtype}")
+    if wrong:
+        raise ValueError(f"{source} does not belong to this {type(module).__name__}: " + "; ".join(sorted(wrong)))

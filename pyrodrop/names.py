@@ -7,7 +7,7 @@ A setting is one value for all parameters, or a mapping from shell patterns to v
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar, get_args
 
@@ -25,6 +25,13 @@ def known(name: str, names: Collection[str], what: str) -> str:
     near = difflib.get_close_matches(name, names, 1, 0.0) if isinstance(name, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"no {what} is called {name!r}; there are {', '.join(names)}{hint}")
+
+
+def some(given: Sequence[T] | None, usual: Iterable[T], name: str) -> list[T]:
+    """The values of an argument, or the usual ones if it is None; a ValueError if it is empty."""
+    if given is not None and not given:
+        raise ValueError(f"{name} needs at least one value; got none")
+    return list(usual if given is None else given)
 
 
 def one_of(value: T, choices: Any, name: str) -> T:

@@ -157,11 +157,13 @@ def keep_mask(
         ValueError: `drop_rate` is outside [0, 1), `bits` is neither 8 nor 16, or a size of `shape` is negative.
         TypeError: an argument is of another type.
     """
-    shape = torch.Size(counts(shape, "shape", "the sizes of the mask", least=0))
+    if not isinstance(shape, torch.Size):
+        shape = torch.Size(counts(shape, "shape", "the sizes of the mask", least=0))
     drop_rate = _one_rate(drop_rate)
     if bits is None:
         bits = 8 if (256 * drop_rate).is_integer() else 16
-    _check_bits(bits)
+    else:
+        _check_bits(bits)
     if generator is not None:
         instance(generator, torch.Generator, "generator", "a torch.Generator")
     words = _fill(torch.empty(-(-shape.numel() * bits // 64), dtype=torch.int64, device=device), generator)
@@ -225,6 +227,8 @@ def check_drop_rate(drop_rate: float | Tensor, where: str = "") -> None:
 
 
 def _one_rate(drop_rate: float | Tensor) -> float:
+    if type(drop_rate) is float and 0 <= drop_rate < 1:  # checked quickly, since masks may be small
+        return drop_rate
     check_drop_rate(drop_rate)
     return real(drop_rate, "drop_rate", "the probability of dropping an input unit", least=0, below=1)
 

@@ -184,7 +184,7 @@ def _axis(two: torch.Size, three: torch.Size) -> int | None:
 
 def close(one: Tensor, two: Tensor) -> bool:
     """Whether outputs are equal up to rounding."""
-    scale = float(two.abs().max()) if two.numel() else 0.0
+    scale = float(two.nan_to_num(0.0, 0.0, 0.0).abs().max()) if two.numel() else 0.0
     return torch.allclose(one, two, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
 
 

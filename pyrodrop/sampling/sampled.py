@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -15,10 +16,11 @@ from pyrodrop import threads
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.data import Data, Dataset
 from pyrodrop.files import read_tensors, write_tensors
+from pyrodrop.identity import check_made_of, is_settings, made_of
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods import aligned
 from pyrodrop.models import NetworkModel
-from pyrodrop.modules import assign
+from pyrodrop.modules import assign, check_assignable
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, draw_functions
 from pyrodrop.prediction.prediction import Prediction
@@ -161,12 +163,15 @@ class Sampled:
 
         Raises:
             ValueError: `num_samples` is less than the number of chains.
+            OSError: the file cannot be written; the message names it.
         """
         kept = self if num_samples is None else self.thinned(num_samples)
         tensors = {f"samples.{name}": values for name, values in kept.samples.items()}
         tensors |= {f"stats.{name}": values for name, values in kept.stats.items()}
         tensors |= {f"model.{name}": value for name, value in kept.model.state_dict().items()}
-        write_tensors(Path(path), tensors, {"kind": _FILE, "settings": kept.settings})
+        dtype = next(iter(kept.samples.values())).dtype
+        made = {"model": made_of(copy.deepcopy(kept.model).to(dtype), "model")}
+        write_tensors(Path(path), tensors, {"kind": _FILE, "settings": kept.settings, "made_of": made})
         return Path(path)
 
     def thinned(self, num_samples: int) -> Sampled:
@@ -190,14 +195,25 @@ class Sampled:
         return Sampled(self.model, some(self.samples), some(self.stats), self.data, settings, self.device)
 
     @classmethod
-    def load(cls, path: str | Path, model: NetworkModel) -> Sampled:
-        """Read saved draws into a model that was built like the saved one; it is changed in place.
+    def load(cls, path: str | Path, model: NetworkModel, *, allow: Collection[str] = ()) -> Sampled:
+        """Read saved draws into a model that was built like the saved one; it is changed in place, also to their dtype.
+
+        Files of older versions of pyrodrop do not say what the model was made of; they are read, and the logger `pyrodrop`
+        warns that only names and shapes were compared.
+
+        Args:
+            path: of the file.
+            model: built like the saved one.
+            allow: ``("model",)`` if it may be made of something else, as in `Fit.load`.
 
         Raises:
-            ValueError: names or shapes are not those in the file, or it is not such a file.
+            ValueError: the model differs from the saved one: names or shapes, the network, its activation, the priors or the
+                likelihood; or it is not such a file, or damaged. The model is not changed then.
+            OSError: the file cannot be read; the message names it.
         """
         tensors, about = read_tensors(Path(path))
-        if about.get("kind") != _FILE:
+        settings = about.get("settings")
+        if about.get("kind") != _FILE or not is_settings(settings):
             raise ValueError(f"{path} has no draws of pyrodrop.sample")
         samples, stats, state = (_under(tensors, part) for part in ("samples.", "stats.", "model."))
         want = {**model.weight_sites(), **{n: v for own in model.hyper_sites().values() for n, v in own.items()}}
@@ -209,15 +225,24 @@ class Sampled:
                     f"{path} has draws of {name!r} with shape {tuple(values.shape)}; they must be [chains, draws, "
                     f"{', '.join(map(str, want[name].shape))}]"
                 )
-        lead = {values.shape[:2] for values in [*samples.values(), *stats.values()]}
+        lead = {values.shape[:2] for values in samples.values()} | {values.shape for values in stats.values()}
         missing = {"lp", "energy", "acceptance_rate", "diverging", "n_steps"} - stats.keys()
         if len(lead) != 1 or missing:
             raise ValueError(f"{path} is not whole: its draws and statistics differ in number, or some are missing")
-        first = next(iter(model.weight_sites()))
-        model.to(samples[first].dtype)
-        assign(model, state)
+        dtypes = {values.dtype for values in samples.values()}
+        if not dtypes <= {torch.float32, torch.float64} or len(dtypes) != 1:
+            raise ValueError(f"{path} must have draws of one dtype, float32 or float64; got {sorted(map(str, dtypes))}")
+        if not isinstance(settings.get("energy_rounding", 0.0), int | float):
+            raise ValueError(f"{path} is damaged: energy_rounding in its settings must be a number")
+        [dtype] = dtypes
+        own = copy.deepcopy(model).to(dtype)
+        state = {n: value.to(dtype) if value.is_floating_point() else value for n, value in state.items()}
+        check_assignable(own, state, f"the model in {path}")
+        check_made_of(about.get("made_of"), {"model": own}, path, allow)
+        assign(model.to(dtype), state)
         model.eval()
-        return cls(model, samples, stats, None, about["settings"], model.weight_sites()[first].device)
+        first = next(iter(model.weight_sites()))
+        return cls(model, samples, stats, None, settings, model.weight_sites()[first].device)
 
     def describe(self) -> str:
         """One-line description."""

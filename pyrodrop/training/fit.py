@@ -9,7 +9,7 @@ and model. With both factors 1 the loss is minus the ELBO. Every epoch visits th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Unpack, overload
 
@@ -26,8 +26,10 @@ from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.options import FitOptions, ReplicateOptions, names_checked
 from pyrodrop.training.problem import training_mode
+from pyrodrop.training.record import check_allowed
 from pyrodrop.training.replicates import Replicates, train_replicates
 from pyrodrop.training.run import Run, problem_of
+from pyrodrop.training.runaway import warn_of_runaways
 from pyrodrop.training.settings import (
     Estimator,
     KLWeight,
@@ -67,6 +69,8 @@ def fit(
 
 @names_checked
 @threads.training()
+@torch.inference_mode(False)
+@torch.enable_grad()
 def fit(
     model: Any,
     guide: Any,
@@ -90,6 +94,7 @@ def fit(
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = None,
+    checkpoint_allow: Collection[str] = (),
     after_epoch: Callable[[Fit, int], None] | None = None,
 ) -> Fit | Replicates:
     """Train a guide of a model on data.
@@ -137,9 +142,16 @@ def fit(
         seed: of minibatches and noise. The same seed gives the same bits on the same machine with the same number of
             threads; the caller's random state does not change.
         progress: whether to show a progress bar; if None, where the output is a terminal.
-        checkpoint: file to save the state of the training to every `checkpoint_every` steps, and to continue from if it
-            exists: the result is that of a run without interruption.
+        checkpoint: file to save the state of the training to every `checkpoint_every` steps and at the end, and to continue
+            from if it exists: the result is that of a run without interruption. A state with NaN or infinite losses or
+            parameters is never saved, so the file keeps the last finite one.
         checkpoint_every: number of steps between two savings; 10,000 if None. Only with a checkpoint.
+        checkpoint_allow: names of what may differ from the run that wrote the checkpoint, such as ``("lr", "data")``:
+            ``model``, ``guide``, ``data`` and the arguments from `batch_size` to `seed` (but `memory`). Otherwise every
+            difference is an error that names it. More `steps` are always allowed. With another class of `optimizer` its
+            state begins anew, with other `data` or another `batch_size` an epoch. Functions count as equal if they return
+            the same: `lr` for every parameter, `lr_schedule` and `kl_weight` at 0, 1, 2, 5, 10 ... steps or epochs;
+            functions in a model or guide if their bytecode, constants and defaults are equal.
         after_epoch: called as ``after_epoch(fit, epoch)`` after every epoch, with the fit in evaluation mode and the number
             of epochs done; also when a run continues from a checkpoint at the end of an epoch. Its random draws do not
             change the training; its return value is ignored.
@@ -147,10 +159,13 @@ def fit(
     Raises:
         TypeError: an unknown argument, or one of the wrong kind, such as a schedule of the learning rate for `kl_weight`.
         ValueError: before the first step, for data, shapes, settings or a device that cannot be trained with, and for a
-            guide of another model; before a step at which a schedule is negative, NaN or infinite.
+            guide of another model, a checkpoint of another run or a damaged one; before a step at which a schedule is
+            negative, NaN or infinite.
         RuntimeError: the first step changes no parameter, as when a model reaches its network through a closure; or another
             thread trains: see `pyrodrop.threads`.
-        FloatingPointError: the loss is no longer finite; with replicates, all losses.
+        FloatingPointError: the loss or a parameter is no longer finite; with replicates, all losses. The message says the
+            step, what broke first as far as that can be told, the rows of its minibatch, and the file to continue from.
+        OSError: the checkpoint cannot be read or written.
 
     Returns:
         A `Fit`; with `replicates`, `Replicates`, a list of them.
@@ -178,6 +193,9 @@ def fit(
         raise TypeError(
             f"after_epoch must be a function of a fit and the number of epochs, or None; got {shown(after_epoch)}"
         )
+    allow = check_allowed(checkpoint_allow, "checkpoint_allow")
+    if allow and checkpoint is None:
+        raise ValueError(f"checkpoint_allow needs a checkpoint; got checkpoint_allow={allow} without checkpoint")
     if replicates is not None:
         for name, value in (("checkpoint", checkpoint), ("after_epoch", after_epoch)):
             if value is not None:
@@ -191,8 +209,17 @@ def fit(
     start = time.perf_counter()
     with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
         run = Run.of(problem, settings)
-        save = None if checkpoint is None else _resumed(run, checkpoint).save
-        run.loop.run(progress, save, save_every, None if after_epoch is None else _with_fit(after_epoch, run))
+        kept = None if checkpoint is None else _resumed(run, checkpoint, allow)
+        try:
+            run.loop.run(
+                progress,
+                None if kept is None else kept.save,
+                save_every,
+                None if after_epoch is None else _with_fit(after_epoch, run),
+            )
+        except FloatingPointError as error:
+            raise FloatingPointError(f"{error}{'' if kept is None else kept.where()}") from None
+    warn_of_runaways(problem)
     return run.fit(seconds=time.perf_counter() - start, engine=run.loop.engine.name)
 
 
@@ -207,9 +234,9 @@ def _checkpoint_every(value: int | None, checkpoint: object) -> int:
     return count(value, "checkpoint_every", "the number of steps between two savings")
 
 
-def _resumed(run: Run, path: Path) -> Checkpoint:
+def _resumed(run: Run, path: Path, allow: Collection[str]) -> Checkpoint:
     """The checkpoint of a run, which continues from the file if it exists."""
-    checkpoint = Checkpoint(path, run.state(), run.record)
+    checkpoint = Checkpoint(path, run.state(), run.record, run.identity, allow)
     checkpoint.resume()
     return checkpoint
 

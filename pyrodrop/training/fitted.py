@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeGuard, overload
 
 import torch
 from torch import Tensor
@@ -17,13 +17,16 @@ from pyrodrop.compression.layout import Layout
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import resolve
 from pyrodrop.files import read_tensors, write_tensors
+from pyrodrop.identity import check_made_of, is_settings, made_of
 from pyrodrop.inputs import Inputs
-from pyrodrop.modules import assign
+from pyrodrop.modules import assign, check_assignable
 from pyrodrop.networks.agreement import check_guide
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.estimates import Draws, Elbo, Objective, elbo_of, objective_of
+
+_FILE = "fit"
 
 
 @dataclass
@@ -250,12 +253,14 @@ class Fit:
 
         Raises:
             TypeError: model or guide is not a module, so its parameters cannot be found.
+            OSError: the file cannot be written; the message names it.
         """
         tensors = {"history": self.history}
         for part, module in self._modules().items():
             tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
         path = Path(path)
-        write_tensors(path, tensors, {"settings": self.settings})
+        made = {part: made_of(module, part) for part, module in self._modules().items()}
+        write_tensors(path, tensors, {"kind": _FILE, "settings": self.settings, "made_of": made})
         return path
 
     @classmethod
@@ -266,19 +271,41 @@ class Fit:
         guide: Callable[..., Any],
         *,
         device: str | torch.device = "auto",
+        allow: Collection[str] = (),
     ) -> Fit:
         """Read a saved fit into a model and guide that were built like the saved ones; they are changed in place.
 
+        Everything in the file is checked before they change. Files of older versions of pyrodrop do not say what model and
+        guide were made of; they are read, and the logger `pyrodrop` warns that only names and shapes were compared.
+
+        Args:
+            path: of the file.
+            model, guide: built like the saved ones.
+            device: where to put them.
+            allow: ``("model",)``, ``("guide",)`` or both, for parts that may be made of something else than the saved ones,
+                such as a network whose code was rewritten to compute the same.
+
         Raises:
-            ValueError: names or shapes of their parameters differ from those in the file, or it is not such a file.
+            ValueError: model or guide differs from the saved one: names, shapes or dtypes of parameters, the network, its
+                activation, the priors, the likelihood or the guide's settings; or it is not such a file, or damaged.
+            TypeError: model or guide is not a module.
+            OSError: the file cannot be read; the message names it.
         """
         tensors, about = read_tensors(Path(path))
-        settings = about["settings"]
+        settings, history = about.get("settings"), tensors.get("history")
+        if about.get("kind", _FILE) != _FILE or not is_settings(settings) or not _is_history(history):
+            raise ValueError(f"{path} is no file of Fit.save: it lacks the history or the settings of a fit")
         chosen = resolve(device)
-        fit = cls(model, guide, None, tensors["history"], settings, chosen)
-        for part, module in fit._modules().items():
-            state = {k.removeprefix(f"{part}."): v for k, v in tensors.items() if k.startswith(f"{part}.")}
-            assign(module, state)
+        fit = cls(model, guide, None, history, settings, chosen)
+        modules = fit._modules()
+        states = {
+            part: {k[len(part) + 1 :]: v for k, v in tensors.items() if k.startswith(f"{part}.")} for part in modules
+        }
+        for part, module in modules.items():
+            check_assignable(module, states[part], f"the fit in {path}")
+        check_made_of(about.get("made_of"), modules, path, allow)
+        for part, module in modules.items():
+            assign(module, states[part])
             module.to(chosen).eval()
         return fit
 
@@ -288,3 +315,7 @@ class Fit:
             if not isinstance(value, torch.nn.Module):
                 raise TypeError(f"only modules can be saved; the {part} of this fit is a {type(value).__name__}")
         return modules  # type: ignore[return-value]
+
+
+def _is_history(value: Tensor | None) -> TypeGuard[Tensor]:
+    return value is not None and value.dim() == 2 and value.shape[1] == 3 and value.is_floating_point()

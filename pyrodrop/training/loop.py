@@ -5,7 +5,9 @@ The loop decides learning rates, factors and minibatches; an engine makes the st
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import pyro
 import torch
@@ -17,7 +19,18 @@ from pyrodrop.engines import Batch, Engine, Plan
 from pyrodrop.training.minibatches import Batches
 from pyrodrop.training.settings import Settings
 
-_CHECK_EVERY = 100  # steps between checks of the losses: each waits for the device
+CHECK_EVERY = 100  # steps between checks of the losses: each waits for the device
+REMEMBER_EVERY = 1000  # steps between states that a search for a failure starts from
+
+
+class Failure(Protocol):
+    """Finds out what broke first in a training whose losses or parameters stopped being finite."""
+
+    def remember(self) -> None:
+        """Keep the present state, which is finite."""
+
+    def words(self) -> str:
+        """What broke first after the state that was kept, in sentences."""
 
 
 class Loop:
@@ -36,6 +49,9 @@ class Loop:
     Attributes:
         steps: number of steps in all; None if that is not known.
         done: number of steps made so far.
+        checked: number of steps whose losses are known to be finite.
+        moving: returns the buffers that a step updates, by name.
+        failure: finds out what broke first; None if nothing does.
         history: nll, kl and the weight of the KL divergence for every step, ``[at least done, ..., 3]``.
     """
 
@@ -56,8 +72,13 @@ class Loop:
         self._choose, self._chosen, self.title = choose, False, title
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         device = next(iter(parameters.values())).device
-        self.steps, self.done = settings.steps, 0
-        self.history = torch.zeros(self.steps or 0, *replicates, 3, device=device)
+        self.steps, self.done, self.checked = settings.steps, 0, 0
+        dtypes = [torch.float32, *(parameter.dtype for parameter in parameters.values())]
+        dtype = functools.reduce(torch.promote_types, dtypes)
+        self.history = torch.zeros(self.steps or 0, *replicates, 3, dtype=dtype, device=device)
+        self.moving: Callable[[], Mapping[str, Tensor]] = dict
+        self.failure: Failure | None = None
+        self._remembered = 0
 
     def run(
         self,
@@ -84,21 +105,25 @@ class Loop:
                 self._call(after_epoch)
             fresh = self.done == 0
             self.start()
+            if fresh and save is not None and 1 in (save_every, steps):
+                save()
             if after_epoch is not None and fresh:
                 self._call(after_epoch)  # an epoch of one step
             with pyro.validation_enabled(False):
                 while self.done < steps:
-                    end = min(steps, _next_multiple(self.done, _CHECK_EVERY))
+                    end = min(steps, _next_multiple(self.done, CHECK_EVERY))
                     if after_epoch is not None:
                         end = min(end, _next_multiple(self.done, self.batches.per_epoch))
                     self.advance(end, save, save_every)
                     self.check_finite()
+                    self.remember(REMEMBER_EVERY)
                     if after_epoch is not None:
                         self._call(after_epoch)
                     if not bar.disable:
                         loss = self.history[self.done - 1, ..., :2].sum(-1).nanmedian()
                         bar.set_postfix_str(f"nll + kl {float(loss):.4g}", refresh=False)
                         bar.update(self.done - bar.n)
+            self.check_finite(whole=True)
         self.engine.finish(self.done)
 
     def _call(self, after_epoch: Callable[[int], None]) -> None:
@@ -114,8 +139,8 @@ class Loop:
         if self.done == 0:
             self.first_step()
         if self.done < len(self.history):
-            left = len(self.history) - self.done
-            self.choose_engine(left, left)
+            # by all steps, so that a run that was interrupted takes the same engine as one that was not
+            self.choose_engine(len(self.history) - 1, len(self.history) - self.done)
 
     def choose_engine(self, steps: int, most: int | None) -> None:
         """Choose the engine of the next steps, unless it is chosen already.
@@ -142,17 +167,21 @@ class Loop:
         """Make the steps up to number `end`, without waiting for the device."""
         self.reserve(end)
         first = self.done
-        plan = self._plan(first, end)
+        plan = self.plan(first, end)
         self.engine.begin(plan)
         weights = torch.tensor([weight for _, weight in plan.factors]).to(self.history)
         self.history[first:end, ..., 2] = weights.reshape(-1, *(1,) * (self.history.dim() - 2))
-        for row in self.history[first:end, ..., :2].unbind(0):
-            row.copy_(self.engine.step(self.batches.next(), self.done - first))
+        for index, row in enumerate(self.history[first:end, ..., :2].unbind(0)):
+            terms = self.engine.step(self.batches.next(), index)
+            if self.done == 0:
+                row = self._of_dtype(terms.dtype)[0, ..., :2]
+            row.copy_(terms)
             self.done += 1
             if save is not None and (self.done % save_every == 0 or self.done == self.steps):
                 save()
 
-    def _plan(self, first: int, end: int) -> Plan:
+    def plan(self, first: int, end: int) -> Plan:
+        """The factors and learning rates of the steps from number `first` to `end`."""
         numbers = range(first, end)
         factors = [self.settings.factors(n / self.batches.per_epoch) for n in numbers]
         scales = [self.settings.lr_factor(n) for n in numbers]
@@ -160,31 +189,67 @@ class Loop:
 
     def first_step(self) -> None:
         """Make the first step, with Pyro's validation; a RuntimeError if it changes no parameter."""
+        self.remember()
         before = [p.detach().clone() for p in self.parameters.values()]
         self.advance(1)
-        self.check_finite()
+        self.check_finite(whole=True)
         if all(torch.equal(b, p.detach()) for b, p in zip(before, self.parameters.values(), strict=True)):
             raise RuntimeError(
                 f"the first step moved none of the {len(before)} parameters ({', '.join(self.parameters)}): "
                 "the loss does not depend on them, or the learning rate is 0"
             )
 
-    def check_finite(self) -> None:
-        """Raise a FloatingPointError if a recent loss is not finite; with replicates, if none of them is."""
-        first = max(0, self.done - _CHECK_EVERY)
-        recent = (
-            self.history[first : self.done].flatten(1, -2)
-            if self.history.dim() > 2
-            else self.history[first : self.done, None]
-        )
+    def check_finite(self, *, whole: bool = False) -> None:
+        """Raise a FloatingPointError if a loss is not finite; with replicates, if none of them is.
+
+        Args:
+            whole: whether to check the parameters too, and the buffers that a step updates for NaN, which the loss of the
+                next step would show.
+        """
+        recent = self.history[self.checked : self.done, ..., :2]
+        recent = recent[:, None] if self.history.dim() == 2 else recent
         bad = (~torch.isfinite(recent).all(-1)).all(1).nonzero()
         if len(bad):
-            step = first + int(bad[0])
+            step = self.checked + int(bad[0])
             nll, kl, _ = self.history[step].reshape(-1, 3)[0].tolist()
-            raise FloatingPointError(
-                f"the loss stopped being finite at step {step}: nll {nll:g}, kl {kl:g}. Try a smaller learning rate, a "
-                "smaller initial scale, or standardised data"
-            )
+            self._fail(f"the loss stopped being finite at step {step}: nll {nll:g}, kl {kl:g}.")
+        if whole and self.history.dim() == 2:  # replicates that failed keep their last finite parameters
+            broken = not_finite(self.parameters, self.moving())
+            if broken:
+                self._fail(f"{broken[0]} stopped being finite at step {self.done - 1}.")
+        self.checked = self.done
+
+    def remember(self, every: int = 0) -> None:
+        """Keep the present state, which is finite, to find out what breaks later, at most once in `every` steps."""
+        if self.failure is not None and (every == 0 or self.done - self._remembered >= every):
+            self.failure.remember()
+            self._remembered = self.done
+
+    def _fail(self, what: str) -> None:
+        more = "" if self.failure is None else f" {self.failure.words()}"
+        raise FloatingPointError(
+            f"{what}{more} Try a smaller learning rate, a smaller initial scale, or standardised data."
+        )
+
+    def _of_dtype(self, dtype: torch.dtype) -> Tensor:
+        """The history, in the dtype of the loss if that is more precise than the parameters'."""
+        self.history = self.history.to(torch.promote_types(self.history.dtype, dtype))
+        return self.history
+
+
+def not_finite(parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> list[str]:
+    """Names of the parameters that are not finite and of the buffers that have NaN; waits for the device."""
+    named = {**parameters, **buffers}
+    if not named:
+        return []
+    sums = torch.stack([value.detach().sum().double() for value in named.values()])
+    if bool(torch.isfinite(sums).all()):  # then all values are
+        return []
+    return [
+        name
+        for name, value in named.items()
+        if not bool((torch.isfinite(value) if name in parameters else ~torch.isnan(value)).all())
+    ]
 
 
 def _next_multiple(n: int, of: int) -> int:

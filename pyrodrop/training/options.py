@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import ParamSpec, TypedDict, TypeVar
 
@@ -57,6 +57,7 @@ class FitOptions(TrainingOptions, total=False):
     progress: bool | None
     checkpoint: str | Path | None
     checkpoint_every: int | None
+    checkpoint_allow: Collection[str]
     after_epoch: Callable[[Fit, int], None] | None
 
 

@@ -1,11 +1,34 @@
-"""The settings of a fit in plain numbers and words: `Fit.settings`, as it is saved with a fit or a checkpoint."""
+"""The settings of a fit in plain numbers and words, and what a run is made of, for the files that are written of it."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
+from pyrodrop.engines import Loss
+from pyrodrop.engines.moving import places_of
+from pyrodrop.identity import differences, is_words, made_of, values_of
+from pyrodrop.inputs import named_parts
+from pyrodrop.names import known
+from pyrodrop.scaling import Standardize
+from pyrodrop.schedules import KLSchedule, LRSchedule
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.settings import Settings
+
+# What a run is made of, by the names of the arguments of `fit`; it may have more steps than the one that it continues.
+PARTS = (
+    "model", "guide", "data", "batch_size", "lr", "optimizer", "lr_schedule", "estimator", "kl_weight", "likelihood_power",
+    "engine", "precision", "starts", "device", "seed",
+)  # fmt: skip
+_SHOWN = 4  # differences in a message
+_PROBED = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, *(k * 10**n for n in range(3, 8) for k in (1, 2, 5)))
+
+Identity = dict[str, dict[str, str]]
 
 
 def record(settings: Settings, problem: Problem, seed: int) -> dict[str, Any]:
@@ -29,3 +52,179 @@ def record(settings: Settings, problem: Problem, seed: int) -> dict[str, Any]:
         "noise_by_row": problem.noise_by_row(),
         "seed": seed,
     }
+
+
+def identity(
+    settings: Settings, problem: Problem, loss: Loss, optimizer: torch.optim.Optimizer, rates: Mapping[str, float]
+) -> Identity:
+    """What a run is made of, in words, by `PARTS`; two runs with the same words take the same steps.
+
+    Functions are known by what they return: a learning rate by the rate of every parameter, schedules of users by their
+    values at 0, 1, 2, 5, 10 ... steps or epochs up to the end.
+
+    Args:
+        settings, problem, loss, optimizer: of the run.
+        rates: the learning rate of every parameter, before the schedule.
+    """
+    rows = len(problem.data)
+    batch = min(settings.batch_size or rows, rows)
+    values = values_of(_constant(problem, loss))
+
+    def made(part: Any, name: str) -> dict[str, str]:
+        return made_of(part, name) | {key: value for key, value in values.items() if key.startswith(f"{name}.")}
+
+    found: dict[str, dict[str, str]] = {
+        "model": made(problem.model, "model"),
+        "guide": made(problem.guide, "guide"),
+        "data": _data(problem),
+        "batch_size": {"batch_size": str(batch)},
+        "lr": _rates(rates),
+        "optimizer": _optimizer(optimizer),
+        "lr_schedule": _schedule("lr_schedule", settings.lr_schedule, "step", settings.steps),
+        "kl_weight": _schedule(
+            "kl_weight", settings.kl_weight, "epoch", settings.steps and settings.steps / math.ceil(rows / batch)
+        ),
+        "device": {"device": settings.place.type},
+    }
+    for name in PARTS:
+        if name not in found:
+            found[name] = {name: repr(getattr(settings, name))}
+    return found
+
+
+def check_allowed(allow: Any, name: str) -> tuple[str, ...]:
+    """The names of the parts that may differ, as the argument `name` gives them."""
+    if isinstance(allow, str) or not isinstance(allow, Collection) or not all(isinstance(one, str) for one in allow):
+        raise TypeError(f"{name} must be a tuple of names, of {', '.join(PARTS)}; got {allow!r}")
+    return tuple(known(one, PARTS, f"part of a run, in {name},") for one in allow)
+
+
+class Restarts(NamedTuple):
+    """What starts anew in a run that continues a different one.
+
+    Attributes:
+        new_optimizer: the optimiser's state, with another class of optimiser.
+        new_epoch: the epoch, with other data or another size of minibatches.
+    """
+
+    new_optimizer: bool
+    new_epoch: bool
+
+
+def check_same(there: Any, here: Identity, allow: Collection[str], file: str, argument: str) -> Restarts:
+    """Check that a run may continue another one.
+
+    Args:
+        there: what the run of a file is made of.
+        here: what this run is made of.
+        allow: the parts that may differ.
+        file: the file in words, for messages.
+        argument: the name of the argument for `allow`.
+
+    Raises:
+        ValueError: they differ in another part, or `there` is not such a description.
+    """
+    if not isinstance(there, dict) or not all(is_words(there.get(name)) for name in PARTS):
+        raise ValueError(
+            f"{file} does not say what its run is made of, as it was written by another version of pyrodrop: it cannot be "
+            "continued"
+        )
+    found = {name: differences(there[name], here[name]) for name in PARTS}
+    for name in ("lr_schedule", "kl_weight"):
+        if _probes(there[name]) and _probes(here[name]):  # a longer run has more of them
+            common = [at for at in here[name] if at in there[name]]
+            found[name] = differences({at: there[name][at] for at in common}, {at: here[name][at] for at in common})
+    wrong = {name: words for name, words in found.items() if words and name not in allow}
+    if wrong:
+        words = [word for own in wrong.values() for word in own]
+        more = f"; and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
+        names = ", ".join(map(repr, wrong))
+        raise ValueError(
+            f"{file} is of another run: {'; '.join(words[:_SHOWN])}{more}. To continue it with these on purpose, pass "
+            f"{argument}=({names}{',' if len(wrong) == 1 else ''})"
+        )
+    return Restarts(
+        new_optimizer=there["optimizer"].get("optimizer") != here["optimizer"]["optimizer"],
+        new_epoch=bool(found["data"] or found["batch_size"]),
+    )
+
+
+def as_tensor(run: Identity) -> Tensor:
+    """What a run is made of as the bytes of JSON, for a state that consists of tensors."""
+    return torch.frombuffer(bytearray(json.dumps(run).encode()), dtype=torch.uint8)
+
+
+def of_tensor(value: Any) -> Any:
+    """The inverse of `as_tensor`; None for a tensor of something else."""
+    try:
+        return json.loads(value.to("cpu", torch.uint8).flatten().numpy().tobytes())
+    except (ValueError, RecursionError, AttributeError):
+        return None
+
+
+def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:
+    """The buffers that no step changes, but for the initial values of what is trained."""
+    model = problem.model
+    changed = set(loss.moving.places)
+    if hasattr(model, "parameter_names"):
+        trained = [names for first, names in model.parameter_names.items() if first not in model.fixed]
+        changed |= {f"model.network.{name}" for names in trained for name in names}
+    places = places_of(model, problem.guide)
+    return {
+        name: value
+        for name, [(module, own), *_] in places.items()
+        if name not in changed
+        and not isinstance(module, Standardize)  # it belongs to the data
+        and (value := module._buffers[own]) is not None
+    }
+
+
+def _data(problem: Problem) -> dict[str, str]:
+    data = problem.data
+    found = {"data": f"{data.fingerprint} ({len(data)} rows)"}
+    for name, part in {**named_parts(data.x), "y": data.y}.items():
+        found[f"data.{name}.dtype"] = str(part.dtype).removeprefix("torch.")
+    for name in ("inputs", "targets"):  # the model has taken over those of the data
+        standardisation = getattr(problem.model, name, None)
+        if isinstance(standardisation, Standardize):
+            own = dict(standardisation.named_buffers())
+            found |= values_of({f"data.{name}.{number}": value for number, value in own.items()})
+    return found
+
+
+def _rates(rates: Mapping[str, float]) -> dict[str, str]:
+    """One number where all rates are equal."""
+    values = {name: repr(float(rate)) for name, rate in rates.items()}
+    if len(set(values.values())) == 1:
+        return {"lr": next(iter(values.values()))}
+    return {f"lr of {name}": value for name, value in values.items()}
+
+
+def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    found = made_of(type(optimizer), "optimizer")
+    usual = {name: value for name, value in optimizer.defaults.items() if name != "lr"}
+    found |= {k: v for name, value in usual.items() for k, v in made_of(value, f"optimizer.{name}").items()}
+    for number, group in enumerate(optimizer.param_groups):
+        own = {n: v for n, v in group.items() if n not in ("params", "lr") and (n not in usual or usual[n] != v)}
+        found |= {k: v for n, v in own.items() for k, v in made_of(v, f"optimizer.group {number}.{n}").items()}
+    return found
+
+
+def _schedule(name: str, schedule: Any, unit: str, end: float | None) -> dict[str, str]:
+    """A number, one of pyrodrop's schedules as its call, or the values of a function."""
+    if not callable(schedule):
+        return {name: repr(schedule)}
+    if isinstance(schedule, KLSchedule | LRSchedule):
+        return {name: str(schedule)}
+    return {f"{name} at {unit} {at}": _value(schedule, at) for at in _PROBED if end is None or at < end}
+
+
+def _value(schedule: Callable[[Any], float], at: int) -> str:
+    try:
+        return repr(float(schedule(at)))
+    except Exception as error:  # whatever a user's function raises there; training raises it if it comes there
+        return type(error).__name__
+
+
+def _probes(words: Mapping[str, str]) -> bool:
+    return all(" at " in name for name in words)

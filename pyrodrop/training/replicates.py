@@ -32,6 +32,7 @@ from pyrodrop.training.fitted import Fit
 from pyrodrop.training.minibatches import check_minibatches
 from pyrodrop.training.options import names_checked
 from pyrodrop.training.problem import Problem, restart, training_mode
+from pyrodrop.training.runaway import warn_of_runaways
 from pyrodrop.training.settings import (
     Estimator,
     KLWeight,
@@ -97,6 +98,8 @@ class Replicates(Sequence[Fit]):
 
 @names_checked
 @threads.training()
+@torch.inference_mode(False)
+@torch.enable_grad()
 def fit_replicates(
     models: Callable[..., Any] | Sequence[Callable[..., Any]],
     guides: Callable[..., Any] | Sequence[Callable[..., Any]],
@@ -201,6 +204,7 @@ def _train(
         failed |= {first + number: step for number, step in broken.items()}
     for number, step in failed.items():
         _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
+    warn_of_runaways(*problems)
     return Replicates(fits, failed)
 
 

@@ -105,7 +105,7 @@ class Stack:
         self.loss = StackedLoss(self.losses, list(self.parameters.values()), self.held, self.generators)
         for batch in self.batches.samples(settings.steps):
             self._verify(self.loss, batch)
-        return Loop(
+        loop = Loop(
             self.parameters,
             self.batches,
             optimizer,
@@ -115,6 +115,8 @@ class Stack:
             title=f"{count} x {describe(self.problems[0].guide).split('(')[0]}",
             replicates=(count,),
         )
+        loop.failure = _AllFailed(self)
+        return loop
 
     def train(self, seeds: Sequence[int], progress: bool | None) -> tuple[list[Fit], dict[int, int]]:
         """Train all replicates.
@@ -237,6 +239,27 @@ class Stack:
                 )
             if not all(near(value, got[r], tolerance) for value, got in zip(buffers, moved, strict=True)):
                 raise _refusal("many replicates update the buffers of the network differently from one")
+
+
+class _AllFailed:
+    """What to say where no replicate has a finite loss: single steps are not made again."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+
+    def remember(self) -> None:
+        """Replicates that failed keep their last finite parameters, and no copy is needed."""
+
+    def words(self) -> str:
+        """Which replicate failed first, and how to find out why."""
+        failed = self._stack.failed()
+        first = min(failed, key=lambda replicate: failed[replicate], default=0)
+        batches = self._stack.batches
+        return (
+            f"All {len(self._stack.problems)} replicates failed, replicate {first} first, on a minibatch of {batches.size} "
+            f"of {batches.num_rows} rows; they keep their last finite parameters. To see which parameter broke first, fit "
+            f"replicate {first} alone, with seed + {first}."
+        )
 
 
 def _firsts(problems: Sequence[Problem]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 
 import torch
@@ -21,10 +22,15 @@ class State:
     def __init__(self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]]) -> None:
         self.loop, self.buffers = loop, buffers
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The state by name; tensors of the loop are not copied. The random state is torch's own at this moment."""
+    def tensors(self, *, finish: bool = True) -> dict[str, Tensor]:
+        """The state by name; tensors of the loop are not copied. The random state is torch's own at this moment.
+
+        Args:
+            finish: whether to bring the optimiser's count of steps up to date, which a block of steps does at its end.
+        """
         loop = self.loop
-        loop.engine.finish(loop.done)
+        if finish:
+            loop.engine.finish(loop.done)
         found = self._own()
         found |= {f"optimizer.{key}": value for key, value in self._optimizer().items()}
         found["history"] = loop.history[: loop.done]
@@ -35,65 +41,109 @@ class State:
             found["random.cuda"] = torch.cuda.get_rng_state(loop.history.device)
         return found
 
-    def load(self, tensors: Mapping[str, Tensor], position: int, name: str) -> None:
+    def load(
+        self,
+        tensors: Mapping[str, Tensor],
+        position: int,
+        name: str,
+        *,
+        new_optimizer: bool = False,
+        new_epoch: bool = False,
+    ) -> None:
         """Set the loop, its buffers and torch's random state to a state that was read before.
 
         Args:
             tensors: as of `tensors`, but for the position.
             position: the place in the epoch.
             name: of the state, for messages.
+            new_optimizer: whether the optimiser starts anew instead of with the state that is there.
+            new_epoch: whether the next step starts an epoch.
 
         Raises:
             ValueError: it is not a whole state, or the state of another model, guide or data set, or of more steps than the
                 loop has. Nothing is changed then.
         """
-        own = self._own()
-        self._check(tensors, position, own, name)
-        loop, done = self.loop, len(tensors["history"])
+        loop = self.loop
+        tensors = {n: v for n, v in tensors.items() if not (new_optimizer and n.startswith("optimizer."))}
+        if new_epoch:
+            tensors["batches.order"], position = loop.batches.order[..., :0], 0
+        self._check(tensors, position, name, new_optimizer)
+        done = len(tensors["history"])
         if loop.steps is not None and done > loop.steps:
             raise ValueError(f"{name} has done {done} steps already; steps must be at least that, got {loop.steps}")
+        self.restore(tensors, position)
+        loop.history = loop.history.to(tensors["history"].dtype)
+        loop.reserve(done)
+        loop.history[:done] = tensors["history"].to(loop.history.device)
+        loop.done = loop.checked = done
+        if done == 0 or new_optimizer:
+            loop.forget_engine()
+        loop.remember()
+
+    def restore(self, tensors: Mapping[str, Tensor], position: int) -> None:
+        """Set all but the number of steps and the losses, without a check."""
+        loop = self.loop
         with torch.no_grad():
-            for key, value in own.items():
+            for key, value in self._own().items():
                 value.copy_(tensors[key])
         self._load_optimizer(
             {k.removeprefix("optimizer."): v for k, v in tensors.items() if k.startswith("optimizer.")}
         )
-        loop.reserve(done)
-        loop.history[:done] = tensors["history"].to(loop.history.device)
         loop.batches.order = tensors["batches.order"].to(loop.history.device)
         loop.batches.position = position
-        loop.done = done
-        if done == 0:
-            loop.forget_engine()
-        torch.set_rng_state(tensors["random.cpu"])
+        torch.set_rng_state(tensors["random.cpu"].cpu())
         if loop.history.is_cuda:
-            torch.cuda.set_rng_state(tensors["random.cuda"], loop.history.device)
+            torch.cuda.set_rng_state(tensors["random.cuda"].cpu(), loop.history.device)
 
-    def _check(self, tensors: Mapping[str, Tensor], position: int, own: Mapping[str, Tensor], name: str) -> None:
+    def _check(self, tensors: Mapping[str, Tensor], position: int, name: str, new_optimizer: bool) -> None:
         """Raise a ValueError unless these tensors are a whole state of this model, guide and data set."""
-        wrong = [n for n, value in own.items() if n not in tensors or tensors[n].shape != value.shape]
+        wrong = [n for n, value in self._own().items() if n not in tensors or not _alike(tensors[n], value)]
         if wrong:
             raise ValueError(
-                f"{name} is of another model or guide: {', '.join(wrong)} of this run is missing there or has another shape"
+                f"{name} is of another model or guide: {', '.join(wrong)} of this run is missing there or has another shape "
+                "or dtype"
             )
         batches, random = self.loop.batches, "random.cuda" if self.loop.history.is_cuda else "random.cpu"
         missing = [n for n in ("history", "batches.order", "random.cpu", random) if n not in tensors]
         if missing:
             raise ValueError(f"{name} is not whole: it lacks {', '.join(dict.fromkeys(missing))}")
+        history, want = tensors["history"], self.loop.history
+        if history.shape[1:] != want.shape[1:] or history.dim() != want.dim() or not history.is_floating_point():
+            raise ValueError(
+                f"{name} must have three numbers for every step in its history; it has shape {list(history.shape)} of "
+                f"{history.dtype}"
+            )
+        for key in dict.fromkeys(("random.cpu", random)):
+            try:
+                torch.Generator("cuda" if key == "random.cuda" else "cpu").set_state(tensors[key].cpu())
+            except (RuntimeError, TypeError) as error:
+                raise ValueError(f"{name} has no random state of this version of PyTorch in {key}: {error}") from None
         order = tensors["batches.order"]
         rows = batches.num_rows if order.numel() else 0
-        if order.shape != (rows,) or not torch.equal(order.sort().values.cpu(), torch.arange(rows)):
+        if (
+            order.shape != (rows,)
+            or order.dtype != torch.long
+            or not torch.equal(order.sort().values.cpu(), torch.arange(rows))
+        ):
             raise ValueError(
                 f"{name} is of other data: its order of the rows must be a permutation of {batches.num_rows}; "
                 f"it has shape {tuple(order.shape)}"
             )
         end = batches.per_epoch * batches.size if rows else 0
-        if not 0 <= position <= end:
-            raise ValueError(f"{name} must be at a place in the epoch from 0 to {end}; got {position}")
-        optimizer = {n: v for n, v in self._optimizer().items() if f"optimizer.{n}" in tensors}
-        other = [n for n, v in optimizer.items() if tensors[f"optimizer.{n}"].shape != v.shape]
+        if not 0 <= position <= end or position % batches.size:
+            raise ValueError(
+                f"{name} must be at a place in the epoch from 0 to {end} in steps of {batches.size}; got {position}"
+            )
+        given = {n.removeprefix("optimizer."): v for n, v in tensors.items() if n.startswith("optimizer.")}
+        if new_optimizer or not len(history):
+            return
+        own = self._optimizer() or self._after_a_step()
+        other = [n for n in own.keys() | given.keys() if n not in own or n not in given or not _alike(given[n], own[n])]
         if other:
-            raise ValueError(f"{name} is of another optimizer: {', '.join(other)} of this run has another shape there")
+            raise ValueError(
+                f"{name} is of another optimizer: {', '.join(sorted(other)[:5])} is missing there or in this run, or has "
+                "another shape or dtype"
+            )
 
     def _own(self) -> dict[str, Tensor]:
         """Parameters and buffers, by reference."""
@@ -101,10 +151,17 @@ class State:
         return own | {f"buffer.{n}": b for n, b in self.buffers().items()}
 
     def _optimizer(self) -> dict[str, Tensor]:
-        state = self.loop.optimizer.state_dict()["state"]
-        return {
-            f"{i}.{key}": torch.as_tensor(v) for i, entry in state.items() for key, v in entry.items() if v is not None
-        }
+        return _named(self.loop.optimizer)
+
+    def _after_a_step(self) -> dict[str, Tensor]:
+        """The optimiser's state after a step, of a copy: it has none before."""
+        mine = copy.deepcopy(self.loop.optimizer)
+        for group in mine.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        with torch.enable_grad():
+            mine.step()
+        return _named(mine)
 
     def _load_optimizer(self, tensors: dict[str, Tensor]) -> None:
         """In place where the optimiser has the same tensors already, since a compiled engine refers to them."""
@@ -121,3 +178,13 @@ class State:
         groups = self.loop.optimizer.state_dict()["param_groups"]
         self.loop.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.loop.forget_engine()
+
+
+def _named(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of an optimiser by name: number of the parameter and entry."""
+    state = optimizer.state_dict()["state"]
+    return {f"{i}.{key}": torch.as_tensor(v) for i, entry in state.items() for key, v in entry.items() if v is not None}
+
+
+def _alike(one: Tensor, two: Tensor) -> bool:
+    return one.shape == two.shape and one.dtype == two.dtype

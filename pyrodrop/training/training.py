@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,8 +19,10 @@ from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, keep_heap, seeded
 from pyrodrop.engines import Name as EngineName
 from pyrodrop.training.fitted import Fit
+from pyrodrop.training.loop import CHECK_EVERY, REMEMBER_EVERY
 from pyrodrop.training.options import names_checked
 from pyrodrop.training.problem import training_mode
+from pyrodrop.training.record import as_tensor, check_allowed, check_same, of_tensor
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.settings import (
     Estimator,
@@ -34,7 +36,6 @@ from pyrodrop.training.settings import (
     adam,
 )
 
-_CHECK_EVERY = 100  # steps between checks of the losses
 _EXPECTED_STEPS = 10_000
 
 
@@ -85,6 +86,8 @@ class Training:
     """
 
     @names_checked
+    @torch.inference_mode(False)
+    @torch.enable_grad()
     def __init__(
         self,
         model: Callable[..., Any],
@@ -117,6 +120,7 @@ class Training:
             problem = problem_of(model, guide, data, settings)
             with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
                 self._run = Run.of(problem, settings)
+                self._run.identity  # noqa: B018  what the run is made of before its first step
                 self._random = _random_state(settings.place)
                 parts = [part for part in (problem.model, problem.guide) if isinstance(part, nn.Module)]
                 self._modules = [module for part in parts for module in part.modules() if module.training]
@@ -153,7 +157,8 @@ class Training:
 
         Raises:
             RuntimeError: the first step changes no parameter; or another thread trains: see `pyrodrop.threads`.
-            FloatingPointError: a loss is no longer finite. The losses are checked at the first step and every 100 steps.
+            FloatingPointError: a loss is no longer finite. The losses are checked at the first step and every 100 steps. The
+                message is that of `fit`.
         """
         nll, kl = self.advance(1)
         return StepLosses(nll[0], kl[0])
@@ -180,44 +185,52 @@ class Training:
                 loop.choose_engine(max(1, self._expected - 1), None)
             with pyro.validation_enabled(False):
                 while loop.done < end:
-                    loop.advance(min(end, (loop.done // _CHECK_EVERY + 1) * _CHECK_EVERY))
-                    if loop.done % _CHECK_EVERY == 0:
+                    loop.advance(min(end, (loop.done // CHECK_EVERY + 1) * CHECK_EVERY))
+                    if loop.done % CHECK_EVERY == 0:
                         loop.check_finite()
+                        loop.remember(REMEMBER_EVERY)
         return StepLosses(*loop.history[first:end, :2].clone().unbind(1))
 
     def state(self) -> dict[str, Tensor]:
         """A copy of everything that the next steps depend on.
 
-        The parameters, buffers, optimiser, random state, place in the epoch and losses, as tensors by name, which
-        `torch.save` and safetensors can write. `load_state` continues from it to the same bits.
+        The parameters, buffers, optimiser, random state, place in the epoch, losses, and a description of the run, as
+        tensors by name, which `torch.save` and safetensors can write. `load_state` continues from it to the same bits.
 
         Raises:
             ValueError: a step changes Python attributes of model or guide, which tensors cannot restore.
+            FloatingPointError: a loss or a parameter is not finite. The message is that of `fit`.
         """
         state = self._run.state()
         with self._in_context():
-            return {name: value.detach().clone() for name, value in state.tensors().items()}
+            self._run.loop.check_finite(whole=True)
+            tensors = {name: value.detach().clone() for name, value in state.tensors().items()}
+        return tensors | {"run": as_tensor(self._run.identity)}
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Tensor], *, allow: Collection[str] = ()) -> None:
         """Continue from a state of this training, or of another one that was made with the same arguments.
 
         Args:
             state: as returned by `state`.
+            allow: names of what may differ in the training that made it, as the `checkpoint_allow` of `fit`.
 
         Raises:
-            TypeError: it is not a mapping.
-            ValueError: it is not a whole state, or the state of another model, guide or data set. Nothing is changed then.
+            TypeError: the state is not a mapping, or `allow` not a collection of names.
+            ValueError: it is not a whole state, or the state of a training with other arguments. Nothing is changed then.
         """
         if not isinstance(state, Mapping):
             raise TypeError(f"state must be a mapping of tensors by name, as state() returns it; got {shown(state)}")
-        if "batches.position" not in state:
-            raise ValueError(
-                "the state must be whole, what state() returned; got "
-                f"{shown(state)} that is not whole: it lacks batches.position"
-            )
+        allow = check_allowed(allow, "allow")
+        for name in ("run", "batches.position"):
+            if name not in state:
+                raise ValueError(
+                    f"the state must be whole, what state() returned; got {shown(state)} that is not whole: it lacks {name}"
+                )
+        restarts = check_same(of_tensor(state["run"]), self._run.identity, allow, "the state", "allow")
         own = self._run.state()
         with self._in_context():
-            own.load(state, int(state["batches.position"]), "the state")
+            tensors = {name: value for name, value in state.items() if name != "run"}
+            own.load(tensors, int(state["batches.position"]), "the state", **restarts._asdict())
 
     @contextmanager
     def _in_context(self) -> Iterator[None]:
@@ -226,6 +239,8 @@ class Training:
         called = self._modules if self.engine == "pyro" else []  # graphs do not call the modules
         with (
             threads.training(),
+            torch.inference_mode(False),
+            torch.enable_grad(),
             torch.random.fork_rng([place] if place.type == "cuda" else []),
             self._settings.products(),
             denormals_flushed(),

@@ -20,7 +20,7 @@ from .harness import refusal_is_ours
 from .parts import model
 
 pytestmark = pytest.mark.filterwarnings("ignore:the log-uniform prior is improper")
-few = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+few = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 
 ODD = st.sampled_from([None, True, "1", "", 1j, [1.0], (), {}, math.nan, math.inf, -math.inf, torch.ones(2), 10**400])
 """Values that are rarely right; floats and whole numbers below are sometimes."""
@@ -141,7 +141,7 @@ GUIDES: dict[Any, Any] = {
 def test_draws_and_divergences_of_a_guide_are_finite(kind: Any) -> None:
     of_weights = model()
 
-    @settings(few, max_examples=25)
+    @settings(few, max_examples=15)
     @given(GUIDES[kind])
     def check(arguments: dict[str, Any]) -> None:
         needed = {"model": of_weights} | ({"guide": guides.Point} if kind is guides.Ensemble else {})

@@ -186,3 +186,10 @@ def test_names_of_another_type_are_refused() -> None:
         names.by_name({0: 1.0}, ["w"], "rate")
     with pytest.raises(ValueError, match="rate must have a value for every parameter.*'w'; got an empty mapping"):
         names.by_name({}, ["w"], "rate")
+
+
+def test_several_values_are_at_least_one() -> None:
+    assert names.some(None, ["a", "b"], "names") == ["a", "b"]
+    assert names.some(["c"], ["a", "b"], "names") == ["c"]
+    with pytest.raises(ValueError, match="names needs at least one value; got none"):
+        names.some([], ["a", "b"], "names")

@@ -199,6 +199,16 @@ class Simple(LocalModule):
         pyro.sample("w", dist.Normal(self.loc, 0.1).to_event(1))
 
 
+class Writer:
+    """Writes to a view of a tensor that is no buffer."""
+
+    def __init__(self, view: Any) -> None:
+        self.held, self.view = torch.zeros(4), view
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return 1 + 0 * self.view(self.held).add_(1).sum()
+
+
 class Counter:
     """Different at every call."""
 
@@ -220,8 +230,13 @@ class Counter:
         (Counter(), "other numbers than Pyro"),
         (lambda x: torch.bernoulli(x.sigmoid()).mean(), "depends on parameters or data"),
         (lambda x: torch.empty(()).exponential_(), "exponential"),
+        (Writer(lambda held: held), "changes a tensor in place"),
+        (Writer(lambda held: held.view(2, 2)[0]), "changes a tensor in place"),
+        (Writer(lambda held: held.chunk(2)[0]), "changes a tensor in place"),
+        (Writer(lambda held: held.unbind()[1]), "changes a tensor in place"),
     ],
-    ids=["branch", "item", "random", "numpy", "counter", "data-dependent rate", "unknown noise"],
+    ids=["branch", "item", "random", "numpy", "counter", "data-dependent rate", "unknown noise"]
+    + ["write", "write to a view", "write to a chunk", "write to an entry"],
 )
 def test_what_cannot_be_traced_is_named_and_trained_by_pyro(
     what: Any, reason: str, caplog: pytest.LogCaptureFixture

@@ -213,9 +213,10 @@ def test_marginals_have_the_law_of_each_point_and_nothing_in_common(guide: str) 
     assert moments.joint is False
 
 
-def test_samples_of_points_alone_are_one_call_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("guide", MARGINAL)
+def test_samples_of_points_alone_are_one_call_of_the_network(guide: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And one before it, which measures the memory; a loop would call it for each of 50 samples."""
-    fit, calls = one_hidden(), []
+    fit, calls = one_hidden(MARGINAL[guide]), []
     outputs = fit.model.outputs  # type: ignore[attr-defined]
 
     def counted(*given: Any) -> Tensor:

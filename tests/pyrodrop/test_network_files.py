@@ -52,7 +52,8 @@ def parts(file: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 def written(file: Path, tensors: dict[str, torch.Tensor], about: Any) -> Path:
-    """As an attacker writes it: by safetensors alone."""
+    """As an attacker writes it: by safetensors alone, in the form of older versions, which has no checksum."""
+    about = {key: value for key, value in about.items() if key != "format"} if isinstance(about, dict) else about
     save_file(tensors, file, metadata={"pyrodrop": json.dumps(about)})
     return file
 

@@ -51,6 +51,14 @@ def test_a_replicate_is_the_fit_alone(engine: str) -> None:
     assert not torch.allclose(values(many[0]), values(many[1]), atol=1e-2)
 
 
+def test_one_replicate_is_the_fit_alone() -> None:
+    model = network()
+    guide = guides.BernoulliDropout(model, 0.2)
+    settings = {**SETTINGS, "steps": 4, "engine": "traced"}
+    (one,) = pyrodrop.fit(model, guide, (X, Y), replicates=1, **settings)
+    assert_equal(one, pyrodrop.fit(model, guide, (X, Y), seed=0, **settings))
+
+
 def test_replicates_that_share_a_problem_are_the_fits_alone() -> None:
     """One model and guide for several data sets: their parameters are stacked, and loaded into the one guide in turn."""
     model = network()

@@ -152,7 +152,7 @@ def test_a_training_says_what_is_wrong() -> None:
     training = pyrodrop.Training(*parts(), (X, Y), **OPTIONS)
     small = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
     other = pyrodrop.Training(small, guides.MeanField(small), (X, Y), **OPTIONS)
-    with pytest.raises(ValueError, match="the state is of another model or guide: parameter"):
+    with pytest.raises(ValueError, match=r"the state is of another run: model is .* more.*allow=\('model', 'guide'\)"):
         other.load_state(training.state())
     training.advance(3)
     state, before = training.state(), training.state()

@@ -1,0 +1,288 @@
+"""Files: written completely or not at all, with the mode and the links of any other file, and checked when read."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import resource
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from pyrodrop.files import check_writable, read_tensors, whole, write_json, write_tensors
+from pyrodrop.processes import Process
+
+TENSORS = {
+    "a": torch.arange(6.0).reshape(2, 3),
+    "b": torch.tensor(True),
+    "c.d": torch.zeros(0, 3, dtype=torch.bfloat16),
+}
+ABOUT = {"settings": {"seed": 1, "name": "é"}}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    write_tensors(tmp_path / "file", TENSORS, ABOUT)
+    return tmp_path / "file"
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def same(tensors: dict[str, torch.Tensor], about: object) -> bool:
+    return (
+        about == {"format": 2, **ABOUT}
+        and tensors.keys() == TENSORS.keys()
+        and all(torch.equal(v, TENSORS[n]) and v.dtype == TENSORS[n].dtype for n, v in tensors.items())
+    )
+
+
+def test_what_is_written_is_read(file: Path) -> None:
+    assert same(*read_tensors(file))
+    assert [path.name for path in file.parent.iterdir()] == ["file"]
+
+
+def test_a_new_file_has_the_mode_that_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_tensors(tmp_path / "file", TENSORS, {})
+        write_json(tmp_path / "json", {})
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "file") == mode(tmp_path / "json") == 0o640
+
+
+def test_a_file_that_is_replaced_keeps_its_mode(file: Path) -> None:
+    file.chmod(0o604)
+    write_tensors(file, TENSORS, {})
+    assert mode(file) == 0o604
+
+
+def test_a_link_stays_a_link(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for name, target in (("link", file), ("broken", tmp_path / "elsewhere" / "new")):
+        (tmp_path / name).symlink_to(target)
+        write_json(tmp_path / name, {"by": "link"})
+        assert (tmp_path / name).is_symlink()
+        assert json.loads(target.read_text()) == {"by": "link"}
+
+
+def test_the_longest_name_can_be_written_and_a_longer_one_is_refused(tmp_path: Path) -> None:
+    write_json(tmp_path / ("n" * 255), {})
+    with pytest.raises(OSError, match=r"cannot write the file: File name too long: '.*nnn'"):
+        write_json(tmp_path / ("n" * 256), {})
+    with pytest.raises(OSError, match="File name too long"):
+        check_writable(tmp_path / ("n" * 256))
+
+
+@pytest.mark.parametrize("write", [check_writable, lambda path: write_tensors(path, TENSORS, {})])
+def test_what_cannot_be_written_is_named(write: object, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path, number in ((tmp_path / "folder", errno.EISDIR), (tmp_path / "none" / "file", errno.ENOENT)):
+        with pytest.raises(OSError, match="cannot write the file") as caught:
+            write(path)  # type: ignore[operator]
+        assert (caught.value.errno, caught.value.filename) == (number, str(path))
+    assert list((tmp_path / "folder").iterdir()) == []
+
+
+def test_an_error_of_another_file_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(FileNotFoundError, match="No such file or directory: .*elsewhere"), whole(tmp_path / "a" / "x"):
+        (tmp_path / "elsewhere").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_and_a_file_without_permission(file: Path) -> None:
+    file.chmod(0o444)
+    with pytest.raises(PermissionError, match="cannot write the file: Permission denied"):
+        write_tensors(file, TENSORS, {})
+    file.parent.chmod(0o555)
+    with pytest.raises(PermissionError, match="cannot write the file: Permission denied"):
+        check_writable(file.parent / "new")
+
+
+def test_a_file_that_may_not_be_written_is_not_replaced(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, kind: False)  # as the system says to a user that is not root
+    old = file.read_bytes()
+    with pytest.raises(PermissionError, match="cannot write the file: Permission denied"):
+        write_tensors(file, TENSORS, {"new": 1})
+    assert file.read_bytes() == old
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(file: Path) -> None:
+    old, limits = file.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        for write in (
+            lambda: write_tensors(file, {"a": torch.zeros(10_000)}, {}),
+            lambda: write_json(file, {"a": "b" * 20_000}),
+        ):
+            with pytest.raises(OSError, match="cannot write the file: File too large") as caught:
+                write()
+            assert caught.value.filename == str(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert file.read_bytes() == old
+    assert [path.name for path in file.parent.iterdir()] == ["file"]
+
+
+def test_file_and_folder_are_flushed_before_and_after_the_file_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    flush, replace = os.fsync, os.replace
+
+    def flushed(handle: int) -> None:
+        calls.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        flush(handle)
+
+    def replaced(one: Path, two: Path) -> None:
+        calls.append("replace")
+        replace(one, two)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "replace", replaced)
+    write_tensors(tmp_path / "file", TENSORS, {})
+    assert calls == ["file", "replace", "folder"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pyrodrop.files import whole
+with whole(Path(sys.argv[1])) as part:
+    part.write_bytes(bytes(1000))
+    print("written", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_temporary_file_of_a_killed_process_is_removed_by_the_next_one(file: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "written\n"
+    [left] = (path for path in file.parent.iterdir() if path != file)
+    write_json(file, {"while": "the other one writes"})
+    assert left.exists()
+    process.kill()
+    write_json(file.with_name("other"), {})
+    assert left.exists(), "of another file"
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is a zombie
+    write_json(file, {})
+    assert not left.exists()
+    process.communicate()
+    assert sorted(path.name for path in file.parent.iterdir()) == ["file", "other"]
+
+
+def left_by(file: Path, process: Process) -> Path:
+    """What a process of this name would leave beside the file."""
+    name = hashlib.blake2b(file.name.encode(), digest_size=8).hexdigest()
+    folder = file.parent / f".pyrodrop-{name}-{process}-abcdefgh"
+    folder.mkdir()
+    (folder / "part").write_text("half")
+    return folder
+
+
+def test_a_pid_that_was_given_to_another_process_counts_as_ended(file: Path) -> None:
+    me = Process.this()
+    mine, before = left_by(file, me), left_by(file, Process(me.place, me.pid, "0123456789"))
+    write_json(file, {})
+    assert mine.exists()
+    assert not before.exists()
+
+
+def test_temporary_files_of_another_machine_are_removed_after_a_day(file: Path) -> None:
+    me = Process.this()
+    other = left_by(file, Process("0000000000", me.pid, me.start))
+    write_json(file, {})
+    assert other.exists()
+    for path in (other / "part", other):
+        os.utime(path, (0, 0))
+    write_json(file, {})
+    assert not other.exists()
+
+
+def test_processes_are_written_and_read() -> None:
+    me = Process.this()
+    assert Process.of(str(me)) == me
+    assert me.here
+    assert me.runs()
+    assert Process.of("part123") is None
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert not Process(me.place, ended.pid, me.start).runs()
+
+
+def test_threads_write_one_file_at_the_same_time(file: Path) -> None:
+    threads = [threading.Thread(target=write_json, args=(file, {"n": n, "long": "x" * 10_000})) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert json.loads(file.read_text())["n"] in range(8)
+    assert [path.name for path in file.parent.iterdir()] == ["file"]
+
+
+def test_reading_what_is_no_file_names_it(tmp_path: Path) -> None:
+    for path, words in ((tmp_path, "it is a folder"), (tmp_path / "none", "No such file")):
+        with pytest.raises(OSError, match=f"cannot read the file: {words}") as caught:
+            read_tensors(path)
+        assert caught.value.filename == str(path)
+
+
+HEADERS = ["", "[]", "1", "null", '"text"', "{", "[" * 100_000, '{"format": 2}', "NaN"]
+
+
+@pytest.mark.parametrize("text", HEADERS)
+def test_headers_of_another_form_are_refused(text: str, tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(1)}, tmp_path / "file", metadata={"pyrodrop": text})
+    with pytest.raises(ValueError, match="file is damaged"):
+        read_tensors(tmp_path / "file")
+
+
+def test_files_without_an_own_header_are_refused_and_those_of_older_versions_are_read(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(1)}, tmp_path / "file")
+    with pytest.raises(ValueError, match="was not written by pyrodrop"):
+        read_tensors(tmp_path / "file")
+    save_file({"a": torch.ones(1)}, tmp_path / "file", metadata={"pyrodrop": '{"settings": {}}'})
+    assert read_tensors(tmp_path / "file") == ({"a": torch.ones(1)}, {"settings": {}})
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_changed_file_is_refused_or_read_as_it_was(data: st.DataObject, file: Path) -> None:
+    """Bytes changed, cut, inserted or swapped."""
+    good = file.read_bytes()
+    place = data.draw(st.integers(0, len(good) - 1))
+    how = data.draw(st.sampled_from(["change", "cut", "insert", "swap", "append"]))
+    other = data.draw(st.binary(min_size=1, max_size=8))
+    end = place + len(other)
+    bad = {
+        "change": good[:place] + other + good[end:],
+        "cut": good[:place],
+        "insert": good[:place] + other + good[place:],
+        "swap": good[:place] + good[end : 2 * end - place] + good[place:end] + good[2 * end - place :],
+        "append": good + other,
+    }[how]
+    path = file.with_name("changed")
+    path.write_bytes(bad)
+    try:
+        found = read_tensors(path)
+    except ValueError as refused:
+        words = str(refused)
+    else:
+        words = str(path) if same(*found) else "read as something else"
+    assert str(path) in words

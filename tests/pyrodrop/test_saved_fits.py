@@ -1,0 +1,258 @@
+"""Files of fits and of draws: what another model, another guide, an older version or damage makes of them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.data import Dataset
+from pyrodrop.files import read_tensors, write_tensors
+from pyrodrop.identity import differences, made_of
+from pyrodrop.sampling.sampled import Sampled
+
+X = torch.linspace(-1, 1, 20)[:, None]
+DATA = Dataset(X, X**2).standardized()
+
+
+def model_of(
+    activation: Any = "relu", prior: Any = None, bias_prior: Any = None, likelihood: Any = None, dtype: Any = None
+) -> Any:
+    torch.manual_seed(0)
+    model = models.MLP(
+        [1, 4, 1],
+        activation,
+        prior=prior or priors.Gaussian(),
+        bias_prior=bias_prior,
+        likelihood=likelihood or likelihoods.Gaussian(10.0, learned=True),
+    )
+    return model.to(dtype) if dtype else model
+
+
+def pair(guide: Callable[[Any], Any] = guides.BernoulliDropout, **options: Any) -> tuple[Any, Any]:
+    model = model_of(**options)
+    own = guide(model)
+    return model, own.to(options["dtype"]) if "dtype" in options else own
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pyrodrop.fit(*pair(), DATA, steps=2, engine="pyro").save(tmp_path_factory.mktemp("fit") / "fit")
+
+
+@pytest.fixture(scope="module")
+def draws(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sampled = pyrodrop.sample(
+        model_of(likelihood=likelihoods.Gaussian(10.0)), DATA, chains=4, draws=4, tune=100, engine="traced", max_steps=2,
+        dtype=torch.float64,
+    )  # fmt: skip
+    return sampled.save(tmp_path_factory.mktemp("draws") / "draws")
+
+
+OTHERS: dict[str, tuple[dict[str, Any], str]] = {
+    "activation": ({"activation": "tanh"}, r"model.network.activation is torch.*relu there and torch.*tanh here"),
+    "prior": ({"prior": priors.Gaussian(2.0)}, r"scale is 1.0 there and 2.0 here"),
+    "kind of prior": ({"prior": priors.Laplace()}, r"priors.*Gaussian there and .*Laplace here"),
+    "likelihood": ({"likelihood": likelihoods.HeteroscedasticGaussian()}, "does not belong to this MLP"),
+    "learned": ({"likelihood": likelihoods.Gaussian(10.0)}, "does not belong to this MLP"),
+    "theta": ({"guide": lambda model: guides.BernoulliDropout(model, theta=0.1)}, "guide.theta is 0.0 there and 0.1 here"),
+    "guide": ({"guide": guides.Point}, "does not belong to this Point: drop_rate is unexpected"),
+    "per": ({"guide": lambda model: guides.BernoulliDropout(model, per="weight")}, "per.* is .input. there and .weight."),
+    "dtype": ({"dtype": torch.float64}, "has dtype torch.float32, expected torch.float64"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_fit_is_not_read_into_another_model_or_guide(what: str, saved: Path) -> None:
+    options, words = OTHERS[what]
+    model, guide = pair(**options)
+    before = [copy.deepcopy(part.state_dict()) for part in (model, guide)]
+    with pytest.raises(ValueError, match=f"{saved}.*{words}"):
+        pyrodrop.Fit.load(saved, model, guide)
+    for old, part in zip(before, (model, guide), strict=True):
+        assert all(torch.equal(value, old[name]) for name, value in part.state_dict().items())
+
+
+def test_a_fit_is_read_into_another_model_on_purpose(saved: Path, draws: Path) -> None:
+    loaded = pyrodrop.Fit.load(saved, *pair(activation=lambda x: x.relu()), allow=("model",), device="cpu")
+    assert torch.equal(loaded.predict(X, 3).f, pyrodrop.Fit.load(saved, *pair(), device="cpu").predict(X, 3).f)
+    with pytest.raises(ValueError, match=r"activation is .*pass allow=\('model',\)"):
+        pyrodrop.Fit.load(saved, *pair(activation="tanh"), allow=("guide",))
+    Sampled.load(draws, model_of("tanh", likelihood=likelihoods.Gaussian(10.0)), allow=("model",))
+    with pytest.raises(ValueError, match="no part of the file, in allow, is called 'data'; there are model"):
+        Sampled.load(draws, model_of(likelihood=likelihoods.Gaussian(10.0)), allow=("data",))
+
+
+def test_a_fit_takes_the_rates_and_precisions_of_the_file(saved: Path) -> None:
+    """They are tensors, which the file restores: a model that differs in them alone becomes the saved one."""
+    model = model_of(likelihood=likelihoods.Gaussian(3.0, learned=True))
+    loaded = pyrodrop.Fit.load(saved, model, guides.BernoulliDropout(model, 0.1), device="cpu")
+    want = pyrodrop.Fit.load(saved, *pair(), device="cpu")
+    assert loaded.guide.describe() == want.guide.describe()  # type: ignore[attr-defined]
+    assert torch.equal(loaded.predict(X, 5).f, want.predict(X, 5).f)
+
+
+def test_every_guide_is_read_back(tmp_path: Path) -> None:
+    """What training finds out about a model or a guide is no difference."""
+    made: list[Callable[[Any], Any]] = [
+        guides.MeanField, guides.Point, guides.SparseDropout, guides.ARDDropout, guides.LowRank, guides.ConcreteDropout,
+        guides.VariationalDropout, guides.DropConnect,
+        lambda model: guides.GaussianDropout(model, drop_rate=0.2),
+        lambda model: guides.Ensemble(model, guides.Point, members=2),
+        guides.from_noise(lambda w, e: w * e, lambda w: torch.distributions.Normal(1.0, 0.1), density=lambda w, m: w.sum()),
+    ]  # fmt: skip
+    for number, guide in enumerate(made):
+        model, own = pair(guide, prior=priors.LogUniform() if guide is guides.SparseDropout else None)
+        fit = pyrodrop.Fit(model, own, DATA, torch.zeros(1, 3), {})
+        fit.model.check(DATA)  # type: ignore[attr-defined]
+        fit.elbo(2) if number < 8 else None
+        loaded = pyrodrop.Fit.load(
+            fit.save(tmp_path / "fit"), *pair(guide, prior=model.priors["layers.0.weight"]), device="cpu"
+        )
+        assert torch.equal(loaded.predict(X, 3).f, fit.predict(X, 3).f)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"activation": "tanh"}, "activation is torch.*relu there and torch.*tanh here"),
+        ({"prior": priors.Gaussian(2.0)}, "scale is 1.0 there and 2.0 here"),
+        ({"likelihood": likelihoods.HeteroscedasticGaussian()}, "does not belong to this MLP"),
+        ({"bias_prior": priors.Gaussian()}, "has draws of"),
+    ],
+)
+def test_draws_are_not_read_into_another_model(options: dict[str, Any], words: str, draws: Path) -> None:
+    model = model_of(**{"likelihood": likelihoods.Gaussian(10.0), **options})
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=f"{draws}.*{words}"):
+        Sampled.load(draws, model)
+    now = model.state_dict()
+    assert all(torch.equal(now[name], value) and now[name].dtype == value.dtype for name, value in before.items())
+
+
+def test_draws_are_read_with_their_dtype(draws: Path) -> None:
+    model = model_of(likelihood=likelihoods.Gaussian(10.0))
+    assert Sampled.load(draws, model).predict(X, 3).f.dtype == torch.float64
+
+
+def test_files_of_older_versions_are_read_with_a_warning(
+    saved: Path, draws: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number, path in enumerate((saved, draws)):
+        tensors, about = read_tensors(path)
+        old = tmp_path / f"{number}"
+        kept = {name: value for name, value in about.items() if name in ("settings", "kind") and value != "fit"}
+        save_file(tensors, old, metadata={"pyrodrop": __import__("json").dumps(kept)})
+        if path is saved:
+            pyrodrop.Fit.load(old, *pair(activation="tanh"))
+        else:
+            Sampled.load(old, model_of("tanh", likelihood=likelihoods.Gaussian(10.0)))
+        assert f"{old} was written by an older version of pyrodrop, which did not record what the model" in caplog.text
+
+
+def test_headers_and_tensors_of_another_form_are_refused(saved: Path, draws: Path, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+
+    def refused(path: Path, words: str, more: dict[str, Any], **change: Any) -> None:
+        tensors, about = read_tensors(path)
+        about.pop("format")
+        given = {name: value for name, value in {**tensors, **more}.items() if value is not None}
+        write_tensors(file, given, {**about, **change})
+        read: Callable[[], Any] = functools.partial(pyrodrop.Fit.load, file, *pair())
+        if path is draws:
+            read = functools.partial(Sampled.load, file, model_of(likelihood=likelihoods.Gaussian(10.0)))
+        with pytest.raises(ValueError, match=f"{file}.*{words}"):
+            read()
+
+    for settings in (None, [], "text", 3, {"likelihood_power": "1"}, {"noise_by_row": "w"}, {"data_fingerprint": 3}):
+        refused(saved, "no file of Fit.save", {}, settings=settings)
+        refused(draws, "has no draws of pyrodrop.sample", {}, settings=settings)
+    refused(saved, "no file of Fit.save", {}, kind="sampled")
+    refused(draws, "has no draws", {}, kind="fit")
+    for history in (None, torch.zeros(3), torch.zeros(3, 2), torch.zeros(3, 3, dtype=torch.long)):
+        refused(saved, "no file of Fit.save", {"history": history})
+    for made in ({}, [], {"model": {}}, {"model": {"model": 3}, "guide": {}}):
+        refused(saved, "does not say what the model and the guide was made of", {}, made_of=made)
+    refused(saved, "has shape", {"model.likelihood.precision_unconstrained": torch.zeros(2)})
+    refused(saved, "loc.layers.0.weight_unconstrained is missing", {"guide.loc.layers.0.weight_unconstrained": None})
+    refused(draws, "not whole", {"stats.lp": torch.zeros(4, 4, 1)})
+    refused(draws, "not whole", {"stats.lp": None})
+    refused(draws, "of one dtype", {"samples.layers.0.weight": torch.zeros(4, 4, 4, 1, dtype=torch.long)})
+    refused(draws, "energy_rounding", {}, settings={"energy_rounding": "0"})
+
+
+class Net(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.inner, self.scale, self._hidden = nn.Linear(1, 1), scale, scale
+        self.register_buffer("grid", torch.full((3,), scale), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * self.scale
+
+
+class Other(Net):
+    pass
+
+
+def test_what_a_network_of_a_user_is_made_of() -> None:
+    words = differences(made_of(Net(1.0), "net"), made_of(Net(2.0), "net"))
+    assert "net.scale is 1.0 there and 2.0 here" in words
+    assert "net._hidden is 1.0 there and 2.0 here" in words
+    assert any(word.startswith("net.grid is float32 [3] ") for word in words)
+    assert len(words) == 3
+    assert differences(made_of(Net(1.0), "net"), made_of(copy.deepcopy(Net(1.0)).eval(), "net")) == []
+    assert len(differences(made_of(Net(1.0), "net"), made_of(Other(1.0), "net"))) >= 1
+
+    class Net2(nn.Module):
+        forward = Net.forward
+
+    one, two = Net2(), Net2()
+    before = made_of(one, "net")
+    Net2.forward = lambda self, x: x  # type: ignore[assignment]
+    assert any("(code, Python" in word for word in differences(before, made_of(two, "net")))
+
+
+FACTOR = 2.0
+
+
+def test_what_a_function_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scaled(by: float) -> Callable[[float], float]:
+        return lambda x: x * by + FACTOR
+
+    before = made_of(scaled(1.0), "f")
+    assert differences(before, made_of(scaled(1.0), "f")) == []
+    assert differences(before, made_of(scaled(3.0), "f")) == ["f.by is 1.0 there and 3.0 here"]
+    assert len(differences(before, made_of(lambda x: x - 1, "f"))) >= 1
+    assert differences(made_of(torch.relu, "f"), made_of(torch.tanh, "f")) != []
+    of_another_python = {
+        name.replace("(code, Python ", "(code, Python 2."): word + "0" for name, word in before.items()
+    }
+    assert not any("code" in word for word in differences(of_another_python, before))
+    monkeypatch.setitem(globals(), "FACTOR", 5.0)
+    assert differences(before, made_of(scaled(1.0), "f")) == ["f.FACTOR is 2.0 there and 5.0 here"]
+
+
+def test_the_name_of_the_module_of_a_user_does_not_count() -> None:
+    """A network of a script is in __main__ when it is trained and in a module of its name where it is imported."""
+    before = made_of(Net(1.0), "net")
+    try:
+        Net.__module__ = "__main__"
+        assert differences(before, made_of(Net(1.0), "net")) == []
+    finally:
+        Net.__module__ = __name__
+
+
+def test_objects_that_refer_to_themselves_end() -> None:
+    loop: list[Any] = [1, object()]
+    loop.append(loop)
+    assert made_of(loop, "it")["it[2]"] == "the same as it"
