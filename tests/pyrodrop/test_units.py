@@ -287,8 +287,9 @@ def test_a_flattened_channel_is_one_unit_of_several_columns(axis: int) -> None:
 
 
 def test_the_size_of_a_unit_is_checked() -> None:
-    for wrong in ({"size": 0}, {"size": 2, "groups": 2}, {"size": 2, "axis": None}):
-        with pytest.raises(ValueError, match=f"size of the input units must be at least 1.*got {wrong['size']}"):
-            InputUnits(**wrong)  # type: ignore[arg-type]
+    for options in ({"groups": 2}, {"axis": None}):
+        assert InputUnits(**options).size == 1  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="size of the input units must be at least 1, and 1 for grouped.*got 2"):
+            InputUnits(size=2, **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"shape \(4, 7\) has no units of 3 indices along axis 1"):
         CorrelatedNormal(torch.ones(4, 7), 0.0, units=InputUnits(size=3))
