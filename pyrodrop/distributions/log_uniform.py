@@ -59,6 +59,9 @@ class LogUniform(TorchDistribution):
         )
 
 
+_LARGEST = 700.0  # of |ln |w||: exp(709) is the largest number of float64
+
+
 class TruncatedLogUniform(TorchDistribution):
     """The proper prior ``p(log |w|) = 1 / (high - low)`` on [low, high], with a random sign, elementwise.
 
@@ -67,7 +70,7 @@ class TruncatedLogUniform(TorchDistribution):
         shape: batch shape.
 
     Raises:
-        ValueError: the bounds are outside [-80, 80], where float32 holds no weight, or `low` is not below `high`.
+        ValueError: the bounds are outside [-700, 700], where float64 holds no weight, or `low` is not below `high`.
         TypeError: the bounds are no real numbers, or `shape` is no list of whole numbers.
     """
 
@@ -75,8 +78,8 @@ class TruncatedLogUniform(TorchDistribution):
 
     def __init__(self, low: float, high: float, shape: Size = (), validate_args: bool | None = None) -> None:
         self.low, self.high = (
-            real(low, "low", "the lower bound of ln |w|", least=-80, most=80),
-            real(high, "high", "the upper bound of ln |w|", least=-80, most=80),
+            real(low, "low", "the lower bound of ln |w|", least=-_LARGEST, most=_LARGEST),
+            real(high, "high", "the upper bound of ln |w|", least=-_LARGEST, most=_LARGEST),
         )
         if not low < high:
             raise ValueError(

@@ -15,6 +15,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop import distributions
+from pyrodrop.arguments import real
 from pyrodrop.distributions.log_uniform import Form
 from pyrodrop.names import one_of
 from pyrodrop.priors.prior import Prior
@@ -77,6 +78,8 @@ class TruncatedLogUniform(Prior):
     """
 
     def __init__(self, low: float = -20.0, high: float = 0.0) -> None:
+        for name, bound in (("low", low), ("high", high)):
+            real(bound, name, "a bound of ln |w|", least=-80, most=80)
         checked = distributions.TruncatedLogUniform(low, high)
         self.low, self.high = checked.low, checked.high
 
