@@ -11,6 +11,7 @@ from __future__ import annotations
 import keyword
 import operator
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -101,7 +102,11 @@ class Affine:
             kind = _CONVOLUTIONS[self.weight.dim()]
             layer = nn.utils.skip_init(kind, inputs, outputs, tuple(self.weight.shape[2:]), **self.options)
         weight = self.weight.detach().clone()
-        layer.weight = nn.Parameter(weight.to_sparse_csr() if self.csr else weight, requires_grad=False)
+        if self.csr:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+                weight = weight.to_sparse_csr()
+        layer.weight = nn.Parameter(weight, requires_grad=False)
         layer.bias = nn.Parameter(self.bias.detach().clone(), requires_grad=False)
         return layer  # type: ignore[no-any-return]
 

@@ -19,7 +19,6 @@ from torch import nn
 from pyrodrop.compression import read_network, write_network
 from pyrodrop.compression.steps import Affine, Picked, Plain, Rescaled, Standardised, network_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
 
 
