@@ -81,6 +81,10 @@ def test_parameters_that_are_not_copied_and_cannot_be_trained_are_named() -> Non
         pyro.sample("w", pyro.distributions.Normal(pyro.param("m", torch.tensor(0.0)), 1.0))
 
     x, y = data()
+    with torch.inference_mode():  # data that the model multiplies by a parameter without a copy
+        made = data()
+    pyrodrop.fit(model, guide, made, steps=1)
+    pyro.clear_param_store()
     with torch.inference_mode():
         guide(x, y)
     with pytest.raises(ValueError, match=r"the parameter m was made under torch.inference_mode"):
@@ -139,6 +143,7 @@ def test_single_weights_that_are_pruned_did_not_run_away(caplog: pytest.LogCaptu
     model = models.MLP([1, 4, 1], prior=priors.ARD(), likelihood=likelihoods.Gaussian(10.0))
     guide = guides.ARDDropout(model)
     with torch.no_grad():
+        guide.log_variance["layers.0.weight"].unconstrained().fill_(0.0)
         guide.loc["layers.0.weight"][0] = 1e-18
     pyrodrop.fit(model, guide, data(), steps=1, lr=1e-8, engine="pyro")
     assert ran_away(caplog) == []
