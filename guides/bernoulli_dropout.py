@@ -22,10 +22,10 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop.arguments import flag
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.bernoulli_mixture import check_theta
-from pyrodrop.distributions.coins import check_drop_rate
-from pyrodrop.guides.guide import DROP_RATE, Guide, HasWeights, check_units, first_weights
+from pyrodrop.guides.guide import DROP_RATE, Guide, HasWeights, check_units, drop_rates, first_weights
 from pyrodrop.modules import ParameterTree
 from pyrodrop.names import by_name, one_of
 
@@ -49,7 +49,7 @@ class BernoulliDropout(Guide):
         ValueError: a rate is outside [0, 1), `theta` is negative, a name pattern matches no weight, or a rate other than 0
             is given for a tensor with several axes whose input units are unknown (a class token, a scale of shape
             [C, 1, 1], a parameter of a custom module).
-        TypeError: the model does not list its weights (see `Guide`).
+        TypeError: the model does not list its weights (see `Guide`), or an argument is of another type.
 
     Example:
         >>> from pyrodrop import guides, likelihoods, models, priors
@@ -76,10 +76,8 @@ class BernoulliDropout(Guide):
         initial = model.weight_sites()
         weights = [n for n, w in initial.items() if w.dim() > 1]
         self.theta = check_theta(theta)
-        rates: dict[str, float] = by_name(drop_rate, weights, "drop_rate")
-        for name, rate in rates.items():
-            check_drop_rate(rate, name)
-        if not mask_input:
+        rates = drop_rates(drop_rate, weights)
+        if not flag(mask_input, "mask_input", "whether to drop inputs of the network itself"):
             rates |= dict.fromkeys(first_weights(model), 0.0)
         self.masked = tuple(name for name in weights if rates.get(name, 0.0) > 0)
         self.per: dict[str, Per] = by_name(per, weights, "per")

@@ -15,17 +15,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop.arguments import flag, scale
 from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
-from pyrodrop.distributions.coins import check_drop_rate
-from pyrodrop.guides.guide import DROP_RATE, Guide, HasWeights, check_units, first_weights
+from pyrodrop.guides.guide import DROP_RATE, Guide, HasWeights, check_units, drop_rates, first_weights
 from pyrodrop.modules import ParameterTree
-from pyrodrop.names import by_name, known
+from pyrodrop.names import one_of
+
+Granularity: TypeAlias = Literal["layer", "input"]
 
 
 class ConcreteDropout(Guide):
@@ -42,7 +44,7 @@ class ConcreteDropout(Guide):
     Raises:
         ValueError: a rate or the temperature is out of range, or a rate other than 0 is given for a tensor with several axes
             whose input units are unknown.
-        TypeError: the model does not list its weights (see `Guide`).
+        TypeError: the model does not list its weights (see `Guide`), or an argument is of another type.
     """
 
     rate_kind = dataclasses.replace(DROP_RATE, learned=True)
@@ -50,7 +52,7 @@ class ConcreteDropout(Guide):
     def __init__(
         self,
         model: HasWeights,
-        rates: Literal["layer", "input"] = "layer",
+        rates: Granularity = "layer",
         *,
         drop_rate: float | Mapping[str, float] = 0.1,
         temperature: float = 0.1,
@@ -58,16 +60,12 @@ class ConcreteDropout(Guide):
     ) -> None:
         super().__init__(model)
         initial = model.weight_sites()
-        starts: dict[str, float] = by_name(drop_rate, [n for n, w in initial.items() if w.dim() > 1], "drop_rate")
-        for name, rate in starts.items():
-            check_drop_rate(rate, name)
+        starts = drop_rates(drop_rate, [n for n, w in initial.items() if w.dim() > 1])
         if not any(starts.values()):
             raise ValueError("drop_rate is the initial value of a learned rate and must lie in (0, 1); got 0")
-        if not (math.isfinite(temperature) and temperature > 0):
-            raise ValueError(f"temperature of the relaxed mask must be positive and finite; got {temperature}")
-        self.granularity = known(rates, ("layer", "input"), "granularity of rates")
-        self.temperature = temperature
-        if not mask_input:
+        self.temperature = scale(temperature, "temperature", "the temperature of the relaxed mask")
+        self.granularity = one_of(rates, Granularity, "rates")
+        if not flag(mask_input, "mask_input", "whether to drop inputs of the network itself"):
             starts |= dict.fromkeys(first_weights(model), 0.0)
         masked = {name: math.log(rate / (1 - rate)) for name, rate in starts.items() if rate > 0}
         never = "never drop it: drop_rate={NAME: 0.0, '*': ...}"

@@ -26,6 +26,7 @@ class DropConnect(BernoulliDropout):
 
     Raises:
         ValueError: a rate is outside [0, 1), `theta` is negative, or a name pattern matches no weight.
+        TypeError: the model does not list its weights (see `Guide`), or an argument is of another type.
     """
 
     rate_kind = RateKind("drop_rate", "probability of dropping a weight", learned=False)

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.guides.guide import Guide, HasWeights, RateKind
+from pyrodrop.arguments import count, function
+from pyrodrop.guides.guide import Guide, HasWeights, RateKind, check_model
 from pyrodrop.modules import LocalModule, announce
 from pyrodrop.networks.starts import started_anew
 
@@ -30,7 +31,8 @@ class Ensemble(LocalModule):
             torch's global generator. Parameters of the model without a prior (such as biases) are shared by all members.
 
     Raises:
-        TypeError: the model has no ``reset_parameters()``, or `guide` does not return a `Guide`.
+        TypeError: the model has no ``reset_parameters()``, `guide` is no function or does not return a `Guide`, or `members`
+            is no whole number.
         ValueError: `members` is below 1, or a module of the network has parameters but no ``reset_parameters()``.
 
     Example:
@@ -45,10 +47,9 @@ class Ensemble(LocalModule):
 
     def __init__(self, model: HasWeights, guide: Callable[[HasWeights], Guide], members: int = 5) -> None:
         super().__init__()
-        if members < 1:
-            raise ValueError(
-                f"members is the number of posteriors of an ensemble and must be at least 1; got {members}"
-            )
+        check_model(model, "an ensemble")
+        function(guide, "guide", "the function of the model that returns a member, such as guides.Point")
+        count(members, "members", "the number of posteriors of an ensemble")
         for index in range(members):
             member = guide(started_anew(model))
             if not isinstance(member, Guide):
@@ -79,7 +80,12 @@ class Ensemble(LocalModule):
         """Sample every weight, ``[num_samples, ...]`` by site name, in random order.
 
         The numbers of samples per member differ by at most 1.
+
+        Raises:
+            ValueError: `num_samples` is below 1.
+            TypeError: it is no whole number.
         """
+        count(num_samples, "num_samples", "the number of samples")
         order = torch.randperm(num_samples)
         members = self.members
         shares = [len(range(m, num_samples, len(members))) for m in range(len(members))]

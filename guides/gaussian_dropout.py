@@ -16,16 +16,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pyro.distributions import TorchDistribution
 
+from pyrodrop.arguments import real, variance
 from pyrodrop.distributions import CorrelatedNormal, InputUnits, MultiplicativeNormal
 from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.guides.guide import ALPHA, Guide, HasWeights, check_units
 from pyrodrop.modules import ParameterTree
-from pyrodrop.names import by_name, known
+from pyrodrop.names import by_name, one_of
 
 Kind = Literal["A", "B"]
 
@@ -42,7 +43,7 @@ class GaussianDropout(Guide):
     Raises:
         ValueError: neither or both of `alpha` and `drop_rate` are given, a value is out of range, or type A is used for a
             tensor with several axes whose input units are unknown.
-        TypeError: the model does not list its weights (see `Guide`).
+        TypeError: the model does not list its weights (see `Guide`), or an argument is of another type.
 
     Example:
         >>> from pyrodrop import guides, likelihoods, models, priors
@@ -63,7 +64,7 @@ class GaussianDropout(Guide):
         drop_rate: float | Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(model)
-        self.kind = known(kind, ("A", "B"), "type of Gaussian dropout")
+        self.kind: Kind = one_of(kind, Kind, "kind")
         if self.kind == "A":
             check_units(self.sites, model, "Gaussian dropout of type A", CORRELATED)
         if (alpha is None) == (drop_rate is None):
@@ -72,16 +73,18 @@ class GaussianDropout(Guide):
             )
         if drop_rate is not None:
             rates = by_name(drop_rate, self.sites, "drop_rate")
-            alphas = {name: alpha_of_rate(rate, name) for name, rate in rates.items()}
+            alphas: dict[str, Any] = {name: alpha_of_rate(rate, name) for name, rate in rates.items()}
+            zero = [name for name, value in alphas.items() if value == 0]
+            if zero:
+                raise ValueError(
+                    "drop_rate of Gaussian dropout must be above 0, since its noise would have no variance; got 0 for "
+                    f"{zero[0]!r}"
+                )
         else:
             assert alpha is not None
             alphas = by_name(alpha, self.sites, "alpha")
-        for name, value in alphas.items():
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(
-                    f"alpha is the variance of multiplicative noise and must be positive; got {value} for {name!r}"
-                )
-        logs = [math.log(alphas[name]) for name in self.sites]
+        what = "the variance of multiplicative noise"
+        logs = [math.log(variance(alphas[name], "alpha", f"{what} of {name!r}")) for name in self.sites]
         self.register_buffer("log_alpha", torch.tensor(logs, dtype=torch.float64))
         self.loc = ParameterTree(model.weight_sites())
 
@@ -110,4 +113,5 @@ def gaussian(kind: str, loc: torch.Tensor, log_alpha: torch.Tensor, units: Input
 def alpha_of_rate(rate: float, name: str) -> float:
     """alpha = rate / (1 - rate); raise a ValueError for a rate outside [0, 1). `name` is used in the message."""
     check_drop_rate(rate, name)
+    rate = real(rate, "drop_rate", f"the rate of {name!r}", least=0, below=1)
     return rate / (1 - rate)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -21,8 +21,11 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop.arguments import count, real, shown
 from pyrodrop.distributions import InputUnits
+from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.modules import LocalModule, ParameterTree
+from pyrodrop.names import by_name
 
 
 @runtime_checkable
@@ -61,6 +64,7 @@ class Guide(LocalModule):
 
     Attributes:
         rate_kind: the kind of rates that `rates` returns, for a guide that has rates.
+        shapes: the shape of every weight and hyperparameter of the model, by site.
 
     Raises:
         TypeError: the model lacks these methods. `models.from_module` creates a model that has them from a network.
@@ -70,16 +74,14 @@ class Guide(LocalModule):
 
     def __init__(self, model: HasWeights) -> None:
         super().__init__()
-        if not isinstance(model, HasWeights):
-            raise TypeError(
-                f"{type(self).__name__} needs a model with the methods weight_sites() and hyper_sites(), such as models.MLP "
-                f"or models.from_module(...); got {type(model).__name__}"
-            )
+        check_model(model, type(self).__name__)
         self.sites = tuple(model.weight_sites())
         self.units = input_units(model)
         hyper = model.hyper_sites()
+        self.shapes = {name: tuple(value.shape) for name, value in model.weight_sites().items()}
         self.hyper_sites = {name: tuple(sites) for name, sites in hyper.items()}
         starts = {site: start for sites in hyper.values() for site, start in sites.items()}
+        self.shapes |= {site: tuple(start.shape) for site, start in starts.items()}
         self.hyper_loc = ParameterTree({site: start.log() for site, start in starts.items()})
         self.hyper_log_scale = ParameterTree({site: torch.full_like(start, -2.0) for site, start in starts.items()})
 
@@ -102,9 +104,11 @@ class Guide(LocalModule):
 
         Raises:
             TypeError: the guide does not store its means as `loc`. A custom guide then has to implement `restart` itself.
+            ValueError: the model has other weights than the guide.
         """
         if not isinstance(self._modules.get("loc"), ParameterTree):
             raise TypeError(f"{type(self).__name__} has no means `loc` to reset: implement a method restart(model)")
+        check_same_weights(self, model)
         means: Any = self.loc
         with torch.no_grad():
             for name, value in model.weight_sites().items():
@@ -114,7 +118,13 @@ class Guide(LocalModule):
                     self.hyper_loc[site].copy_(start.log())
 
     def draw(self, num_samples: int) -> dict[str, Tensor]:
-        """Sample every weight outside of any Pyro trace: tensors ``[num_samples, ...]`` by site name."""
+        """Sample every weight outside of any Pyro trace: tensors ``[num_samples, ...]`` by site name.
+
+        Raises:
+            ValueError: `num_samples` is below 1.
+            TypeError: it is no whole number.
+        """
+        count(num_samples, "num_samples", "the number of samples")
         with torch.no_grad():
             return {name: self.posterior(name).expand((num_samples,)).sample() for name in self.sites}
 
@@ -136,6 +146,42 @@ class Guide(LocalModule):
             loc = self.hyper_loc[site]
             scale = torch.exp(self.hyper_log_scale[site])
             pyro.sample(site, dist.LogNormal(loc, scale).to_event(loc.dim()))
+
+
+def check_model(model: Any, what: str) -> None:
+    """Raise a TypeError unless a guide can read the weights of `model`; `what` needs them."""
+    if isinstance(model, type) or not isinstance(model, HasWeights):
+        got = f"the class {model.__name__}: make a model of it first" if isinstance(model, type) else shown(model)
+        raise TypeError(
+            f"{what} needs a model with the methods weight_sites() and hyper_sites(), such as models.MLP "
+            f"or models.from_module(...); got {got}"
+        )
+
+
+def check_same_weights(guide: Guide, model: HasWeights) -> None:
+    """Raise a ValueError unless the weights of `model` have the names and shapes of those of `guide`."""
+    check_model(model, f"a {type(guide).__name__}")
+    own = {name: guide.shapes[name] for name in guide.sites}
+    others = {name: tuple(weight.shape) for name, weight in model.weight_sites().items()}
+    if own != others:
+        names = [name for name in {**own, **others} if own.get(name) != others.get(name)]
+        raise ValueError(
+            f"guide and model must have the same weights; the guide has {names[0]!r} of shape {own.get(names[0])}, "
+            f"the model of shape {others.get(names[0])}; got a guide of another model"
+        )
+
+
+def drop_rates(setting: float | Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
+    """The drop rate of every weight, from one rate or a mapping from name patterns to rates.
+
+    Raises:
+        ValueError: a rate is outside [0, 1), or a pattern does not fit.
+        TypeError: a rate is no number.
+    """
+    rates: dict[str, Any] = by_name(setting, names, "drop_rate")
+    for name, rate in rates.items():
+        check_drop_rate(rate, name)
+    return {name: real(rate, "drop_rate", f"the rate of {name!r}", least=0, below=1) for name, rate in rates.items()}
 
 
 def input_units(model: HasWeights) -> dict[str, InputUnits]:

@@ -13,6 +13,7 @@ import math
 import torch
 from pyro.distributions import TorchDistribution
 
+from pyrodrop.arguments import count, scale
 from pyrodrop.distributions import LowRankNormal
 from pyrodrop.guides.guide import Guide, HasWeights
 from pyrodrop.modules import ParameterTree
@@ -28,16 +29,14 @@ class LowRank(Guide):
             the expectation ``init_scale ** 2`` on its diagonal.
 
     Raises:
-        ValueError: `rank` is below 1, or `init_scale` is not positive and finite.
+        ValueError: `rank` is below 1, or `init_scale` is outside [1e-18, 1e18].
+        TypeError: the model does not list its weights (see `Guide`), or an argument is of another type.
     """
 
     def __init__(self, model: HasWeights, rank: int = 4, init_scale: float = 0.01) -> None:
         super().__init__(model)
-        if rank < 1:
-            raise ValueError(f"rank is the number of factors of the covariance and must be at least 1; got {rank}")
-        if not (math.isfinite(init_scale) and init_scale > 0):
-            raise ValueError(f"init_scale is a standard deviation and must be positive and finite; got {init_scale}")
-        self.rank, self.init_scale = rank, init_scale
+        self.rank = rank = count(rank, "rank", "the number of factors of the covariance")
+        self.init_scale = init_scale = scale(init_scale, "init_scale", "the initial standard deviation of a weight")
         initial = model.weight_sites()
         self.loc = ParameterTree(initial)
         self.log_variance = ParameterTree(

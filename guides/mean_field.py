@@ -14,6 +14,7 @@ import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
 
+from pyrodrop.arguments import scale
 from pyrodrop.guides.guide import Guide, HasWeights
 from pyrodrop.modules import ParameterTree
 
@@ -26,8 +27,8 @@ class MeanField(Guide):
         init_scale: initial standard deviation, positive.
 
     Raises:
-        ValueError: `init_scale` is not positive and finite.
-        TypeError: the model does not list its weights (see `Guide`).
+        ValueError: `init_scale` is outside [1e-18, 1e18].
+        TypeError: the model does not list its weights (see `Guide`), or `init_scale` is no number.
 
     Example:
         >>> from pyrodrop import guides, likelihoods, models, priors
@@ -42,8 +43,7 @@ class MeanField(Guide):
 
     def __init__(self, model: HasWeights, init_scale: float = 0.01) -> None:
         super().__init__(model)
-        if not (math.isfinite(init_scale) and init_scale > 0):
-            raise ValueError(f"init_scale is a standard deviation and must be positive and finite; got {init_scale}")
+        init_scale = scale(init_scale, "init_scale", "the initial standard deviation of a weight")
         initial = model.weight_sites()
         self.loc = ParameterTree(initial)
         self.log_variance = ParameterTree({n: torch.full_like(w, 2 * math.log(init_scale)) for n, w in initial.items()})

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import torch
 from pyro.distributions import TorchDistribution
+from torch import Tensor
 
+from pyrodrop.arguments import shown
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.guides.guide import Guide, HasWeights
 from pyrodrop.modules import ParameterTree
@@ -53,10 +55,21 @@ class Point(Guide):
         Args:
             model: the model of `guide`.
             guide: a trained guide.
+
+        Raises:
+            TypeError: the model does not list its weights (see `Guide`), or `guide` has no method ``mean()``.
+            ValueError: the weights of `guide` are not those of `model`.
         """
         point = cls(model)
+        if isinstance(guide, type) or not callable(getattr(guide, "mean", None)) or isinstance(guide, Tensor):
+            raise TypeError(f"guide must be a guide of the model, with a method mean(); got {shown(guide)}")
+        means = guide.mean()
+        shapes = {name: tuple(mean.shape) for name, mean in means.items()}
+        own = {name: tuple(point.loc[name].shape) for name in point.sites}
+        if shapes != own:
+            raise ValueError(f"guide must be a guide of this model, with weights of shapes {own}; got {shapes}")
         with torch.no_grad():
-            for name, mean in guide.mean().items():
+            for name, mean in means.items():
                 point.loc[name].copy_(mean)
         return point
 

@@ -8,11 +8,14 @@ trained.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop.arguments import instance, shown
 from pyrodrop.distributions import InputUnits
 from pyrodrop.distributions.pruned_normal import PrunedNormal
 from pyrodrop.guides.guide import Guide
@@ -27,9 +30,14 @@ class Pruned(Guide):
     Args:
         guide: the sparse posterior.
         keep: boolean mask of the weights that are kept, by site name.
+
+    Raises:
+        TypeError: `guide` has no ln alpha per weight, or `keep` is no mapping from site names to boolean masks.
+        ValueError: `keep` has other names, or a mask of another shape.
     """
 
     def __init__(self, guide: SparseDropout, keep: dict[str, Tensor]) -> None:
+        _check(guide, keep)
         super().__init__(_Sites(guide))
         self.guide = guide
         self.keep = keep
@@ -44,6 +52,21 @@ class Pruned(Guide):
     def describe(self) -> str:
         left, all_ = (sum(int(m.sum()) if kept else m.numel() for m in self.keep.values()) for kept in (True, False))
         return f"Pruned({self.guide.describe()}, {left} of {all_} weights)"
+
+
+def _check(guide: SparseDropout, keep: dict[str, Tensor]) -> None:
+    if not isinstance(guide, Guide) or not hasattr(guide, "log_alpha"):
+        raise TypeError(f"guide must be a sparse posterior, such as guides.SparseDropout; got {shown(guide)}")
+    instance(keep, Mapping, "keep", "a mapping from site names to boolean masks")
+    if set(keep) != set(guide.sites):
+        raise ValueError(f"keep must have a mask for each of {', '.join(guide.sites)}; got {', '.join(keep) or 'none'}")
+    for name, mask in keep.items():
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            got = f"{mask.dtype} for {name!r}" if isinstance(mask, Tensor) else shown(mask)
+            raise TypeError(f"keep must hold masks of dtype torch.bool; got {got}")
+        if mask.shape != guide.loc[name].shape:
+            shape = list(guide.loc[name].shape)
+            raise ValueError(f"keep must have a mask of shape {shape} for {name!r}; got {list(mask.shape)}")
 
 
 class _Sites:

@@ -14,6 +14,7 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop.arguments import real, shown
 from pyrodrop.distributions import CutNormal, MultiplicativeNormal
 from pyrodrop.guides.guide import Guide, HasWeights
 from pyrodrop.guides.pruned import Pruned
@@ -31,8 +32,9 @@ class SparseDropout(Guide):
         log_alpha_range: bounds that ln alpha is clamped to; the default of the class if None.
 
     Raises:
-        ValueError: the lower bound of `log_alpha_range` is not below the upper bound.
-        TypeError: the model does not list its weights (see `Guide`).
+        ValueError: the lower bound of `log_alpha_range` is not below the upper bound, or a value is NaN or infinite, also
+            `log_variance` outside [-80, 80], where float32 holds no variance.
+        TypeError: the model does not list its weights (see `Guide`), or an argument is of another type.
 
     Example:
         >>> import torch
@@ -57,15 +59,13 @@ class SparseDropout(Guide):
         log_alpha_range: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(model)
-        self.cut = cut
+        self.cut = None if cut is None else real(cut, "cut", "the bound of ln alpha from which on means are set to 0")
         if log_alpha_range is not None:
-            low, high = log_alpha_range
-            if not low < high:
-                raise ValueError(f"log_alpha_range must be (low, high) with low < high; got {log_alpha_range}")
-            self.log_alpha_range = (low, high)
+            self.log_alpha_range = _range(log_alpha_range)
+        start = real(log_variance, "log_variance", "the initial ln v", least=-80, most=80)
         initial = model.weight_sites()
         self.loc = ParameterTree(initial)
-        self.log_variance = ParameterTree({n: torch.full_like(w, log_variance) for n, w in initial.items()})
+        self.log_variance = ParameterTree({n: torch.full_like(w, start) for n, w in initial.items()})
 
     def log_alpha(self, name: str) -> Tensor:
         """ln alpha of every element of the weight `name`, of the shape of the weight."""
@@ -93,7 +93,9 @@ class SparseDropout(Guide):
 
         Raises:
             ValueError: `threshold` is outside the range that ln alpha is clamped to, so all or no weights would be kept.
+            TypeError: `threshold` is no number.
         """
+        threshold = real(threshold, "threshold", "the bound of ln alpha from which on weights are pruned")
         low, high = self.log_alpha_range
         if not low < threshold < high:
             raise ValueError(f"threshold is a bound on log alpha, which lies in [{low:g}, {high:g}]; got {threshold}")
@@ -106,3 +108,14 @@ class SparseDropout(Guide):
     def sparsity(self, threshold: float = 3.0) -> dict[str, float]:
         """Fraction of weights that `keep_mask` does not keep, by site name."""
         return {name: 1 - float(mask.double().mean()) for name, mask in self.keep_mask(threshold).items()}
+
+
+def _range(bounds: tuple[float, float]) -> tuple[float, float]:
+    """Bounds of ln alpha, checked."""
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+        got = bounds if isinstance(bounds, tuple | list) else shown(bounds)
+        raise TypeError(f"log_alpha_range must be (low, high) with low < high; got {got}")
+    low, high = (real(bound, "log_alpha_range", "the bounds of ln alpha, each of which") for bound in bounds)
+    if not low < high:
+        raise ValueError(f"log_alpha_range must be (low, high) with low < high; got {bounds}")
+    return low, high

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyrodrop.arguments import shown
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.networks.modes import STAYS
@@ -30,7 +31,7 @@ def to_module(run: Any) -> nn.Module:
         passes are draws from the posterior, with masks of their own for every example.
 
     Raises:
-        TypeError: the run has no network that was read.
+        TypeError: `run` is no run, or has no network that was read.
         ValueError: the guide is not the dropout of the network: it has other rates, noise besides masks, or masks that the
             network does not draw; or the run standardised its data, which the network does not.
 
@@ -44,6 +45,8 @@ def to_module(run: Any) -> nn.Module:
         >>> torch.allclose(pyrodrop.guides.to_module(reading)[3].weight, net[3].weight)
         True
     """
+    if isinstance(run, type) or not (hasattr(run, "model") and hasattr(run, "guide")):
+        raise TypeError(f"run must be a Reading, or a Fit of its model and guide; got {shown(run)}")
     model, guide = run.model, run.guide
     dropouts = getattr(model, "dropouts", None)
     if dropouts is None:

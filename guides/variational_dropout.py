@@ -14,17 +14,20 @@ by 1/3. The KL divergence from the log-uniform prior is known up to the constant
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import pyro
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop.arguments import positive, variance
 from pyrodrop.guides.gaussian_dropout import CORRELATED, Kind, alpha_of_rate, gaussian
 from pyrodrop.guides.guide import Guide, HasWeights, check_units
 from pyrodrop.modules import ParameterTree
-from pyrodrop.names import known
+from pyrodrop.names import one_of
+
+Granularity: TypeAlias = Literal["layer", "input", "weight"]
 
 
 class VariationalDropout(Guide):
@@ -43,7 +46,7 @@ class VariationalDropout(Guide):
     Raises:
         ValueError: an argument is out of range, type A is combined with ``rates="weight"``, or noise per input unit is used
             for a tensor with several axes whose input units are unknown.
-        TypeError: the model does not list its weights (see `Guide`).
+        TypeError: the model does not list its weights (see `Guide`), or an argument is of another type.
 
     Example:
         >>> from pyrodrop import guides, likelihoods, models, priors
@@ -57,25 +60,22 @@ class VariationalDropout(Guide):
         self,
         model: HasWeights,
         kind: Kind = "B",
-        rates: Literal["layer", "input", "weight"] = "layer",
+        rates: Granularity = "layer",
         *,
         max_alpha: float = 1.0,
         kl_scale: float = 1.0,
         drop_rate: float = 0.1,
     ) -> None:
         super().__init__(model)
-        self.kind = known(kind, ("A", "B"), "type of variational dropout")
-        self.granularity = known(rates, ("layer", "input", "weight"), "granularity of rates")
+        self.kind: Kind = one_of(kind, Kind, "kind")
+        self.granularity: Granularity = one_of(rates, Granularity, "rates")
         if self.kind == "A" and rates == "weight":
             raise ValueError(
                 "type A has one noise value per input unit, so rates must be 'layer' or 'input'; got 'weight'"
             )
-        if not max_alpha > 0:
-            raise ValueError(f"max_alpha bounds the variance alpha of the noise and must be positive; got {max_alpha}")
-        if not (math.isfinite(kl_scale) and kl_scale > 0):
-            raise ValueError(
-                f"kl_scale is a factor of the KL divergence and must be positive and finite; got {kl_scale}"
-            )
+        if not (isinstance(max_alpha, float) and max_alpha == math.inf):
+            max_alpha = variance(max_alpha, "max_alpha", "the bound of the variance alpha of the noise (or math.inf)")
+        kl_scale = positive(kl_scale, "kl_scale", "a factor of the KL divergence")
         if self.kind == "A":
             check_units(self.sites, model, "variational dropout of type A", CORRELATED)
         elif rates == "input":

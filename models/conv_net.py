@@ -14,6 +14,7 @@ from collections import OrderedDict
 
 from torch import nn
 
+from pyrodrop.arguments import count, counts, positive
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting
@@ -33,6 +34,7 @@ class ConvNet(NetworkModel):
     Raises:
         ValueError: `scale` leaves the first convolution without a channel, or `shape` does not consist of three positive
             sizes.
+        TypeError: an argument is of another type.
     """
 
     def __init__(
@@ -45,11 +47,14 @@ class ConvNet(NetworkModel):
         likelihood: Likelihood,
         bias_prior: PriorSetting | None = None,
     ) -> None:
-        few, many, hidden = (int(scale * width) for width in (32, 64, 128))
-        if few < 1 or len(shape) != 3 or min(shape) < 1:
+        shape = counts(shape, "shape", "channels, height and width of an image", length=3)  # type: ignore[assignment]
+        count(classes, "classes", "the number of outputs")
+        k = positive(scale, "scale", "the factor of all widths")
+        few, many, hidden = (int(k * width) for width in (32, 64, 128))
+        if few < 1:
             raise ValueError(
-                "ConvNet needs a scale of at least 1/32, which gives the first convolution one channel, and images of shape "
-                f"(channels, height, width); got scale {scale} and shape {tuple(shape)}"
+                "ConvNet needs a scale of at least 1/32, which gives the first convolution one channel; got scale "
+                f"{scale}"
             )
         channels, height, width = shape
         area = -(-height // 4) * -(-width // 4)

@@ -15,6 +15,7 @@ from collections import OrderedDict
 
 from torch import nn
 
+from pyrodrop.arguments import flag
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting
@@ -27,6 +28,9 @@ class LeNet5(NetworkModel):
         rectified: whether a ReLU also follows each convolution.
         prior, likelihood, bias_prior: as in `MLP`; sites are ``conv1.weight``, ``conv2.weight``, ``ip1.weight`` and
             ``ip2.weight``.
+
+    Raises:
+        TypeError: `rectified` is neither True nor False, or as `MLP`.
     """
 
     def __init__(
@@ -37,6 +41,7 @@ class LeNet5(NetworkModel):
         bias_prior: PriorSetting | None = None,
         rectified: bool = False,
     ) -> None:
+        flag(rectified, "rectified", "whether a ReLU also follows each convolution")
         layers: list[tuple[str, nn.Module]] = []
         for number, (maps, wider) in enumerate(((1, 20), (20, 50)), 1):
             layers += [(f"conv{number}", nn.Conv2d(maps, wider, 5))]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from pyrodrop.arguments import counts, function, positive
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.names import known
@@ -41,14 +42,16 @@ class MLP(NetworkModel):
         likelihood: distribution of y given the outputs, see `pyrodrop.likelihoods`.
         bias_prior: prior of the biases, or a mapping from name patterns to priors. With None, as in the dropout papers,
             biases are trained as point estimates.
-        input_gain: factor applied to the initial weights and biases of the first layer. It sets how fast the initial
-            functions vary with standardised x; for a periodic series choose a value near its frequency.
+        input_gain: positive factor applied to the initial weights and biases of the first layer. It sets how fast the
+            initial functions vary with standardised x; for a periodic series choose a value near its frequency.
 
     Shapes:
         x ``[N, widths[0]]``; f ``[N, widths[-1]]``.
 
     Raises:
-        ValueError: fewer than two widths, a width below 1, an unknown activation, or a pattern that matches no parameter.
+        ValueError: fewer than two widths, a width below 1, an unknown activation, an `input_gain` that is not positive, or a
+            pattern that matches no parameter.
+        TypeError: an argument is of another type, such as a width that is no whole number.
 
     Example:
         >>> import torch, pyrodrop
@@ -71,10 +74,11 @@ class MLP(NetworkModel):
         bias_prior: PriorSetting | None = None,
         input_gain: float = 1.0,
     ) -> None:
+        gain = positive(input_gain, "input_gain", "the factor of the initial weights of the first layer")
         network = Perceptron(widths, activation)
         with torch.no_grad():
             for parameter in network.layers[0].parameters():
-                parameter.mul_(input_gain)
+                parameter.mul_(gain)
         super().__init__(
             network,
             prior=prior,
@@ -89,13 +93,15 @@ class Perceptron(nn.Module):
 
     def __init__(self, widths: Sequence[int], activation: str | Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        if len(widths) < 2 or any(not isinstance(w, int) or w < 1 for w in widths):
+        widths = counts(widths, "widths", "the sizes of input, hidden layers and output")
+        if len(widths) < 2:
             raise ValueError(
-                "widths must be at least two integers, the sizes of input, hidden layers and output, each at least 1; "
-                f"got {list(widths)}"
+                "widths must be at least two whole numbers, the sizes of input, hidden layers and output; got "
+                f"{list(widths)}"
             )
         if isinstance(activation, str):
             activation = ACTIVATIONS[known(activation, ACTIVATIONS, "activation")]
+        function(activation, "activation", f"one of {', '.join(ACTIVATIONS)} or a function of a tensor")
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.activation = activation
 

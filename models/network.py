@@ -21,6 +21,7 @@ import pyro
 import torch
 from torch import Tensor, nn
 
+from pyrodrop.arguments import instance
 from pyrodrop.data import Dataset
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.inputs import Inputs, mapped, num_rows
@@ -69,7 +70,8 @@ class NetworkModel(LocalModule):
     set that the minibatch is taken from, N if None. The call returns f in the units of y, ``[N, ...]``.
 
     Raises:
-        TypeError: `network` is not a module, or is compiled, scripted or distributed over devices.
+        TypeError: `network` is not a module, or is compiled, scripted or distributed over devices; a prior is no `Prior`,
+            the likelihood no `Likelihood`, or `input_axes` no mapping.
         ValueError: no weight has a prior; the network has dropout layers in training mode, uninitialised (lazy) parameters,
             or weights that are computed from other parameters (weight norm, spectral norm); a pattern matches no parameter.
     """
@@ -87,6 +89,7 @@ class NetworkModel(LocalModule):
         input_axes: Mapping[str, int | InputUnits | None] | None = None,
     ) -> None:
         super().__init__()
+        instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
         parameters_of(network)  # raises for modules that cannot be copied
         check_parametrised(network)
         self._check_network(network)
@@ -223,6 +226,17 @@ class NetworkModel(LocalModule):
             raise ValueError(say_unused(network, unused))
         self.likelihood.check(data.y.to(output.device), output, self.targets)
 
+    def check_targets(self, data: Dataset) -> None:
+        """Check that the observations are possible under the likelihood, with the network in evaluation mode.
+
+        Raises:
+            ValueError: the network cannot be called on the inputs, or the targets do not fit the likelihood.
+        """
+        self.examined(data.x)
+        with self._trying(), evaluating(self):
+            output = self._call(self.weight_sites(), self._rows(data.x, 2))
+        self.likelihood.check(data.y.to(output.device), output, self.targets)
+
     def examined(self, x: Inputs) -> Examined:
         """Properties of the network found by running it on a few rows of x.
 
@@ -327,6 +341,8 @@ class NetworkModel(LocalModule):
     def _call(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
         """Standardise x and run the network."""
         dtype = next(iter(weights.values())).dtype
+        if self.in_features is not None and isinstance(x, Tensor) and not x.is_floating_point():
+            x = x.double()  # whole numbers in a linear layer are measurements; float64 has them exactly
         if isinstance(x, Tensor) and x.is_floating_point():
             x = self.inputs(x)
         x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyrodrop.arguments import instance
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.dropouts import Dropouts, Mask
@@ -39,6 +40,7 @@ class TrainedNetwork(NetworkModel):
     _randomness = "different"
 
     def __init__(self, network: nn.Module, dropouts: Dropouts, **settings: Any) -> None:
+        instance(dropouts, Dropouts, "dropouts", "the Dropouts of a network, which pyrodrop.read finds")
         super().__init__(network, **settings)
         self.dropouts = dropouts
 

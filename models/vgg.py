@@ -19,6 +19,7 @@ from collections import OrderedDict
 
 from torch import nn
 
+from pyrodrop.arguments import count, counts, positive
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting
@@ -38,6 +39,7 @@ class VGG(NetworkModel):
     Raises:
         ValueError: `scale` leaves the first convolution without a channel, or the images are smaller than 32 x 32 pixels,
             so that five poolings leave none.
+        TypeError: an argument is of another type.
     """
 
     def __init__(
@@ -50,7 +52,10 @@ class VGG(NetworkModel):
         likelihood: Likelihood,
         bias_prior: PriorSetting | None = None,
     ) -> None:
-        if int(64 * scale) < 1 or len(shape) != 3 or min(shape[1:]) < 32:
+        shape = counts(shape, "shape", "channels, height and width of an image", length=3)  # type: ignore[assignment]
+        count(classes, "classes", "the number of outputs")
+        scale = positive(scale, "scale", "the factor of all widths")
+        if int(64 * scale) < 1 or min(shape[1:]) < 32:
             raise ValueError(
                 "VGG needs a scale of at least 1/64, which gives the first convolution one channel, and images of shape "
                 f"(channels, height, width) with at least 32 x 32 pixels; got scale {scale} and shape {tuple(shape)}"

@@ -11,9 +11,12 @@ import numbers
 import operator
 import os
 import reprlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 MOST = 2**63 - 1  # the largest number of 64 bits, which torch takes for sizes and seeds
@@ -33,7 +36,7 @@ def count(value: Any, name: str, what: str, *, least: int = 1, most: int = MOST)
         ValueError: it is out of range.
     """
     allowed = f"a whole number of at least {least}" if most == MOST else f"a whole number from {least} to {most}"
-    if isinstance(value, Tensor) and value.dim() == 0 and not (value.is_floating_point() or value.is_complex()):
+    if _one_number(value) and not value.is_floating_point():
         value = value.item()  # a bool stays one
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):
         raise TypeError(f"{name} is {what} and must be {allowed}; got {shown(value)}")
@@ -72,11 +75,14 @@ def real(
         ValueError: it is out of bounds, NaN or infinite.
     """
     allowed = _bounds(least, most, above, below)
-    if isinstance(value, Tensor) and value.dim() == 0 and not value.is_complex():
+    if _one_number(value):
         value = value.item()
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise TypeError(f"{name} is {what} and must be {allowed}; got {shown(value)}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        number = math.inf
     inside = least <= number <= most and (above is None or number > above) and (below is None or number < below)
     if not (math.isfinite(number) and inside):
         raise ValueError(f"{name} is {what} and must be {allowed}; got {number:g}")
@@ -86,6 +92,16 @@ def real(
 def positive(value: Any, name: str, what: str) -> float:
     """A finite number above 0. For its errors see `real`."""
     return real(value, name, what, above=0)
+
+
+def scale(value: Any, name: str, what: str) -> float:
+    """A positive number whose square float32 holds: from 1e-18 to 1e18. For its errors see `real`."""
+    return real(value, name, what, least=1e-18, most=1e18)
+
+
+def variance(value: Any, name: str, what: str) -> float:
+    """A variance or a precision, the square of a `scale`: from 1e-36 to 1e36. For its errors see `real`."""
+    return real(value, name, what, least=1e-36, most=1e36)
 
 
 def flag(value: Any, name: str, what: str) -> bool:
@@ -99,6 +115,13 @@ def flag(value: Any, name: str, what: str) -> bool:
     raise TypeError(f"{name} says {what} and must be True or False; got {shown(value)}")
 
 
+def progress(value: Any) -> bool | None:
+    """Whether to show a progress bar: True, False, or None, where the output is a terminal; otherwise a TypeError."""
+    if value is None:
+        return None
+    return flag(value, "progress", "whether to show a progress bar, None being for a terminal,")
+
+
 def path(value: Any, name: str, what: str) -> Path:
     """The path of a file or folder; a TypeError if it is not a str or a path, a ValueError if it is empty."""
     if not isinstance(value, str | os.PathLike):
@@ -109,16 +132,140 @@ def path(value: Any, name: str, what: str) -> Path:
     return Path(os.fsdecode(text))
 
 
+def counts(value: Any, name: str, what: str, *, least: int = 1, length: int | None = None) -> tuple[int, ...]:
+    """A list or tuple of whole numbers of at least `least`, `length` of them if given. For its errors see `count`."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or len(value) != (length or len(value)):
+        size = "" if length is None else f"{length} "
+        raise TypeError(f"{name} are {what} and must be a list of {size}whole numbers; got {_listed(value)}")
+    return tuple(count(one, name, f"one of {what}", least=least) for one in value)
+
+
+def function(value: Any, name: str, what: str) -> Any:
+    """A function or another callable object; a TypeError if it cannot be called."""
+    if not callable(value):
+        raise TypeError(f"{name} is {what} and must be a function; got {shown(value)}")
+    return value
+
+
+def instance(value: Any, kinds: type | tuple[type, ...], name: str, what: str) -> Any:
+    """An object of one of these classes; a TypeError that says `what` it must be if it is none."""
+    if not isinstance(value, kinds):
+        got = f"the class {value.__name__}" if isinstance(value, type) else shown(value)
+        raise TypeError(f"{name} must be {what}; got {got}")
+    return value
+
+
+def tensor(
+    value: Any,
+    name: str,
+    what: str,
+    *,
+    finite: bool = True,
+    bools: bool = False,
+    floating: bool = False,
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float | None = None,
+    below: float | None = None,
+) -> Tensor:
+    """A dense tensor of real numbers that has values.
+
+    Args:
+        value: what arrived.
+        name: of the argument.
+        what: what the argument is, such as ``the predicted means``.
+        finite: whether NaN and infinite values are refused.
+        bools: whether True and False are allowed as values.
+        floating: whether the dtype has to be one of real numbers, and not of whole numbers.
+        least, most, above, below: bounds of the values, as in `real`.
+
+    Raises:
+        TypeError: it is no tensor, or one of complex numbers, sparse, or without values (on the meta device).
+        ValueError: it is empty, or a value is NaN, infinite or out of bounds.
+    """
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a tensor, {what}; got {shown(value)}")
+    odd = _odd(value, bools)
+    if floating and not odd and not value.is_floating_point():
+        odd = f"of dtype {value.dtype}: convert it with .float()"
+    if odd:
+        raise TypeError(f"{name} is {what} and must be a tensor of real numbers; got {shown(value)}, {odd}")
+    if not value.numel():
+        raise ValueError(f"{name} is {what} and must contain at least one value; got shape {list(value.shape)}")
+    if finite and value.is_floating_point() and not bool(torch.isfinite(value.sum())):
+        wrong = ~torch.isfinite(value)
+        if bool(wrong.any()):
+            raise ValueError(
+                f"{name} must be finite; got {int(wrong.sum())} NaN or infinite of {value.numel()} values, the first at "
+                f"index {wrong.nonzero()[0].tolist()}"
+            )
+    within(value, name, what, least=least, most=most, above=above, below=below)
+    return value
+
+
+def within(
+    values: Tensor,
+    name: str,
+    what: str,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float | None = None,
+    below: float | None = None,
+) -> None:
+    """Raise a ValueError unless all values of a tensor lie within these bounds; NaN does not."""
+    bounds = ((torch.ge, least), (torch.le, most), (torch.gt, above), (torch.lt, below))
+    inside = all(
+        bool(compare(values, bound).all()) for compare, bound in bounds if bound is not None and abs(bound) < math.inf
+    )
+    if not inside:
+        allowed = _bounds(least, most, above, below).removeprefix("a finite number ")
+        raise ValueError(
+            f"{name} is {what} and every value must be {allowed}; got values from {float(values.min()):g} to "
+            f"{float(values.max()):g}"
+        )
+
+
+def real_or_tensor(value: Any, name: str, what: str, **bounds: Any) -> float | Tensor:
+    """A finite number within bounds, or a tensor of such numbers. For the bounds and the errors see `real`."""
+    if isinstance(value, Tensor) and value.dim():
+        return tensor(value, name, what, **bounds)
+    real(value, name, what, **bounds)
+    return value if isinstance(value, Tensor) else float(value)
+
+
 def shown(value: Any) -> str:
     """What arrived, in a few words: a number as it is, a tensor by its shape."""
     if value is None or isinstance(value, bool):
         return str(value)
+    if isinstance(value, np.generic):
+        return shown(value.item())
     kind = type(value).__name__
-    if isinstance(value, Tensor) or hasattr(value, "shape"):
+    if isinstance(getattr(value, "shape", None), tuple):
         return f"a {kind} of shape {list(value.shape)}"
     if isinstance(value, str | bytes | int | float | complex):
         return f"the {kind} {reprlib.repr(value)}"
     return f"a {kind}"
+
+
+def _one_number(value: Any) -> bool:
+    """Whether this is a tensor of one real number that can be read."""
+    return isinstance(value, Tensor) and value.dim() == 0 and not value.is_complex() and not value.is_meta
+
+
+def _listed(value: Any) -> str:
+    return reprlib.repr(value) if isinstance(value, list | tuple) else shown(value)
+
+
+def _odd(values: Tensor, bools: bool) -> str:
+    """What keeps this tensor from being read as real numbers; empty if nothing does."""
+    if values.is_meta:
+        return "on the meta device, without values"
+    if values.layout != torch.strided:
+        return f"sparse, of layout {values.layout}: convert it with to_dense()"
+    if values.is_complex() or values.is_quantized or (values.dtype == torch.bool and not bools):
+        return f"of dtype {values.dtype}"
+    return ""
 
 
 def _bounds(least: float, most: float, above: float | None, below: float | None) -> str:

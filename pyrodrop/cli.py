@@ -1,41 +1,148 @@
-"""The command line: ``pyrodrop run``, ``list``, ``show``, ``check``, ``compare`` and ``report``."""
+"""The command line: ``pyrodrop run``, ``list``, ``show``, ``check``, ``compare`` and ``report``.
+
+Whatever goes wrong is one line on stderr, which begins with ``pyrodrop:``; ``--debug`` anywhere shows its traceback too.
+Exit statuses:
+
+    0     done
+    1     the call failed: a file or folder, the network, memory, a training that diverged; or a check missed its reference
+    2     the call is wrong: an unknown command, option or name, or a value that is not allowed
+    70    a defect of pyrodrop: an error that nobody foresaw
+    130   interrupted
+    141   whoever read the output went away
+"""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import errno
 import itertools
 import json
+import os
+import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, get_type_hints
 
 import jsonargparse
+
+from pyrodrop.json_files import Failed
 
 USAGE = """usage: pyrodrop run NAME [options]  run an experiment or train an entry of the zoo (--help: its options)
        pyrodrop list                list what can be run, and the zoo's entries
        pyrodrop show ENTRY          the model card of an entry: what it is, published figures, our reference
        pyrodrop check ENTRY...      train entries briefly and compare with their references; status 1 on a miss
        pyrodrop compare RUN_DIR...  one table of the models of several runs, by held-out log density
-       pyrodrop report RUN_DIR [-o report.html]   one page with a run's tables and pictures"""
+       pyrodrop report RUN_DIR [-o report.html]   one page with a run's tables and pictures
+       --debug with any of them shows the traceback of an error"""
+
+FAILED, WRONG, DEFECT, INTERRUPTED, NO_READER = 1, 2, 70, 130, 141
+
+_SYSTEM = {
+    errno.ENOSPC: "the disk is full: make room and run the same command again",
+    errno.EDQUOT: "your share of the disk is used up: make room and run the same command again",
+    errno.EFBIG: "the file grew larger than is allowed (ulimit -f)",
+    errno.ENAMETOOLONG: "the name is too long: choose a shorter one",
+    errno.EACCES: "no permission: choose another place, or change its permissions",
+    errno.EPERM: "no permission: choose another place, or change its permissions",
+    errno.EROFS: "it cannot be written to: choose another place",
+    errno.EISDIR: "this is a folder, and a file is needed: choose another name",
+    errno.ENOTDIR: "this is within something that is not a folder: choose another name",
+    errno.EEXIST: "this exists already and is something else: choose another name",
+    errno.ENOENT: "this does not exist or cannot be made: check the name",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status.
-
-    Errors of the user (ValueError, FileNotFoundError, ConnectionError) are printed as one line, with status 2; an
-    interrupted run has status 130.
-    """
+    """Entry point; returns the exit status, see the module's docstring. ``--help`` raises SystemExit(0)."""
     words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
     if not words or words[0] in ("-h", "--help"):
         print(USAGE)
-        return 0 if words else 2
+        return 0 if words else WRONG
     try:
-        return _command(words)
-    except (ValueError, FileNotFoundError, ConnectionError) as error:
-        print(f"pyrodrop: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("pyrodrop: interrupted", file=sys.stderr)
-        return 130
+        status = _command(words)
+        sys.stdout.flush()  # a full disk or a closed pipe is found here and not at the interpreter's end
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            traceback.print_exc()
+        status, line = _ended(error)
+        if line:
+            print(f"pyrodrop: {_printable(line)}", file=sys.stderr)
+        return status
+    return status
+
+
+def _ended(error: BaseException) -> tuple[int, str]:
+    """The exit status of an error and its line."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, "interrupted"
+    if isinstance(error, BrokenPipeError):
+        _nowhere()
+        return NO_READER, ""
+    if isinstance(error, OSError):
+        return FAILED, _system(error)
+    if isinstance(error, Failed | FloatingPointError):
+        return FAILED, str(error)
+    if isinstance(error, argparse.ArgumentError):
+        return WRONG, _argument(str(error))
+    if isinstance(error, ValueError):
+        return WRONG, str(error)
+    kind = type(error).__name__
+    if _out_of_memory(error):
+        return FAILED, f"out of memory: {str(error) or kind}; use fewer draws, or a smaller batch or network"
+    if kind == "SafetensorError":
+        return FAILED, f"a safetensors file could not be read or written: {error}"
+    if kind == "TerminatedWorkerError":
+        return FAILED, "a worker process was killed, perhaps for lack of memory; run the same command again to go on"
+    return DEFECT, (
+        f"this is a defect of pyrodrop, please report it: {kind}: {error}; "
+        "the same command with --debug shows the traceback"
+    )
+
+
+def _argument(text: str) -> str:
+    """What the parser says of an option's value, without its own terms."""
+    text = re.sub(r'^Parser key "(.*?)":', r"--\1:", " ".join(text.split()))
+    text = re.sub(
+        r"Does not validate against any of the Union subtypes Subtypes: \[(.*)\] Errors:.*Given value type",
+        r"Expected one of \1. Given value type",
+        text,
+    )
+    text = re.sub(r"an? typing\.Literal\[(.*?)\]", r"one of \1", text)
+    return re.sub(r"<class '(\w+)'>", r"\1", text).replace("NoneType", "None")
+
+
+def _system(error: OSError) -> str:
+    """An error of the operating system or of the network in words, with the file."""
+    words = _SYSTEM.get(error.errno or 0)
+    if words is None or error.filename is None:
+        return " ".join(filter(None, (str(error) or type(error).__name__, f"({words})" if words else "")))
+    return f"{error.filename2 or error.filename}: {words}"
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Also for torch, whose error on a CPU is a RuntimeError."""
+    text = str(error)
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and ("DefaultCPUAllocator" in text or "out of memory" in text))
+    )
+
+
+def _printable(line: str) -> str:
+    """One line that a terminal shows as it is: content of files may be part of it."""
+    flat = " ".join(line.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in flat)
+
+
+def _nowhere() -> None:
+    """Let the rest of the output go nowhere, so that the interpreter does not fail at its end to flush it."""
+    with contextlib.suppress(OSError, ValueError):  # stdout may be no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _command(words: list[str]) -> int:
@@ -68,7 +175,7 @@ def _run(words: list[str]) -> int:
         function, fixed, summary = run_entry, {"entry": chosen}, chosen.summary
     else:
         function, summary = job(name).function, JOBS[name].summary
-    parser = jsonargparse.ArgumentParser(prog=f"pyrodrop run {name}", description=summary)
+    parser = _parser(f"run {name}", summary)
     parser.add_function_arguments(function, skip={"quiet", *fixed}, fail_untyped=True)
     parser.add_argument("--quiet", action="store_true", help="show no progress, only the result")
     function(**fixed, **parser.parse_args(_gathered(options, function)).as_dict())
@@ -107,13 +214,16 @@ def _check(words: list[str]) -> int:
         raise ValueError(f"check needs names of zoo entries, see pyrodrop list; got {' '.join(words) or 'none'}")
     entries = [entry(name) for name in names]
     held = [check(each, quiet="--quiet" in words) for each in entries]
-    return 0 if all(held) else 1
+    return 0 if all(held) else FAILED
 
 
 def _compare(folders: list[str]) -> int:
     from pyrodrop.analysis.reports.console import console
     from pyrodrop.analysis.reports.runs import compare_runs, read_run
 
+    if not folders or any(folder.startswith("-") for folder in folders):
+        got = " ".join(folders) or "none"
+        raise ValueError(f"compare needs the folders of runs: pyrodrop compare RUN_DIR...; got {got}")
     console().print(compare_runs([read_run(folder) for folder in folders]))
     return 0
 
@@ -122,9 +232,7 @@ def _report(words: list[str]) -> int:
     from pyrodrop.analysis.reports.page import write_page
     from pyrodrop.analysis.reports.runs import read_run
 
-    parser = jsonargparse.ArgumentParser(
-        prog="pyrodrop report", description="One page with a run's tables and pictures."
-    )
+    parser = _parser("report", "One page with a run's tables and pictures.")
     parser.add_argument("folder", type=str, help="a run's folder, with its results.json")
     parser.add_argument(
         "-o", "--output", type=str, help="the page to write; report.html in the run's folder if not given"
@@ -134,17 +242,33 @@ def _report(words: list[str]) -> int:
     return 0
 
 
+def _parser(name: str, summary: str) -> jsonargparse.ArgumentParser:
+    """A parser that raises an ArgumentError, so that its errors are one line like all others."""
+    return jsonargparse.ArgumentParser(prog=f"pyrodrop {name}", description=summary, exit_on_error=False)
+
+
 def _gathered(options: list[str], function: Callable[..., Any]) -> list[str]:
-    """Rewrite ``--data yacht boston`` as ``--data=["yacht", "boston"]``, the form in which the parser reads lists."""
+    """Rewrite ``--data yacht boston`` as ``--data=["yacht", "boston"]``, the form in which the parser reads lists.
+
+    Raises:
+        ValueError: a list has no values, or a value is empty.
+    """
     lists = {f"--{name}" for name, kind in get_type_hints(function).items() if "list[" in str(kind)}
     words: list[str] = []
     left = list(options)
     while left:
         word = left.pop(0)
-        if word in lists:
-            values = list(itertools.takewhile(lambda value: not value.startswith("--"), left))
+        option, equals, value = word.partition("=")
+        if option in lists:
+            values = [] if equals else list(itertools.takewhile(lambda value: not value.startswith("--"), left))
             del left[: len(values)]
-            word = f"{word}={json.dumps(values)}"
+            if not values and value.replace(" ", "") in ("", "[]", "null"):
+                raise ValueError(f"{option} needs at least one value; got none")
+            word = f"{option}={value if equals else json.dumps(values)}"
+        elif word == "" or (equals and not value):
+            raise ValueError(
+                f"an option needs a value; got none for {option or (words[-1] if words else 'the first one')}"
+            )
         words.append(word)
     return words
 

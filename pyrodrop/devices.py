@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pyrodrop.arguments import shown
 from pyrodrop.threads import drawing
 
 
@@ -17,8 +18,11 @@ def resolve(device: str | torch.device) -> torch.device:
     """Turn a device name into an available device; ``"auto"`` is the GPU if there is one, otherwise the CPU.
 
     Raises:
+        TypeError: it is neither a str nor a `torch.device`.
         ValueError: this machine has no such device.
     """
+    if not isinstance(device, str | torch.device):
+        raise TypeError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:0', a str or torch.device; got {shown(device)}")
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gpus = torch.cuda.device_count()

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
 Inputs: TypeAlias = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
@@ -44,14 +43,6 @@ def named_parts(x: Inputs, name: str = "x") -> dict[str, Tensor]:
         return {name: x}
     keys = x if isinstance(x, Mapping) else range(len(x))
     return {f"{name}_{key}": part for key, part in zip(keys, parts(x), strict=True)}
-
-
-def same_inputs(one: Inputs, two: Inputs) -> bool:
-    """Whether two inputs have the same structure and values."""
-    ours, theirs = named_parts(one), named_parts(two)
-    return ours.keys() == theirs.keys() and all(
-        value.shape == theirs[name].shape and torch.equal(value, theirs[name]) for name, value in ours.items()
-    )
 
 
 def num_rows(x: Inputs) -> int:

@@ -7,7 +7,7 @@ A setting is one value for all parameters, or a mapping from shell patterns to v
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar, get_args
 
@@ -20,20 +20,27 @@ def known(name: str, names: Collection[str], what: str) -> str:
     Raises:
         ValueError: `name` is none of `names`; the message lists them and suggests the most similar one.
     """
-    if name in names:
+    if isinstance(name, str) and name in names:
         return name
-    near = difflib.get_close_matches(name, names, 1, 0.0)
+    near = difflib.get_close_matches(name, names, 1, 0.0) if isinstance(name, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"no {what} is called {name!r}; there are {', '.join(names)}{hint}")
+
+
+def some(given: Sequence[T] | None, usual: Iterable[T], name: str) -> list[T]:
+    """The values of an argument, or the usual ones if it is None; a ValueError if it is empty."""
+    if given is not None and not given:
+        raise ValueError(f"{name} needs at least one value; got none")
+    return list(usual if given is None else given)
 
 
 def one_of(value: T, choices: Any, name: str) -> T:
     """The value of an argument, if it is one of `choices`, a `Literal`; otherwise a ValueError that lists them."""
     allowed = get_args(choices)
-    if value in allowed:
+    if isinstance(value, str | int | None) and value in allowed:
         return value
     *others, last = map(repr, allowed)
-    near = difflib.get_close_matches(str(value), allowed, 1)
+    near = difflib.get_close_matches(value, allowed, 1) if isinstance(value, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"{name} must be {', '.join(others)} or {last}; got {value!r}{hint}")
 
@@ -48,10 +55,14 @@ def by_name(setting: T | Mapping[str, T], names: Iterable[str], what: str) -> di
 
     Raises:
         ValueError: a name matches no pattern, or a pattern matches no name.
+        TypeError: a pattern is no str.
     """
     names = list(names)
     if not isinstance(setting, Mapping):
         return dict.fromkeys(names, setting)
+    strange = [p for p in setting if not isinstance(p, str)]
+    if strange:
+        raise TypeError(f"{what}: the keys must be patterns of parameter names, which are str; got {strange[0]!r}")
     unused = [p for p in setting if not any(fnmatchcase(n, p) for n in names)]
     if unused:
         raise ValueError(f"{what}: no parameter is called {unused[0]!r}; there are {', '.join(names)}")
@@ -59,6 +70,9 @@ def by_name(setting: T | Mapping[str, T], names: Iterable[str], what: str) -> di
     for name in names:
         fits = [p for p in setting if fnmatchcase(name, p)]
         if not fits:
-            raise ValueError(f"{what}: no pattern fits {name!r}; got {', '.join(map(repr, setting))}")
+            raise ValueError(
+                f"{what} must have a value for every parameter, but no pattern fits {name!r}; got "
+                f"{', '.join(map(repr, setting)) or 'an empty mapping'}"
+            )
         chosen[name] = setting[fits[0]]
     return chosen

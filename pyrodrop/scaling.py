@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import instance, real_or_tensor
+
 
 class Standardize(torch.nn.Module):
     """Standardise with ``forward``, (values - loc) / scale, and undo it with ``inverse``.
@@ -16,7 +18,8 @@ class Standardize(torch.nn.Module):
         scale: positive scale to divide by, a scalar or one value per column ``[D]``.
 
     Raises:
-        ValueError: a scale is not positive and finite.
+        ValueError: a scale is not positive and finite, a location is not finite, or the shapes differ.
+        TypeError: an argument is neither a number nor a tensor of numbers.
     """
 
     loc: Tensor
@@ -24,10 +27,18 @@ class Standardize(torch.nn.Module):
 
     def __init__(self, loc: Tensor | float = 0.0, scale: Tensor | float = 1.0) -> None:
         super().__init__()
+        real_or_tensor(loc, "loc", "the location to subtract")
+        real_or_tensor(scale, "scale", "the positive scale to divide by", above=0)
         scale = torch.as_tensor(scale)
-        if not bool((scale > 0).all() and scale.isfinite().all()):
-            raise ValueError(f"scale must be positive and finite; got {scale.tolist()}")
-        self.register_buffer("loc", torch.as_tensor(loc, dtype=scale.dtype))
+        if not scale.is_floating_point():  # whole numbers, with which a location would be rounded
+            scale = scale.to(torch.get_default_dtype())
+        loc = torch.as_tensor(loc, dtype=scale.dtype)
+        if loc.dim() and scale.dim() and loc.shape != scale.shape:
+            raise ValueError(
+                "loc and scale must be numbers or have one value per column each; got shapes "
+                f"{list(loc.shape)} and {list(scale.shape)}"
+            )
+        self.register_buffer("loc", loc)
         self.register_buffer("scale", scale)
 
     @classmethod
@@ -41,10 +52,19 @@ class Standardize(torch.nn.Module):
         Args:
             values: ``[N, D]``.
             dtype: the dtype in which the values will be standardised; that of `values` if None.
+
+        Raises:
+            TypeError: `values` are no tensor of a floating-point dtype.
         """
+        instance(values, Tensor, "values", "a tensor, the values to standardise")
+        if not values.is_floating_point() or values.dim() == 0:
+            raise TypeError(
+                "values must be a tensor of a floating-point dtype with a row per observation; got "
+                f"{values.dtype} of shape {list(values.shape)}"
+            )
         scale, changing = values.std(0, correction=0), varies(values, dtype)
         width = values.amax(0) - values.amin(0)
-        width = torch.where(width > 1, width, torch.ones_like(width))  # 1 also for NaN, which `Dataset` reports
+        width = torch.where(width > 1, width, torch.ones_like(width))
         return cls(torch.where(changing, values.mean(0), values[0]), torch.where(changing, scale, width))
 
     def forward(self, values: Tensor) -> Tensor:

@@ -16,6 +16,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any
 
+from pyrodrop.arguments import count, real
+
 
 # Frozen dataclasses rather than closures, so that schedules can be printed and pickled.
 class _Described:
@@ -52,6 +54,7 @@ def linear(epochs: float, *, start: float = 0.0, after: float = 0.0) -> KLSchedu
 
     Raises:
         ValueError: `epochs` is not positive, `start` is outside [0, 1], or `after` is negative.
+        TypeError: one of them is no real number.
 
     Example:
         >>> from pyrodrop import schedules
@@ -59,11 +62,6 @@ def linear(epochs: float, *, start: float = 0.0, after: float = 0.0) -> KLSchedu
         >>> [weight(epoch) for epoch in (0, 5, 10, 15, 20)]
         [0.0, 0.0, 0.5, 1.0, 1.0]
     """
-    if not epochs > 0 or not 0 <= start <= 1 or not after >= 0:
-        raise ValueError(
-            "a linear schedule needs epochs > 0, start in [0, 1] and after >= 0; got "
-            f"epochs={epochs}, start={start} and after={after}"
-        )
     return Linear(epochs, start, after)
 
 
@@ -72,9 +70,8 @@ def staircase(increment: float = 0.02) -> KLSchedule:
 
     Raises:
         ValueError: `increment` is outside (0, 1].
+        TypeError: it is no real number.
     """
-    if not 0 < increment <= 1:
-        raise ValueError(f"increment, the growth of the weight per epoch, must lie in (0, 1]; got {increment}")
     return Staircase(increment)
 
 
@@ -88,6 +85,7 @@ def cosine(steps: int) -> LRSchedule:
 
     Raises:
         ValueError: `steps` is less than 1.
+        TypeError: it is no whole number.
 
     Example:
         >>> from pyrodrop import schedules
@@ -95,8 +93,6 @@ def cosine(steps: int) -> LRSchedule:
         >>> [round(factor(step), 3) for step in (0, 50, 100, 200)]
         [1.0, 0.5, 0.0, 0.0]
     """
-    if not steps >= 1:
-        raise ValueError(f"steps, the number of steps until the learning rate is 0, must be at least 1; got {steps}")
     return Cosine(steps)
 
 
@@ -108,6 +104,11 @@ class Linear(KLSchedule):
     start: float
     after: float
 
+    def __post_init__(self) -> None:
+        real(self.epochs, "epochs", "the length of the increase", above=0)
+        real(self.start, "start", "the weight before the increase", least=0, most=1)
+        real(self.after, "after", "the epoch at which the increase begins", least=0)
+
     def __call__(self, epoch: float) -> float:
         return min(1.0, self.start + (1 - self.start) * max(0.0, epoch - self.after) / self.epochs)
 
@@ -118,6 +119,9 @@ class Staircase(KLSchedule):
 
     increment: float
 
+    def __post_init__(self) -> None:
+        real(self.increment, "increment", "the growth of the weight per epoch", above=0, most=1)
+
     def __call__(self, epoch: float) -> float:
         return min(1.0, self.increment * (math.floor(epoch) + 1))
 
@@ -127,6 +131,9 @@ class Cosine(LRSchedule):
     """See `cosine`."""
 
     steps: int
+
+    def __post_init__(self) -> None:
+        count(self.steps, "steps", "the number of steps until the learning rate is 0")
 
     def __call__(self, step: int) -> float:
         return 0.5 * (1 + math.cos(math.pi * min(step, self.steps) / self.steps))

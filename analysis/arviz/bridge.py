@@ -43,12 +43,14 @@ import xarray as xr
 from torch import Tensor
 
 from pyrodrop.analysis.arviz.sampled_draws import sampled_draws
-from pyrodrop.analysis.comparison.draws import Draws, Predictive, draws_of
+from pyrodrop.analysis.comparison.draws import Draws, Predictive, check_trained_on, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
+from pyrodrop.arguments import count, flag
+from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.guides.guide import ALPHA
-from pyrodrop.inputs import Inputs, named_parts, same_inputs
+from pyrodrop.inputs import Inputs, named_parts
 from pyrodrop.likelihoods import Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts
@@ -89,14 +91,18 @@ def to_arviz(
 
     Raises:
         TypeError: `fit` is none of these, or its model is not one of `pyrodrop.models`.
-        ValueError: replicates with different data or models, which are not chains of one posterior; or `test` has another
-            form than the training data.
+        ValueError: `train` are other data than those of the fit; replicates with different data or models, which are not
+            chains of one posterior; or `test` has another form than the training data, or a y of another shape.
     """
-    train = Dataset.of(train)
+    num_samples, seed = count(num_samples, "num_samples", "the number of draws per chain"), checked_seed(seed)
+    weights = flag(weights, "weights", "whether the group posterior contains all weights")
+    train = Dataset.of(train, "train")
     test_x, test_y = _points(test, train)
     about = _ABOUT_DRAWS
     if isinstance(fit, Fit | Replicates):
         chains = _chains(fit, train)
+        for chain in chains:
+            check_trained_on(chain, train, "train")
         draws = [
             draws_of(chain, train, test_x, num_samples, keep=weights, seed=seed + number)
             for number, chain in enumerate(chains)
@@ -136,6 +142,7 @@ def to_arviz(
         groups["predictions"] = xr.Dataset(_f(test_parts, "pred_id") | _y(test_parts, "pred_id"))
         constant = _inputs(test_x, "pred_id")
         if test_y is not None:
+            _check_observed(test_y, test_parts[0].y)
             constant["y_observed"] = _observed(test_y, "pred_id")
         groups["predictions_constant_data"] = xr.Dataset(constant)
     tree = xr.DataTree.from_dict({name: _numbered(group) for name, group in groups.items()})
@@ -148,14 +155,22 @@ def _points(test: Any, train: Dataset) -> tuple[Any, Tensor | None]:
     if test is None:
         return None, None
     several = isinstance(test, tuple) and isinstance(train.x, tuple) and _all_tensors(test)
-    data = None if isinstance(test, Tensor | Mapping) or several else Dataset.of(test)
-    x, y = (check_inputs(test), None) if data is None else (data.x, data.y)
+    only_x = isinstance(test, Tensor | Mapping) or hasattr(test, "__array__")  # an array or a table of pandas
+    data = None if only_x or several else Dataset.of(test, "test")
+    x, y = (check_inputs(test, "test"), None) if data is None else (data.x, data.y)
     if named_parts(x).keys() != named_parts(train.x).keys():
         raise ValueError(
             "the points of `test` must have the form of the training data's x, "
             f"{', '.join(named_parts(train.x))}; got {', '.join(named_parts(x))}"
         )
     return x, y
+
+
+def _check_observed(y: Tensor, drawn: Tensor) -> None:
+    """A ValueError unless the observations of `test` have the shape of the draws ``[S, N, ...]`` of y."""
+    want = drawn.shape[1:]
+    if y.shape != want and not (y.dim() == 1 and want == (len(y), 1)) and not (y.dim() == 2 and want == y.shape[:1]):
+        raise ValueError(f"test must have a y of the shape {list(want)} of the predictions; got {list(y.shape)}")
 
 
 def _all_tensors(values: Sequence[Any]) -> bool:
@@ -168,7 +183,7 @@ def _chains(fit: Fit | Replicates, train: Dataset) -> list[Fit]:
         return [fit]
     chains = [one for number, one in enumerate(fit) if number not in fit.failed]
     for number, one in enumerate(chains):
-        if one.data is not None and not _same(one.data, train):
+        if one.fingerprint is not None and one.fingerprint != train.fingerprint:
             raise ValueError(
                 f"chains must be restarts on the same data; replicate {number} was trained on other data than `train`. "
                 "Make a tree of each replicate instead"
@@ -179,10 +194,6 @@ def _chains(fit: Fit | Replicates, train: Dataset) -> list[Fit]:
                 f"{_statement(chains[0])} and {_statement(one)}"
             )
     return chains
-
-
-def _same(one: Dataset, two: Dataset) -> bool:
-    return same_inputs(one.x, two.x) and same_inputs(one.y, two.y)
 
 
 def _statement(fit: Fit) -> str:

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.analysis.comparison.draws import Predictive
+from pyrodrop.analysis.comparison.draws import Predictive, check_trained_on
 from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
+from pyrodrop.arguments import shown
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.rebuilt import rebuilt
@@ -41,9 +42,10 @@ def gp_draws(
     """
     if not isinstance(process, GaussianProcess | GaussianProcessClassifier):
         raise TypeError(
-            "fit must be a Fit, Replicates that are restarts, or a Gaussian process of pyrodrop.analysis.gp; got a "
-            f"{type(process).__name__}"
+            "fit must be a Fit, Replicates that are restarts, or a Gaussian process of pyrodrop.analysis.gp; got "
+            f"{shown(process)}"
         )
+    check_trained_on(process.data, train, "train")
     if weights:
         raise ValueError("a Gaussian process has no weights; leave weights=False")
     x = train.x if test_x is None else torch.cat([train.x, test_x.to(train.x)])

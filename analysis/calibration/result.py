@@ -10,8 +10,6 @@ ranked too (Modrak et al. 2023).
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +20,7 @@ from torch import Tensor
 from pyrodrop.analysis.calibration import uniformity
 from pyrodrop.analysis.calibration.ranks import pit_of
 from pyrodrop.files import write_json
+from pyrodrop.json_files import read_record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -137,13 +136,20 @@ class SBC:
         Raises:
             ValueError: it is not such a file.
         """
-        content = json.loads(Path(path).read_text())
-        if not isinstance(content, Mapping) or not {"ranks", "num_draws", "seed"} <= content.keys():
-            raise ValueError(
-                f"{path} is not a result of simulation-based calibration: it has no ranks, num_draws and seed"
+        record = read_record(Path(path))
+        if not {"ranks", "num_draws", "seed"} <= record.content.keys():
+            raise record.fault("is not a result of simulation-based calibration: it has no ranks, num_draws and seed")
+        draws, seed = record.whole("num_draws"), record.whole("seed")
+        quantities = record.record("ranks")
+        ranks = {name: torch.tensor(quantities.numbers(name)) for name in quantities.content}
+        counts = {len(values) for values in ranks.values()}
+        if len(counts) != 1 or any(bool(((r != r.round()) | (r < 0) | (r > draws)).any()) for r in ranks.values()):
+            raise record.fault(
+                f"must have equally many whole ranks from 0 to {draws}, the number of draws, per quantity"
             )
-        ranks = {name: torch.tensor(values) for name, values in content["ranks"].items()}
-        return cls(ranks, content["num_draws"], content["seed"], content.get("settings", {}), content.get("failed", 0))
+        failed = record.whole("failed") if "failed" in record.content else 0
+        settings = dict(record.record("settings").content) if "settings" in record.content else {}
+        return cls({name: values.long() for name, values in ranks.items()}, draws, seed, settings, failed)
 
 
 def _shape(name: str, pit: Tensor) -> str:

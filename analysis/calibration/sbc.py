@@ -38,8 +38,12 @@ from pyrodrop.analysis.calibration.simulate import (
     simulate,
 )
 from pyrodrop.analysis.calibration.starts import NewStarts
+from pyrodrop.arguments import count as whole_number
+from pyrodrop.arguments import positive, shown
+from pyrodrop.arguments import progress as checked_progress
+from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.inputs import Inputs, mapped, num_rows
+from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.models import NetworkModel
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.training.problem import describe
@@ -117,7 +121,7 @@ def sbc(
         (['f[0]', 'f[1]', 'log_likelihood'], 20)
     """
     settings = Settings(
-        steps=steps,
+        steps=whole_number(steps, "steps", "the number of gradient steps"),
         lr=lr,
         lr_schedule=lr_schedule,
         batch_size=batch_size,
@@ -127,6 +131,14 @@ def sbc(
         seed=seed,
     )
     x = _checked(model, x, count, num_draws)
+    if not callable(make_guide):
+        raise TypeError(
+            "make_guide must be a function of the model that returns its guide, such as guides.MeanField; got "
+            f"{shown(make_guide)}"
+        )
+    if memory is not None:
+        memory = positive(memory, "memory", "the number of bytes that all fits together may take")
+    checked_progress(progress)
     start, wall = time.process_time(), time.perf_counter()
     model = copy.deepcopy(model)
     guide = make_guide(model)
@@ -171,26 +183,30 @@ def sbc_of_draws(
         TypeError, ValueError: as `sbc`; or `draw` returns other sites or shapes.
     """
     x = _checked(model, x, count, num_draws)
+    if not callable(draw):
+        raise TypeError(
+            f"draw must be a function draw(x, y, num_draws, seed) that returns weights by site; got {shown(draw)}"
+        )
+    seed = checked_seed(seed)
     model = copy.deepcopy(model)
     data = simulate(model, x, count, seed + _PRIOR)
     ranking = _Ranking(model, x, points, data, num_draws, seed)
     for r in range(count):
-        drawn = dict(draw(x, data.y[r], num_draws, seed + r))
+        drawn = draw(x, data.y[r], num_draws, seed + r)
+        if not isinstance(drawn, Mapping) or not all(isinstance(value, Tensor) for value in drawn.values()):
+            got = shown(drawn) if not isinstance(drawn, Mapping) else "other values than tensors in it"
+            raise TypeError(f"draw must return a mapping from site to tensor; got {got}")
         want = {name: (num_draws, *w.shape) for name, w in model.weight_sites().items()}
-        got = {name: tuple(value.shape) for name, value in drawn.items()}
-        if got != want:
-            raise ValueError(f"draw must return the weights of every site with their shapes, {want}; got {got}")
+        shapes = {name: tuple(value.shape) for name, value in drawn.items()}
+        if shapes != want:
+            raise ValueError(f"draw must return the weights of every site with their shapes, {want}; got {shapes}")
         ranking.add(r, {name: value.to(data.weights[name]) for name, value in drawn.items()})
     return ranking.result({"model": describe(model), "count": count, "num_data": num_rows(x)})
 
 
 def _checked(model: Any, x: Inputs, count: int, num_draws: int) -> Any:
-    if count < 2:
-        raise ValueError(f"count is the number of data sets and must be at least 2; got {count}")
-    if num_draws < 1:
-        raise ValueError(
-            f"num_draws is the number of posterior draws per data set and must be at least 1; got {num_draws}"
-        )
+    whole_number(count, "count", "the number of data sets", least=2)
+    whole_number(num_draws, "num_draws", "the number of posterior draws per data set")
     x = check_inputs(x)
     check_model(model, x)
     return x
@@ -213,7 +229,12 @@ class _Ranking:
     ) -> None:
         self.model, self.x, self.data, self.num_draws, self.seed = model, x, data, num_draws, seed
         like = next(iter(data.weights.values()))
-        given = None if points is None else check_inputs(points)
+        given = None if points is None else check_inputs(points, "points")
+        if given is not None and _shape_of(given) != _shape_of(x):
+            raise ValueError(
+                f"points must have the form of x, {_shape_of(x)}; got {_shape_of(given)}, shape "
+                f"{', '.join(str(list(part.shape)) for part in parts(given))}"
+            )
         self.points: Any = None if given is None else mapped(lambda part: part.to(like.device), given)
         rows = min(_POINTS, num_rows(x))
         self.rows = torch.linspace(0, num_rows(x) - 1, rows).round().long()
@@ -270,6 +291,11 @@ class _Ranking:
         if self.points is None:
             return outputs, functions_of(self.model, outputs)[:, self.rows.to(outputs.device)]
         return outputs, functions_of(self.model, outputs_of(self.model, weights, self.points))
+
+
+def _shape_of(x: Inputs) -> str:
+    """The shapes of one row of x, in words."""
+    return ", ".join(f"{name} [N, {', '.join(map(str, part.shape[1:]))}]" for name, part in named_parts(x).items())
 
 
 def _joined(functions: Tensor, likelihoods: Tensor) -> Tensor:

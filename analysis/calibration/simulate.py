@@ -22,6 +22,7 @@ from pyro import poutine
 from torch import Tensor
 
 from pyrodrop import distributions
+from pyrodrop.arguments import shown
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs, num_rows
 from pyrodrop.likelihoods import aligned, elements, per_row
@@ -53,8 +54,8 @@ def check_model(model: Any, x: Inputs) -> None:
     """
     if not isinstance(model, NetworkModel):
         raise TypeError(
-            "calibration needs a model of pyrodrop.models, whose prior and likelihood can be sampled; got a "
-            f"{type(model).__name__}"
+            "calibration needs a model of pyrodrop.models, whose prior and likelihood can be sampled; got "
+            f"{shown(model)}"
         )
     reason = _why_not(model, x)
     if reason:

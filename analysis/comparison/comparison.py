@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -33,6 +33,8 @@ from pyrodrop.analysis.comparison.to_reference import (
     two_of,
 )
 from pyrodrop.analysis.reports.score_table import best_first, score_table
+from pyrodrop.arguments import count, flag, shown
+from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data import Data, Dataset
 from pyrodrop.names import one_of
 from pyrodrop.prediction.prediction import Predicts
@@ -165,11 +167,12 @@ def compare(
         ValueError: no fits or no data; for ``by="elbo"``, if nothing has an ELBO, fits were trained on different data, or
             ELBOs leave out different constants, with the names of fits and sites; a reference without data, or whose
             predictions are not of the same kind of y as those of a fit; ``by`` a distance that no fit has.
-        TypeError: a reference without a method ``predict``.
+        TypeError: a fit or reference without a method ``predict``, or an argument of the wrong kind.
     """
     one_of(by, By, "by")
-    if not fits:
-        raise ValueError("fits must contain at least one fit by name; got none")
+    num_samples, seed = count(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
+    force = flag(force, "force", "whether to show estimates that are unreliable too")
+    _check_fits(fits)
     if by == "log_density" and data is None:
         raise ValueError("by='log_density' needs held-out data: compare(fits, data=...); got data=None")
     if by in DISTANCES and reference is None:
@@ -193,7 +196,7 @@ def compare(
         if by != "elbo":
             smallest = by in DISTANCES and by != "agreement"
             return Comparison(by, best_first(rows, "elpd" if by == "loo" else by, smallest=smallest), notes, apart)
-    known_train = None if train is None else Dataset.of(train)
+    known_train = None if train is None else Dataset.of(train, "train")
     reason = why_not_comparable(fits, known_train)
     if by == "elbo" and reason:
         raise ValueError(f"{reason}. Use held-out log density: compare(fits, data=...)")
@@ -222,11 +225,27 @@ def _add_log_density(
     return values
 
 
+def _check_fits(fits: Any) -> None:
+    """Raise an error unless these are fits by name."""
+    if not isinstance(fits, Mapping):
+        raise TypeError(f"fits must be a mapping from names to fits, such as {{'a': fit}}; got {shown(fits)}")
+    if not fits:
+        raise ValueError(f"fits must contain at least one fit by name; got none in a {type(fits).__name__}")
+    for name, fit in fits.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the names of fits must be str; got {shown(name)}")
+        if not callable(getattr(fit, "predict", None)):
+            raise TypeError(
+                "fits must have a method predict, as fits, replicates and Gaussian processes do; got "
+                f"{shown(fit)} for {name!r}"
+            )
+
+
 def _check_reference(reference: Predicts, fits: Mapping[str, Predicts], data: Data | None) -> None:
     if not callable(getattr(reference, "predict", None)):
         raise TypeError(
-            "reference must have a method predict, as fits, samples of the exact posterior and Gaussian processes do; got a "
-            f"{type(reference).__name__}"
+            "reference must have a method predict, as fits, samples of the exact posterior and Gaussian processes do; got "
+            f"{shown(reference)}"
         )
     if data is None:
         raise ValueError("reference= needs points to predict at: compare(fits, data, reference=...); got data=None")

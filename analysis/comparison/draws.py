@@ -24,6 +24,7 @@ from pyro.infer.autoguide import AutoGuide
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from pyrodrop.arguments import count as whole_number
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.elbo import site_conventions
@@ -101,8 +102,7 @@ def draws_of(
         ValueError: num_samples less than 1.
         TypeError: a model that is not one of `pyrodrop.models`.
     """
-    if num_samples < 1:
-        raise ValueError(f"num_samples, the number of draws, must be at least 1; got {num_samples}")
+    num_samples = whole_number(num_samples, "num_samples", "the number of draws")
     model, guide = fit.model, fit.guide
     if not isinstance(model, NetworkModel):
         raise TypeError(f"the model of the fit must be one of pyrodrop.models; got a {type(model).__name__}")
@@ -154,6 +154,28 @@ def draws_of(
         no_density=reason,
         log_prior=_under(whole, "prior."),
     )
+
+
+def check_trained_on(fit: Any, data: Dataset, name: str) -> None:
+    """Check that data are those of a fit: one posterior has one data set.
+
+    Args:
+        fit: with a fingerprint of its data, or None where it is not known.
+        data: what was passed.
+        name: of the argument.
+
+    Raises:
+        ValueError: another fingerprint, or data that the model of the fit cannot have.
+    """
+    model: Any = getattr(fit, "model", None)
+    if hasattr(model, "check_targets"):
+        model.check_targets(data)
+    own = getattr(fit, "fingerprint", None)
+    if own is not None and own != data.fingerprint:
+        raise ValueError(
+            f"{name} must be the data that this fit was trained on; got {len(data)} rows with another fingerprint. For "
+            "other observations there is held-out log density"
+        )
 
 
 def no_density(fit: Fit, data: Dataset) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import count, shown
+from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data import Data, Dataset
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.prediction.prediction import Predicts
@@ -34,7 +36,19 @@ def log_density(run: Predicts, data: Data, num_samples: int = 1000, *, seed: int
 
     Returns:
         ``[N]`` in float64, in nats; densities are in the units of y.
+
+    Raises:
+        TypeError: `run` has no method ``predict``, or an argument is of the wrong kind.
+        ValueError: the data do not fit the model, or a number is out of range.
     """
+    num_samples, seed = (
+        count(num_samples, "num_samples", "the number of functions that are sampled"),
+        checked_seed(seed),
+    )
+    if not callable(getattr(run, "predict", None)):
+        raise TypeError(
+            f"run must have a method predict, as fits, replicates and Gaussian processes do; got {shown(run)}"
+        )
     data = Dataset.of(data)
     if hasattr(run, "log_density"):
         found: Tensor = run.log_density(data)
@@ -102,17 +116,18 @@ def kfold(
         settings: further arguments of `pyrodrop.fit`: steps, lr, batch_size, estimator ...
 
     Raises:
+        TypeError: an argument is of the wrong kind.
         ValueError: k out of range, or a network in which examples depend on each other, such as the nodes of a graph.
         FloatingPointError: the loss of a fold is not finite.
     """
-    data = Dataset.of(data)
+    data, seed = Dataset.of(data), checked_seed(seed)
+    num_samples = count(num_samples, "num_samples", "the number of functions that are sampled")
     if mixes_examples(model, data.x):
         raise ValueError(
             "kfold leaves out rows of the data, but in this network the output of one example depends on the others, as in "
             "a graph: leave the held-out observations out in a likelihood of your own instead"
         )
-    if not 2 <= k <= len(data):
-        raise ValueError(f"k, the number of folds, must lie between 2 and the {len(data)} observations; got {k}")
+    k = count(k, "k", "the number of folds", least=2, most=len(data))
     folds = _folds(len(data), k, seed)
     sets = [_subset(data, folds != number) for number in range(k)]
     fits = fit_replicates(model, guide, sets, count=k, seed=seed, **{"starts": "new", **settings})

@@ -9,10 +9,12 @@ Work?, https://arxiv.org/abs/1802.02538.
 from __future__ import annotations
 
 import numpy as np
+import torch
 import xarray as xr
 from torch import Tensor
 
 from pyrodrop.analysis.comparison.az import az
+from pyrodrop.arrays import tensor_of
 
 LIMIT = 0.7
 LEAST = 25  # draws: the tail is a fifth of them, and the fit needs at least five
@@ -26,11 +28,21 @@ def k_hat(log_ratio: Tensor) -> float:
         log_ratio: log p - log q of each draw, ``[S]`` with S >= 25, up to a constant.
 
     Raises:
-        ValueError: fewer than 25 draws.
+        TypeError: these are no numbers.
+        ValueError: fewer than 25 draws, or a ratio is NaN or infinite.
     """
-    if len(log_ratio) < LEAST:
-        raise ValueError(f"k-hat needs at least {LEAST} draws; got {len(log_ratio)}")
-    ratios = xr.DataArray(log_ratio.double().numpy(), dims="draw")
+    log_ratio = tensor_of(log_ratio, "log_ratio").detach()
+    if log_ratio.dim() != 1 or len(log_ratio) < LEAST:
+        raise ValueError(
+            f"log_ratio must have one number for each draw, and k-hat needs at least {LEAST} draws; got shape "
+            f"{list(log_ratio.shape)}"
+        )
+    if bool((log_ratio.isnan() | (log_ratio == torch.inf)).any()):
+        raise ValueError(
+            "log_ratio must be finite, or minus infinity where p is 0; got "
+            f"{int((log_ratio.isnan() | (log_ratio == torch.inf)).sum())} NaN or infinite of {len(log_ratio)} values"
+        )
+    ratios = xr.DataArray(log_ratio.double().cpu().numpy(), dims="draw")
     assert az is not None  # importing arviz-stats adds the accessor
     with np.errstate(divide="ignore", invalid="ignore"):  # ratios that are all equal have no tail to fit
         _, k = (-ratios).azstats.psislw(r_eff=1.0, dim="draw")

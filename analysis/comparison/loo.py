@@ -22,9 +22,11 @@ import xarray as xr
 from torch import Tensor
 
 from pyrodrop.analysis.comparison.az import az
-from pyrodrop.analysis.comparison.draws import draws_of
+from pyrodrop.analysis.comparison.draws import check_trained_on, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
 from pyrodrop.analysis.comparison.moment_match import moment_matched
+from pyrodrop.arguments import count, flag, shown
+from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data import Data, Dataset
 from pyrodrop.sampling import Sampled
 from pyrodrop.training.fitted import Fit
@@ -90,10 +92,14 @@ def loo(
     Raises:
         UnreliableLoo: k-hat of some observation is above 0.7, and `force` is False. `kfold` and held-out log density need
             no importance ratios.
-        TypeError: `fit` is neither of the two.
+        TypeError: `fit` is neither of the two, or an argument is of the wrong kind.
         ValueError: fewer than 25 draws, a loaded fit without `data`, draws of a posterior with another power of the
-            likelihood than 1 or for other data, or `moment_match` for a fit.
+            likelihood than 1, other data than those of the fit or draws, or `moment_match` for a fit.
     """
+    force = flag(force, "force", "whether to return an estimate that k-hat says is unreliable")
+    moment_match = flag(moment_match, "moment_match", "whether to match moments where k-hat is large")
+    num_samples = count(num_samples, "num_samples", "the number of draws, for k-hat,", least=LEAST)
+    seed = checked_seed(seed)
     if isinstance(fit, Sampled):
         return _checked(_of_exact(fit, data, moment_match), force)
     if moment_match:
@@ -103,7 +109,7 @@ def loo(
         )
     if not isinstance(fit, Fit):
         raise TypeError(
-            f"fit must be a Fit or a Sampled, whose draws have densities; got a {type(fit).__name__}. Pass each of several "
+            f"fit must be a Fit or a Sampled, whose draws have densities; got {shown(fit)}. Pass each of several "
             "replicates, and use log_density with held-out data for anything else"
         )
     chosen = fit.data if data is None else Dataset.of(data)
@@ -111,8 +117,7 @@ def loo(
         raise ValueError(
             "a loaded fit does not store its training data and a reading has none; pass them, as loo(fit, data)"
         )
-    if num_samples < LEAST:
-        raise ValueError(f"num_samples, the number of draws, must be at least {LEAST} for k-hat; got {num_samples}")
+    check_trained_on(fit, chosen, "data")
     draws = draws_of(fit, chosen, num_samples=num_samples, seed=seed)
     if draws.log_joint is None or draws.log_q is None:
         nothing = torch.full((len(chosen),), math.nan, dtype=torch.float64)

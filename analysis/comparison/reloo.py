@@ -21,6 +21,7 @@ from torch import Tensor
 from pyrodrop.analysis.comparison.held_out import log_density
 from pyrodrop.analysis.comparison.khat import LIMIT
 from pyrodrop.analysis.comparison.loo import Loo, loo
+from pyrodrop.arguments import shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.training.fitted import Fit
@@ -61,7 +62,7 @@ def reloo(
     """
     if not isinstance(fit, Fit):
         raise TypeError(
-            f"reloo refits a guide, so fit must be a Fit; got a {type(fit).__name__}. For draws of pyrodrop.sample use "
+            f"reloo refits a guide, so fit must be a Fit; got {shown(fit)}. For draws of pyrodrop.sample use "
             "loo(sampled, moment_match=True)"
         )
     found = loo(fit, data, num_samples, force=True, seed=seed)

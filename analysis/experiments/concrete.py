@@ -15,12 +15,14 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from pyrodrop import zoo
+from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import console, versions
+from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.data import line
 from pyrodrop.devices import resolve
-from pyrodrop.files import writable_folder, write_json
+from pyrodrop.files import write_json
+from pyrodrop.json_files import Record
 from pyrodrop.metrics import rmse
 
 SIZES = (10, 25, 50, 100, 1000, 10_000)
@@ -47,33 +49,34 @@ def run(
         device: auto, cpu, cuda, cuda:1 ...
         seed: the first seed.
         seeds: number of seeds.
-        out: folder for results.json.
+        out: folder for results.json and what has been trained: a run that was broken off goes on there.
         quiet: show no progress.
 
     Returns:
         What is written to results.json.
     """
-    if seeds < 1:
-        raise ValueError(f"seeds is the number of repetitions and must be at least 1; got {seeds}")
-    folder, where = writable_folder(out), resolve(device)
-    names = [f"{n}/{s}" for n in reversed(SIZES) for s in range(seed, seed + seeds)]
-    measured = train_each(measure, names, quiet, device=where)
-    table = {n: [measured[f"{n}/{s}"] for s in range(seed, seed + seeds)] for n in SIZES}
-    content = {
-        "sizes": {str(n): {q: [row[q] for row in rows] for q in QUANTITIES} for n, rows in table.items()},
-        "published": {str(n): dict(zip(QUANTITIES, row, strict=True)) for n, row in PUBLISHED.items()},
-        "settings": {"seed": seed, "seeds": seeds, "device": where.type, "draws": DRAWS},
-        "versions": versions(),
-    }
-    write_json(folder / "results.json", content)
-    _print(table)
-    print(f"results: {folder / 'results.json'}")
-    return content
+    seeds = arguments.count(seeds, "seeds", "the number of repetitions")
+    seed, where = arguments.seed(seed), resolve(device)
+    with run_folder(out, "concrete", {"device": where.type, "seed": seed}) as folder:
+        names = [f"{n}-{s}" for n in reversed(SIZES) for s in range(seed, seed + seeds)]
+        cells = Cells(folder / "cells", {"device": where.type}, _checked)
+        measured = train_each(measure, names, quiet, device=where, keep=cells)
+        table = {n: [measured[f"{n}-{s}"] for s in range(seed, seed + seeds)] for n in SIZES}
+        content = {
+            "sizes": {str(n): {q: [row[q] for row in rows] for q in QUANTITIES} for n, rows in table.items()},
+            "published": {str(n): dict(zip(QUANTITIES, row, strict=True)) for n, row in PUBLISHED.items()},
+            "settings": {"seed": seed, "seeds": seeds, "device": where.type, "draws": DRAWS},
+            "versions": versions(),
+        }
+        write_json(folder / "results.json", content)
+        _print(table)
+        print(f"results: {folder / 'results.json'}")
+        return content
 
 
 def measure(name: str, *, device: torch.device, progress: bool | None) -> dict[str, float]:
-    """Train on ``N/seed`` and measure on fresh data."""
-    n, seed = map(int, name.split("/"))
+    """Train on ``N-seed`` and measure on fresh data."""
+    n, seed = map(int, name.split("-"))
     fit = zoo.entry("concrete/synthetic").fit(line(n, seed), seed=seed, device=device, progress=progress)
     test = line(TEST, seed + 10_000)
     prediction = fit.predict(test.x, DRAWS, seed=seed)
@@ -85,6 +88,12 @@ def measure(name: str, *, device: torch.device, progress: bool | None) -> dict[s
         *rates,
     )
     return dict(zip(QUANTITIES, values, strict=True))
+
+
+def _checked(record: Record) -> None:
+    """What a kept training must have."""
+    for quantity in QUANTITIES:
+        record.number(quantity)
 
 
 def _print(measured: Mapping[int, list[dict[str, float]]]) -> None:

@@ -15,12 +15,14 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from tqdm import tqdm
 
-from pyrodrop import zoo
+from pyrodrop import arguments, zoo
 from pyrodrop.analysis.reports.console import console, versions
+from pyrodrop.analysis.reports.folder import Cells, run_folder, say_reused
 from pyrodrop.analysis.reports.style import BLUE, GREEN, GREY, RED, styled, write_figure
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import resolve
-from pyrodrop.files import writable_folder, write_json
+from pyrodrop.files import write_json
+from pyrodrop.json_files import Record
 from pyrodrop.reparam import STRATEGIES
 
 ENTRY, DIGITS, BATCH, ROUNDS = "kingma/variational-b-small", 10_000, 200, 8
@@ -41,29 +43,44 @@ def run(
         seconds: training time per estimator.
         device: auto, cpu, cuda, cuda:1 ...
         seed: seed of initial weights, minibatches and noise.
-        out: folder for results.json and figure.png.
+        out: folder for results.json, figure.png and the finished curves: a run that was broken off goes on there.
         quiet: show no progress.
 
     Returns:
         What is written to results.json.
     """
-    if not seconds > 0:
-        raise ValueError(f"seconds, the training time per estimator, must be positive; got {seconds}")
-    folder, where = writable_folder(out), resolve(device)
-    data = mnist(progress=not quiet).train.first(DIGITS)
-    curves: dict[str, list[dict[str, float]]] = {}
-    for estimator in tqdm(STRATEGIES, unit="estimator", leave=False, disable=True if quiet else None):
-        curves[estimator] = _curve(data, estimator, seconds, where, seed)
-    content = {
-        "curves": curves,
-        "settings": {"seconds": seconds, "digits": DIGITS, "batch_size": BATCH, "seed": seed, "device": where.type},
-        "versions": versions(),
-    }
-    write_json(folder / "results.json", content)
-    write_figure(folder / "figure.png", _figure(curves))
-    _print(curves)
-    print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
-    return content
+    seconds = arguments.positive(seconds, "seconds", "the training time per estimator")
+    seed, where, data = arguments.seed(seed), resolve(device), mnist(progress=not quiet).train.first(DIGITS)
+    about = {"seconds": seconds, "device": where.type, "seed": seed}
+    with run_folder(out, "estimators", about) as folder:
+        cells = Cells(folder / "cells", about, _checked)
+        kept = {name: found["points"] for name in STRATEGIES if (found := cells.kept(name))}
+        say_reused(kept, folder)
+        curves: dict[str, list[dict[str, float]]] = {}
+        for estimator in tqdm(STRATEGIES, unit="estimator", leave=False, disable=True if quiet else None):
+            curves[estimator] = kept.get(estimator) or _curve(data, estimator, seconds, where, seed)
+            if estimator not in kept:
+                cells.keep(estimator, {"points": curves[estimator]})
+        content = {
+            "curves": curves,
+            "settings": {"seconds": seconds, "digits": DIGITS, "batch_size": BATCH, "seed": seed, "device": where.type},
+            "versions": versions(),
+        }
+        write_json(folder / "results.json", content)
+        write_figure(folder / "figure.png", _figure(curves))
+        _print(curves)
+        print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
+        return content
+
+
+def _checked(record: Record) -> None:
+    """What a kept curve must have: points of four numbers."""
+    points = record.content.get("points")
+    if not isinstance(points, list) or not points:
+        raise record.fault("must have a list of points")
+    for point in points:
+        for key in ("seconds", "steps", "elbo", "se"):
+            Record(record.path, {"point": point}, record.advice).record("point").number(key)
 
 
 def _curve(data: Dataset, estimator: str, seconds: float, device: Any, seed: int) -> list[dict[str, float]]:

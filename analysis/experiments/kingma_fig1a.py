@@ -6,7 +6,6 @@ averaged weights, as in the paper. Cells are kept as they are done: run the same
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,15 +15,18 @@ import torch
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from pyrodrop import arguments
 from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.folder import differences, run_folder, say_reused
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, SKY, styled, write_figure
 from pyrodrop.data import mnist
 from pyrodrop.devices import resolve, seeded
-from pyrodrop.files import writable_folder, write_json
+from pyrodrop.files import write_json
+from pyrodrop.json_files import Failed, read_record
 from pyrodrop.metrics import accuracy
-from pyrodrop.names import known
+from pyrodrop.names import known, some
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.replicates import fit_replicates
 from pyrodrop.zoo.kingma_fig1a import EPOCHS, METHODS, PUBLISHED_WIDTHS, network, training
@@ -81,30 +83,36 @@ def run(
         What is written to results.json.
     """
     usual, long = PRESETS[preset]
-    widths, epochs = list(widths or usual), long if epochs is None else epochs
-    chosen = [known(method, METHODS, "dropout method") for method in methods or METHODS]
-    for name, value in {"seeds": seeds, "epochs": epochs, "widths": min(widths)}.items():
+    widths, epochs = some(widths, usual, "widths"), long if epochs is None else epochs
+    chosen = [known(method, METHODS, "dropout method") for method in some(methods, METHODS, "methods")]
+    for name, value in {"seeds": seeds, "epochs": epochs, "widths": min(widths), "digits": digits}.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1; got {value}")
-    folder, where = writable_folder(out or Path("runs") / f"kingma-fig1a-{preset}"), resolve(device)
+    seed, where = arguments.seed(seed), resolve(device)
     cells = [Cell(m, w, epochs, seeds, seed, digits) for w in widths for m in chosen]
     mnist(progress=not quiet)  # raises for missing or broken files before training
-    missing = {cell.name: cell for cell in cells if _load(folder, cell) is None}
-    if missing:
-        order = sorted(missing, key=lambda name: -missing[name].width)
-        train_each(_measure, order, quiet, device=where, cells=missing, folder=folder)
-    found = {cell.name: _load(folder, cell) for cell in cells}
-    content = {
-        "errors": {name: _row(cell) for name, cell in found.items() if cell},
-        "settings": {"preset": preset, **{k: v for k, v in asdict(cells[0]).items() if k not in ("method", "width")}},
-        "versions": versions(),
-        "machine": {"processor": processor(), "device": where.type},
-    }
-    write_json(folder / "results.json", content)
-    write_figure(folder / "figure.png", _figure(content["errors"]))
-    _print(content["errors"], content["settings"])
-    print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
-    return content
+    about = {"epochs": epochs, "seeds": seeds, "seed": seed, "digits": digits, "device": where.type}
+    with run_folder(out or Path("runs") / f"kingma-fig1a-{preset}", "kingma-fig1a", about) as folder:
+        missing = {cell.name: cell for cell in cells if _load(folder, cell) is None}
+        say_reused([cell.name for cell in cells if cell.name not in missing], folder)
+        if missing:
+            order = sorted(missing, key=lambda name: -missing[name].width)
+            train_each(_measure, order, quiet, device=where, cells=missing, folder=folder)
+        found = {cell.name: _load(folder, cell) for cell in cells}
+        content = {
+            "errors": {name: _row(cell) for name, cell in found.items() if cell},
+            "settings": {
+                "preset": preset,
+                **{k: v for k, v in asdict(cells[0]).items() if k not in ("method", "width")},
+            },
+            "versions": versions(),
+            "machine": {"processor": processor(), "device": where.type},
+        }
+        write_json(folder / "results.json", content)
+        write_figure(folder / "figure.png", _figure(content["errors"]))
+        _print(content["errors"], content["settings"])
+        print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
+        return content
 
 
 def _measure(
@@ -146,18 +154,18 @@ def _load(folder: Path, cell: Cell) -> dict[str, Any] | None:
     """The result of a cell, or None if there is none.
 
     Raises:
-        ValueError: the file has a result of other settings.
+        ValueError: the file has a result of other settings, or is broken.
     """
     path = folder / f"{cell.name}.json"
     if not path.exists():
         return None
-    content: dict[str, Any] = json.loads(path.read_text())
-    if content.get("cell") != asdict(cell):
-        raise ValueError(
-            f"{path} has a result of other settings ({content.get('cell')}) than these ({asdict(cell)}); choose another "
-            "folder with --out"
-        )
-    return content
+    record = read_record(path, "remove this file and run the same command again")
+    differ = differences(record.record("cell").content, asdict(cell))
+    if differ:
+        raise Failed(f"{path} has a result of other settings ({', '.join(differ)}); choose another folder with --out")
+    record.numbers("errors", cell.seeds)
+    record.number("seconds")
+    return dict(record.content)
 
 
 def _row(content: Mapping[str, Any]) -> dict[str, Any]:

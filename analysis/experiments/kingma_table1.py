@@ -20,12 +20,14 @@ from rich.table import Table
 from torch import Tensor
 from tqdm import tqdm
 
-from pyrodrop import zoo
+from pyrodrop import arguments, zoo
 from pyrodrop.analysis.reports.console import console, versions
+from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.style import BLUE, GREY, styled, write_figure
+from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import resolve, seeded
-from pyrodrop.files import writable_folder, write_json
+from pyrodrop.files import whole, write_json
 from pyrodrop.guides import Guide, Point
 from pyrodrop.models import NetworkModel
 from pyrodrop.reparam import STRATEGIES, PerExampleReparam, reparameterize
@@ -70,54 +72,56 @@ def run(
     Returns:
         What is written to results.json.
     """
-    folder, where = writable_folder(out), resolve(device)
-    name, digits, draws, by_example = PRESETS[preset]
-    data = mnist(progress=not quiet).train.first(digits)
-    per_epoch = -(-digits // BATCH)
-    measured: dict[str, list[float]] = {row: [0.0] * 4 for row in PUBLISHED}
-    seconds: dict[str, float] = {}
-    for column, epochs in enumerate(EPOCHS):
-        progress = False if quiet else None
-        checkpoint = _checkpoint(folder, preset, seed, column)
-        fit = zoo.entry(name).fit(
-            data, seed=seed, device=where, steps=epochs * per_epoch, progress=progress,
-            checkpoint=checkpoint, checkpoint_every=None if checkpoint is None else 5 * per_epoch,
-        )  # fmt: skip
-        for row in tqdm(PUBLISHED, desc=f"measuring after {epochs}", leave=False, disable=True if quiet else None):
-            start = time.perf_counter()
-            count = by_example if row == "per_example" else draws
-            top, bottom = gradient_variance(fit, data, row, count, seed)
-            seconds[row] = (time.perf_counter() - start) / count * per_epoch
-            measured[row][column], measured[row][2 + column] = top, bottom
-    content = {
-        "measured": {row: dict(zip(COLUMNS, values, strict=True)) for row, values in measured.items()},
-        "published": {row: dict(zip(COLUMNS, values, strict=True)) for row, values in PUBLISHED.items()},
-        "seconds_per_epoch": seconds,
-        "settings": {
-            "preset": preset,
-            "digits": digits,
-            "draws": draws,
-            "draws_per_example": by_example,
-            "seed": seed,
-            "device": where.type,
-            **fit.settings,
-        },
-        "versions": versions(),
-    }
-    write_json(folder / "results.json", content)
-    write_figure(folder / "figure.png", _figure(measured))
-    _print(measured, seconds, preset)
-    print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
-    return content
+    seed, where = arguments.seed(seed), resolve(device)
+    with run_folder(out, "kingma-table1", {"preset": preset, "device": where.type, "seed": seed}) as folder:
+        name, digits, draws, by_example = PRESETS[preset]
+        data = mnist(progress=not quiet).train.first(digits)
+        per_epoch = -(-digits // BATCH)
+        measured: dict[str, list[float]] = {row: [0.0] * 4 for row in PUBLISHED}
+        seconds: dict[str, float] = {}
+        for column, epochs in enumerate(EPOCHS):
+            progress = False if quiet else None
+            checkpoint = _checkpoint(folder, column)
+            fit = fit_resumed(
+                zoo.entry(name), data, checkpoint, seed=seed, device=where, steps=epochs * per_epoch, progress=progress,
+                checkpoint_every=5 * per_epoch,
+            )  # fmt: skip
+            for row in tqdm(PUBLISHED, desc=f"measuring after {epochs}", leave=False, disable=True if quiet else None):
+                start = time.perf_counter()
+                count = by_example if row == "per_example" else draws
+                top, bottom = gradient_variance(fit, data, row, count, seed)
+                seconds[row] = (time.perf_counter() - start) / count * per_epoch
+                measured[row][column], measured[row][2 + column] = top, bottom
+        content = {
+            "measured": {row: dict(zip(COLUMNS, values, strict=True)) for row, values in measured.items()},
+            "published": {row: dict(zip(COLUMNS, values, strict=True)) for row, values in PUBLISHED.items()},
+            "seconds_per_epoch": seconds,
+            "settings": {
+                "preset": preset,
+                "digits": digits,
+                "draws": draws,
+                "draws_per_example": by_example,
+                "seed": seed,
+                "device": where.type,
+                **fit.settings,
+            },
+            "versions": versions(),
+        }
+        write_json(folder / "results.json", content)
+        write_figure(folder / "figure.png", _figure(measured))
+        _print(measured, seconds, preset)
+        print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
+        return content
 
 
-def _checkpoint(folder: Path, preset: str, seed: int, column: int) -> Path | None:
-    """Checkpoint of a long training: the second resumes from the end of the first, an interrupted one from its own."""
-    if preset != "paper":
-        return None
-    first, own = (folder / f"training-{seed}-{epochs}.safetensors" for epochs in (EPOCHS[0], EPOCHS[column]))
-    if not own.exists() and first.exists():
-        shutil.copyfile(first, own)
+def _checkpoint(folder: Path, column: int) -> Path:
+    """Checkpoint of a training: the second resumes from the end of the first, an interrupted one from its own."""
+    first, own = (folder / f"training-{epochs}.safetensors" for epochs in (EPOCHS[0], EPOCHS[column]))
+    if own.exists():
+        say_reused([own.name], folder)
+    elif first.exists():
+        with whole(own) as part:
+            shutil.copyfile(first, part)
     return own
 
 

@@ -22,15 +22,16 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from pyrodrop import guides, likelihoods, models, priors, schedules
+from pyrodrop import arguments, guides, likelihoods, models, priors, schedules
 from pyrodrop.analysis.calibration.figure import plot_sbc
 from pyrodrop.analysis.calibration.result import SBC
 from pyrodrop.analysis.calibration.sbc import sbc, sbc_of_draws
 from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.devices import resolve
-from pyrodrop.files import writable_folder, write_json
-from pyrodrop.names import known
+from pyrodrop.files import write_json
+from pyrodrop.names import known, some
 from pyrodrop.training.settings import Estimator
 
 INPUTS, HIDDEN, NUM_DATA, PRECISION = 13, 50, 30, 25.0
@@ -75,38 +76,51 @@ def run(
         num_draws: posterior draws per data set.
         device: auto, cpu, cuda, cuda:1 ...
         seed: of the data sets, the fits and the draws.
-        out: folder of results.json, figure.png and the ranks of every posterior; runs/sbc if left out.
+        out: folder of results.json, figure.png and the ranks of every posterior; runs/sbc if left out. A run that was
+            broken off goes on with the posteriors that are not there.
         quiet: show no progress.
 
     Returns:
         What is written to results.json.
     """
-    names = [known(name, [*CLOSED_FORM, *GUIDES], "posterior") for name in posteriors or [*CLOSED_FORM, *GUIDES]]
-    folder, where = writable_folder(out or Path("runs") / "sbc"), resolve(device)
-    x, points = inputs()
-    results: dict[str, SBC] = {}
-    for name in names:
-        about: dict[str, Any] = {"points": points, "count": count, "num_draws": num_draws, "seed": seed}
-        if name in CLOSED_FORM:
-            results[name] = sbc_of_draws(regression(), in_closed_form(CLOSED_FORM[name]), x, **about)
-        else:
-            own = GUIDES[name]
-            results[name] = sbc(
-                network(seed), own.guide, x, estimator=own.estimator, steps=steps, lr=LEARNING_RATE,
-                lr_schedule=schedules.cosine(steps), device=where, progress=False if quiet else None, **about,
-            )  # fmt: skip
-        results[name].save(folder / f"{name}.json")
-    content = {
-        "posteriors": {name: _summary(result) for name, result in results.items()},
-        "settings": {"count": count, "steps": steps, "num_draws": num_draws, "seed": seed, "lr": LEARNING_RATE},
-        "versions": versions(),
-        "machine": {"processor": processor(), "device": where.type, "threads": torch.get_num_threads()},
-    }
-    write_json(folder / "results.json", content)
-    write_figure(folder / "figure.png", plot_sbc(results))
-    _print(results)
-    print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
-    return content
+    names = [
+        known(name, [*CLOSED_FORM, *GUIDES], "posterior")
+        for name in some(posteriors, [*CLOSED_FORM, *GUIDES], "posteriors")
+    ]
+    seed, where = arguments.seed(seed), resolve(device)
+    count = arguments.count(count, "count", "the number of data sets")
+    num_draws = arguments.count(num_draws, "num_draws", "the number of posterior draws per data set")
+    settings = {"count": count, "steps": steps, "num_draws": num_draws, "device": where.type, "seed": seed}
+    with run_folder(out or Path("runs") / "sbc", "sbc", settings) as folder:
+        x, points = inputs()
+        kept = {name: SBC.load(folder / f"{name}.json") for name in names if (folder / f"{name}.json").exists()}
+        say_reused(kept, folder)
+        results: dict[str, SBC] = {}
+        for name in names:
+            if name in kept:
+                results[name] = kept[name]
+                continue
+            about: dict[str, Any] = {"points": points, "count": count, "num_draws": num_draws, "seed": seed}
+            if name in CLOSED_FORM:
+                results[name] = sbc_of_draws(regression(), in_closed_form(CLOSED_FORM[name]), x, **about)
+            else:
+                own = GUIDES[name]
+                results[name] = sbc(
+                    network(seed), own.guide, x, estimator=own.estimator, steps=steps, lr=LEARNING_RATE,
+                    lr_schedule=schedules.cosine(steps), device=where, progress=False if quiet else None, **about,
+                )  # fmt: skip
+            results[name].save(folder / f"{name}.json")
+        content = {
+            "posteriors": {name: _summary(result) for name, result in results.items()},
+            "settings": {"count": count, "steps": steps, "num_draws": num_draws, "seed": seed, "lr": LEARNING_RATE},
+            "versions": versions(),
+            "machine": {"processor": processor(), "device": where.type, "threads": torch.get_num_threads()},
+        }
+        write_json(folder / "results.json", content)
+        write_figure(folder / "figure.png", plot_sbc(results))
+        _print(results)
+        print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
+        return content
 
 
 def inputs() -> tuple[Tensor, Tensor]:

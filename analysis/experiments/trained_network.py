@@ -21,11 +21,14 @@ import torch
 from torch import Tensor, nn
 
 import pyrodrop
+from pyrodrop import arguments
 from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import resolve, seeded
-from pyrodrop.files import read_tensors, writable_folder, write_json, write_tensors
+from pyrodrop.files import read_tensors, write_json, write_tensors
 from pyrodrop.guides import to_module
+from pyrodrop.json_files import Failed
 from pyrodrop.likelihoods import Categorical
 from pyrodrop.metrics import accuracy, ece, negative_log_likelihood
 from pyrodrop.reading import Reading
@@ -74,65 +77,97 @@ def run(
         draws: number of passes of the network and of draws of the reading.
         device: auto, cpu, cuda, cuda:1 ...
         seed: seed of initial weights, minibatches and noise.
-        out: folder for results.json and network.safetensors, the weights of the last network.
+        out: folder for results.json and network.safetensors, the weights of the last network. A run that was broken off
+            goes on from trained.safetensors there.
         quiet: show no progress.
 
     Returns:
         What is written to results.json.
     """
-    for name, value in (("epochs", epochs), ("draws", draws)):
+    for name, value in (("epochs", epochs), ("steps", steps), ("draws", draws)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1; got {value}")
-    folder, where, split = writable_folder(out), resolve(device), mnist(flat=False, progress=not quiet)
-    x, y = split.train.x.to(where), split.train.y.to(where)
-    clock = _Clock()
-    with seeded(seed, where):
-        net = network().to(where)
-        optimizer = train(net, x, y, epochs)
-        clock("train")
-        print(inspect.getsource(network), inspect.getsource(train), sep="\n")
-        reading = pyrodrop.read(net, x[:8], likelihood=Categorical(), weight_decay=optimizer, num_data=len(x))
-        clock("read")
-        print(f"{reading}\n")
-        rows = {
-            "evaluation mode": _scores(_evaluated(net, split.test.x.to(where)), split.test.y),
-            f"{draws} hand-made passes": _scores(_passes(net, split.test.x.to(where), draws), split.test.y),
+    seed, where, split = arguments.seed(seed), resolve(device), mnist(flat=False, progress=not quiet)
+    about = {"epochs": epochs, "steps": steps, "draws": draws, "device": where.type, "seed": seed}
+    with run_folder(out, "trained-network", about) as folder:
+        x, y = split.train.x.to(where), split.train.y.to(where)
+        clock = _Clock()
+        with seeded(seed, where):
+            net = network().to(where)
+            optimizer = _trained(net, x, y, epochs, folder / "trained.safetensors")
+            clock("train")
+            print(inspect.getsource(network), inspect.getsource(train), sep="\n")
+            reading = pyrodrop.read(net, x[:8], likelihood=Categorical(), weight_decay=optimizer, num_data=len(x))
+            clock("read")
+            print(f"{reading}\n")
+            rows = {
+                "evaluation mode": _scores(_evaluated(net, split.test.x.to(where)), split.test.y),
+                f"{draws} hand-made passes": _scores(_passes(net, split.test.x.to(where), draws), split.test.y),
+            }
+            clock("passes")
+        rows[f"reading, {draws} draws"] = _predicted(reading, split.test, draws, seed)
+        clock("predict")
+        before = reading.elbo(20, data=split.train, seed=seed)
+        clock("elbo")
+        options: dict[str, Any] = {"batch_size": 128, "estimator": "local", "lr": 1e-3}
+        fit = pyrodrop.fit(
+            reading.model, reading.guide, split.train, steps=steps, seed=seed, device=where,
+            progress=False if quiet else None, **options,
+        )  # fmt: skip
+        clock("fit")
+        after = fit.elbo(20, seed=seed)
+        back = _from_file(to_module(fit), folder / "network.safetensors", where)
+        clock("back")
+        with seeded(seed, where):
+            rows[f"after fit, {draws} draws"] = _predicted(fit, split.test, draws, seed)
+            passes = _passes(back, split.test.x.to(where), draws)
+            rows[f"after fit, {draws} passes of to_module"] = _scores(passes, split.test.y)
+            rows["after fit, to_module in evaluation mode"] = _scores(
+                _evaluated(back, split.test.x.to(where)), split.test.y
+            )
+        content = {
+            "table": [list(row) for row in reading.rows()],
+            "scores": rows,
+            "elbo": {name: {"value": e.value, "se": e.se} for name, e in (("before", before), ("after", after))},
+            "convention": str(before.convention),
+            "seconds": clock.spent,
+            "settings": {
+                "epochs": epochs,
+                "steps": steps,
+                "draws": draws,
+                "seed": seed,
+                "device": where.type,
+                **options,
+            },
+            "versions": versions(),
+            "machine": {"processor": processor(), "device": where.type, "threads": torch.get_num_threads()},
         }
-        clock("passes")
-    rows[f"reading, {draws} draws"] = _predicted(reading, split.test, draws, seed)
-    clock("predict")
-    before = reading.elbo(20, data=split.train, seed=seed)
-    clock("elbo")
-    options: dict[str, Any] = {"batch_size": 128, "estimator": "local", "lr": 1e-3}
-    fit = pyrodrop.fit(
-        reading.model, reading.guide, split.train, steps=steps, seed=seed, device=where,
-        progress=False if quiet else None, **options,
-    )  # fmt: skip
-    clock("fit")
-    after = fit.elbo(20, seed=seed)
-    back = _from_file(to_module(fit), folder / "network.safetensors", where)
-    clock("back")
-    with seeded(seed, where):
-        rows[f"after fit, {draws} draws"] = _predicted(fit, split.test, draws, seed)
-        passes = _passes(back, split.test.x.to(where), draws)
-        rows[f"after fit, {draws} passes of to_module"] = _scores(passes, split.test.y)
-        rows["after fit, to_module in evaluation mode"] = _scores(
-            _evaluated(back, split.test.x.to(where)), split.test.y
-        )
-    content = {
-        "table": [list(row) for row in reading.rows()],
-        "scores": rows,
-        "elbo": {name: {"value": e.value, "se": e.se} for name, e in (("before", before), ("after", after))},
-        "convention": str(before.convention),
-        "seconds": clock.spent,
-        "settings": {"epochs": epochs, "steps": steps, "draws": draws, "seed": seed, "device": where.type, **options},
-        "versions": versions(),
-        "machine": {"processor": processor(), "device": where.type, "threads": torch.get_num_threads()},
-    }
-    write_json(folder / "results.json", content)
-    _print(content)
-    print(f"results: {folder / 'results.json'}")
-    return content
+        write_json(folder / "results.json", content)
+        _print(content)
+        print(f"results: {folder / 'results.json'}")
+        return content
+
+
+def _trained(net: nn.Module, x: Tensor, y: Tensor, epochs: int, path: Path) -> torch.optim.Optimizer:
+    """The optimiser of `train`; the network's weights and the random state after it are kept in a file, and found there."""
+    states = [torch.get_rng_state, *([torch.cuda.get_rng_state] if x.is_cuda else [])]
+    if not path.exists():
+        optimizer = train(net, x, y, epochs)
+        noise = {f"random.{number}": state() for number, state in enumerate(states)}
+        write_tensors(path, {**{f"net.{name}": value for name, value in net.state_dict().items()}, **noise}, {})
+        return optimizer
+    say_reused([path.name], path.parent)
+    tensors, _ = read_tensors(path)
+    expected = {*(f"net.{name}" for name in net.state_dict()), *(f"random.{number}" for number in range(len(states)))}
+    if tensors.keys() != expected:
+        raise Failed(f"{path} does not have the weights of this network; remove it and run the same command again")
+    net.load_state_dict(
+        {name.removeprefix("net."): value for name, value in tensors.items() if name.startswith("net.")}
+    )
+    torch.set_rng_state(tensors["random.0"])
+    if x.is_cuda:
+        torch.cuda.set_rng_state(tensors["random.1"])
+    return train(net, x, y, 0)
 
 
 class _Clock:

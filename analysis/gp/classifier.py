@@ -20,8 +20,18 @@ import torch
 from torch import Tensor
 
 from pyrodrop.analysis.gp.inducing import Inducing
-from pyrodrop.analysis.gp.latent import Problem, best_fit, chosen_inference, columns, draw, hyperparameters
+from pyrodrop.analysis.gp.latent import (
+    Problem,
+    best_fit,
+    checked_draw,
+    checked_search,
+    chosen_inference,
+    columns,
+    draw,
+    hyperparameters,
+)
 from pyrodrop.analysis.gp.starts import KernelSetting, starts_of
+from pyrodrop.arguments import count, positive
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods import Categorical
@@ -49,6 +59,7 @@ class GaussianProcessClassifier:
         kernel, hyperparameters, seconds: as for `GaussianProcess`.
 
     Raises:
+        TypeError: an argument is of the wrong kind.
         ValueError: y is not integer labels, a label is outside 0 ... classes - 1, or alpha_epsilon is not positive.
     """
 
@@ -65,16 +76,23 @@ class GaussianProcessClassifier:
         progress: bool | None = None,
     ) -> None:
         began = time.perf_counter()
+        checked_search(learn, seed, progress)
         self.data = data = Dataset.of(data)
         labels = Categorical().as_target(data.y)
         x = columns(data.x)
         starts = starts_of(kernel, x.shape[1])
+        if classes is not None:
+            classes = count(classes, "classes", "the number of classes")
+        if labels.dim() != 1:
+            raise ValueError(f"y of a GaussianProcessClassifier must be labels of shape [N]; got {tuple(labels.shape)}")
         self.classes = classes or starts[0].classes or int(labels.max()) + 1
         if not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
+            if classes is not None and int(labels.min()) >= 0:
+                raise ValueError(f"classes must be at least {int(labels.max()) + 1} for these labels; got {classes}")
             raise ValueError(
-                f"class labels must lie in 0 ... {self.classes - 1}; got {int(labels.min())} to {int(labels.max())}"
+                f"y: class labels must lie in 0 ... {self.classes - 1}; got {int(labels.min())} to {int(labels.max())}"
             )
-        inputs = data.inputs or starts[0].inputs or Standardize.of(data.x)
+        inputs = data.inputs or starts[0].inputs or Standardize.of(data.x if data.x.is_floating_point() else x)
         self.inputs = copy.deepcopy(inputs).double()
         targets, noise = dirichlet_targets(labels, self.classes, alpha_epsilon)
         self._offset = targets.mean()
@@ -97,6 +115,7 @@ class GaussianProcessClassifier:
 
         ``joint=False`` samples every point independently, which has the same marginals and needs no N x N covariance.
         """
+        num_samples, seed, joint = checked_draw(num_samples, seed, joint)
         points = self.inputs(columns(x, self.data.x.shape[1]))
         with seeded(seed, points.device):
             f, _, variance = draw(self._latent, points, num_samples, joint=joint)
@@ -106,6 +125,7 @@ class GaussianProcessClassifier:
     def log_density(self, data: Data, num_samples: int = 1000, *, seed: int = 0) -> Tensor:
         """ln p(y_n | x_n, training data) per observation, ``[N]`` in nats, from `num_samples` samples of the logits."""
         data = Dataset.of(data)
+        num_samples, seed, _ = checked_draw(num_samples, seed, False)
         parts = [
             self.predict(x, num_samples, seed=seed, joint=False).log_density(y)
             for x, y in zip(data.x.split(1000), Categorical().as_target(data.y).split(1000), strict=True)
@@ -115,8 +135,7 @@ class GaussianProcessClassifier:
 
 def dirichlet_targets(labels: Tensor, classes: int, alpha_epsilon: float) -> tuple[Tensor, Tensor]:
     """Real-valued targets and their noise variances, each ``[classes, N]``, for labels ``[N]``."""
-    if not alpha_epsilon > 0:
-        raise ValueError(f"alpha_epsilon is a pseudo-count and must be positive; got {alpha_epsilon}")
+    alpha_epsilon = positive(alpha_epsilon, "alpha_epsilon", "the pseudo-count of a class that was not observed")
     alpha = alpha_epsilon + torch.nn.functional.one_hot(labels, classes).double().T
     noise = (1 / alpha + 1).log()
     return alpha.log() - noise / 2, noise

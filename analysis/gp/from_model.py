@@ -20,6 +20,7 @@ from torch import Tensor
 from pyrodrop import priors
 from pyrodrop.analysis.gp.network_kernel import NetworkKernel
 from pyrodrop.analysis.gp.starts import Start
+from pyrodrop.arguments import flag, real, shown
 from pyrodrop.guides import BernoulliDropout, DropConnect, Guide
 from pyrodrop.likelihoods import Categorical, Gaussian
 from pyrodrop.models import MLP, NetworkModel
@@ -51,7 +52,7 @@ def from_model(
         ValueError: tanh without `tanh_as_erf`, another activation, or dropout on the input of the network.
     """
     if not isinstance(model, MLP):
-        raise TypeError(f"from_model needs a models.MLP; got {type(model).__name__}")
+        raise TypeError(f"from_model needs a model that is a models.MLP; got {shown(model)}")
     layers = list(model.network.layers)  # type: ignore[arg-type, union-attr]
     activation, gain = _activation(model.network.activation, tanh_as_erf)  # type: ignore[arg-type, union-attr]
     fan_in = [layer.in_features for layer in layers]
@@ -64,7 +65,9 @@ def from_model(
             "model a bias_prior, or pass bias_scale=... (0.0 for this value without the warning)",
             stacklevel=2,
         )
-    scales = by_name(bias_scale or 0.0, points, "bias_scale") if points else {}
+    tanh_as_erf = flag(tanh_as_erf, "tanh_as_erf", "whether to approximate tanh by erf")
+    scales = by_name(0.0 if bias_scale is None else bias_scale, points, "bias_scale") if points else {}
+    scales = {n: real(s, "bias_scale", "the standard deviation of biases", least=0) for n, s in scales.items()}
     biases = [scales[name] ** 2 if name in points else _scale(model, name) ** 2 for name in names]
     rates = [0.0] * (len(layers) - 1)
     if guide is not None:
@@ -118,7 +121,8 @@ def _noise(guide: Guide, layers: int) -> tuple[float, list[float]]:
     """The guide's theta and its drop rates of the hidden units."""
     if not isinstance(guide, BernoulliDropout):
         raise TypeError(
-            f"the guide must be a {BernoulliDropout.__name__} or {DropConnect.__name__}; got {guide.describe()}"
+            f"the guide must be a {BernoulliDropout.__name__} or {DropConnect.__name__}; got "
+            f"{guide.describe() if isinstance(guide, Guide) else shown(guide)}"
         )
     rates = guide.rates()
     first, *hidden = (rates.get(f"layers.{i}.weight", 0.0) for i in range(layers))

@@ -20,6 +20,8 @@ from gpytorch.variational import NaturalVariationalDistribution, VariationalStra
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from pyrodrop.arguments import count, positive, real
+
 _CHUNK = 1000
 
 
@@ -36,7 +38,8 @@ class Inducing:
         natural_lr: step length of the natural gradient, in (0, 1].
 
     Raises:
-        ValueError: a value outside its range.
+        TypeError: a value is no number.
+        ValueError: a value is outside its range.
     """
 
     points: int = 500
@@ -46,13 +49,11 @@ class Inducing:
     natural_lr: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("points", "steps", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} of Inducing must be at least 1; got {getattr(self, name)}")
-        if not self.lr > 0:
-            raise ValueError(f"lr of Inducing must be positive; got {self.lr}")
-        if not 0 < self.natural_lr <= 1:
-            raise ValueError(f"natural_lr of Inducing must lie in (0, 1]; got {self.natural_lr}")
+        count(self.points, "points", "the number of inducing points")
+        count(self.steps, "steps", "the number of optimisation steps")
+        count(self.batch_size, "batch_size", "the number of rows of a minibatch")
+        positive(self.lr, "lr", "the learning rate of the hyperparameters")
+        real(self.natural_lr, "natural_lr", "the step length of the natural gradient", above=0, most=1)
 
 
 class Sparse(nn.Module):

@@ -13,6 +13,9 @@ from tqdm import tqdm
 
 from pyrodrop.analysis.gp.exact import Exact
 from pyrodrop.analysis.gp.inducing import Inducing, Sparse
+from pyrodrop.arguments import count, flag
+from pyrodrop.arguments import progress as checked_progress
+from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import seeded
 
@@ -37,11 +40,11 @@ class Problem:
 
 def chosen_inference(size: int, inducing: int | Inducing | None) -> Inducing | None:
     """Settings of the inducing points, or None for exact inference: the default for up to `EXACT_LIMIT` observations."""
-    if isinstance(inducing, int):
-        return Inducing(points=inducing)
-    if inducing is None and size > EXACT_LIMIT:
-        return Inducing()
-    return inducing
+    if inducing is None:
+        return Inducing() if size > EXACT_LIMIT else None
+    if isinstance(inducing, Inducing):
+        return inducing
+    return Inducing(points=count(inducing, "inducing", "the number of inducing points, an Inducing or None,"))
 
 
 def best_fit(
@@ -97,6 +100,23 @@ def columns(x: Tensor, width: int | None = None) -> Tensor:
     return x.double()
 
 
+def checked_draw(num_samples: int, seed: int, joint: bool) -> tuple[int, int, bool]:
+    """The arguments of a prediction; a TypeError or ValueError for wrong ones."""
+    what = "whether samples are functions, joint over the points,"
+    return (
+        count(num_samples, "num_samples", "the number of functions drawn"),
+        checked_seed(seed),
+        flag(joint, "joint", what),
+    )
+
+
+def checked_search(learn: bool, seed: int, progress: bool | None) -> None:
+    """Raise a TypeError or ValueError for wrong arguments of a search for hyperparameters."""
+    flag(learn, "learn", "whether to maximise the evidence over the hyperparameters")
+    checked_seed(seed)
+    checked_progress(progress)
+
+
 def hyperparameters(latent: Latent) -> dict[str, float | list[float]]:
     """Values of the hyperparameters by GPyTorch's names, in standardised units."""
     names = [name for name, _ in latent.named_parameters() if name.startswith(("covar_module.", "likelihood."))]
@@ -106,8 +126,6 @@ def hyperparameters(latent: Latent) -> dict[str, float | list[float]]:
 
 def draw(latent: Latent, x: Tensor, num_samples: int, *, joint: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Samples of f ``[S, N, D]`` with torch's generator, and the mean and variance of f, each ``[N, D]``."""
-    if num_samples < 1:
-        raise ValueError(f"num_samples is the number of functions drawn and must be at least 1; got {num_samples}")
     if joint:
         mean, covariance = latent.posterior(x)
         variance = covariance.diagonal(dim1=-2, dim2=-1).clamp_min(0)

@@ -17,7 +17,16 @@ import torch
 from torch import Tensor
 
 from pyrodrop.analysis.gp.inducing import Inducing
-from pyrodrop.analysis.gp.latent import Problem, best_fit, chosen_inference, columns, draw, hyperparameters
+from pyrodrop.analysis.gp.latent import (
+    Problem,
+    best_fit,
+    checked_draw,
+    checked_search,
+    chosen_inference,
+    columns,
+    draw,
+    hyperparameters,
+)
 from pyrodrop.analysis.gp.starts import KernelSetting, Start, starts_of
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
@@ -53,7 +62,8 @@ class GaussianProcess:
         seconds: duration of the fit.
 
     Raises:
-        ValueError: x is not a matrix, y has several columns, or y is class labels.
+        TypeError: an argument is of the wrong kind.
+        ValueError: x is not a matrix, y has several columns or is class labels, or a number is out of range.
     """
 
     def __init__(
@@ -67,10 +77,12 @@ class GaussianProcess:
         progress: bool | None = None,
     ) -> None:
         began = time.perf_counter()
+        checked_search(learn, seed, progress)
         self.data = data = Dataset.of(data)
         if not data.y.is_floating_point():
             raise ValueError(
-                f"GaussianProcess needs floating-point y; got {data.y.dtype}. For class labels use GaussianProcessClassifier"
+                f"y: GaussianProcess needs floating-point y; got {data.y.dtype}. For class labels use "
+                "GaussianProcessClassifier"
             )
         x = columns(data.x)
         starts = starts_of(kernel, x.shape[1])
@@ -103,6 +115,7 @@ class GaussianProcess:
         Samples are functions, joint over the points, which needs a decomposition of the N x N covariance. ``joint=False``
         samples every point independently and is cheaper for many points.
         """
+        num_samples, seed, joint = checked_draw(num_samples, seed, joint)
         points = self.inputs(columns(x, self.data.x.shape[1]))
         with seeded(seed, points.device):
             f, mean, variance = draw(self._latent, points, num_samples, joint=joint)
@@ -114,6 +127,8 @@ class GaussianProcess:
     def log_density(self, data: Data) -> Tensor:
         """ln p(y_n | x_n, training data) per observation in closed form, ``[N]`` in nats, for y in its own units."""
         data = Dataset.of(data)
+        if not data.y.is_floating_point():
+            raise ValueError(f"y of a GaussianProcess must be real numbers; got {data.y.dtype}")
         return self.predict(data.x, 1, joint=False).log_density(data.y.double())
 
 

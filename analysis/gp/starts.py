@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 
+from pyrodrop.arguments import count, positive, real, shown
 from pyrodrop.names import known
 from pyrodrop.scaling import Standardize
 
@@ -40,7 +41,8 @@ class Start:
         classes: number of classes; None to take it from the labels.
 
     Raises:
-        ValueError: both `noise` and `precision` are given.
+        TypeError: `kernel` is not a gpytorch kernel, or a value is no number.
+        ValueError: both `noise` and `precision` are given, or a value is not positive.
     """
 
     kernel: Kernel
@@ -56,6 +58,13 @@ class Start:
                 "Start takes noise (variance in standardised units) or precision (in the units of y), not both; "
                 f"got noise={self.noise} and precision={self.precision}"
             )
+        if not isinstance(self.kernel, Kernel):
+            raise TypeError(f"kernel must be a gpytorch kernel; got {shown(self.kernel)}")
+        for name, what in (("noise", "the variance of the noise"), ("precision", "the precision of the noise")):
+            if getattr(self, name) is not None:
+                positive(getattr(self, name), name, what)
+        if self.classes is not None:
+            count(self.classes, "classes", "the number of classes")
 
 
 KernelSetting: TypeAlias = str | Kernel | Start | Sequence[Start] | Callable[[], Sequence[Start]]
@@ -74,15 +83,23 @@ def matern(nu: float, dims: int = 1) -> list[Start]:
     """Matern kernels, with starts as in `squared_exponential`; nu must be 0.5, 1.5 or 2.5, larger values are smoother.
 
     Raises:
+        TypeError: nu is no number.
         ValueError: another nu.
     """
+    nu = real(nu, "nu", "the smoothness of a Matern kernel, 0.5, 1.5 or 2.5,")
     if nu not in (0.5, 1.5, 2.5):
-        raise ValueError(f"nu, the smoothness of a Matern kernel, must be 0.5, 1.5 or 2.5; got {nu}")
+        raise ValueError(f"nu is the smoothness of a Matern kernel and must be 0.5, 1.5 or 2.5; got {nu:g}")
     return _stationary(functools.partial(MaternKernel, nu=nu), dims)
 
 
 def trend_and_season(period: float) -> Callable[[], list[Start]]:
-    """Kernels of a trend, a season of this period (in standardised x) and short-term deviations."""
+    """Kernels of a trend, a season of this period (in standardised x) and short-term deviations.
+
+    Raises:
+        TypeError: the period is no number.
+        ValueError: it is not positive and finite.
+    """
+    period = positive(period, "period", "the period of the season, in standardised x,")
 
     def starts() -> list[Start]:
         kernels = []
@@ -126,14 +143,13 @@ def starts_of(kernel: KernelSetting, dims: int) -> list[Start]:
     if not (isinstance(found, Sequence) and found and all(isinstance(start, Start) for start in found)):
         raise TypeError(
             "kernel must be a name, a gpytorch kernel, a Start, a sequence of Starts, or a function that returns one; "
-            f"got {kernel!r}"
+            f"got {shown(kernel)}"
         )
     return [copy.deepcopy(start) for start in found]
 
 
 def _stationary(make: Callable[..., Kernel], dims: int) -> list[Start]:
-    if dims < 1:
-        raise ValueError(f"dims, the number of length scales, must be at least 1; got {dims}")
+    dims = count(dims, "dims", "the number of length scales")
     ard = None if dims == 1 else dims
     spread = dims**0.5  # typical distances grow with the square root of the number of columns
     kernels = (_scaled(make(ard_num_dims=ard), 1.0, lengthscale=length * spread) for length in _LENGTHS)

@@ -21,6 +21,7 @@ from pyrodrop.analysis.networks.result import Result
 from pyrodrop.analysis.networks.table import as_json, notes, table
 from pyrodrop.analysis.reports.console import console
 from pyrodrop.files import whole
+from pyrodrop.json_files import read_record
 from pyrodrop.private_apis import silence_slow_vmap
 
 _CELLS = {"usual": usual_cells, "all": cells}
@@ -94,7 +95,7 @@ def _folder(given: Path | None) -> Path:
 def _read(path: Path | None) -> dict[str, dict[Cell, Result]]:
     if path is None or not path.exists():
         return {}
-    rows = json.loads(path.read_text())
+    rows = read_record(path, "remove it to check all networks again").content
     keys, values = Cell._fields, Result._fields
     return {
         name: {Cell(*(r[k] for k in keys)): Result(*(r[v] for v in values)) for r in each}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pyrodrop.analysis.reports.runs import Run
+from pyrodrop.analysis.reports.runs import Run, read_figure
 from pyrodrop.analysis.reports.style import BLUE, GREEN, GREY, RED, png, styled
 from pyrodrop.files import whole
 
@@ -44,7 +44,7 @@ def write_page(run: Run, path: str | Path) -> Path:
     parts = [f"<h1>{escape(name)}</h1>"]
     if run.figures:
         parts.append("<h2>Figures</h2>")
-        parts += [picture(figure.read_bytes(), figure.stem) for figure in run.figures]
+        parts += [picture(read_figure(figure), figure.stem) for figure in run.figures]
     calibration = run.by_observation("pit") if "models" in run.results else {}
     if calibration:
         parts.append("<h2>Calibration on held-out observations</h2>")
@@ -130,7 +130,7 @@ def _histograms(values: Mapping[str, Any]) -> Figure:
         axes.axhspan(max(level - 1.96 * sd, 0), level + 1.96 * sd, color=GREY, alpha=0.25, linewidth=0)
         heights, edges = np.histogram(each, bins=_BINS, range=(0, 1))
         axes.stairs(heights * _BINS / count, edges, fill=True, color=BLUE, alpha=0.7)
-        axes.set_title(name)
+        axes.set_title(name, parse_math=False)
     for axes in panels[len(values) :]:
         axes.axis("off")
     figure.supylabel("density")

@@ -1,19 +1,27 @@
-"""Read runs of experiments from their folders: results.json, and figures and draws.nc if the job writes them."""
+"""Read runs of experiments from their folders: results.json, and figures and draws.nc if the job writes them.
+
+A folder may come from somebody else, so everything that is used is checked here: types, finite numbers, sizes, and that a
+figure is a PNG file.
+"""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
-import xarray as xr
 from rich.table import Table
 
 from pyrodrop.analysis.reports.score_table import best_first, score_table
+from pyrodrop.json_files import Failed, Record, read_record
+
+_LARGEST_FIGURE, _MOST_VALUES = 2**26, 10**8  # bytes; values of a variable of draws.nc
+PNG = b"\x89PNG\r\n\x1a\n"
+_ADVICE = "pyrodrop run writes it: run the job again"
 
 _COLUMNS = {
     "log_density": ".2f",
@@ -48,26 +56,66 @@ class Run:
         Raises:
             ValueError: the job of this run writes no table of models.
         """
-        found = self.results.get("models")
-        if not isinstance(found, dict):
-            raise ValueError(
+        record = self._record
+        if "models" not in self.results:
+            raise Failed(
                 f"{self.folder} must be a run with a table of models, such as one of co2; it has {', '.join(self.results)}"
             )
-        return found
+        models = record.record("models")
+        if not models.content:
+            raise record.fault("must have at least one model in models; it has none")
+        for name in models.content:
+            row = models.record(name)
+            for column in _COLUMNS:
+                row.number(column, optional=True)
+        return models.content
 
     @property
     def data(self) -> str:
         """The name of the data set."""
-        return str(self.results.get("settings", {}).get("data", "unknown data"))
+        settings = self._record.record("settings") if "settings" in self.results else None
+        return "unknown data" if settings is None or "data" not in settings.content else settings.text("data")
+
+    def checked(self) -> Run:
+        """This run, after its data's name and its table of models were checked, if it has one."""
+        _ = self.data, self.models if "models" in self.results else None
+        return self
+
+    @property
+    def _record(self) -> Record:
+        return Record(self.folder / "results.json", self.results, _ADVICE)
 
     def by_observation(self, name: str) -> dict[str, Any]:
-        """A quantity per held-out observation (``log_density`` or ``pit``), by model; empty if the run did not store it."""
+        """A quantity per held-out observation (``log_density`` or ``pit``), by model; empty if the run did not store it.
+
+        Raises:
+            ValueError: draws.nc is not a netCDF file, or the quantity is not a list of finite numbers.
+        """
         if self.draws is None:
             return {}
-        with xr.open_datatree(self.draws, engine="h5netcdf") as tree:
-            named = {model: tree.children[model].children for model in self.models if model in tree.children}
-            groups = {model: children["predictions"] for model, children in named.items() if "predictions" in children}
-            return {model: np.array(group[name]) for model, group in groups.items() if name in group}
+        models = self.models
+        try:
+            with h5py.File(self.draws) as file:
+                places = {model: f"{model}/predictions/{name}" for model in models}
+                return {model: self._values(file, place) for model, place in places.items() if place in file}
+        except Failed:
+            raise
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # how h5py says that a file is broken
+            words = str(error).partition("\n")[0] or type(error).__name__
+            raise Failed(f"{self.draws} cannot be read as the netCDF file of a run: {words}; {_ADVICE}") from error
+
+    def _values(self, file: h5py.File, place: str) -> Any:
+        """The values of a variable of draws.nc: finite numbers in one dimension, stored in this file."""
+        stored = file[place]
+        if not isinstance(stored, h5py.Dataset) or stored.file.id != file.id or stored.is_virtual or stored.external:
+            raise Failed(f"{self.draws} must have numbers of its own as {place}; it has something else; {_ADVICE}")
+        if stored.ndim != 1 or stored.dtype.kind not in "fiu" or not 2 <= stored.size <= _MOST_VALUES:
+            size = f"shape {list(stored.shape or ())} and type {stored.dtype}"
+            raise Failed(f"{self.draws} must have numbers by observation as {place}; it has {size}; {_ADVICE}")
+        values = np.array(stored)
+        if not np.isfinite(values).all():
+            raise Failed(f"{self.draws} has values of {place} that are not finite; {_ADVICE}")
+        return values
 
 
 def read_run(folder: str | Path) -> Run:
@@ -75,22 +123,37 @@ def read_run(folder: str | Path) -> Run:
 
     Raises:
         FileNotFoundError: the folder has no results.json.
-        ValueError: results.json is not a valid JSON object.
+        ValueError: results.json is not a valid JSON object, a figure is not a PNG file, or draws.nc is not a file.
     """
     folder = Path(folder)
-    path = folder / "results.json"
-    if not path.is_file():
+    path, draws = folder / "results.json", folder / "draws.nc"
+    if not path.exists():
         raise FileNotFoundError(
             f"the folder of a run must have a results.json, as pyrodrop run JOB --out writes it; got {folder}"
         )
-    try:
-        results = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(results, dict):
-        raise ValueError(f"{path} must be a JSON object; got a {type(results).__name__}")
-    draws = folder / "draws.nc"
-    return Run(folder, results, tuple(sorted(folder.glob("*.png"))), draws if draws.is_file() else None)
+    results = dict(read_record(path, _ADVICE).content)
+    if draws.exists() and not draws.is_file():
+        raise Failed(f"{draws} is not a file; {_ADVICE}")
+    figures = tuple(sorted(folder.glob("*.png")))
+    for figure in figures:
+        read_figure(figure)
+    return Run(folder, results, figures, draws if draws.exists() else None).checked()
+
+
+def read_figure(path: Path) -> bytes:
+    """The content of a PNG file.
+
+    Raises:
+        ValueError: it is something else, or larger than 64 MiB.
+    """
+    if not path.is_file():
+        raise Failed(f"{path} is not a file; remove it, or run the job again")
+    if path.stat().st_size > _LARGEST_FIGURE:
+        raise Failed(f"{path} is larger than {_LARGEST_FIGURE:,} bytes; remove it, or run the job again")
+    content = path.read_bytes()
+    if not content.startswith(PNG):
+        raise Failed(f"{path} is not a PNG file; remove it, or run the job again")
+    return content
 
 
 @dataclass(frozen=True)
@@ -129,7 +192,7 @@ def compare_runs(runs: Sequence[Run]) -> RunTable:
         raise ValueError("compare needs the folders of runs: pyrodrop compare RUN_DIR...")
     sets = {run.data for run in runs}
     if len(sets) > 1:
-        raise ValueError(f"runs must have the same data to be compared; these have {', '.join(sorted(sets))}")
+        raise Failed(f"runs must have the same data to be compared; these have {', '.join(sorted(sets))}")
     names = _names(runs)
     rows: dict[str, dict[str, float | None]] = {}
     densities: dict[str, Any] = {}
@@ -138,7 +201,7 @@ def compare_runs(runs: Sequence[Run]) -> RunTable:
         for model, scores in run.models.items():
             rows[f"{short}/{model}"] = {column: scores.get(column) for column in _COLUMNS}
     if all(row["log_density"] is None for row in rows.values()):
-        raise ValueError(f"these runs have no held-out log densities to compare: {', '.join(names)}")
+        raise Failed(f"these runs have no held-out log densities to compare: {', '.join(names)}")
     rows = best_first(rows, "log_density")
     if rows.keys() == densities.keys() and len({len(values) for values in densities.values()}) == 1:
         best = densities[next(iter(rows))]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from rich.table import Table
+from rich.text import Text
 
 Score = float | None  # None where there is none
 Row = TypeVar("Row", bound=Mapping[str, Score])
@@ -35,15 +36,15 @@ def score_table(
         apart: further rows, below a line.
     """
     headers, forms = headers or {}, forms or {}
-    table = Table(title=title, caption=caption, caption_justify="left")
+    table = Table(title=_plain(title), caption=caption and _plain(caption), caption_justify="left")
     table.add_column(corner, no_wrap=True)
     below = apart or {}
     columns = list(dict.fromkeys(column for row in [*rows.values(), *below.values()] for column in row))
     for column in columns:
-        table.add_column(headers.get(column, column), justify="right")
+        table.add_column(_plain(headers.get(column, column)), justify="right")
     for part in (rows, below):
         for name, row in part.items():
-            table.add_row(name, *(cell(row.get(column), forms.get(column, form)) for column in columns))
+            table.add_row(_plain(name), *(cell(row.get(column), forms.get(column, form)) for column in columns))
         table.add_section()
     return table
 
@@ -56,6 +57,11 @@ def best_first(rows: Mapping[str, Row], column: str, *, smallest: bool = False) 
 def cell(value: Score, form: str) -> str:
     """A number in this format, or a dash where there is none."""
     return "-" if value is None or math.isnan(value) else format(value, form)
+
+
+def _plain(text: str) -> Text:
+    """Text without markup: names come from files too."""
+    return Text(text)
 
 
 def _rank(value: Score, smallest: bool) -> float:

@@ -8,7 +8,6 @@ versions, machine    package versions, and processor, device and number of threa
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pyrodrop.data import Dataset
+from pyrodrop.json_files import Failed, read_record
 from pyrodrop.zoo import Entry
 from pyrodrop.zoo.entry import guide_class
 from pyrodrop.zoo.sources import SOURCES
@@ -38,20 +38,25 @@ def load(name: str) -> dict[str, Any]:
     """
     path = file(name)
     if not path.is_file():
-        raise ValueError(f"{name} has no reference: {path.name} is not in {path.parent}")
+        raise Failed(f"{name} has no reference: {path.name} is not in {path.parent}")
     try:
-        content = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the reference of {name} is not valid JSON: {error}") from None
-    missing = [key for key in KEYS if not isinstance(content, dict) or key not in content]
+        record = read_record(path)
+    except Failed as error:
+        raise Failed(f"the reference of {name} is broken: {error}") from None
+    missing = [key for key in KEYS if key not in record.content]
     if missing:
-        raise ValueError(f"the reference of {name} lacks {', '.join(missing)}")
+        raise Failed(f"the reference of {name} lacks {', '.join(missing)}")
+    content = dict(record.content)
     if content["entry"] != name:
-        raise ValueError(f"the reference of {name} is that of {content['entry']}")
-    check = content["check"]
+        raise Failed(f"the reference of {name} is that of {content['entry']}")
+    check = record.record("check").content
     if not check.get("scores") or set(check["scores"]) != set(check.get("tolerance", ())):
-        raise ValueError(f"the reference of {name} needs scores of its check with a tolerance for each")
-    return content  # type: ignore[no-any-return]
+        raise Failed(f"the reference of {name} needs scores of its check with a tolerance for each")
+    for part in ("scores", "tolerance"):
+        numbers = record.record("check").record(part)
+        for score in numbers.content:
+            numbers.number(score)
+    return content
 
 
 def scores(name: str) -> dict[str, float]:

@@ -21,13 +21,15 @@ import torch
 from rich.table import Table
 from torch.distributions import Categorical
 
+from pyrodrop import arguments
 from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.zoo import references
 from pyrodrop.compression.kept import compression
 from pyrodrop.data import Split
 from pyrodrop.devices import resolve
-from pyrodrop.files import writable_folder, write_json
+from pyrodrop.files import write_json
 from pyrodrop.metrics import classification_scores, regression_scores
 from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo import Entry
@@ -116,29 +118,32 @@ def run_entry(
     Returns:
         The content of results.json.
     """
-    folder, where = writable_folder(out or Path("runs") / entry.name), resolve(device)
-    splits = load_splits(entry)
+    seed, where, splits = arguments.seed(seed), resolve(device), load_splits(entry)
+    steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
     overrides: dict[str, Any] = {"device": where, "progress": False if quiet else None}
     overrides |= {} if steps is None else {"steps": steps}
-    if len(splits) == 1 and (steps or entry.training(splits[0].train)["steps"]) >= _LONG:
-        overrides["checkpoint"] = folder / "training.safetensors"
-    measured = measure(entry, splits, seed=seed, **overrides)
-    for number, fit in enumerate(measured.fits):
-        fit.save(folder / ("fit.safetensors" if len(splits) == 1 else f"fit-{number}.safetensors"))
-    content = {
-        "models": {entry.name: measured.scores},
-        "standard_errors": measured.errors,
-        "published": dict(entry.published),
-        "reference": references.scores(entry.name),
-        "settings": {"data": entry.data, "seed": seed, "draws": entry.draws, **settings_of(measured.fits[0])},
-        "versions": versions(),
-        "machine": machine(where),
-    }
-    write_json(folder / "results.json", content)
-    title = f"{entry.name}, seed {seed}, {measured.seconds:.0f} s"
-    console().print(scores_table(title, entry, {"this run": measured.scores}))
-    print(f"results: {folder / 'results.json'}")
-    return content
+    about = {"device": where.type, "seed": seed, "steps": steps}
+    with run_folder(out or Path("runs") / entry.name, entry.name, about) as folder:
+        if len(splits) == 1 and (steps or entry.training(splits[0].train)["steps"]) >= _LONG:
+            overrides["checkpoint"] = folder / "training.safetensors"
+            say_reused(["training.safetensors"] if overrides["checkpoint"].exists() else [], folder)
+        measured = measure(entry, splits, seed=seed, **overrides)
+        for number, fit in enumerate(measured.fits):
+            fit.save(folder / ("fit.safetensors" if len(splits) == 1 else f"fit-{number}.safetensors"))
+        content = {
+            "models": {entry.name: measured.scores},
+            "standard_errors": measured.errors,
+            "published": dict(entry.published),
+            "reference": references.scores(entry.name),
+            "settings": {"data": entry.data, "seed": seed, "draws": entry.draws, **settings_of(measured.fits[0])},
+            "versions": versions(),
+            "machine": machine(where),
+        }
+        write_json(folder / "results.json", content)
+        title = f"{entry.name}, seed {seed}, {measured.seconds:.0f} s"
+        console().print(scores_table(title, entry, {"this run": measured.scores}))
+        print(f"results: {folder / 'results.json'}")
+        return content
 
 
 def settings_of(fit: Fit) -> dict[str, Any]:

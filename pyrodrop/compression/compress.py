@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from pyrodrop.arguments import count, flag, instance, real, shown
 from pyrodrop.compression.chain import NoChain, chain_of
 from pyrodrop.compression.kept import kept_weights, uncut_weights
 from pyrodrop.compression.layout import Layout, laid_out
@@ -17,6 +18,7 @@ from pyrodrop.compression.units import without_dead_units
 from pyrodrop.compression.whole import whole_network
 from pyrodrop.data import Dataset
 from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.names import one_of
 from pyrodrop.threads import drawing
 
 
@@ -51,7 +53,8 @@ def compress(
         A module that maps x to f, both in their original units.
 
     Raises:
-        TypeError: the guide has no alpha per weight, or the network is not a chain of supported layers.
+        TypeError: the guide has no alpha per weight, the network is not a chain of supported layers, or an argument is of
+            another type.
         ValueError: an argument is out of range.
 
     Example:
@@ -68,6 +71,8 @@ def compress(
         >>> network(torch.zeros(5, 4)).shape
         torch.Size([5, 1])
     """
+    flag(structured, "structured", "whether to remove units")
+    _check(model, layout, batch_size)
     weights = {name: w.detach().cpu() for name, w in kept_weights(guide, threshold).items()}
     if structured:
         return network_of(_small(model, weights, layout, batch_size, x))
@@ -88,7 +93,8 @@ def compressed_steps(
     batch_size: int = 1000,
     x: Inputs | None = None,
 ) -> list[Step]:
-    """The steps of the compressed network, for `write_network`; see `compress` for the arguments."""
+    """The steps of the compressed network, for `write_network`; see `compress` for arguments and errors."""
+    _check(model, layout, batch_size)
     weights = {name: w.detach().cpu() for name, w in kept_weights(guide, threshold).items()}
     return _small(model, weights, layout, batch_size, x)
 
@@ -103,12 +109,25 @@ def compression_report(
     layout: Layout = "fastest",
     kl_weight: float = 1.0,
 ) -> CompressionReport:
-    """Compare the network of the posterior means with the compressed one; see `Fit.compression_report`."""
+    """Compare the network of the posterior means with the compressed one; see `Fit.compression_report`.
+
+    Raises:
+        TypeError, ValueError: as `compress`; `data` is no `Dataset`, or `kl_weight` no number of at least 0.
+    """
+    instance(data, Dataset, "data", "a Dataset")
+    real(kl_weight, "kl_weight", "the factor of the KL divergence at the end of training", least=0)
     small = compressed_steps(model, guide, threshold=threshold, layout=layout, x=data.x)
     means = {name: w.detach().cpu() for name, w in uncut_weights(guide).items()}
     dense = chain_of(_on_cpu(model), means, _few(data.x))
     dense.network(dense.steps)
     return measure(dense.steps, small, data, threshold, kl_weight)
+
+
+def _check(model: Any, layout: Layout, batch_size: int) -> None:
+    if isinstance(model, type) or not hasattr(model, "weight_sites"):
+        raise TypeError(f"model must be a model of pyrodrop.models; got {shown(model)}")
+    one_of(layout, Layout, "layout")
+    count(batch_size, "batch_size", "the number of rows that layouts are timed with")
 
 
 def _small(model: Any, weights: Mapping[str, Tensor], layout: Layout, batch_size: int, x: Inputs | None) -> list[Step]:

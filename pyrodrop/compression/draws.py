@@ -15,6 +15,7 @@ from typing import Any, overload
 import torch
 from torch import nn
 
+from pyrodrop import arguments
 from pyrodrop.compression.chain import NoChain, chain_of
 from pyrodrop.compression.kept import keep_mask
 from pyrodrop.compression.units import without_dead_units
@@ -39,9 +40,9 @@ class DrawnNetworks(Sequence[nn.Module]):
         x: example inputs, ``[N, ...]``, to determine the shapes of layers.
 
     Raises:
-        ValueError: `count` is below 1, or `threshold` is out of range.
-        TypeError: the guide does not sample weights. With a threshold: the guide has no alpha per weight, or the network is
-            not a chain of supported layers.
+        ValueError: `count` is below 1, `seed` is negative, or `threshold` is out of range.
+        TypeError: `count` or `seed` is no whole number. The guide does not sample weights. With a threshold: the guide has
+            no alpha per weight, or the network is not a chain of supported layers.
     """
 
     def __init__(
@@ -54,11 +55,14 @@ class DrawnNetworks(Sequence[nn.Module]):
         seed: int = 0,
         x: Inputs | None = None,
     ) -> None:
-        if count < 1:
-            raise ValueError(f"count is the number of networks and must be at least 1; got {count}")
-        if not hasattr(guide, "draw"):
+        arguments.count(count, "count", "the number of networks")
+        arguments.count(seed, "seed", "the seed of network 0", least=0, most=arguments.MOST - count)
+        if isinstance(model, type) or not hasattr(model, "weight_sites"):
+            raise TypeError(f"model must be a model of pyrodrop.models; got {arguments.shown(model)}")
+        if isinstance(guide, type) or not hasattr(guide, "draw"):
             raise TypeError(
-                f"sampling networks needs a guide with a method draw, as in pyrodrop.guides; got {type(guide).__name__}"
+                "sampling networks needs a guide with a method draw, as in pyrodrop.guides; got "
+                f"{arguments.shown(guide)}"
             )
         self.model, self.guide, self.size, self.seed = model, guide, count, seed
         self._mask = None if threshold is None else keep_mask(guide, threshold)

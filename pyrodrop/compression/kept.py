@@ -14,6 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import real, shown
+
 
 @runtime_checkable
 class Prunes(Protocol):
@@ -40,11 +42,12 @@ def kept_weights(guide: Callable[..., Any], threshold: float) -> dict[str, Tenso
 
 def keep_mask(guide: Callable[..., Any], threshold: float) -> dict[str, Tensor]:
     """Boolean masks of the weights to keep, by site name; see `kept_weights` for the arguments and what it raises."""
-    if not isinstance(guide, Prunes):
+    if isinstance(guide, type) or not isinstance(guide, Prunes):
         raise TypeError(
-            "pruning needs a per-weight alpha: use guides.SparseDropout or guides.ARDDropout; "
-            f"got {type(guide).__name__}"
+            "pruning needs a guide with a per-weight alpha: use guides.SparseDropout or guides.ARDDropout; "
+            f"got {shown(guide)}"
         )
+    real(threshold, "threshold", "the bound of ln alpha from which on weights are pruned")
     return guide.keep_mask(threshold)
 
 

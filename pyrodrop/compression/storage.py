@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx
 
+from pyrodrop import arguments
 from pyrodrop.compression.steps import Affine, Picked, Plain, Rescaled, Step, network_of
 from pyrodrop.compression.stored import steps_of
 from pyrodrop.files import read_tensors, write_tensors
@@ -34,18 +35,23 @@ def write_network(path: str | Path, steps: Sequence[Step], *, bits: Bits = 32, c
         compact: whether to use the sparse form for weights where it is smaller.
 
     Raises:
-        ValueError: `bits` is neither 16 nor 32, or a weight is not finite in this precision.
+        ValueError: `bits` is neither 16 nor 32, there are no steps, or a weight is not finite in this precision.
+        TypeError: an argument is of another type.
     """
-    if bits not in (16, 32):
-        raise ValueError(f"bits is the size of a stored value, 16 or 32; got {bits}")
+    file = arguments.path(path, "path", "the file of the network")
+    arguments.flag(compact, "compact", "whether to use the sparse form for weights where it is smaller")
+    if arguments.count(bits, "bits", "the size of a stored value, 16 or 32,", least=16, most=32) not in (16, 32):
+        raise ValueError(f"bits is the size of a stored value and must be 16 or 32; got {bits}")
+    if not isinstance(steps, Sequence) or not steps or not all(hasattr(step, "add") for step in steps):
+        raise TypeError(f"steps must be a list of the steps of a network; got {arguments.shown(steps)}")
     tensors: dict[str, Tensor] = {}
     records = []
     for number, step in enumerate(steps):
         record, own = _record(step, bits, compact)
         records.append(record)
         tensors |= {f"{number}.{name}": value for name, value in own.items()}
-    write_tensors(Path(path), tensors, {"steps": records})
-    return Path(path)
+    write_tensors(file, tensors, {"steps": records})
+    return file
 
 
 def read_network(path: str | Path) -> fx.GraphModule:
@@ -56,8 +62,9 @@ def read_network(path: str | Path) -> fx.GraphModule:
     Raises:
         ValueError: the file does not contain a network, or it is damaged.
         FileNotFoundError: there is no such file.
+        TypeError: `path` is no path.
     """
-    tensors, about = read_tensors(Path(path))
+    tensors, about = read_tensors(arguments.path(path, "path", "the file of a network"))
     if "steps" not in about:
         raise ValueError(f"{path} does not contain a network; files of networks are written by write_network")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -10,8 +11,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import count as whole_number
+from pyrodrop.arguments import flag, positive, shown
+from pyrodrop.arrays import tensor_of
 from pyrodrop.data.fingerprint import fingerprint
-from pyrodrop.inputs import Inputs, mapped, num_rows, parts
+from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.scaling import Standardize
 
 
@@ -19,18 +23,24 @@ class Dataset:
     """Inputs x and observations y with one row per example, checked for shape and finite values.
 
     Args:
-        x: inputs, ``[N, ...]``; ``[N]`` is converted to ``[N, 1]``. Or a tuple or mapping of tensors ``[N, ...]``, the
-            positional or named arguments of the network, such as ``(ids, mask)``; their shapes are not changed.
-        y: observations, ``[N]`` or ``[N, ...]``.
+        x: inputs, ``[N, ...]``; ``[N]`` is converted to ``[N, 1]``. A tensor, a NumPy array, a pandas DataFrame or Series,
+            or a list of numbers. Or a tuple or mapping of these, the positional or named arguments of the network, such as
+            ``(ids, mask)``; their shapes are not changed.
+        y: observations, ``[N]`` or ``[N, ...]``, in one of the same forms.
         inputs: standardisation of x that a network should use; x is not changed itself. A test set usually has the
             standardisation of its training set. None means no standardisation. Only allowed if x is one tensor of real
             numbers.
         targets: standardisation of y, likewise.
 
+    Data are constants: tensors are detached, no gradient flows into them. Whole numbers and bools keep their dtype, as
+    labels and token ids; a network whose first layer is linear takes whole numbers of x as real ones. Rows are matched by
+    their order, never by the index of a pandas table.
+
     Raises:
-        TypeError: x or y is not a tensor or an array of numbers, and x is not a tuple or mapping of such either.
-        ValueError: the tensors of x and y differ in length, are empty, or contain NaN or infinite values, or `inputs` is
-            given for an x that cannot be standardised.
+        TypeError: x or y is no array of real numbers (complex numbers, text, dates, categories, ragged lists, sparse or
+            quantised tensors), and x is not a tuple or mapping of such either; `inputs` or `targets` is no `Standardize`.
+        ValueError: the tensors of x and y differ in length, are empty, contain NaN, infinite or masked values, or `inputs`
+            is given for an x that cannot be standardised, or one of the two for another number of columns.
 
     Example:
         >>> import torch
@@ -51,14 +61,15 @@ class Dataset:
         targets: Standardize | None = None,
     ) -> None:
         self.x: Any = check_inputs(x)
-        y = check_finite("y", torch.as_tensor(y))
+        y = check_finite("y", tensor_of(y, "y").detach())
         if num_rows(self.x) != len(y):
             raise ValueError(
                 f"x and y must have one row per observation each; got {num_rows(self.x)} and {len(y)} rows"
             )
         self.y = y
-        if inputs is not None:
-            _check_standardizable("x", self.x)
+        for name, given, own in (("inputs", inputs, self.x), ("targets", targets, y)):
+            if given is not None:
+                _check_standardisation(name, given, own)
         self.inputs, self.targets = inputs, targets
 
     def __len__(self) -> int:
@@ -70,43 +81,69 @@ class Dataset:
         return fingerprint(self.x, self.y)
 
     @classmethod
-    def of(cls, data: Data) -> Dataset:
+    def of(cls, data: Data, name: str = "data") -> Dataset:
         """Return `data` itself if it is a `Dataset`, or convert a pair (x, y).
+
+        Args:
+            data: a `Dataset` or a pair.
+            name: of the argument, for messages.
 
         Raises:
             TypeError: `data` is neither.
         """
         if isinstance(data, Dataset):
             return data
-        try:
-            x, y = data
-        except (TypeError, ValueError):
+        if not isinstance(data, tuple | list) or len(data) != 2:
+            size = f" of {len(data)}" if isinstance(data, tuple | list) else ""
             raise TypeError(
-                "data must be a Dataset or a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), y); "
-                f"got {type(data).__name__}"
-            ) from None
+                f"{name} must be a Dataset or a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), "
+                f"y); got {shown(data)}{size}"
+            )
+        x, y = data
         return cls(x, y)
 
     def first(self, count: int) -> Dataset:
         """The first `count` examples, with the same standardisations.
 
         Raises:
+            TypeError: `count` is not a whole number.
             ValueError: `count` is not between 1 and the number of examples.
         """
-        if not 1 <= count <= len(self):
-            raise ValueError(
-                f"count is the number of observations to keep and must lie in 1 ... {len(self)}; got {count}"
-            )
-        return self.rows(slice(count))
+        return self.rows(slice(whole_number(count, "count", "the number of observations to keep", most=len(self))))
 
     def rows(self, chosen: slice | Tensor) -> Dataset:
         """Some of the examples, with the same standardisations.
 
         Args:
-            chosen: a slice, a tensor of row indices or a boolean mask ``[N]``.
+            chosen: a slice, a tensor of row indices or a boolean mask ``[N]``; or an array or list of such.
+
+        Raises:
+            TypeError: `chosen` is something else.
+            ValueError: an index is out of range, a mask is not of N rows, or no row is chosen.
         """
+        chosen = chosen if isinstance(chosen, slice) else self._chosen(chosen)
         x = mapped(lambda part: part[chosen], self.x)
         return Dataset(x, self.y[chosen], inputs=self.inputs, targets=self.targets)
+
+    def _chosen(self, chosen: Any) -> Tensor:
+        """Row indices or a mask of rows, as a tensor that can index x and y."""
+        rows, size = tensor_of(chosen, "chosen"), len(self)
+        if rows.is_floating_point() or rows.dim() != 1:
+            raise TypeError(
+                "chosen must be a slice, a vector of row indices or a boolean mask [N]; got "
+                f"{rows.dtype} of shape {list(rows.shape)}"
+            )
+        if rows.dtype is torch.bool:
+            if len(rows) != size:
+                raise ValueError(
+                    f"chosen, a mask, must have one entry for each of {size} rows; got shape {[len(rows)]}"
+                )
+            return rows
+        if len(rows) and not -size <= int(rows.min()) <= int(rows.max()) < size:
+            raise ValueError(
+                f"chosen must have row indices from {-size} to {size - 1}; got {int(rows.min())} to {int(rows.max())}"
+            )
+        return rows.long()  # a uint8 tensor would be taken for a mask
 
     def standardized(self) -> Dataset:
         """The same data, with standardisations computed from the columns of x and y.
@@ -136,6 +173,10 @@ class Split:
         source: source and licence of the data.
         period: known period of a seasonal component, in units of x; None if there is none.
         truth: whether `test` has real observations. If False, its y only has the right shape.
+
+    Raises:
+        TypeError: a part is not a `Dataset`, or an argument of the wrong kind.
+        ValueError: the period is not positive, or the parts have different inputs.
     """
 
     name: str
@@ -147,12 +188,32 @@ class Split:
     period: float | None = None
     truth: bool = True
 
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            if not isinstance(getattr(self, part), Dataset):
+                raise TypeError(f"{part} must be a Dataset; got {shown(getattr(self, part))}")
+        for word in ("name", "x_unit", "y_unit", "source"):
+            if not isinstance(getattr(self, word), str):
+                raise TypeError(f"{word} must be a str; got {shown(getattr(self, word))}")
+        if named_parts(self.train.x).keys() != named_parts(self.test.x).keys():
+            raise ValueError(
+                f"test must have the inputs of train, {', '.join(named_parts(self.train.x))}; got a Dataset of "
+                f"{', '.join(named_parts(self.test.x))}"
+            )
+        if self.period is not None:
+            positive(self.period, "period", "the period of a seasonal component, in units of x,")
+        flag(self.truth, "truth", "whether test has real observations")
 
-def check_inputs(x: Inputs) -> Any:
+
+def check_inputs(x: Inputs, argument: str = "x") -> Any:
     """Convert inputs to tensors and check them. A single tensor ``[N]`` becomes ``[N, 1]``.
 
+    Args:
+        x: the inputs.
+        argument: what they were passed as, for messages.
+
     Raises:
-        TypeError: x is neither a tensor or an array of numbers, nor a tuple or mapping of such.
+        TypeError: x is neither an array of numbers (see `pyrodrop.arrays`), nor a tuple or mapping of such.
         ValueError: a tensor has no rows or contains NaN or infinite values, or the lengths differ.
     """
     if isinstance(x, Mapping):
@@ -161,21 +222,16 @@ def check_inputs(x: Inputs) -> Any:
             raise TypeError(
                 f"the keys of a mapping of inputs must be names of the network's arguments, which are str; got {wrong[0]!r}"
             )
-        return _one_length({name: check_finite(f"x[{name!r}]", _tensor(value)) for name, value in x.items()})
-    if isinstance(x, tuple) and not all(isinstance(value, int | float) for value in x):
-        return _one_length(tuple(check_finite(f"x[{place}]", _tensor(value)) for place, value in enumerate(x)))
-    x = check_finite("x", _tensor(x))
+        return _one_length({name: _part(value, f"{argument}[{name!r}]") for name, value in x.items()})
+    if isinstance(x, tuple) and not (x and all(isinstance(value, numbers.Real) for value in x)):
+        return _one_length(tuple(_part(value, f"{argument}[{place}]") for place, value in enumerate(x)))
+    x = _part(x, argument)
     return x[:, None] if x.dim() == 1 else x
 
 
-def _tensor(value: Any) -> Tensor:
-    try:
-        return torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
-            "x must be a tensor or an array of numbers, or a tuple or mapping of them with a common first axis, the "
-            f"examples; got a {type(value).__name__}: {error}"
-        ) from None
+def _part(values: Any, name: str) -> Tensor:
+    """A tensor of x, without its graph."""
+    return check_finite(name, tensor_of(values, name).detach())
 
 
 def _one_length(x: Any) -> Any:
@@ -187,6 +243,22 @@ def _one_length(x: Any) -> Any:
         rows = ", ".join(f"x[{name!r}] {count}" for name, count in found.items())
         raise ValueError(f"all tensors of x must have one row per example, a common first axis; got rows {rows}")
     return x
+
+
+def _check_standardisation(name: str, given: Any, values: Any) -> None:
+    """Check that a standardisation that was passed as `name` is one of these values."""
+    if not isinstance(given, Standardize):
+        raise TypeError(f"{name} must be a Standardize of pyrodrop.scaling, or None; got {shown(given)}")
+    if name == "inputs":
+        _check_standardizable("x", values)
+    for part in (given.loc, given.scale):
+        if part.dim() > values.dim() or any(
+            own not in (1, size) for own, size in zip(reversed(part.shape), reversed(values.shape), strict=False)
+        ):
+            raise ValueError(
+                f"{name} must be one standardisation for all values or one per column, of shape {list(values.shape[1:])}; "
+                f"got a Standardize of shape {list(part.shape)}"
+            )
 
 
 def _check_standardizable(name: str, values: Any) -> None:
@@ -206,7 +278,7 @@ def _check_standardizable(name: str, values: Any) -> None:
 def check_finite(name: str, values: Tensor) -> Tensor:
     """Return `values`; raise a ValueError if they are empty or contain NaN or infinite values."""
     if values.dim() == 0 or len(values) == 0:
-        raise ValueError(f"{name} must contain at least one observation; got shape {tuple(values.shape)}")
+        raise ValueError(f"{name} must contain at least one observation; got shape {list(values.shape)}")
     if bool(torch.isfinite(values.sum())):  # then all values are finite; this needs no second array
         return values
     bad = int((~torch.isfinite(values)).sum())

@@ -4,6 +4,9 @@ The bytes received so far are stored next to the target file, with the version o
 last modification). The next attempt requests the rest of that version: RFC 9110, HTTP Semantics, sections 14.2 (Range) and
 13.1.5 (If-Range), https://www.rfc-editor.org/rfc/rfc9110. If the version has changed, or the server reports no version or
 does not support ranges, it sends the whole file and the download starts again.
+
+A file enters the cache only after its content was checked, so the page of a network that wants a login first is never taken
+for data. A file that is there is checked whenever it is read. Downloads and archives have a largest size.
 """
 
 from __future__ import annotations
@@ -11,20 +14,26 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
-import pooch
 import requests
 from filelock import FileLock
 from tqdm import tqdm
 from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
+from pyrodrop.json_files import Failed
+
 _CHUNK = 2**16  # bytes
 _BROKEN = (requests.ConnectionError, requests.Timeout, ProtocolError, ReadTimeoutError)
 
 
-def fetch(url: str, path: Path, *, known_hash: str | None = None, progress: bool = False) -> Path:
+Check = Callable[[Path], object]
+"""Raises a ValueError if the content of a file is not what it should be."""
+
+
+def fetch(url: str, path: Path, check: Check, *, most: int, progress: bool = False) -> Path:
     """Return the file at `path`; download it first if it does not exist.
 
     If several processes ask for the same file, one downloads it and the others wait.
@@ -32,33 +41,72 @@ def fetch(url: str, path: Path, *, known_hash: str | None = None, progress: bool
     Args:
         url: address of the file.
         path: path of the local copy.
-        known_hash: expected hash in the notation of pooch, ``sha256:...``; None for no check.
+        check: raises a ValueError if a file has the wrong content: for a new file, which then is not kept, and for a file
+            that is there already.
+        most: largest size in bytes that is downloaded.
         progress: whether to show a progress bar on a terminal.
 
     Raises:
         requests.RequestException: the server cannot be reached or has no such file, or the connection broke too often.
-        ValueError: the file has another hash.
+        ValueError: the file has the wrong content.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    alone = nullcontext() if path.exists() else FileLock(path.with_name(f".{path.name}.lock"))
-    with alone:
-        return Path(pooch.retrieve(url, known_hash, path.name, path.parent, downloader=Resumable(progress=progress)))
+    if not path.exists():
+        with FileLock(path.with_name(f".{path.name}.lock")):
+            if not path.exists():
+                Resumable(progress=progress, most=most)(url, path, check)
+                return path
+    check(path)
+    return path
+
+
+def has_sha256(expected: str, what: str) -> Check:
+    """A check of a file's SHA-256."""
+
+    def check(path: Path) -> None:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != expected:
+            raise Failed(
+                f"{path} is not {what}: its SHA-256 hash is {found} and should be {expected}; remove it and try again"
+            )
+
+    return check
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def unpacked(file: _Readable, most: int, what: str) -> bytes:
+    """The content of a file from an archive; a ValueError if it is larger than `most` bytes, as a zip bomb's is."""
+    content = file.read(most + 1)
+    if len(content) > most:
+        raise Failed(f"{what} must have at most {most:,} bytes when unpacked, and has more; remove it and try again")
+    return content
 
 
 class Resumable:
-    """A downloader for pooch that resumes interrupted downloads.
+    """A download that resumes after an interruption.
 
     Args:
         progress: whether to show a progress bar on a terminal.
         attempts: number of connections per call. A later call resumes where the last one stopped.
         timeout: time in seconds without an answer after which a connection counts as broken.
+        most: largest size in bytes.
     """
 
-    def __init__(self, *, progress: bool = False, attempts: int = 3, timeout: float = 30.0) -> None:
-        self.progress, self.attempts, self.timeout = progress, attempts, timeout
+    def __init__(self, *, progress: bool = False, attempts: int = 3, timeout: float = 30.0, most: int = 2**30) -> None:
+        self.progress, self.attempts, self.timeout, self.most = progress, attempts, timeout, most
 
-    def __call__(self, url: str, output_file: str | Path, pooch: object = None) -> None:
-        part = Path(output_file).with_name(f".{hashlib.sha256(url.encode()).hexdigest()[:16]}.part")
+    def __call__(self, url: str, path: Path, check: Check) -> None:
+        """Download to `path`, after the content was checked.
+
+        Raises:
+            requests.RequestException: see `fetch`.
+            ValueError: the server sent something else, or more than `most` bytes; nothing of it is kept.
+        """
+        part = path.with_name(f".{hashlib.sha256(url.encode()).hexdigest()[:16]}.part")
         failure: Exception | None = None
         for _ in range(self.attempts):
             try:
@@ -66,13 +114,29 @@ class Resumable:
             except _BROKEN as error:
                 failure = error
             else:
-                os.replace(part, output_file)
-                _mark(part).unlink(missing_ok=True)
+                self._accept(url, part, path, check)
                 return
         raise requests.ConnectionError(
             f"the download of {url} failed in each of {self.attempts} attempts; {_size(part)} bytes were received "
             f"({failure}). They are kept, and the next call resumes from there"
         ) from failure
+
+    def _accept(self, url: str, part: Path, path: Path, check: Check) -> None:
+        """Rename a complete download if its content is right; otherwise remove it."""
+        try:
+            check(part)
+        except ValueError as error:
+            with part.open("rb") as file:
+                begins = file.read(200).lstrip().lower().startswith((b"<!doctype", b"<html"))
+            hint = "it is a web page, perhaps that of a network which wants a login first" if begins else str(error)
+            part.unlink()
+            _mark(part).unlink(missing_ok=True)
+            raise Failed(
+                f"what {url} sent is not the file that is expected, and was not kept: "
+                + hint.replace(str(part), path.name).replace("; remove it and try again", "")
+            ) from error
+        os.replace(part, path)
+        _mark(part).unlink(missing_ok=True)
 
     def _go_on(self, url: str, part: Path) -> None:
         """Request the missing bytes of `part` and append them, in one connection."""
@@ -99,6 +163,8 @@ class Resumable:
 
     def _add(self, part: Path, held: int, response: requests.Response) -> None:
         total = _total(response)
+        if total is not None and total > self.most:
+            raise self._too_large(response, part)
         bar = tqdm(
             total=total, initial=held, unit="B", unit_scale=True, leave=False, disable=None if self.progress else True
         )
@@ -106,8 +172,20 @@ class Resumable:
             for chunk in response.raw.stream(_CHUNK, decode_content=False):
                 file.write(chunk)
                 bar.update(len(chunk))
+                held += len(chunk)
+                if held > self.most:
+                    raise self._too_large(response, part)
         if total is not None and _size(part) != total:
             raise requests.ConnectionError(f"received {_size(part)} of {total} bytes")
+
+    def _too_large(self, response: requests.Response, part: Path) -> ValueError:
+        """The error to raise for a file that is larger than it may be; what was received is removed."""
+        part.unlink(missing_ok=True)
+        _mark(part).unlink(missing_ok=True)
+        return Failed(
+            f"what {response.url} sends is not the file that is expected, and was not kept: "
+            f"it is larger than {self.most:,} bytes"
+        )
 
 
 def _begin(part: Path, response: requests.Response) -> None:

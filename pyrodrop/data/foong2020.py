@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.data.dataset import Dataset, Split
+from pyrodrop.data.download import fetch, has_sha256
 
 COMMIT = "47099e0cd4fb23907cbef3fba572d01eaa8d52ae"
 URL = f"https://raw.githubusercontent.com/cambridge-mlg/expressiveness-approx-bnns/{COMMIT}/datasets/origin/{{file}}"
@@ -33,10 +34,12 @@ def foong2020() -> Split:
     its y is 0.
 
     If the environment variable PYRODROP_DATA is set, the data are read from ``$PYRODROP_DATA/foong2020/``. Otherwise they
-    are downloaded once, their hashes are checked, and they are cached.
+    are downloaded once and cached. In both cases their hashes are checked.
 
     Raises:
         FileNotFoundError: PYRODROP_DATA is set, but a file does not exist.
+        ConnectionError: a file cannot be downloaded.
+        ValueError: a file has the wrong content.
     """
     line = torch.linspace(-2, 2, SLICE)[:, None]
     return Split(
@@ -51,6 +54,7 @@ def foong2020() -> Split:
 
 
 def _read(file: str) -> Tensor:
+    check = has_sha256(SHA256[file], f"{file} of Foong et al. (2020)")
     local = os.environ.get("PYRODROP_DATA")
     if local:
         path = Path(local) / "foong2020" / file
@@ -58,7 +62,14 @@ def _read(file: str) -> Tensor:
             raise FileNotFoundError(
                 f"PYRODROP_DATA is set, so {file} of Foong et al. (2020) is expected at {path}, but it does not exist"
             )
+        check(path)
     else:
-        known_hash, folder = f"sha256:{SHA256[file]}", pooch.os_cache("pyrodrop") / "foong2020"
-        path = Path(pooch.retrieve(URL.format(file=file), known_hash, file, folder, progressbar=False))
+        path = Path(pooch.os_cache("pyrodrop")) / "foong2020" / file
+        try:
+            fetch(URL.format(file=file), path, check, most=2**20)
+        except OSError as error:
+            raise ConnectionError(
+                f"{file} of Foong et al. (2020) could not be downloaded from {URL.format(file=file)} ({error}); "
+                f"alternatively, put it at {path}"
+            ) from error
     return torch.from_numpy(np.loadtxt(path)).float()

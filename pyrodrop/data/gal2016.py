@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import h5py
 import numpy as np
@@ -18,7 +18,10 @@ import torch
 from torch import Tensor
 
 from pyrodrop.data.dataset import Dataset, Split
+from pyrodrop.data.download import fetch, has_sha256
+from pyrodrop.names import one_of
 
+Series: TypeAlias = Literal["co2", "solar"]
 COMMIT = "afd0b1c72ecf4669c0823a2458d645c2683159a3"
 URL = f"https://raw.githubusercontent.com/yaringal/DropoutUncertaintyCaffeModels/{COMMIT}/{{series}}_regression/data/{{part}}.h5"
 MONTH = 0.0127358  # one month of the CO2 series in standardised time
@@ -28,23 +31,29 @@ SHA256 = {
     ("solar", "train"): "b6ee46f254c1272987f590a36f9fb43c5f64fb8cdac8c0065b99793c868bdd08",
     ("solar", "test"): "fb9e9199f05dd2e493b0d10dad2fa41b5015afd2d61c2d83f6857e7cb97b5e76",
 }
+CSV_SHA256 = {  # of the same series as text, with a header, below PYRODROP_DATA
+    ("co2", "train"): "3ff58ef6c4aabb94322fa32b0a28895c700786fe3164b6addbffd92579183056",
+    ("co2", "test"): "f23852c124cdb56efa5953a44d0fc32b8db89501fc79daedaf534eeaf6f90b2c",
+    ("solar", "train"): "b392e8e6bbfcd24f790d2eb333f08ea5c2579a2b6e7632811fcc2106182afc4d",
+    ("solar", "test"): "5010a2e64a9785658a2536c08bccdfe97a57a0a2ebe5616bc946ae7ea5dd5608",
+}
 
 
-def gal2016(series: Literal["co2", "solar"] = "co2") -> Split:
+def gal2016(series: Series = "co2") -> Split:
     """One of the two series: x and y ``[N, 1]``, float32, standardised.
 
     If the environment variable PYRODROP_DATA is set, the series is read from ``$PYRODROP_DATA/gal2016/``. Otherwise it is
-    downloaded once, its hash is checked, and it is cached.
+    downloaded once and cached. In both cases its hash is checked.
 
     Args:
         series: ``co2`` or ``solar``.
 
     Raises:
-        ValueError: `series` is unknown.
+        ValueError: `series` is unknown, or a file has the wrong content.
         FileNotFoundError: PYRODROP_DATA is set, but the file does not exist.
+        ConnectionError: a file cannot be downloaded.
     """
-    if series not in ("co2", "solar"):
-        raise ValueError(f"the series of Gal & Ghahramani (2016) are 'co2' and 'solar'; got {series!r}")
+    one_of(series, Series, "series")
     train, test = _read(series, "train"), _read(series, "test")
     return Split(
         name=f"gal2016-{series}",
@@ -66,14 +75,18 @@ def _read(series: str, part: str) -> Tensor:
             raise FileNotFoundError(
                 f"PYRODROP_DATA is set, so the {series} {part} data are expected at {path}, but this file does not exist"
             )
+        has_sha256(CSV_SHA256[series, part], f"the {series} {part} data of Gal & Ghahramani (2016)")(path)
         return torch.from_numpy(np.loadtxt(path, delimiter=",", skiprows=1)).float()
-    cached = pooch.retrieve(
+    url, path = (
         URL.format(series=series, part=part),
-        known_hash=f"sha256:{SHA256[series, part]}",
-        fname=f"{series}_{part}.h5",
-        path=pooch.os_cache("pyrodrop") / "gal2016",
-        progressbar=False,
+        Path(pooch.os_cache("pyrodrop")) / "gal2016" / f"{series}_{part}.h5",
     )
-    with h5py.File(cached) as file:
+    try:
+        fetch(url, path, has_sha256(SHA256[series, part], f"{part}.h5 of the {series} series"), most=2**24)
+    except OSError as error:
+        raise ConnectionError(
+            f"{part}.h5 of the {series} series could not be downloaded from {url} ({error}); alternatively, put it at {path}"
+        ) from error
+    with h5py.File(path) as file:
         columns = [np.asarray(file[key]) for key in ("data", "label")]
     return torch.from_numpy(np.concatenate(columns, 1)).float()

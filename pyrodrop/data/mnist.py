@@ -7,9 +7,11 @@ both cases the hash of the content is checked.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import os
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +19,10 @@ import pooch
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import flag
 from pyrodrop.data.dataset import Dataset, Split
-from pyrodrop.data.download import fetch
+from pyrodrop.data.download import fetch, unpacked
+from pyrodrop.json_files import Failed
 from pyrodrop.scaling import Standardize
 
 URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -29,6 +33,7 @@ SHA256 = {
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
+LARGEST = 2**26  # bytes; the images for training have 47 million
 SOURCE = "LeCun, Cortes & Burges, The MNIST database of handwritten digits"
 
 
@@ -43,7 +48,10 @@ def mnist(*, flat: bool = True, progress: bool = True) -> Split:
         FileNotFoundError: PYRODROP_DATA is set, but a file does not exist.
         ConnectionError: a file cannot be downloaded.
         ValueError: a file has the wrong content.
+        TypeError: an argument is neither True nor False.
     """
+    flag(flat, "flat", "whether images are flattened")
+    flag(progress, "progress", "whether to show a progress bar")
     parts = {}
     for part, stem in (("train", "train"), ("test", "t10k")):
         images = _read(f"{stem}-images-idx3-ubyte", progress).float().div_(255)
@@ -54,23 +62,29 @@ def mnist(*, flat: bool = True, progress: bool = True) -> Split:
 
 
 def _read(name: str, progress: bool) -> Tensor:
-    path = _path(name, progress)
+    content = _content(_path(name, progress), name)
+    header = 4 + 4 * content[3]
+    shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, header, 4))
+    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy())
+
+
+def _content(path: Path, name: str) -> bytes:
+    """The uncompressed file; a ValueError if it is not the one of this name."""
     try:
-        content = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError) as error:
-        raise ValueError(
+        with gzip.open(path) as file:
+            content = unpacked(file, LARGEST, str(path))
+    except (OSError, EOFError, zlib.error) as error:
+        raise Failed(
             f"{path} is not a complete gzip file ({error}); it should contain MNIST's {name} with the SHA-256 "
             f"{SHA256[name]}: remove it and try again"
         ) from None
     found = hashlib.sha256(content).hexdigest()
     if found != SHA256[name]:
-        raise ValueError(
+        raise Failed(
             f"{path} does not contain MNIST's {name}: the SHA-256 of its content is {found} and should be {SHA256[name]}; "
             "remove it and try again"
         )
-    header = 4 + 4 * content[3]
-    shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, header, 4))
-    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy())
+    return content
 
 
 def _path(name: str, progress: bool) -> Path:
@@ -83,7 +97,11 @@ def _path(name: str, progress: bool) -> Path:
             )
         return path
     try:
-        return fetch(URL + f"{name}.gz", Path(pooch.os_cache("pyrodrop")) / "mnist" / f"{name}.gz", progress=progress)
+        path = Path(pooch.os_cache("pyrodrop")) / "mnist" / f"{name}.gz"
+        check = functools.partial(_content, name=name)
+        if not path.exists():  # what is there is checked when it is read
+            fetch(URL + f"{name}.gz", path, check, most=LARGEST, progress=progress)
+        return path
     except OSError as error:
         raise ConnectionError(
             f"MNIST's {name}.gz could not be downloaded from {URL} ({error}); alternatively, put the four .gz files into a "

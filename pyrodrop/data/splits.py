@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import instance, shown, tensor
 from pyrodrop.data.dataset import Dataset, Split
 from pyrodrop.scaling import Standardize, varies
 
@@ -28,12 +29,22 @@ class Splits(Sequence[Split]):
         source: source of the table.
 
     Raises:
-        ValueError: a split has fewer than two training rows or no test row. On access: y is constant in the training rows.
+        ValueError: x or y is not a table of finite numbers, or their lengths differ; a split has fewer than two training
+            rows or no test row, or a row that does not exist or is used twice. On access: y is constant in the training
+            rows.
+        TypeError: an argument is of another type.
     """
 
     def __init__(self, name: str, x: Tensor, y: Tensor, rows: Sequence[tuple[Any, Any]], source: str) -> None:
+        for text, value in (("name", name), ("source", source)):
+            instance(value, str, text, "a str")
+        for text, table in (("y", y), ("x", x)):
+            if tensor(table, text, "a table of numbers").dim() != 2 or len(table) != len(y):
+                raise ValueError(
+                    f"{text} must be a table with a row for each of {len(y)} observations; got shape {list(table.shape)}"
+                )
         self.name, self.x, self.y, self.source = name, x, y, source
-        self.rows = [(torch.as_tensor(train), torch.as_tensor(test)) for train, test in rows]
+        self.rows = [_rows(number, split, len(y)) for number, split in enumerate(_list(rows))]
         for number, (train, test) in enumerate(self.rows):
             if len(train) < 2 or len(test) < 1:
                 raise ValueError(
@@ -47,10 +58,40 @@ class Splits(Sequence[Split]):
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[i] for i in range(*number.indices(len(self)))]
+        if not hasattr(number, "__index__") or isinstance(number, bool):
+            raise TypeError(f"number is that of a split and must be a whole number or a slice; got {shown(number)}")
         train, test = self.rows[number]
         own = standardized(self.x[train], self.y[train], f"split {number} of {self.name}")
         held_out = Dataset(self.x[test].float(), self.y[test].float(), inputs=own.inputs, targets=own.targets)
         return Split(f"{self.name}-{number}", own, held_out, "", "", self.source)
+
+
+def _list(rows: Any) -> Sequence[Any]:
+    if isinstance(rows, str | dict) or not isinstance(rows, Sequence) or not len(rows):
+        raise TypeError(
+            f"rows must be a list of pairs, the training and the test rows of every split; got {shown(rows)}"
+        )
+    return rows
+
+
+def _rows(number: int, split: Any, count: int) -> tuple[Tensor, Tensor]:
+    """The indices of the training and test rows of a split of `count` rows."""
+    what = f"rows of split {number} must be a pair, the indices of training and test rows"
+    if not isinstance(split, tuple | list) or len(split) != 2:
+        raise TypeError(f"{what}; got {shown(split)}")
+    try:
+        train, test = (torch.as_tensor(part) for part in split)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{what}; got a {type(split[0]).__name__} and a {type(split[1]).__name__}") from None
+    every = torch.cat([train.flatten(), test.flatten()])
+    if train.dim() != 1 or test.dim() != 1 or every.is_floating_point() or every.dtype == torch.bool:
+        raise TypeError(f"{what}, vectors of whole numbers; got {train.dtype} of shape {list(train.shape)}")
+    if len(every) and not 0 <= int(every.min()) <= int(every.max()) < count:
+        raise ValueError(f"{what}, from 0 to {count - 1}; got {int(every.min())} to {int(every.max())}")
+    twice = every.bincount().max() > 1 if len(every) else False
+    if bool(twice):
+        raise ValueError(f"{what}, each of which occurs once; got row {int(every.bincount().argmax())} more than once")
+    return train, test
 
 
 def standardized(x: Tensor, y: Tensor, name: str) -> Dataset:

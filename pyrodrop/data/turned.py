@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pyrodrop.arguments import tensor
+
 
 def turned(images: Tensor, degrees: Tensor) -> Tensor:
     """Rotate every image counterclockwise by every angle: ``[A, N, C, H, H]``.
@@ -18,8 +20,13 @@ def turned(images: Tensor, degrees: Tensor) -> Tensor:
         degrees: angles in degrees, ``[A]``.
 
     Raises:
-        ValueError: a shape is wrong.
+        ValueError: a shape is wrong, or a value is NaN or infinite.
+        TypeError: an argument is no tensor of real numbers, or the images are not of a floating-point dtype.
     """
+    tensor(images, "images", "the images to rotate")
+    tensor(degrees, "degrees", "the angles")
+    if not images.is_floating_point():
+        raise TypeError(f"images must be of a floating-point dtype; got {images.dtype}: convert them with .float()")
     if images.dim() != 4 or images.shape[-1] != images.shape[-2] or degrees.dim() != 1:
         raise ValueError(
             f"turned needs square images [N, C, H, H] and degrees [A]; got {tuple(images.shape)} and {tuple(degrees.shape)}"

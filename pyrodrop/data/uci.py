@@ -9,10 +9,10 @@ which has no artist in both parts.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +21,9 @@ import pooch
 import torch
 from torch import Tensor
 
-from pyrodrop.data.download import fetch
+from pyrodrop.data.download import Check, fetch, has_sha256, unpacked
 from pyrodrop.data.splits import Splits, permuted
+from pyrodrop.json_files import Failed
 from pyrodrop.names import known
 
 COMMIT = "6eb4497628d12b0f300f4b4f6bdc386bebad565c"
@@ -74,6 +75,7 @@ TABLES = {
 YEAR = "YearPredictionMSD.txt.zip"
 YEAR_URL = f"https://archive.ics.uci.edu/ml/machine-learning-databases/00203/{YEAR}"
 YEAR_TRAIN, YEAR_TEST, YEAR_FEATURES = 463_715, 51_630, 90
+YEAR_LARGEST = 2**29  # bytes of the table; it has 428 MiB
 NAMES = (*TABLES, "year")
 
 
@@ -84,7 +86,7 @@ def uci(name: str) -> Splits:
 
     Args:
         name: boston, concrete, energy, kin8nm, naval, power, protein, wine, yacht or year. Year is large (a download of
-            about 200 MB) and has no published hash; the size of its table is checked instead.
+            about 200 MB) and has no published hash; the size of its table and its numbers are checked instead.
 
     Raises:
         ValueError: `name` is unknown, or the file has the wrong content.
@@ -95,29 +97,35 @@ def uci(name: str) -> Splits:
     if name == "year":
         return _year()
     table = TABLES[name]
-    path = _path(table.folder, "data.txt", URL.format(folder=table.folder))
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != table.sha256:
-        raise ValueError(
-            f"{path} is not the published table of {name}: it has another SHA-256; remove it and try again"
-        )
-    values = _numbers(content.decode(), None, path, table.rows, table.columns)
+    check = has_sha256(table.sha256, f"the published table of {name}")
+    path = _path(table.folder, "data.txt", URL.format(folder=table.folder), check, most=2**24)
+    values = _numbers(path.read_text(encoding="utf-8"), None, path, table.rows, table.columns)
     x, y = values[:, : table.features], values[:, table.features : table.features + 1]
     return Splits(name, x, y, permuted(table.rows, table.splits), SOURCE)
 
 
 def _year() -> Splits:
     """The release year of a song from its timbre: y is the first column, and the last rows are the test rows."""
-    path = _path("year", YEAR, YEAR_URL)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            text = archive.read(YEAR.removesuffix(".zip")).decode()
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise ValueError(f"{path} is not the archive {YEAR}: {error}; remove it and try again") from None
-    values = _numbers(text, ",", path, YEAR_TRAIN + YEAR_TEST, 1 + YEAR_FEATURES)
+    tables: list[Tensor] = []  # reading the table takes long, and checking it is reading it
+    _path("year", YEAR, YEAR_URL, lambda path: tables.append(_year_table(path)), most=2**28)
+    values = tables[-1]
     rows = np.arange(YEAR_TRAIN + YEAR_TEST)
     source = f"UCI Machine Learning Repository, {YEAR_URL}"
     return Splits("year", values[:, 1:], values[:, :1], [(rows[:YEAR_TRAIN], rows[YEAR_TRAIN:])], source)
+
+
+def _year_table(path: Path) -> Tensor:
+    """The numbers of the archive. Its hash is not published, so its table is checked: size, finite numbers, whole years."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(YEAR.removesuffix(".zip")) as file:
+            text = unpacked(file, YEAR_LARGEST, str(path)).decode()
+    except (zipfile.BadZipFile, KeyError, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise Failed(f"{path} is not the archive {YEAR}: {error}; remove it and try again") from None
+    values = _numbers(text, ",", path, YEAR_TRAIN + YEAR_TEST, 1 + YEAR_FEATURES)
+    years = values[:, 0]
+    if not values.isfinite().all() or not ((years == years.round()) & (years >= 1922) & (years <= 2011)).all():
+        raise Failed(f"{path} must hold years from 1922 to 2011 and finite numbers; remove it and try again")
+    return values
 
 
 def _numbers(text: str, delimiter: str | None, path: Path, rows: int, columns: int) -> Tensor:
@@ -125,16 +133,16 @@ def _numbers(text: str, delimiter: str | None, path: Path, rows: int, columns: i
     try:
         values = np.loadtxt(io.StringIO(text), delimiter=delimiter, ndmin=2)
     except ValueError as error:
-        raise ValueError(f"{path} must hold {columns} columns of numbers: {error}") from None
+        raise Failed(f"{path} must hold {columns} columns of numbers: {error}") from None
     if values.shape != (rows, columns):
-        raise ValueError(
+        raise Failed(
             f"{path} must hold {rows} rows of {columns} columns; got {values.shape[0]} rows of {values.shape[1]}"
         )
     return torch.from_numpy(values)
 
 
-def _path(folder: str, file: str, url: str) -> Path:
-    """Path of the file; it is downloaded if PYRODROP_DATA is not set and the file is not in the cache."""
+def _path(folder: str, file: str, url: str, check: Check, most: int) -> Path:
+    """Path of the file, checked; it is downloaded if PYRODROP_DATA is not set and the file is not in the cache."""
     local = os.environ.get("PYRODROP_DATA")
     if local:
         path = Path(local) / "uci" / folder / file
@@ -143,11 +151,12 @@ def _path(folder: str, file: str, url: str) -> Path:
                 f"PYRODROP_DATA is set, so {file} of {folder} is expected at {path}, but this file does not exist; "
                 f"its source is {url}"
             )
+        check(path)
         return path
     cache = Path(pooch.os_cache("pyrodrop"))
     path = cache / "uci" / folder / file
     try:
-        return fetch(url, path)
+        return fetch(url, path, check, most=most)
     except OSError as error:
         raise ConnectionError(
             f"{file} of {folder} could not be downloaded from {url} ({error}); alternatively, put it at {path} yourself, or "

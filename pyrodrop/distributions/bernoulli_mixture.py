@@ -16,16 +16,17 @@ dropout: the distribution then has no density but two atoms per unit, m_k with p
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch.distributions.utils import lazy_property
 
+from pyrodrop.arguments import real, scale
 from pyrodrop.distributions.coins import check_drop_rate, coins
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.distributions.weight import Size, WeightDistribution
+from pyrodrop.distributions.weight import Per, Size, WeightDistribution, check_broadcast
 
 
 class BernoulliMixture(WeightDistribution):
@@ -44,7 +45,9 @@ class BernoulliMixture(WeightDistribution):
     the sample for a unit whose column of `loc` is 0.
 
     Raises:
-        ValueError: `drop_rate` is outside [0, 1), `theta` is negative or not finite, or `loc` has no dimensions.
+        ValueError: `drop_rate` is outside [0, 1) or does not broadcast, `theta` is negative or not finite, or `loc` has no
+            dimensions.
+        TypeError: an argument is of another type.
     """
 
     def __init__(
@@ -54,15 +57,17 @@ class BernoulliMixture(WeightDistribution):
         theta: float = 0.0,
         *,
         event_dim: int | None = None,
-        per: Literal["input", "weight"] = "input",
+        per: Per = "input",
         units: InputUnits = InputUnits(),  # noqa: B008
         validate_args: bool | None = None,
     ) -> None:
         self.theta = check_theta(theta)
         self.drop_rate = drop_rate
-        if validate_args or (validate_args is None and self._validate_args):
+        if self.validates(validate_args):
             check_drop_rate(drop_rate)
         super().__init__(loc, event_dim=event_dim, per=per, units=units, validate_args=validate_args)
+        if isinstance(drop_rate, Tensor) and self.validates(validate_args):
+            check_broadcast(drop_rate, "drop_rate", self.batch_shape + self.noise_shape, "the mask")
 
     @lazy_property
     def keep_rate(self) -> Tensor:
@@ -150,9 +155,6 @@ def never_drops(drop_rate: float | Tensor) -> bool:
 
 
 def check_theta(theta: float) -> float:
-    """Return theta as a float; raise a ValueError unless it is finite and at least 0."""
-    if not (math.isfinite(theta) and theta >= 0):
-        raise ValueError(
-            f"theta is the standard deviation of the mixture's components and must be finite and at least 0; got {theta}"
-        )
-    return float(theta)
+    """Return theta as a float; raise an error unless it is 0 or a number from 1e-18 to 1e18."""
+    what = "the standard deviation of the mixture's components, 0 or"
+    return 0.0 if real(theta, "theta", what, least=0) == 0 else scale(theta, "theta", what)

@@ -25,6 +25,7 @@ PyTorch's. The engines take the masks of `coins` as bytes, which PyTorch convert
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import count, counts, instance, real, shown, tensor
 from pyrodrop.distributions.weight import Size
 from pyrodrop.private_apis import in_function_transform
 
@@ -152,15 +154,18 @@ def keep_mask(
         A bool tensor.
 
     Raises:
-        ValueError: `drop_rate` is outside [0, 1), or `bits` is neither 8 nor 16.
+        ValueError: `drop_rate` is outside [0, 1), `bits` is neither 8 nor 16, or a size of `shape` is negative.
+        TypeError: an argument is of another type.
     """
-    check_drop_rate(drop_rate)
-    drop_rate = float(drop_rate)
+    if not isinstance(shape, torch.Size):
+        shape = torch.Size(counts(shape, "shape", "the sizes of the mask", least=0))
+    drop_rate = _one_rate(drop_rate)
     if bits is None:
         bits = 8 if (256 * drop_rate).is_integer() else 16
-    if bits not in _PIECES:
-        raise ValueError(f"bits is the number of random bits per entry of a mask and must be 8 or 16; got {bits}")
-    shape = torch.Size(shape)
+    else:
+        _check_bits(bits)
+    if generator is not None:
+        instance(generator, torch.Generator, "generator", "a torch.Generator")
     words = _fill(torch.empty(-(-shape.numel() * bits // 64), dtype=torch.int64, device=device), generator)
     pieces = words.view(_PIECES[bits])[: shape.numel()].view(shape)
     # The smaller of the two probabilities has a threshold that fits into `bits` bits.
@@ -195,25 +200,43 @@ def row_correlation(drop_rate: float, bits: int) -> float:
     Args:
         drop_rate: probability of False, in [0, 1).
         bits: random bits per entry, 8 or 16.
+
+    Raises:
+        ValueError: `drop_rate` is outside [0, 1), or `bits` is neither 8 nor 16.
+        TypeError: an argument is no number.
     """
+    drop_rate = _one_rate(drop_rate)
+    _check_bits(bits)
     part = math.modf(2**bits * drop_rate)[0]
     return part * (1 - part) / (4**bits * drop_rate * (1 - drop_rate)) if part else 0.0
 
 
 def check_drop_rate(drop_rate: float | Tensor, where: str = "") -> None:
-    """Raise a ValueError unless the rate, or every rate of a tensor, lies in [0, 1)."""
-    if isinstance(drop_rate, int | float):  # without PyTorch, whose small operations take longer than a small mask
-        inside = 0 <= drop_rate < 1
-    else:
-        rates = torch.as_tensor(drop_rate)
-        inside = bool(((rates >= 0) & (rates < 1)).all())
-    if not inside:
-        one = not isinstance(drop_rate, Tensor) or drop_rate.dim() == 0
-        got = str(drop_rate) if one else f"rates from {rates.min():g} to {rates.max():g}"
-        raise ValueError(
-            f"drop_rate is the probability of dropping an input unit and must lie in [0, 1); got {got}"
-            + (f" for layer {where!r}" if where else "")
-        )
+    """Raise an error unless the rate, or every rate of a tensor, is a number in [0, 1)."""
+    allowed = "drop_rate is the probability of dropping an input unit and must lie in [0, 1); got"
+    place = f" for layer {where!r}" if where else ""
+    if isinstance(drop_rate, Tensor):
+        rates = tensor(drop_rate, "drop_rate", "the probability of dropping an input unit, in [0, 1),", finite=False)
+        if not bool(((rates >= 0) & (rates < 1)).all()):
+            got = str(rates.item()) if rates.dim() == 0 else f"rates from {rates.min():g} to {rates.max():g}"
+            raise ValueError(f"{allowed} {got}{place}")
+    elif not isinstance(drop_rate, numbers.Real) or isinstance(drop_rate, bool):
+        raise TypeError(f"{allowed} {shown(drop_rate)}{place}")
+    elif not 0 <= drop_rate < 1:
+        raise ValueError(f"{allowed} {drop_rate}{place}")
+
+
+def _one_rate(drop_rate: float | Tensor) -> float:
+    if type(drop_rate) is float and 0 <= drop_rate < 1:  # checked quickly, since masks may be small
+        return drop_rate
+    check_drop_rate(drop_rate)
+    return real(drop_rate, "drop_rate", "the probability of dropping an input unit", least=0, below=1)
+
+
+def _check_bits(bits: int) -> None:
+    count(bits, "bits", "the number of random bits per entry of a mask, 8 or 16,", least=8, most=16)
+    if bits not in _PIECES:
+        raise ValueError(f"bits is the number of random bits per entry of a mask and must be 8 or 16; got {bits}")
 
 
 def _words(count: int) -> int:

@@ -17,7 +17,14 @@ from torch import Tensor
 
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.distributions.weight import ConstantLeftOut, Size, WeightDistribution
+from pyrodrop.distributions.weight import (
+    ConstantLeftOut,
+    Size,
+    WeightDistribution,
+    check_broadcast,
+    check_log_alpha,
+    check_weight,
+)
 
 
 class CorrelatedNormal(WeightDistribution):
@@ -30,7 +37,9 @@ class CorrelatedNormal(WeightDistribution):
         units: which axis of the weight indexes input units; ``[out, in, ...]`` by default.
 
     Raises:
-        ValueError: `loc` has no dimensions, or its shape has no such units.
+        ValueError: `loc` has no dimensions, or its shape has no such units; or, if arguments are validated, a value is NaN
+            or infinite, or `log_alpha` does not broadcast.
+        TypeError: if arguments are validated: an argument is of another type.
     """
 
     def __init__(
@@ -42,8 +51,14 @@ class CorrelatedNormal(WeightDistribution):
         units: InputUnits = InputUnits(),  # noqa: B008
         validate_args: bool | None = None,
     ) -> None:
+        validates = self.validates(validate_args)
+        if validates:
+            check_weight(loc, event_dim, "input", units)
+            check_log_alpha(log_alpha)
         self.log_alpha = torch.as_tensor(log_alpha, dtype=loc.dtype, device=loc.device)
-        super().__init__(loc, event_dim=event_dim, per="input", units=units, validate_args=validate_args)
+        super().__init__(loc, event_dim=event_dim, per="input", units=units, validate_args=False)
+        if validates:
+            check_broadcast(self.log_alpha, "log_alpha", self.noise_shape, "the scales")
 
     @property
     def mean(self) -> Tensor:

@@ -20,6 +20,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import real
 from pyrodrop.distributions.multiplicative_normal import MultiplicativeNormal
 from pyrodrop.distributions.weight import Size
 
@@ -30,6 +31,10 @@ class CutNormal(MultiplicativeNormal):
     Args:
         loc, log_alpha, event_dim: see `MultiplicativeNormal`.
         threshold: weights with ln alpha at or above it have mean 0.
+
+    Raises:
+        ValueError: `threshold` is NaN or infinite; also see `MultiplicativeNormal`.
+        TypeError: `threshold` is no number.
     """
 
     def __init__(
@@ -41,7 +46,7 @@ class CutNormal(MultiplicativeNormal):
         event_dim: int | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        self.threshold = threshold
+        self.threshold = real(threshold, "threshold", "the bound of ln alpha from which on means are 0")
         super().__init__(loc, log_alpha, event_dim=event_dim, validate_args=validate_args)
 
     @property

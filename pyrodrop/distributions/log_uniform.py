@@ -11,13 +11,18 @@ Variational Bayesian dropout: pitfalls and fixes, arXiv:1807.01969).
 from __future__ import annotations
 
 import math
+from typing import Literal, TypeAlias
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyrodrop.arguments import counts, real
 from pyrodrop.distributions.weight import Size
+from pyrodrop.names import one_of
+
+Form: TypeAlias = Literal["exact", "molchanov", "kingma"]
 
 
 class LogUniform(TorchDistribution):
@@ -27,13 +32,17 @@ class LogUniform(TorchDistribution):
         shape: batch shape; apply ``to_event`` for the distribution of one weight tensor.
         kl: form of the KL divergence from a Gaussian, a key of `pyrodrop.divergences.FORMS`: ``exact``, ``molchanov`` or
             ``kingma``.
+
+    Raises:
+        ValueError: `kl` is unknown, or a size of `shape` is negative.
+        TypeError: `shape` is no list of whole numbers.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
 
-    def __init__(self, shape: Size = (), kl: str = "exact", validate_args: bool | None = None) -> None:
-        self.kl = kl
-        super().__init__(torch.Size(shape), validate_args=validate_args)
+    def __init__(self, shape: Size = (), kl: Form = "exact", validate_args: bool | None = None) -> None:
+        self.kl: Form = one_of(kl, Form, "kl")
+        super().__init__(_shape(shape), validate_args=validate_args)
 
     support = constraints.real
 
@@ -58,18 +67,22 @@ class TruncatedLogUniform(TorchDistribution):
         shape: batch shape.
 
     Raises:
-        ValueError: the bounds are not finite, or `low` is not below `high`.
+        ValueError: the bounds are outside [-80, 80], where float32 holds no weight, or `low` is not below `high`.
+        TypeError: the bounds are no real numbers, or `shape` is no list of whole numbers.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
 
     def __init__(self, low: float, high: float, shape: Size = (), validate_args: bool | None = None) -> None:
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        self.low, self.high = (
+            real(low, "low", "the lower bound of ln |w|", least=-80, most=80),
+            real(high, "high", "the upper bound of ln |w|", least=-80, most=80),
+        )
+        if not low < high:
             raise ValueError(
                 f"low and high are bounds of ln |w| and must be finite with low < high; got {low} and {high}"
             )
-        self.low, self.high = low, high
-        super().__init__(torch.Size(shape), validate_args=validate_args)
+        super().__init__(_shape(shape), validate_args=validate_args)
 
     support = constraints.real
 
@@ -85,3 +98,7 @@ class TruncatedLogUniform(TorchDistribution):
         shape = self._extended_shape(sample_shape)  # type: ignore[arg-type]
         sign = torch.randint(0, 2, shape) * 2 - 1
         return sign * torch.exp(self.low + (self.high - self.low) * torch.rand(shape))
+
+
+def _shape(shape: Size) -> torch.Size:
+    return torch.Size(counts(shape, "shape", "the sizes of the batch", least=0))

@@ -13,6 +13,7 @@ import torch
 from pyro.distributions import LowRankMultivariateNormal
 from torch import Tensor
 
+from pyrodrop.arguments import tensor
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.weight import Size, WeightDistribution
 
@@ -25,6 +26,11 @@ class LowRankNormal(WeightDistribution):
         factor: F, ``[weights, rank]``, where `weights` is the number of elements of one weight tensor.
         diagonal: v, ``[weights]``, positive.
         event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
+
+    Raises:
+        ValueError: if arguments are validated: `factor` or `diagonal` has another shape, a value is NaN or infinite, or one
+            of `diagonal` is not positive.
+        TypeError: if arguments are validated: an argument is no tensor.
     """
 
     def __init__(
@@ -37,6 +43,16 @@ class LowRankNormal(WeightDistribution):
         validate_args: bool | None = None,
     ) -> None:
         super().__init__(loc, event_dim=event_dim, validate_args=validate_args)
+        if self.validates(validate_args):
+            tensor(factor, "factor", "the factor F of the covariance", floating=True)
+            tensor(diagonal, "diagonal", "the diagonal v of the covariance", floating=True, above=0)
+            weights = self.event_shape.numel()
+            if factor.dim() != 2 or len(factor) != weights:
+                raise ValueError(
+                    f"factor must have shape [{weights}, rank], a row per weight; got {list(factor.shape)}"
+                )
+            if diagonal.shape != (weights,):
+                raise ValueError(f"diagonal must have shape [{weights}], one per weight; got {list(diagonal.shape)}")
         self.factor, self.diagonal = factor, diagonal
 
     @property

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from pyrodrop.distributions.noise_form import NoiseForm
-from pyrodrop.distributions.weight import Size, WeightDistribution
+from pyrodrop.distributions.units import InputUnits
+from pyrodrop.distributions.weight import Size, WeightDistribution, check_broadcast, check_log_alpha, check_weight
 
 
 class MultiplicativeNormal(WeightDistribution):
@@ -25,13 +26,24 @@ class MultiplicativeNormal(WeightDistribution):
         loc: the means M, shape ``batch_shape + event_shape``.
         log_alpha: log of the variance divided by the squared mean; a number or a tensor that broadcasts to `loc`.
         event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
+
+    Raises:
+        ValueError: `loc` has no dimensions; or, if arguments are validated, a value is NaN or infinite, or `log_alpha` does
+            not broadcast.
+        TypeError: if arguments are validated: an argument is of another type.
     """
 
     def __init__(
         self, loc: Tensor, log_alpha: Tensor | float, *, event_dim: int | None = None, validate_args: bool | None = None
     ) -> None:
+        validates = self.validates(validate_args)
+        if validates:
+            check_weight(loc, event_dim, "weight", InputUnits())
+            check_log_alpha(log_alpha)
         self.log_alpha = torch.as_tensor(log_alpha, dtype=loc.dtype, device=loc.device)
-        super().__init__(loc, event_dim=event_dim, validate_args=validate_args)
+        super().__init__(loc, event_dim=event_dim, validate_args=False)
+        if validates:
+            check_broadcast(self.log_alpha, "log_alpha", loc.shape, "loc")
 
     @property
     def mean(self) -> Tensor:

@@ -10,18 +10,19 @@ https://proceedings.mlr.press/v32/titsias14.html.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyrodrop.arguments import counts, instance
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.distributions.weight import Size
+from pyrodrop.names import one_of
 
-Group = Literal["weight", "input", "output", "layer"]
-GROUPS: tuple[Group, ...] = ("weight", "input", "output", "layer")
+Group: TypeAlias = Literal["weight", "input", "output", "layer"]
 
 
 class PooledNormal(TorchDistribution):
@@ -33,6 +34,10 @@ class PooledNormal(TorchDistribution):
             ``output`` unit or over the whole ``layer``.
         batch_shape: batch shape.
         units: which axis of the weight indexes input units; ``[out, in, ...]`` by default.
+
+    Raises:
+        ValueError: `group` is unknown, a size is negative, or `units` do not fit the shape.
+        TypeError: a shape is no list of whole numbers, or `units` are no `InputUnits`.
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
@@ -46,8 +51,12 @@ class PooledNormal(TorchDistribution):
         units: InputUnits = InputUnits(),  # noqa: B008
         validate_args: bool | None = None,
     ) -> None:
-        self.group, self.units = group, units
-        super().__init__(torch.Size(batch_shape), torch.Size(shape), validate_args=validate_args)
+        event_shape = torch.Size(counts(shape, "shape", "the sizes of the weight"))
+        batch = torch.Size(counts(batch_shape, "batch_shape", "the sizes of the batch", least=0))
+        self.group: Group = one_of(group, Group, "group")
+        self.units: InputUnits = instance(units, InputUnits, "units", "the InputUnits of a weight")
+        units.check(event_shape)
+        super().__init__(batch, event_shape, validate_args=validate_args)
 
     support = constraints.real_vector
 

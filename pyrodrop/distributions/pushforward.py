@@ -8,12 +8,13 @@ Every stochastic regulariser has this form (Psaros, Dropout as variational infer
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop.arguments import function
 from pyrodrop.distributions.weight import ConstantLeftOut, Size, WeightDistribution
 
 
@@ -31,6 +32,7 @@ class Pushforward(WeightDistribution):
 
     Raises:
         ValueError: on sampling, if `g` returns a tensor that does not have the shape of the weight.
+        TypeError: an argument that must be a function is none.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Pushforward(WeightDistribution):
         *,
         event_dim: int | None = None,
     ) -> None:
+        check_functions(g, noise, regularizer, density)
         super().__init__(loc, event_dim=event_dim)
         self.g, self.noise, self.regularizer, self.density = g, noise, regularizer, density
 
@@ -77,3 +80,13 @@ class Pushforward(WeightDistribution):
         if self.density is None:
             raise NotImplementedError("the log density of a Pushforward is unknown: pass density=")
         return self.density(value, self.loc)
+
+
+def check_functions(g: Any, noise: Any, regularizer: Any, density: Any) -> None:
+    """Raise a TypeError for an argument of `Pushforward` that must be a function and is none."""
+    function(g, "g", "the function of the parameters and the noise that returns a weight")
+    function(noise, "noise", "the function of the parameters that returns the distribution of the noise")
+    if regularizer is not None:
+        function(regularizer, "regularizer", "the function of the parameters that replaces the KL divergence")
+    if density is not None:
+        function(density, "density", "the log density of a weight given its parameters")

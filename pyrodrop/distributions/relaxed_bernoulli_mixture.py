@@ -8,15 +8,16 @@ becomes that of `BernoulliMixture`.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import scale, tensor
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.distributions.weight import Size
+from pyrodrop.distributions.weight import Per, Size, check_broadcast, check_weight
 
 
 class RelaxedBernoulliMixture(BernoulliMixture):
@@ -30,7 +31,8 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         event_dim, per, units: see `BernoulliMixture`.
 
     Raises:
-        ValueError: `temperature` is not positive.
+        ValueError: `temperature` is outside [1e-18, 1e18], or `logit` is not finite or does not broadcast.
+        TypeError: an argument is of another type.
     """
 
     def __init__(
@@ -40,14 +42,21 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         temperature: float = 0.1,
         *,
         event_dim: int | None = None,
-        per: Literal["input", "weight"] = "input",
+        per: Per = "input",
         units: InputUnits = InputUnits(),  # noqa: B008
         validate_args: bool | None = None,
     ) -> None:
-        if not temperature > 0:
-            raise ValueError(f"temperature of the relaxed mask must be positive; got {temperature}")
-        self.logit, self.temperature = logit, temperature
+        validates = self.validates(validate_args)
+        if validates:
+            check_weight(loc, event_dim, per, units)
+            tensor(logit, "logit", "the log odds of dropping", floating=True)
+        self.logit, self.temperature = (
+            logit,
+            scale(temperature, "temperature", "the temperature of the relaxed mask"),
+        )
         super().__init__(loc, torch.sigmoid(logit), event_dim=event_dim, per=per, units=units, validate_args=False)
+        if validates:
+            check_broadcast(logit, "logit", self.batch_shape + self.noise_shape, "the mask")
 
     @property
     def noise_form(self) -> NoiseForm:

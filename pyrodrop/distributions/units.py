@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import count
+
 
 @dataclass(frozen=True)
 class InputUnits:
@@ -27,7 +29,8 @@ class InputUnits:
         size: number of consecutive indices along the axis that form one unit.
 
     Raises:
-        ValueError: `axis` is negative, or `size` is not 1 with several groups.
+        ValueError: `axis` is negative, `groups` or `size` is below 1, or `size` is not 1 with several groups.
+        TypeError: a value is no whole number.
     """
 
     axis: int | None = 1
@@ -35,9 +38,11 @@ class InputUnits:
     size: int = 1
 
     def __post_init__(self) -> None:
-        if self.axis is not None and self.axis < 0:
-            raise ValueError(f"axis of the input units must be counted from the front, so 0 or larger; got {self.axis}")
-        if self.size < 1 or (self.size > 1 and (self.groups > 1 or self.axis is None)):
+        if self.axis is not None:
+            count(self.axis, "axis", "the axis of the input units, counted from the front,", least=0)
+        count(self.groups, "groups", "the number of groups of a convolution")
+        count(self.size, "size", "the number of indices that form one unit")
+        if self.size > 1 and (self.groups > 1 or self.axis is None):
             raise ValueError(
                 "size of the input units must be at least 1, and 1 for grouped convolutions and parameters without units; "
                 f"got {self.size}"
@@ -54,11 +59,13 @@ class InputUnits:
             return
         if self.axis >= len(shape) or self.groups < 1 or (self._grouped and shape[0] % self.groups):
             raise ValueError(
-                f"a weight of shape {tuple(shape)} has no input units along axis {self.axis} in {self.groups} groups"
+                f"units must fit the weight: one of shape {tuple(shape)} has no input units along axis {self.axis} in "
+                f"{self.groups} groups; got {self}"
             )
         if shape[self.axis] % self.size:
             raise ValueError(
-                f"a weight of shape {tuple(shape)} has no units of {self.size} indices along axis {self.axis}"
+                f"units must fit the weight: one of shape {tuple(shape)} has no units of {self.size} indices along axis "
+                f"{self.axis}; got {self}"
             )
 
     def apply_to(self, shape: torch.Size) -> bool:

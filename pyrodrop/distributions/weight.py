@@ -7,17 +7,20 @@ Noise is shared by all weights of an input unit (`per` = "input") or sampled ind
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyrodrop import arguments
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.units import InputUnits
+from pyrodrop.names import one_of
 
 Size = torch.Size | list[int] | tuple[int, ...]
+Per: TypeAlias = Literal["input", "weight"]
 
 
 class ConstantLeftOut(NamedTuple):
@@ -44,7 +47,9 @@ class WeightDistribution(TorchDistribution):
         units: which axis of the weight indexes input units. Without an axis every element is its own unit.
 
     Raises:
-        ValueError: `loc` has no dimensions, `event_dim` is out of range, or `units` do not fit the shape of the weight.
+        ValueError: `loc` has no dimensions, `event_dim` is out of range, or `units` do not fit the shape of the weight;
+            also, if arguments are validated, as by default: `per` is unknown, or a value is NaN or infinite.
+        TypeError: if arguments are validated: an argument is of another type, such as a list for a tensor.
     """
 
     arg_constraints = {"loc": constraints.real}  # noqa: RUF012
@@ -55,10 +60,12 @@ class WeightDistribution(TorchDistribution):
         loc: Tensor,
         *,
         event_dim: int | None = None,
-        per: Literal["input", "weight"] = "weight",
+        per: Per = "weight",
         units: InputUnits = InputUnits(),  # noqa: B008
         validate_args: bool | None = None,
     ) -> None:
+        if self.validates(validate_args):
+            check_weight(loc, event_dim, per, units)
         event_dim = loc.dim() if event_dim is None else event_dim
         if not 1 <= event_dim <= loc.dim():
             raise ValueError(
@@ -70,6 +77,10 @@ class WeightDistribution(TorchDistribution):
         self.units = units
         units.check(loc.shape[split:])
         super().__init__(loc.shape[:split], loc.shape[split:], validate_args=validate_args)
+
+    def validates(self, validate_args: bool | None) -> bool:
+        """Whether a constructor with this argument checks values."""
+        return bool(self._validate_args if validate_args is None else validate_args)
 
     @property
     def support(self) -> constraints.Constraint:  # type: ignore[override]
@@ -123,3 +134,25 @@ class WeightDistribution(TorchDistribution):
     def at(self, loc: Tensor) -> Self:
         """The same distribution with another `loc`, whose leading dimensions are the batch shape."""
         raise TypeError(f"{type(self).__name__} must implement at(loc), which every weight distribution needs")
+
+
+def check_weight(loc: Any, event_dim: Any, per: Any, units: Any) -> None:
+    """Check the types of the arguments of a `WeightDistribution`, and that `loc` is finite."""
+    arguments.tensor(loc, "loc", "the location of a weight", floating=True)
+    if event_dim is not None:
+        arguments.count(event_dim, "event_dim", "the number of dimensions of a weight", least=0)
+    one_of(per, Per, "per")
+    arguments.instance(units, InputUnits, "units", "the InputUnits of a weight")
+
+
+def check_log_alpha(value: Any) -> None:
+    """Raise an error unless `value` is a finite number or a tensor of finite numbers."""
+    arguments.real_or_tensor(value, "log_alpha", "the log variance of the noise")
+
+
+def check_broadcast(value: Any, name: str, shape: torch.Size, what: str) -> None:
+    """Raise a ValueError unless a number or tensor broadcasts to this shape, that of `what`."""
+    own = value.shape if isinstance(value, Tensor) else torch.Size()
+    fits = len(own) <= len(shape) and all(a in (1, b) for a, b in zip(reversed(own), reversed(shape), strict=False))
+    if not fits:
+        raise ValueError(f"{name} must broadcast to {list(shape)}, the shape of {what}; got shape {list(own)}")

@@ -31,6 +31,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from pyrodrop.arguments import shown
+
 EULER, LOG6 = 0.5772156649015329, log(6)
 MOLCHANOV_ERROR, KINGMA_ERROR = (
     9.4e-3,
@@ -65,20 +67,34 @@ def log_uniform_kl(log_alpha: Tensor) -> Tensor:
         log_alpha: log of the variance divided by the squared mean, any shape.
 
     Returns:
-        The KL divergence in nats, of the shape and dtype of `log_alpha`.
+        The KL divergence in nats, of the shape and dtype of `log_alpha`. NaN where `log_alpha` is NaN.
+
+    Raises:
+        TypeError: `log_alpha` is no tensor of a floating-point dtype.
     """
+    _check(log_alpha)
     t = log_alpha.float() if log_alpha.dtype in (torch.float16, torch.bfloat16) else log_alpha
     return _LogUniformKL.apply(t).to(log_alpha.dtype)
 
 
 def molchanov(log_alpha: Tensor) -> Tensor:
-    """The approximation of Molchanov et al. by sigmoids, elementwise in nats; its error is at most 9.4e-3 at every alpha."""
+    """The approximation of Molchanov et al. by sigmoids, elementwise in nats; its error is at most 9.4e-3 at every alpha.
+
+    Raises:
+        TypeError: `log_alpha` is no tensor of a floating-point dtype.
+    """
+    _check(log_alpha)
     k1, k2, k3 = 0.63576, 1.87320, 1.48695
     return k1 + 0.5 * softplus(-log_alpha) - k1 * torch.sigmoid(k2 + k3 * log_alpha)
 
 
 def kingma(log_alpha: Tensor) -> Tensor:
-    """The cubic of Kingma et al., elementwise in nats, for alpha <= 1 only; error at most .041, exact as alpha -> 0."""
+    """The cubic of Kingma et al., elementwise in nats, for alpha <= 1 only; error at most .041, exact as alpha -> 0.
+
+    Raises:
+        TypeError: `log_alpha` is no tensor of a floating-point dtype.
+    """
+    _check(log_alpha)
     c1, c2, c3 = 1.16145124, -1.50204118, 0.58629921
     alpha = log_alpha.exp()
     return 0.5 * (EULER + log(2) - log_alpha) - alpha * (c1 + alpha * (c2 + alpha * c3))
@@ -120,3 +136,10 @@ def _horner(r: Tensor, coefficients: tuple[float, ...]) -> Tensor:
 def _sigmoids(t: Tensor) -> tuple[Tensor, Tensor]:
     s = torch.sigmoid(-t - LOG6)
     return s, 1 - s
+
+
+def _check(log_alpha: Any) -> None:
+    """The type alone: the functions are part of training steps, which do not wait for values."""
+    if not isinstance(log_alpha, Tensor) or not log_alpha.is_floating_point() or log_alpha.layout != torch.strided:
+        got = f"{log_alpha.dtype}, {log_alpha.layout}, " if isinstance(log_alpha, Tensor) else ""
+        raise TypeError(f"log_alpha must be a dense tensor of a floating-point dtype; got {got}{shown(log_alpha)}")

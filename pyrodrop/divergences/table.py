@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pyro.distributions import Delta
 from torch import Tensor
 from torch.distributions import Distribution, Independent, kl_divergence, register_kl
 
+from pyrodrop.arguments import function, instance, real, shown
 from pyrodrop.distributions import PooledNormal, WeightDistribution
+from pyrodrop.names import one_of
+
+Kind: TypeAlias = Literal["exact", "approximate", "up_to_constant", "objective"]
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,21 @@ class Convention:
             a bound on the evidence and cannot be compared with other values.
         detail: description of the constant or the approximation; empty if exact.
         error: bound on the error of an approximation, in nats per weight.
+
+    Raises:
+        ValueError: `kind` is unknown, or `error` is negative.
+        TypeError: `detail` is no str, or `error` no number.
     """
 
-    kind: Literal["exact", "approximate", "up_to_constant", "objective"]
+    kind: Kind
     detail: str = ""
     error: float | None = None
+
+    def __post_init__(self) -> None:
+        one_of(self.kind, Kind, "kind")
+        instance(self.detail, str, "detail", "a str, the description of the convention")
+        if self.error is not None:
+            real(self.error, "error", "the bound on the error in nats per weight", least=0)
 
     def __str__(self) -> str:
         return f"{self.kind} ({self.detail})" if self.detail else self.kind
@@ -63,7 +77,13 @@ def pair(q: type[Distribution], p: type[Distribution], tag: Tag) -> Callable[...
         q: class of the posterior.
         p: class of the elements of the prior, that is, of its base distribution without `Independent`.
         tag: the convention, or a function of (q, p) that returns it.
+
+    Raises:
+        TypeError: `q` or `p` is no class of distributions, or `tag` neither a `Convention` nor a function.
     """
+    _check_classes(q, p)
+    if not isinstance(tag, Convention):
+        function(tag, "tag", "a Convention, or the function of (q, p) that returns one,")
 
     def register(kl: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
         _TAGS[q, p] = tag
@@ -84,7 +104,13 @@ def refuse(q: type[Distribution], p: type[Distribution], reason: Reason) -> None
         p: class of the elements of the prior.
         reason: the reason and an alternative, for the error message; or a function of (q, p) that returns this message, or
             None if the KL divergence exists for these parameters.
+
+    Raises:
+        TypeError: `q` or `p` is no class of distributions, or `reason` neither a str nor a function.
     """
+    _check_classes(q, p)
+    if not isinstance(reason, str):
+        function(reason, "reason", "a str, or the function of (q, p) that returns one or None,")
     _REFUSALS[q, p] = reason
 
 
@@ -101,7 +127,11 @@ def divergence(q: Distribution, p: Distribution, value: Tensor | Callable[[], Te
 
     Raises:
         NoDivergence: the pair is refused, or it is not registered and one of the densities does not exist.
+        TypeError: `q` or `p` is no distribution, or `value` neither a tensor nor a function.
     """
+    _check_laws(q, p)
+    if not isinstance(value, Tensor):
+        function(value, "value", "a sample from q, or the function that draws one,")
     reason = _find(_REFUSALS, q, p)
     reason = reason(_elements(q), _elements(p)) if callable(reason) else reason
     if reason is not None:
@@ -117,7 +147,12 @@ def divergence(q: Distribution, p: Distribution, value: Tensor | Callable[[], Te
 
 
 def convention(q: Distribution, p: Distribution) -> Convention:
-    """The convention of `divergence(q, p, ...)`. A Monte Carlo estimate counts as exact, because it is unbiased."""
+    """The convention of `divergence(q, p, ...)`. A Monte Carlo estimate counts as exact, because it is unbiased.
+
+    Raises:
+        TypeError: `q` or `p` is no distribution.
+    """
+    _check_laws(q, p)
     if isinstance(_elements(q), Delta):
         return POINT
     tag = _find(_TAGS, q, p)
@@ -127,7 +162,16 @@ def convention(q: Distribution, p: Distribution) -> Convention:
 
 
 def worst(conventions: Iterable[Convention]) -> Convention:
-    """The convention of a sum of KL divergences: the least accurate of `conventions`; exact if there are none."""
+    """The convention of a sum of KL divergences: the least accurate of `conventions`; exact if there are none.
+
+    Raises:
+        TypeError: `conventions` are no list of `Convention`s.
+    """
+    if not isinstance(conventions, Iterable) or isinstance(conventions, str | Tensor):
+        raise TypeError(f"conventions must be a list of Conventions; got {shown(conventions)}")
+    conventions = list(conventions)
+    for one in conventions:
+        instance(one, Convention, "conventions", "a list of Conventions")
     ranked = sorted(dict.fromkeys(conventions), key=lambda c: -_ORDER.index(c.kind))
     if not ranked:
         return EXACT
@@ -164,3 +208,14 @@ def _elements(d: Distribution) -> Distribution:
 
 def _name(d: Distribution) -> str:
     return type(_elements(d)).__name__
+
+
+def _check_classes(q: Any, p: Any) -> None:
+    for name, given in (("q", q), ("p", p)):
+        if not (isinstance(given, type) and issubclass(given, Distribution)):
+            raise TypeError(f"{name} must be a class of distributions; got {shown(given)}")
+
+
+def _check_laws(q: Any, p: Any) -> None:
+    instance(q, Distribution, "q", "a distribution, the posterior of a weight")
+    instance(p, Distribution, "p", "a distribution, the prior of a weight")

@@ -13,6 +13,7 @@ statistics) are inputs and outputs. The graph is a pure function.
 from __future__ import annotations
 
 import math
+import operator
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -255,8 +256,8 @@ def _written(node: fx.Node) -> list[fx.Node]:
 
 
 def _base(node: fx.Node) -> fx.Node:
-    """The base tensor of a view."""
-    while node.op == "call_function" and getattr(node.target, "is_view", False):
+    """The base tensor of a view, which may be one of several, as of `torch.chunk`."""
+    while node.op == "call_function" and (node.target is operator.getitem or getattr(node.target, "is_view", False)):
         node = node.args[0]  # type: ignore[assignment]
     return node
 

@@ -3,6 +3,15 @@
 from pyrodrop.likelihoods.categorical import Categorical
 from pyrodrop.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 from pyrodrop.likelihoods.likelihood import Likelihood
-from pyrodrop.likelihoods.shapes import aligned, elements, per_row
+from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 
-__all__ = ["Categorical", "Gaussian", "HeteroscedasticGaussian", "Likelihood", "aligned", "elements", "per_row"]
+__all__ = [
+    "Categorical",
+    "Gaussian",
+    "HeteroscedasticGaussian",
+    "Likelihood",
+    "aligned",
+    "check_support",
+    "elements",
+    "per_row",
+]

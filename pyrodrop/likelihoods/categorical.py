@@ -15,7 +15,9 @@ from pyrodrop.scaling import Standardize
 
 
 class Categorical(Likelihood):
-    """Class labels, integers from 0 to classes - 1; the outputs of the network are the logits.
+    """Class labels; the outputs of the network are the logits.
+
+    Labels are integers from 0 to classes - 1, or bools, of which False is class 0.
 
     Example:
         >>> import torch
@@ -34,9 +36,9 @@ class Categorical(Likelihood):
         return output
 
     def as_target(self, y: Tensor) -> Tensor:
-        if y.is_floating_point():
+        if y.is_floating_point() or y.is_complex():
             raise ValueError(
-                f"class labels must be whole numbers of an integer dtype, of shape [N] for outputs [N, classes]; got "
+                f"y: class labels must be whole numbers of an integer dtype, of shape [N] for outputs [N, classes]; got "
                 f"{y.dtype} of shape {tuple(y.shape)}"
             )
         return y.to(torch.long)
@@ -45,12 +47,14 @@ class Categorical(Likelihood):
         y = self.as_target(y)
         want = (len(y), *output.shape[1:-1])
         if y.shape != want:
+            one_hot = y.shape == (*want, output.shape[-1])
             raise ValueError(
-                f"class labels must have shape {list(want)}, one label per row of logits, for outputs "
+                f"y: class labels must have shape {list(want)}, one label per row of logits, for outputs "
                 f"[N, {', '.join(map(str, output.shape[1:]))}]; got shape {list(y.shape)}"
+                f"{': if these are one-hot, pass y.argmax(-1)' if one_hot else ''}"
             )
         if not 0 <= int(y.min()) <= int(y.max()) < output.shape[-1]:
             raise ValueError(
-                f"class labels must lie in 0 ... {output.shape[-1] - 1}, for a network with {output.shape[-1]} outputs; "
+                f"y: class labels must lie in 0 ... {output.shape[-1] - 1}, for a network with {output.shape[-1]} outputs; "
                 f"got {int(y.min())} to {int(y.max())}"
             )

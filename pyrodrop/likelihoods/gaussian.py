@@ -8,8 +8,6 @@ The precision tau is in the original units of y, to the power -2, also if the ne
 
 from __future__ import annotations
 
-import math
-
 import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
@@ -17,6 +15,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyrodrop.arguments import flag, variance
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
 
@@ -30,7 +29,8 @@ class Gaussian(Likelihood):
             initial value.
 
     Raises:
-        ValueError: `precision` is not positive and finite.
+        ValueError: `precision` is outside [1e-36, 1e36], where float32 holds no variance.
+        TypeError: `precision` is no real number, or `learned` is neither True nor False.
 
     Example:
         >>> import torch
@@ -46,16 +46,12 @@ class Gaussian(Likelihood):
 
     def __init__(self, precision: float = 1.0, *, learned: bool = False) -> None:
         super().__init__()
-        if not (math.isfinite(precision) and precision > 0):
-            raise ValueError(
-                "precision is one over the variance of the observation noise and must be positive and finite; "
-                f"got {precision}"
-            )
-        self.learned = learned
+        value = torch.tensor(variance(precision, "precision", "one over the variance of the observation noise"))
+        self.learned = flag(learned, "learned", "whether the precision is trained")
         if learned:
-            self.precision = PyroParam(torch.tensor(float(precision)), constraints.positive)
+            self.precision = PyroParam(value, constraints.positive)
         else:
-            self.register_buffer("precision", torch.tensor(float(precision)))
+            self.register_buffer("precision", value)
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
         return self._around(self.location(output, targets))
@@ -80,11 +76,19 @@ class HeteroscedasticGaussian(Likelihood):
 
     The network has ``2 D`` outputs for y ``[N, D]``: the first half is the mean, the second half the log precision, both of
     the standardised y.
+
+    Raises:
+        ValueError: when it is called: the number of outputs is odd.
     """
 
     copies = 1
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
+        if output.shape[-1] % 2:
+            raise ValueError(
+                "output must have 2 D columns under a HeteroscedasticGaussian, means and log precisions; got shape "
+                f"{list(output.shape)}"
+            )
         _, log_precision = output.chunk(2, -1)
         scale = targets.scale * torch.exp(-log_precision / 2)
         return dist.Normal(self.location(output, targets), scale).to_event(1)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.likelihoods.shapes import aligned, elements, per_row
+from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 from pyrodrop.modules import LocalModule
 from pyrodrop.scaling import Standardize
 
@@ -65,6 +63,7 @@ class Likelihood(LocalModule):
             targets: the standardisation of y.
 
         Raises:
+            TypeError: y are bools for a likelihood of real numbers.
             ValueError: the shape or dtype of y is wrong, or a value is outside the support.
         """
         y = self.as_target(y)
@@ -79,11 +78,7 @@ class Likelihood(LocalModule):
             type(elements(law)).support
         ):  # the support depends on the outputs, which are known for these rows only
             y = y[: len(output)]
-        support: Any = elements(law).support
-        inside = support.check(y)
-        if not bool(inside.all()):
-            wrong = y[~inside].flatten()[0].item()
-            raise ValueError(f"values of y must be in the support of {self.describe()}, {support}; got {wrong:g}")
+        check_support(y, law, self.describe())
 
     def describe(self) -> str:
         """A description in one line, for tables and saved files."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Distribution, Independent
+
+from pyrodrop.arguments import count, instance, shown
 
 
 def per_row(law: TorchDistribution, dims: int) -> TorchDistribution:
@@ -28,9 +31,10 @@ def per_row(law: TorchDistribution, dims: int) -> TorchDistribution:
     if not hasattr(law, "to_event"):
         got: Any = law
         raise TypeError(
-            "forward(output, targets) of a likelihood must return a distribution of pyro.distributions; got a "
-            f"{type(got).__module__}.{type(got).__name__}"
+            "forward(output, targets) of a likelihood must return a distribution of pyro.distributions, law; got "
+            f"{shown(got)} of {type(got).__module__}"
         )
+    count(dims, "dims", "the number of batch dimensions to keep")
     further = len(law.batch_shape) - dims
     if further < 0:
         raise ValueError(
@@ -43,7 +47,12 @@ def per_row(law: TorchDistribution, dims: int) -> TorchDistribution:
 
 
 def elements(law: Distribution) -> Distribution:
-    """The distribution without `Independent`: every part of an observation has its own batch dimensions."""
+    """The distribution without `Independent`: every part of an observation has its own batch dimensions.
+
+    Raises:
+        TypeError: `law` is no distribution.
+    """
+    instance(law, Distribution, "law", "a distribution")
     while isinstance(law, Independent):
         law = law.base_dist
     return law
@@ -59,10 +68,41 @@ def aligned(y: Tensor, law: TorchDistribution, rows: int | None = None) -> Tenso
 
     Raises:
         ValueError: y has another shape. It is never broadcast.
+        TypeError: y is no tensor, or `law` no distribution.
     """
+    instance(y, Tensor, "y", "a tensor, the observations")
+    instance(law, Distribution, "law", "a distribution, as per_row returns it")
     want = (law.batch_shape[-1] if rows is None else rows, *law.event_shape)
     if y.dim() == 1 and want == (len(y), 1):
         return y[:, None]
     if y.shape != want:
         raise ValueError(f"y must have the shape {list(want)} of the predictions; got {list(y.shape)}")
     return y
+
+
+def check_support(y: Tensor, law: Distribution, what: str) -> None:
+    """Check that y are values that a distribution can have.
+
+    Args:
+        y: observations, which broadcast with the distribution.
+        law: of y.
+        what: the distribution in words, for messages.
+
+    Raises:
+        TypeError: y are bools, and the distribution is one of real numbers.
+        ValueError: a value is outside the support.
+    """
+    try:
+        support: Any = elements(law).support
+    except NotImplementedError:  # a distribution of the user's that does not declare it
+        return
+    if y.dtype is torch.bool and not support.is_discrete:
+        raise TypeError(
+            f"y must be numbers in the support of {what}, {support}; got {y.dtype}, which are not measured: convert them "
+            "with .float() if 0 and 1 are meant"
+        )
+    inside = support.check(y)
+    if not bool(inside.all()):
+        event = y.shape[y.dim() - support.event_dim :]
+        wrong = y.expand(inside.shape + event)[~inside].flatten()[0].item()
+        raise ValueError(f"values of y must be in the support of {what}, {support}; got {wrong:g}")

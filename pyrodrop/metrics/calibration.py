@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import count, flag
 from pyrodrop.metrics.classes import Predicted, class_labels, class_probabilities
 
 
@@ -52,9 +53,10 @@ def calibration_curve(predicted: Predicted, y: Tensor, bins: int = 15, *, equal_
 
     Raises:
         ValueError: `bins` is below 1, or shapes or values of probabilities or labels are invalid.
+        TypeError: an argument is of another type.
     """
-    if bins < 1:
-        raise ValueError(f"bins is the number of bins of the confidence and must be at least 1; got {bins}")
+    count(bins, "bins", "the number of bins of the confidence", most=2**24)
+    flag(equal_mass, "equal_mass", "whether bins have equal numbers of predictions")
     p = class_probabilities(predicted)
     confidence, choice = p.max(-1)
     right = (choice == class_labels(y, p)).double()
@@ -64,13 +66,13 @@ def calibration_curve(predicted: Predicted, y: Tensor, bins: int = 15, *, equal_
     else:
         edges = torch.linspace(0, 1, bins + 1, dtype=p.dtype, device=p.device)
         place = torch.bucketize(confidence, edges[1:-1])
-    count, total, hits = (
+    sizes, total, hits = (
         torch.zeros(bins, dtype=p.dtype, device=p.device).index_add(0, place, values)
         for values in (torch.ones_like(confidence), confidence, right)
     )
-    held = count > 0
-    count = count[held]
-    return CalibrationCurve(total[held] / count, hits[held] / count, count / len(confidence))
+    held = sizes > 0
+    sizes = sizes[held]
+    return CalibrationCurve(total[held] / sizes, hits[held] / sizes, sizes / len(confidence))
 
 
 def ece(predicted: Predicted, y: Tensor, bins: int = 15) -> float:

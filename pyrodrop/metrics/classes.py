@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
+from pyrodrop.arrays import tensor_of
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.likelihoods import elements
 from pyrodrop.prediction.prediction import Prediction
@@ -19,7 +20,10 @@ _NUMBERS = 2**22  # double-precision values that are processed at a time
 _TOLERANCE = 1e-3  # for sums of probabilities in single precision
 
 Predicted = Prediction | Tensor
-"""Output of a classifier: a `Prediction`, or class probabilities ``[N, C]``, or those of T samples ``[T, N, C]``."""
+"""Output of a classifier: a `Prediction`, or class probabilities ``[N, C]``, or those of T samples ``[T, N, C]``.
+
+The probabilities may be NumPy arrays or lists too, as `data.Dataset` takes them.
+"""
 
 
 def class_probabilities(predicted: Predicted) -> Tensor:
@@ -36,15 +40,17 @@ def mean_over_draws(predicted: Predicted, function: Callable[[Tensor], Tensor]) 
 
 
 def class_labels(y: Tensor, p: Tensor) -> Tensor:
-    """Check that labels ``[N]`` match probabilities ``[N, C]``, and move them to the device of these."""
+    """Check that labels ``[N]`` match probabilities ``[N, C]``, and move them to the device of these; bools are 0 and 1."""
     n, classes = p.shape
+    y = check_finite("y", tensor_of(y, "y"))
     if y.is_floating_point() or y.shape != (n,):
         raise ValueError(
-            f"class labels must be whole numbers of shape [{n}], one per prediction; got {y.dtype} of shape {tuple(y.shape)}"
+            f"y: class labels must be whole numbers of shape [{n}], one per prediction; got {y.dtype} of shape "
+            f"{tuple(y.shape)}"
         )
     if not 0 <= int(y.min()) <= int(y.max()) < classes:
         raise ValueError(
-            f"class labels must lie in 0 ... {classes - 1}, for {classes} predicted classes; "
+            f"y: class labels must lie in 0 ... {classes - 1}, for {classes} predicted classes; "
             f"got {int(y.min())} to {int(y.max())}"
         )
     return y.long().to(p.device)
@@ -61,21 +67,21 @@ def _values(predicted: Predicted) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         )
     if isinstance(law, Categorical):
         return check_finite("logits", law.logits), torch.exp  # Categorical has normalised the logits
-    if not isinstance(predicted, Tensor):
-        got = type(predicted).__name__ + ("" if law is None else f" of {type(law).__name__}")
+    if isinstance(predicted, Prediction):
         raise TypeError(
-            "classification scores need a prediction with likelihoods.Categorical or a tensor of class probabilities; "
-            f"got a {got}"
+            "classification scores need predicted to be a prediction with likelihoods.Categorical or a tensor of class "
+            f"probabilities; got a Prediction of {type(elements(predicted.law)).__name__}"
         )
-    p = check_finite("probabilities", predicted)
+    p = check_finite("predicted", tensor_of(predicted, "predicted"))
     if p.dim() not in (2, 3) or 0 in p.shape:
         raise ValueError(
-            f"class probabilities must have shape [N, C], or [T, N, C] for T samples, none of them 0; got {tuple(p.shape)}"
+            "predicted: class probabilities must have shape [N, C], or [T, N, C] for T samples, none of them 0; got "
+            f"{tuple(p.shape)}"
         )
     sums = p.sum(-1, dtype=torch.float64)
     if float(p.min()) < 0 or float((sums - 1).abs().max()) > _TOLERANCE:
         raise ValueError(
-            "class probabilities must lie in [0, 1] and sum to 1 over the last axis; got values from "
+            "predicted: class probabilities must lie in [0, 1] and sum to 1 over the last axis; got values from "
             f"{float(p.min()):.4g} to {float(p.max()):.4g} and sums from {float(sums.min()):.4g} to "
             f"{float(sums.max()):.4g} (convert logits to probabilities with softmax(-1))"
         )

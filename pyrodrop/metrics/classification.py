@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from pyrodrop.arrays import tensor_of
 from pyrodrop.metrics.calibration import adaptive_ece, ece
 from pyrodrop.metrics.classes import Predicted, class_labels, class_probabilities
 from pyrodrop.metrics.ranking import aurc
@@ -77,7 +78,7 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
         "aurc": aurc(confidence, choice != class_labels(y, p)),
         "entropy": float(predictive_entropy(p).mean()),
     }
-    if isinstance(predicted, Prediction) or predicted.dim() == 3:
+    if isinstance(predicted, Prediction) or tensor_of(predicted, "predicted").dim() == 3:
         scores["mutual_information"] = float(mutual_information(predicted).mean())
     return scores
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyrodrop.arrays import tensor_of
 from pyrodrop.data.dataset import check_finite
 
 
@@ -32,7 +33,7 @@ def risk_coverage(confidence: Tensor, loss: Tensor) -> Tensor:
     Raises:
         ValueError: the shapes differ, `confidence` is not a vector without NaN, or a loss is not finite.
     """
-    confidence, loss = _scores("confidence", confidence), check_finite("loss", loss).double()
+    confidence, loss = _scores("confidence", confidence), check_finite("loss", tensor_of(loss, "loss")).double()
     if loss.shape != confidence.shape:
         raise ValueError(
             f"confidence and loss must have the same shape; got {tuple(confidence.shape)} and {tuple(loss.shape)}"
@@ -68,6 +69,7 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
 
 def _scores(name: str, values: Tensor) -> Tensor:
     """Check that `values` is a vector without NaN, and convert it to float64. Infinite scores are allowed."""
+    values = tensor_of(values, name)
     if values.dim() != 1 or len(values) == 0 or bool(values.isnan().any()):
         raise ValueError(
             f"{name} must be a vector of at least one score, none of them NaN; got shape {tuple(values.shape)} with "

@@ -23,11 +23,15 @@ import scoringrules
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import instance, real, real_or_tensor, shown, within
+from pyrodrop.arrays import tensor_of
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.likelihoods import aligned
+from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.prediction import Prediction
 
 _DRAWS = 1000  # samples of y for scores that need samples
+_QUANTILES = 2**23  # values of which torch.quantile finds quantiles at a time; it takes 2**24 at most
 _PAIRS = 1_000_000  # pairs of samples that are processed at a time
 
 
@@ -41,6 +45,7 @@ def rmse(mean: Tensor, y: Tensor) -> float:
     Raises:
         ValueError: the shapes differ, or a value is not finite.
     """
+    mean, y = tensor_of(mean, "mean"), tensor_of(y, "y")
     if mean.shape != y.shape:
         raise ValueError(f"mean and y must have the same shape; got {tuple(mean.shape)} and {tuple(y.shape)}")
     return float((check_finite("mean", mean).double() - check_finite("y", y).double()).square().mean().sqrt())
@@ -52,16 +57,21 @@ def log_predictive_density(f: Tensor, y: Tensor, precision: float | Tensor) -> T
     Args:
         f: samples of the function, ``[T, N, D]``.
         y: observations, ``[N, D]``.
-        precision: tau, in the units of y to the power -2.
+        precision: tau, in the units of y to the power -2: a number, or one per row, ``[N]``.
 
     Raises:
-        ValueError: the shapes do not match.
+        ValueError: the shapes do not match, a value is not finite, or the precision is not positive.
+        TypeError: an argument is no array of numbers.
     """
-    if f.shape[1:] != y.shape:
+    f, y = check_finite("f", tensor_of(f, "f")), check_finite("y", tensor_of(y, "y"))
+    if f.dim() != 3 or f.shape[1:] != y.shape:
         raise ValueError(
-            f"f must be samples of the shape of y, [T, {', '.join(map(str, y.shape))}]; got {tuple(f.shape)}"
+            f"f and y must be samples [T, N, D] and observations [N, D]; got {tuple(f.shape)} and {tuple(y.shape)}"
         )
+    real_or_tensor(precision, "precision", "one over the variance of the observation noise", above=0)
     tau = torch.as_tensor(precision, dtype=f.dtype, device=f.device)
+    if tau.dim() and tau.shape != y.shape[:1]:
+        raise ValueError(f"precision must be a number or one per row, [{len(y)}]; got shape {list(tau.shape)}")
     exponent = -tau / 2 * (y - f).square().sum(-1)
     return torch.logsumexp(exponent, 0) - math.log(len(f)) + y.shape[-1] / 2 * torch.log(tau / (2 * math.pi))
 
@@ -76,7 +86,7 @@ def crps(draws: Tensor, y: Tensor) -> float:
     Raises:
         ValueError: the shapes do not match, or a value is not finite.
     """
-    _check_draws(draws, y)
+    draws, y = _check_draws(draws, y)
     scores = scoringrules.crps_ensemble(
         y.double().cpu().numpy(), draws.double().cpu().numpy(), m_axis=0, estimator="qd"
     )
@@ -96,7 +106,7 @@ def energy_score(draws: Tensor, y: Tensor) -> float:
     Raises:
         ValueError: the shapes do not match, or a value is not finite.
     """
-    _check_draws(draws, y)
+    draws, y = _check_draws(draws, y)
     if y.dim() != 2:
         raise ValueError(f"the energy score needs vectors, y of shape [N, D]; got {tuple(y.shape)}")
     rows = max(1, _PAIRS // len(draws) ** 2)
@@ -109,8 +119,9 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
     """Probability integral transform of every observation, in [0, 1], of the shape of y.
 
     Raises:
-        TypeError: the distribution of y has no cumulative distribution function.
+        TypeError: the distribution of y has no cumulative distribution function, or `prediction` is no `Prediction`.
     """
+    instance(prediction, Prediction, "prediction", "a Prediction")
     return prediction.cdf(y)
 
 
@@ -118,14 +129,15 @@ def coverage(pit_values: Tensor, level: float) -> float:
     """Fraction of observations inside the central interval of probability `level`; equal to `level` if calibrated.
 
     Args:
-        pit_values: result of `pit`, any shape.
+        pit_values: result of `pit`, any shape, in [0, 1].
         level: probability of the interval, in (0, 1).
 
     Raises:
-        ValueError: `level` is outside (0, 1), or a value is not finite.
+        ValueError: `level` is outside (0, 1), or a value outside [0, 1] or not finite.
     """
     _check_level(level)
-    check_finite("pit_values", pit_values)
+    pit_values = check_finite("pit_values", tensor_of(pit_values, "pit_values"))
+    within(pit_values, "pit_values", "the result of pit", least=0, most=1)
     return float(((pit_values - 0.5).abs() <= level / 2).double().mean())
 
 
@@ -140,15 +152,21 @@ def interval_width(draws: Tensor, level: float) -> float:
         ValueError: `level` is outside (0, 1), or a sample is not finite.
     """
     _check_level(level)
-    check_finite("draws", draws)
-    ends = torch.quantile(
-        draws.double(), torch.tensor([0.5 - level / 2, 0.5 + level / 2]).double().to(draws.device), dim=0
-    )
+    draws = check_finite("draws", tensor_of(draws, "draws"))
+    levels = torch.tensor([0.5 - level / 2, 0.5 + level / 2]).double().to(draws.device)
+    columns = max(1, _QUANTILES // len(draws))
+    ends = torch.cat([torch.quantile(d, levels, dim=0) for d in draws.double().flatten(1).split(columns, 1)], 1)
     return float((ends[1] - ends[0]).mean())
 
 
 def sharpness(prediction: Prediction) -> float:
-    """Square root of the mean variance of y, including observation noise, in the units of y; lower is sharper."""
+    """Square root of the mean variance of y, including observation noise, in the units of y; lower is sharper.
+
+    Raises:
+        TypeError: `prediction` is no prediction with a variance.
+    """
+    if not isinstance(prediction, Prediction | Moments):
+        raise TypeError(f"prediction must be a Prediction or Moments; got {shown(prediction)}")
     return float(prediction.variance.double().mean().sqrt())
 
 
@@ -177,7 +195,8 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
         >>> {name: round(scores[name], 3) for name in ("rmse", "log_density", "sharpness")}
         {'rmse': 0.354, 'log_density': -0.486, 'sharpness': 0.51}
     """
-    y = check_finite("y", aligned(y, prediction.law))
+    instance(prediction, Prediction, "prediction", "a Prediction")
+    y = check_finite("y", aligned(tensor_of(y, "y"), prediction.law))
     transformed = pit(prediction, y)
     draws = prediction.sample_y(max(_DRAWS, len(prediction.f)))
     scores = {
@@ -194,15 +213,16 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
     return scores | {"energy_score": energy_score(draws[:_DRAWS].flatten(2), y.flatten(1))}
 
 
-def _check_draws(draws: Tensor, y: Tensor) -> None:
-    if draws.shape[1:] != y.shape:
+def _check_draws(draws: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Both as tensors, if the draws are samples of the shape of y."""
+    draws, y = tensor_of(draws, "draws"), tensor_of(y, "y")
+    if draws.dim() == 0 or draws.shape[1:] != y.shape:
         raise ValueError(
-            f"draws must have shape [S, {', '.join(map(str, y.shape))}], samples of the shape of y; got {tuple(draws.shape)}"
+            "draws and y must be samples [S, ...] and observations [...] of one shape; got "
+            f"{tuple(draws.shape)} and {tuple(y.shape)}"
         )
-    check_finite("draws", draws)
-    check_finite("y", y)
+    return check_finite("draws", draws), check_finite("y", y)
 
 
 def _check_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise ValueError(f"level is the probability of a central interval and must lie in (0, 1); got {level}")
+    real(level, "level", "the probability of a central interval", above=0, below=1)

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
+from pyrodrop.arguments import instance
+from pyrodrop.arrays import tensor_of
 from pyrodrop.likelihoods import elements
 from pyrodrop.metrics.classes import Predicted, class_probabilities, mean_over_draws
 from pyrodrop.prediction.prediction import Prediction
@@ -42,12 +44,14 @@ def variance_split(prediction: Prediction) -> Uncertainty:
 
     Raises:
         ValueError: y has no finite variance. Use `entropy_split` for class labels.
+        TypeError: `prediction` is no `Prediction`.
     """
+    instance(prediction, Prediction, "prediction", "a Prediction")
     total, one = prediction.variance, elements(prediction.law)
     if isinstance(one, Categorical) or not bool(total.isfinite().all()):
         raise ValueError(
-            f"variance_split needs a distribution of y with a finite variance; got {type(one).__name__}. For class labels "
-            "use entropy_split"
+            "variance_split needs a prediction with a distribution of y with a finite variance; got "
+            f"{type(one).__name__}. For class labels use entropy_split"
         )
     if prediction.f_sd is None:
         epistemic = prediction.law.mean.var(0, correction=0)
@@ -67,10 +71,10 @@ def expected_entropy(predicted: Predicted) -> Tensor:
     Raises:
         ValueError: `predicted` are probabilities ``[N, C]``, which are already averaged over samples.
     """
-    if isinstance(predicted, Tensor) and predicted.dim() == 2:
+    if not isinstance(predicted, Prediction) and (p := tensor_of(predicted, "predicted")).dim() == 2:
         raise ValueError(
-            "splitting the uncertainty needs the probabilities of every sample, [T, N, C]; got probabilities of shape "
-            f"{tuple(predicted.shape)}, which are already averaged"
+            "splitting the uncertainty needs predicted to be the probabilities of every sample, [T, N, C]; got "
+            f"probabilities of shape {tuple(p.shape)}, which are already averaged"
         )
     return mean_over_draws(predicted, _entropy)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from pyrodrop.arguments import count, instance
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.names import by_name
 from pyrodrop.networks.sites import Parameters
@@ -34,6 +35,7 @@ def assign_priors(
 
     Raises:
         ValueError: the network has no weights, or no weight has a prior; a pattern matches no parameter.
+        TypeError: a prior is no `Prior`.
     """
     if not found.weights:
         fixed = f"; {len(found.fixed)} of its parameters are fixed (requires_grad=False)" if found.fixed else ""
@@ -44,6 +46,11 @@ def assign_priors(
     if bias_prior is not None and found.vectors:
         of_vectors: dict[str, Any] = by_name(bias_prior, found.vectors, "bias_prior")
         chosen |= of_vectors
+    for name, own in chosen.items():
+        if own is not None:
+            argument = "prior" if name in found.weights else "bias_prior"
+            what = "a Prior of pyrodrop.priors, None, or a mapping from name patterns to these"
+            instance(own, Prior, argument, what)
     kept = {n: own for n in found.trained if (own := chosen.get(n)) is not None}
     if not kept:
         raise ValueError("prior must give at least one weight a prior; got None for all weights")
@@ -57,15 +64,17 @@ def assign_input_units(
 
     Raises:
         ValueError: a pattern matches no parameter, or a parameter does not have the axis.
+        TypeError: `input_axes` is no mapping, or an axis is no whole number.
     """
     units = input_units(network)
     if input_axes is None:
         return units
+    instance(input_axes, Mapping, "input_axes", "a mapping from name patterns to axes")
     patterns: dict[str, Any] = dict(input_axes)
     patterns.setdefault("*", _AS_ITS_MODULE)  # the last pattern, which applies if no other matches
     said: dict[str, Any] = by_name(patterns, found.trained, "input_axes")
     given = {
-        name: axis if isinstance(axis, InputUnits) else InputUnits(axis)
+        name: axis if isinstance(axis, InputUnits) else InputUnits(_axis(axis, name))
         for name, axis in said.items()
         if axis is not _AS_ITS_MODULE
     }
@@ -75,3 +84,7 @@ def assign_input_units(
             raise ValueError(f"input_axes must give an axis in 0 ... {dims - 1} for {name!r}, or None; got {own.axis}")
         own.check(found.trained[name].shape)
     return units | given
+
+
+def _axis(axis: Any, name: str) -> int | None:
+    return None if axis is None else count(axis, "input_axes", f"the axis of the input units of {name!r}", least=0)

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from pyrodrop.arguments import shown
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -85,7 +87,7 @@ def parameters_of(network: nn.Module) -> Parameters:
 def _check_kind(network: nn.Module) -> None:
     given: object = network
     if not isinstance(given, nn.Module):
-        raise TypeError(f"the network of a model must be a torch.nn.Module; got {type(given).__name__}")
+        raise TypeError(f"the network, net, of a model must be a torch.nn.Module; got {shown(given)}")
     for module in network.modules():
         name = type(module).__name__
         if isinstance(module, torch.jit.ScriptModule):

@@ -23,7 +23,7 @@ def started_anew(model: Any, *others: Any) -> Any:
         TypeError: the model has no such method.
         ValueError: a module of its network has parameters and no ``reset_parameters()``; the message names it.
     """
-    if not callable(getattr(model, "reset_parameters", None)):
+    if isinstance(model, type) or not callable(getattr(model, "reset_parameters", None)):
         raise TypeError(
             f"new initial weights need a model with a method reset_parameters(); {type(model).__name__} has none: pass "
             "lists of models and guides with initial weights of their own"

@@ -23,6 +23,7 @@ from torch import Tensor
 from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.inputs import Inputs
+from pyrodrop.networks.agreement import check_shapes
 from pyrodrop.networks.many import for_each
 from pyrodrop.reparam.lazy import LazyLaw, LazyWeight
 from pyrodrop.reparam.marginal import MarginalReparam, check_local_form
@@ -104,7 +105,7 @@ def blocks(
         masks: drop rate and shape of the masks that no weight carries, by name (`NetworkModel.noise_shapes`).
 
     Raises:
-        ValueError: the guide does not sample every weight.
+        ValueError: the guide does not sample every weight, or a weight has another shape than in `sites`.
     """
     like = next(iter(sites.values()))
     of_masks = sum(shape.numel() for _, shape in masks.values() if shape is not None) * like.element_size()
@@ -113,9 +114,10 @@ def blocks(
         per_draw = sum(w.numel() * w.element_size() for w in sites.values()) + of_masks
         for size in _sizes(num_draws, max_bytes // per_draw):
             weights = _draw_weights(guide, sites, x, size)
+            _check({name: weight.shape[1:] for name, weight in weights.items()}, sites)
             yield Block(size, weights | draw_masks(masks, size, like), {}, {}, drawn_inside=inside)
         return
-    laws = {name: guide.posterior(name) for name in sites}
+    laws = _posteriors(guide, sites)
     fixed = {name: q.loc for name, q in laws.items() if is_constant(q)}
     free = {name: q for name, q in laws.items() if name not in fixed}
     scaled = {name: q for name, q in free.items() if unit_noise(q, 1) is not None}
@@ -151,7 +153,7 @@ def local_blocks(
 
     Raises:
         TypeError: the guide has no method ``posterior``.
-        ValueError: a posterior has no form with independent noise per example.
+        ValueError: a posterior has no form with independent noise per example, or a weight another shape than in `sites`.
     """
     if not hasattr(guide, "posterior"):
         name = getattr(guide, "__name__", type(guide).__name__)
@@ -159,13 +161,26 @@ def local_blocks(
             "joint=False needs a guide with a method posterior(name), as all of pyrodrop.guides but Ensemble have; got "
             f"{name}: use joint=True"
         )
-    laws = {name: guide.posterior(name) for name in sites}
+    laws = _posteriors(guide, sites)
     for name, q in laws.items():
         check_local_form(name, q)
     fixed = {name: q.loc for name, q in laws.items() if is_constant(q)}
     free = {name: q for name, q in laws.items() if name not in fixed}
     like = next(iter(sites.values()))
     yield Block(num_draws, {name: like.new_zeros(num_draws) for name in [*free, *masks]}, free, fixed, local=True)
+
+
+def _posteriors(guide: Any, sites: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The posterior of every weight, if the guide has the model's sites and shapes."""
+    if hasattr(guide, "sites"):
+        _check(dict.fromkeys(guide.sites, ()), sites, names_only=True)
+    laws = {name: guide.posterior(name) for name in sites}
+    _check({name: q.event_shape for name, q in laws.items()}, sites)
+    return laws
+
+
+def _check(shapes: Mapping[str, Any], sites: Mapping[str, Tensor], *, names_only: bool = False) -> None:
+    check_shapes(shapes, {name: () if names_only else like.shape for name, like in sites.items()}, "one")
 
 
 def _sizes(total: int, most: int) -> Iterator[int]:

@@ -11,6 +11,8 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import count, flag, shown
+from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
@@ -81,9 +83,11 @@ def predict(
         A `Prediction` with f ``[S, N, ...]``, or `Moments` with mean and variance ``[N, ...]``, in the units of y.
 
     Raises:
-        ValueError: x is empty, has NaN or infinite values, or a width that is not the model's; there is no closed form;
+        ValueError: x is empty, has NaN or infinite values, or a width that is not the model's; a number is out of its range;
+            the guide was made for another model; there is no closed form;
             ``joint=False`` for a network whose examples depend on each other.
-        TypeError: ``joint=False`` or ``method="analytic"`` for a guide without a method ``posterior``.
+        TypeError: ``joint=False`` or ``method="analytic"`` for a guide without a method ``posterior``; an argument of the
+            wrong kind.
 
     Example:
         >>> import torch, pyrodrop
@@ -99,9 +103,15 @@ def predict(
         >>> pyrodrop.predict(fit, x, method="analytic").mean.shape
         torch.Size([20, 1])
     """
+    if not callable(getattr(run, "predict", None)):
+        raise TypeError(f"run must be a Fit, or an object with a method predict; got {shown(run)}")
     usual = {"joint": True, "keep": "draws", "method": "draws"}
     asked = {"joint": joint, "keep": keep, "method": method}
-    options: dict[str, Any] = {name: value for name, value in asked.items() if value != usual[name]}
+    options: dict[str, Any] = {
+        name: value
+        for name, value in asked.items()
+        if value is not usual[name] and (type(value), value) != (type(usual[name]), usual[name])
+    }
     return run.predict(x, num_samples, seed=seed, **options)
 
 
@@ -128,8 +138,8 @@ def draw_functions(
     """
     one_of(keep, Keep, "keep")
     one_of(method, Method, "method")
-    if num_samples < 1:
-        raise ValueError(f"num_samples is the number of functions drawn and must be at least 1; got {num_samples}")
+    num_samples, seed = count(num_samples, "num_samples", "the number of functions drawn"), checked_seed(seed)
+    joint = flag(joint, "joint", "whether to sample functions, with one set of weights for all points,")
     if not hasattr(model, "outputs"):
         raise TypeError(
             f"predict supports models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"

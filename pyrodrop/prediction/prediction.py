@@ -24,8 +24,11 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Categorical
 
+from pyrodrop.arguments import count, shown
+from pyrodrop.arrays import tensor_of
+from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
-from pyrodrop.likelihoods import elements
+from pyrodrop.likelihoods import check_support, elements
 from pyrodrop.prediction.moments import component_moments
 
 
@@ -56,6 +59,17 @@ class Prediction:
     seed: int = 0
     f_sd: Tensor | None = None
     joint: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.f, Tensor) or self.f.dim() < 2:
+            raise TypeError(f"f must be samples of the function, a tensor [S, N, ...]; got {shown(self.f)}")
+        shape = getattr(self.law, "batch_shape", None)
+        if shape is None or len(shape) < 2 or shape[1] != self.f.shape[1] or shape[0] not in (1, len(self.f)):
+            got = shown(self.law) if shape is None else f"a {type(self.law).__name__} of batch shape {list(shape)}"
+            raise ValueError(
+                f"law must be a distribution of batch shape [T, {self.f.shape[1]}], like f [S, N, ...] of shape "
+                f"{list(self.f.shape)}, with T = {len(self.f)} or 1; got {got}"
+            )
 
     @property
     def mean(self) -> Tensor:
@@ -92,7 +106,13 @@ class Prediction:
         return self.sample_y(len(self.f))
 
     def sample_y(self, num_samples: int) -> Tensor:
-        """Samples of y, ``[num_samples, N, ...]``, from the components of the mixture in turn, with the seed `seed`."""
+        """Samples of y, ``[num_samples, N, ...]``, from the components of the mixture in turn, with the seed `seed`.
+
+        Raises:
+            TypeError: `num_samples` is not a whole number.
+            ValueError: `num_samples` is less than 1.
+        """
+        num_samples = count(num_samples, "num_samples", "the number of samples of y")
         components = self.law.batch_shape[0]
         rounds = math.ceil(num_samples / components)
         with seeded(self.seed, self.f.device), torch.no_grad():
@@ -103,10 +123,13 @@ class Prediction:
         """log p(y_n | x_n) under the mixture, ``[N]``, computed with logsumexp.
 
         Args:
-            y: observations ``[N, ...]``. An observation with several elements has one joint density.
+            y: observations ``[N, ...]``, as `data.Dataset` takes them. An observation with several elements has one joint
+                density.
 
         Raises:
-            ValueError: y does not have the shape of the prediction, or class labels are not of an integer dtype.
+            TypeError: y is no array of numbers, or of bools for real observations.
+            ValueError: y does not have the shape of the prediction, has values that the distribution cannot have, or is NaN
+                or infinite; class labels are not of an integer dtype, or no classes of the prediction.
         """
         y = self._aligned(y)
         return torch.logsumexp(self.law.log_prob(y), 0) - math.log(self.law.batch_shape[0])
@@ -115,8 +138,9 @@ class Prediction:
         """P(Y <= y) under the mixture for every element of y separately, ``[N, ...]`` like y.
 
         Raises:
-            ValueError: y does not have the shape of the prediction.
-            TypeError: the likelihood's distribution has no cumulative distribution function, such as that of class labels.
+            ValueError: y does not have the shape of the prediction, or has values that the distribution cannot have.
+            TypeError: y is no array of numbers; the likelihood's distribution has no cumulative distribution function, such
+                as that of class labels.
         """
         one = elements(self.law)
         try:
@@ -126,16 +150,27 @@ class Prediction:
                 f"cdf needs real observations with a cumulative distribution function; {type(one).__name__} has none"
             ) from None
 
-    def _aligned(self, y: Tensor) -> Tensor:
-        """y with the shape of one component's samples; raises a ValueError instead of broadcasting another shape."""
+    def _aligned(self, y: Any) -> Tensor:
+        """y as a tensor with the shape of one component's samples; raises an error instead of broadcasting another shape."""
+        y = check_finite("y", tensor_of(y, "y").detach()).to(self.f.device)
         want = self.law.batch_shape[1:] + self.law.event_shape
         if y.dim() == 1 and want == (len(y), 1):
             y = y[:, None]
         if y.shape != want:
             raise ValueError(f"y must have the shape of the prediction, {tuple(want)}; got {tuple(y.shape)}")
-        if y.is_floating_point() and isinstance(elements(self.law), Categorical):
-            raise ValueError(f"class labels are whole numbers of an integer dtype; got {y.dtype}")
-        return y.to(self.f.device)
+        one = elements(self.law)
+        if isinstance(one, Categorical):
+            classes = one.logits.shape[-1]
+            if y.is_floating_point():
+                raise ValueError(f"y: class labels are whole numbers and must be of an integer dtype; got {y.dtype}")
+            if not 0 <= int(y.min()) <= int(y.max()) < classes:
+                raise ValueError(
+                    f"y: class labels must lie in 0 ... {classes - 1}, for {classes} classes; got {int(y.min())} to "
+                    f"{int(y.max())}"
+                )
+            return y
+        check_support(y, one, f"the prediction, of {type(one).__name__} distributions")
+        return y
 
 
 class Predicts(Protocol):

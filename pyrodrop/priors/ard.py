@@ -11,15 +11,19 @@ via Empirical Bayes, arXiv:1811.00596.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyro
 import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
-from pyrodrop.distributions.pooled_normal import GROUPS, Group, PooledNormal, units_of
+from pyrodrop.arguments import instance
+from pyrodrop.distributions.pooled_normal import Group, PooledNormal, units_of
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.names import known
+from pyrodrop.names import one_of
 from pyrodrop.priors.prior import Prior
 
 
@@ -35,8 +39,10 @@ class ARD(Prior):
             minimise the KL divergence of the posterior from the prior.
 
     Raises:
-        ValueError: `group` is unknown, or `hyperprior` is not scalar. When the prior is used: the group is ``input`` or
-            ``output``, and the input units of a tensor with several axes are unknown.
+        ValueError: `group` is unknown, or `hyperprior` is not scalar, discrete or has values that are not positive. When the
+            prior is used: the group is ``input`` or ``output``, and the input units of a tensor with several axes are
+            unknown.
+        TypeError: `hyperprior` is no distribution of Pyro.
 
     Example:
         >>> import pyro.distributions as dist
@@ -48,9 +54,9 @@ class ARD(Prior):
     """
 
     def __init__(self, group: Group = "weight", hyperprior: TorchDistribution | None = None) -> None:
-        self.group: Group = known(group, GROUPS, "ARD group")  # type: ignore[assignment]
-        if hyperprior is not None and (hyperprior.batch_shape or hyperprior.event_shape):
-            raise ValueError(f"hyperprior must be the distribution of a scalar; got shape {tuple(hyperprior.shape())}")
+        self.group: Group = one_of(group, Group, "group")
+        if hyperprior is not None:
+            _check_hyperprior(hyperprior)
         self.hyperprior = hyperprior
 
     def expand(self, *shape: int, like: Tensor | None = None, units: InputUnits | None = None) -> TorchDistribution:
@@ -100,3 +106,16 @@ class ARD(Prior):
 
     def describe(self) -> str:
         return f"ARD(group={self.group}" + (")" if self.hyperprior is None else f", {type(self.hyperprior).__name__})")
+
+
+def _check_hyperprior(hyperprior: TorchDistribution) -> None:
+    """Raise an error unless this is the distribution of one variance."""
+    what = "the distribution of one variance, positive and of scalar shape, such as dist.InverseGamma(1.0, 0.1)"
+    instance(hyperprior, TorchDistributionMixin, "hyperprior", what)
+    if hyperprior.batch_shape or hyperprior.event_shape:
+        raise ValueError(f"hyperprior must be the distribution of a scalar; got shape {tuple(hyperprior.shape())}")
+    support: Any = hyperprior.support
+    lower = torch.as_tensor(getattr(support, "lower_bound", 0.0))
+    negative = -torch.logspace(-6, 6, 49, dtype=torch.float64)
+    if support.is_discrete or bool((lower < 0).any()) or bool(support.check(negative).any()):
+        raise ValueError(f"hyperprior must be {what}; got a {type(hyperprior).__name__} with the support {support}")

@@ -18,6 +18,8 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop import arguments
+from pyrodrop.arguments import count, positive
 from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.priors.prior import Prior, full
 
@@ -30,7 +32,8 @@ class Gaussian(Prior):
         length_scale: l, the inverse of the scale, positive; an alternative to `scale`.
 
     Raises:
-        ValueError: both are given, or the value is not positive and finite.
+        ValueError: both are given, or the value is outside [1e-18, 1e18], where float32 holds no variance.
+        TypeError: the value is no real number.
 
     Example:
         >>> from pyrodrop import priors
@@ -50,11 +53,8 @@ class Gaussian(Prior):
                 f"got scale={scale} and length_scale={length_scale}"
             )
         if length_scale is not None:
-            check_positive("length_scale", length_scale, "a Gaussian prior")
-        value = 1.0 if scale is None else scale
-        if length_scale is not None:
-            value = 1 / length_scale
-        check_positive("scale", value, "a Gaussian prior")
+            scale = 1 / arguments.scale(length_scale, "length_scale", "the inverse of the scale of a Gaussian prior")
+        value = arguments.scale(1.0 if scale is None else scale, "scale", "the standard deviation of a Gaussian prior")
         self._scale = torch.tensor(value, dtype=torch.float64)
 
     @property
@@ -87,16 +87,18 @@ class Gaussian(Prior):
                 where the loss is minus the log likelihood itself, as in classification.
 
         Raises:
-            ValueError: `drop_rate` is outside [0, 1), or `weight_decay` is not positive and finite.
+            ValueError: `drop_rate` is outside [0, 1), `weight_decay` or `precision` is not positive and finite, or
+                `num_data` is below 1.
+            TypeError: an argument is no number.
         """
         check_drop_rate(drop_rate)
-        check_positive("weight_decay", weight_decay, "a Gaussian prior")
-        return cls(length_scale=math.sqrt(2 * num_data * precision * weight_decay / (1 - drop_rate)))
+        decay = positive(weight_decay, "weight_decay", "the factor of the squared norm of the weights")
+        return cls(length_scale=math.sqrt(2 * _total_precision(num_data, precision) * decay / (1 - drop_rate)))
 
     def weight_decay(self, *, drop_rate: float, num_data: int, precision: float = 1.0) -> float:
-        """lambda = p l^2 / (2 N tau) for this prior; the inverse of `from_weight_decay`, with the same arguments."""
+        """lambda = p l^2 / (2 N tau) for this prior; the inverse of `from_weight_decay`, with its arguments and errors."""
         check_drop_rate(drop_rate)
-        return (1 - drop_rate) * self.length_scale**2 / (2 * num_data * precision)
+        return (1 - drop_rate) * self.length_scale**2 / (2 * _total_precision(num_data, precision))
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         return dist.Normal(full(shape, 0.0, like), full(shape, self._scale, like)).to_event(len(shape))
@@ -105,7 +107,7 @@ class Gaussian(Prior):
         return f"Gaussian(scale={self.scale:g})"
 
 
-def check_positive(name: str, value: float, of: str) -> None:
-    """Raise a ValueError unless `value`, the argument `name` of the prior `of`, is positive and finite."""
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} of {of} must be positive and finite; got {value}")
+def _total_precision(num_data: int, precision: float) -> float:
+    """N tau, of checked arguments."""
+    tau = positive(precision, "precision", "one over the variance of the observation noise")
+    return count(num_data, "num_data", "the size of the training set") * tau

@@ -17,8 +17,11 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.priors.gaussian import check_positive
+from pyrodrop import arguments
+from pyrodrop.arguments import real
 from pyrodrop.priors.prior import Prior, full
+
+MOST_DF = 1000  # above, float32 rounds the constant of the density by more than 2e-4 nats per weight
 
 
 class Laplace(Prior):
@@ -28,12 +31,12 @@ class Laplace(Prior):
         scale: mean absolute value of a weight, positive.
 
     Raises:
-        ValueError: `scale` is not positive and finite.
+        ValueError: `scale` is outside [1e-18, 1e18].
+        TypeError: it is no real number.
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        check_positive("scale", scale, "a Laplace prior")
-        self.scale = scale
+        self.scale = arguments.scale(scale, "scale", "the mean absolute value of a weight under a Laplace prior")
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         return dist.Laplace(full(shape, 0.0, like), full(shape, self.scale, like)).to_event(len(shape))
@@ -46,17 +49,17 @@ class StudentT(Prior):
     """Student's t distribution with mean 0.
 
     Args:
-        df: degrees of freedom, positive.
+        df: degrees of freedom, from 1e-3 to 1000; beyond, it is a `Gaussian` in all but name.
         scale: scale of the distribution, positive.
 
     Raises:
-        ValueError: an argument is not positive and finite.
+        ValueError: an argument is out of range: `df` in [1e-3, 1000], `scale` in [1e-18, 1e18].
+        TypeError: it is no real number.
     """
 
     def __init__(self, df: float = 3.0, scale: float = 1.0) -> None:
-        check_positive("df", df, "a Student t prior")
-        check_positive("scale", scale, "a Student t prior")
-        self.df, self.scale = df, scale
+        self.df = real(df, "df", "the degrees of freedom of a Student t prior", least=1e-3, most=MOST_DF)
+        self.scale = arguments.scale(scale, "scale", "the scale of a Student t prior")
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         df, loc, scale = (full(shape, v, like) for v in (self.df, 0.0, self.scale))
@@ -81,14 +84,13 @@ class ScaleMixture(Prior):
 
     Raises:
         ValueError: an argument is out of range.
+        TypeError: it is no real number.
     """
 
     def __init__(self, wide: float = 1.0, narrow: float = 0.1, mix: float = 0.5) -> None:
-        check_positive("wide", wide, "a scale mixture prior")
-        check_positive("narrow", narrow, "a scale mixture prior")
-        if not 0 < mix < 1:
-            raise ValueError(f"mix is the probability of the wide component and must lie in (0, 1); got {mix}")
-        self.wide, self.narrow, self.mix = wide, narrow, mix
+        self.wide = arguments.scale(wide, "wide", "the standard deviation of the wide component")
+        self.narrow = arguments.scale(narrow, "narrow", "the standard deviation of the narrow component")
+        self.mix = real(mix, "mix", "the probability of the wide component", above=0, below=1)
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         scales = torch.stack([full(shape, self.wide, like), full(shape, self.narrow, like)], -1)
@@ -109,7 +111,9 @@ class SpikeAndSlab(ScaleMixture):
 
     Raises:
         ValueError: an argument is out of range.
+        TypeError: it is no real number.
     """
 
     def __init__(self, slab: float = 1.0, spike: float = 0.01, mix: float = 0.5) -> None:
-        super().__init__(slab, spike, mix)
+        wide = arguments.scale(slab, "slab", "the standard deviation of the slab")
+        super().__init__(wide, arguments.scale(spike, "spike", "the standard deviation of the spike"), mix)

@@ -15,8 +15,8 @@ import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop import arguments
 from pyrodrop.distributions.units import InputUnits
-from pyrodrop.priors.gaussian import check_positive
 from pyrodrop.priors.prior import Prior
 
 
@@ -27,12 +27,12 @@ class Horseshoe(Prior):
         scale: scale of the half-Cauchy distribution of the global scale, positive.
 
     Raises:
-        ValueError: `scale` is not positive and finite.
+        ValueError: `scale` is outside [1e-18, 1e18].
+        TypeError: it is no real number.
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        check_positive("scale", scale, "a horseshoe prior")
-        self.scale = scale
+        self.scale = arguments.scale(scale, "scale", "the scale of the global scale of a horseshoe prior")
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         raise ValueError("a horseshoe has latent scales: call for_site(name, like) inside a model, which samples them")

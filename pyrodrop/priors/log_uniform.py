@@ -10,13 +10,13 @@ the consequences of the improper prior see Hron, Matthews & Ghahramani (2018), a
 from __future__ import annotations
 
 import warnings
-from typing import Literal
 
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop import distributions
-from pyrodrop.names import known
+from pyrodrop.distributions.log_uniform import Form
+from pyrodrop.names import one_of
 from pyrodrop.priors.prior import Prior
 
 
@@ -42,8 +42,8 @@ class LogUniform(Prior):
 
     _warned = False
 
-    def __init__(self, kl: Literal["exact", "molchanov", "kingma"] = "exact") -> None:
-        self.kl = known(kl, ("exact", "molchanov", "kingma"), "form of the log-uniform KL divergence")
+    def __init__(self, kl: Form = "exact") -> None:
+        self.kl = one_of(kl, Form, "kl")
         if not LogUniform._warned:
             LogUniform._warned = True
             warnings.warn(
@@ -72,12 +72,13 @@ class TruncatedLogUniform(Prior):
         low, high: bounds of ln |w|, with low < high.
 
     Raises:
-        ValueError: the bounds are not finite, or `low` is not below `high`.
+        ValueError: the bounds are outside [-80, 80], where float32 holds no weight, or `low` is not below `high`.
+        TypeError: they are no real numbers.
     """
 
     def __init__(self, low: float = -20.0, high: float = 0.0) -> None:
-        distributions.TruncatedLogUniform(low, high)  # checks
-        self.low, self.high = low, high
+        checked = distributions.TruncatedLogUniform(low, high)
+        self.low, self.high = checked.low, checked.high
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         return distributions.TruncatedLogUniform(self.low, self.high, shape).to_event(len(shape))

@@ -20,12 +20,14 @@ gradient's scale: no loss, and so no prior, has these stationary points. Gal & G
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import real, shown
 from pyrodrop.likelihoods import Gaussian, Likelihood
 from pyrodrop.names import by_name, one_of
 from pyrodrop.scaling import Standardize
@@ -48,16 +50,15 @@ def decay_of(weight_decay: WeightDecay, parameters: Mapping[str, Tensor]) -> dic
     given: Any = weight_decay
     if isinstance(weight_decay, torch.optim.Optimizer):
         return _of_optimizer(weight_decay, parameters)
-    if isinstance(given, bool | str) or not isinstance(given, Mapping | float | int):
+    if isinstance(given, bool) or not isinstance(given, Mapping | numbers.Real | Tensor):
         raise TypeError(
             "weight_decay must be a number, a mapping from name patterns to numbers, or the optimizer that trained the "
-            f"network; got a {type(given).__name__}"
+            f"network; got {shown(given)}"
         )
     found: dict[str, float] = by_name(weight_decay, parameters, "weight_decay")
     for name, value in found.items():
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"weight_decay must be finite and at least 0; got {value} for {name}")
-    return {name: float(value) for name, value in found.items()}
+        found[name] = real(value, "weight_decay", f"that of {name}", least=0)
+    return found
 
 
 def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, float]:
@@ -66,7 +67,8 @@ def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Ten
     missing = [name for name, parameter in parameters.items() if id(parameter) not in groups]
     if missing:
         raise ValueError(
-            f"the optimizer does not train these parameters of the network: {', '.join(missing)}. Pass the optimizer that "
+            "weight_decay must be the optimizer that trained the network; got an optimizer that does not train these "
+            f"parameters of the network: {', '.join(missing)}. Pass the optimizer that "
             "trained this network, before a copy or a move to another device, or the decay as a number"
         )
     found = {}

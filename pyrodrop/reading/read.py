@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyrodrop.arguments import count, instance
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import resolve
 from pyrodrop.distributions.units import InputUnits
@@ -93,14 +94,16 @@ def read(
         torch.Size([50, 8, 3])
     """
     x = check_inputs(x)
+    instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
+    count(num_data, "num_data", "the number of examples that the network was trained on")
     _check_choice(weight_decay, prior, bias_prior, loss)
     found = parameters_of(net)
     check_parametrised(net)
     decays = None if weight_decay is None else decay_of(weight_decay, found.trained)
     if decays is not None and not any(decays[name] for name in found.weights):
         raise ValueError(
-            "a network trained without weight decay has no prior: pass one, such as prior=priors.Gaussian(scale=...); got "
-            "weight_decay 0 for all weights"
+            "a network trained without weight decay has no prior and needs one, such as prior=priors.Gaussian(scale=...); "
+            "got weight_decay 0 for all weights"
         )
     first = next(iter(found.trained.values())) if found.trained else next(net.parameters())
     where = first.device if device is None else resolve(device)

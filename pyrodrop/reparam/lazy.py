@@ -30,6 +30,7 @@ from pyro.infer.reparam.reparam import Reparam
 from torch import Tensor
 from torch.distributions import Distribution, register_kl
 
+from pyrodrop.arguments import instance
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.distributions.weight import Size
@@ -82,6 +83,9 @@ class LazyWeight(torch.Tensor):
         drawn: the sample that has been drawn, if any; a list that a weight shares with its transpose.
 
     The module's docstring says how it is sampled, and which uses raise a ValueError.
+
+    Raises:
+        TypeError: `law` is no `LazyLaw`.
     """
 
     law: LazyLaw
@@ -90,6 +94,7 @@ class LazyWeight(torch.Tensor):
 
     @staticmethod
     def __new__(cls, law: LazyLaw, transposed: bool = False, drawn: list[Tensor] | None = None) -> LazyWeight:
+        instance(law, LazyLaw, "law", "the LazyLaw of a site, which poutine.reparam makes")
         shape, like = law.batch_shape + law.event_shape, law.like
         if transposed:
             shape = shape[:-2] + (shape[-1], shape[-2])

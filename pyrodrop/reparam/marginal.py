@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import instance
 from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.distributions.bernoulli_mixture import never_drops
 from pyrodrop.distributions.coins import keep_mask
@@ -27,10 +28,13 @@ class MarginalReparam(LocalReparam):
 
     Args:
         draw: any tensor that the vmap maps over; its batch size is the number of samples.
+
+    Raises:
+        TypeError: `draw` is no tensor.
     """
 
     def __init__(self, draw: Tensor) -> None:
-        self.draw = draw
+        self.draw: Tensor = instance(draw, Tensor, "draw", "a tensor that the vmap over samples maps over")
 
     def pushes(self, q: Any, at: LinearMap) -> bool:
         form = noise_form(q)

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pyrodrop.arguments import instance
 from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.noise_form import noise_form
@@ -32,12 +33,15 @@ class SharedNoise(LazyReparam):
 
     Args:
         noise: s, ``[in]``, a sample of `unit_noise`.
+
+    Raises:
+        TypeError: `noise` is no tensor.
     """
 
     one_weight = True
 
     def __init__(self, noise: Tensor) -> None:
-        self.noise = noise
+        self.noise: Tensor = instance(noise, Tensor, "noise", "a tensor, the scales of the input units")
 
     def pushes(self, q: Any, at: LinearMap) -> bool:
         return at.fits(q)

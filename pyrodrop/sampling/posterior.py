@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 
 import torch
@@ -12,6 +11,7 @@ from pyro.infer.mcmc.util import initialize_model
 from pyro.ops.integrator import potential_grad
 from torch import Tensor
 
+from pyrodrop.arguments import positive, shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.engines.graph import near
@@ -41,7 +41,7 @@ def density_of(
     if not isinstance(model, NetworkModel):
         raise TypeError(
             "the posterior needs a model of pyrodrop.models, such as MLP or from_module; got "
-            f"{type(model).__name__}. For other Pyro models use pyro.infer.mcmc.util.initialize_model"
+            f"{shown(model)}. For other Pyro models use pyro.infer.mcmc.util.initialize_model"
         )
     if isinstance(model, TrainedNetwork) and model.dropouts.noise:
         raise ValueError(
@@ -50,15 +50,8 @@ def density_of(
             "models.from_module(net.eval(), ...)"
         )
     if dtype not in (None, torch.float32, torch.float64):
-        raise ValueError(f"dtype must be torch.float32, torch.float64 or None; got {dtype}")
-    if isinstance(likelihood_power, bool) or not isinstance(likelihood_power, int | float):
-        raise TypeError(
-            f"likelihood_power is the power of the likelihood, a number; got {type(likelihood_power).__name__}"
-        )
-    if not (math.isfinite(likelihood_power) and likelihood_power > 0):
-        raise ValueError(
-            f"likelihood_power is the power of the likelihood and must be positive and finite; got {likelihood_power}"
-        )
+        raise ValueError(f"dtype must be torch.float32, torch.float64 or None; got {dtype!r}")
+    likelihood_power = positive(likelihood_power, "likelihood_power", "the power of the likelihood")
     dataset = Dataset.of(data)
     model = copy.deepcopy(model)
     if dtype is not None:

@@ -11,10 +11,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyrodrop import threads
+from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.arguments import shown
 from pyrodrop.data import Data
-from pyrodrop.engines import NAMES, Name, Untraceable
+from pyrodrop.engines import Name, Untraceable
 from pyrodrop.models import NetworkModel
-from pyrodrop.names import known
+from pyrodrop.names import one_of
 from pyrodrop.sampling.density import Density
 from pyrodrop.sampling.posterior import NOT_FINITE, TRIES, agree, by_pyro, density_of
 from pyrodrop.sampling.programs import Program, programs
@@ -46,6 +48,7 @@ class Potential:
             values: unconstrained value of every latent site, by name.
 
         Raises:
+            TypeError: `values` is not a mapping of tensors.
             ValueError: names, shapes or dtypes are not those of the sites.
         """
         return _Energy.apply(self._program, *self._tensors(values))  # type: ignore[no-untyped-call, no-any-return]
@@ -59,7 +62,15 @@ class Potential:
         """Convert unconstrained values to values on the supports of the sites; leading dimensions are kept.
 
         `pyro.infer.MCMC` with ``transforms`` does this to its samples.
+
+        Raises:
+            TypeError: `values` is not a mapping of tensors.
+            ValueError: a name is not that of a site.
         """
+        self._check_mapping(values)
+        extra = [name for name in values if name not in self.sites]
+        if extra:
+            raise ValueError(f"values must be those of the latent sites, {self._names}; got {extra}")
         return {name: self.transforms[name].inv(value) for name, value in values.items()}
 
     def initial_params(self, seed: int = 0) -> dict[str, Tensor]:
@@ -72,8 +83,10 @@ class Potential:
             seed: of the draw; the caller's random state does not change.
 
         Raises:
-            ValueError: no draw of 100 has a finite energy and gradient.
+            TypeError: the seed is not a whole number.
+            ValueError: it is negative, or no draw of 100 has a finite energy and gradient.
         """
+        seed = checked_seed(seed)
         for attempt in range(TRIES):
             values = self._density.draw(seed + attempt * 1_000_003)
             if all(bool(result.isfinite().all()) for result in self._program(*values.values())):
@@ -89,20 +102,26 @@ class Potential:
 
     def _tensors(self, values: Mapping[str, Tensor]) -> list[Tensor]:
         """The values in the order of the sites."""
+        self._check_mapping(values)
         try:
             tensors = [values[name] for name in self._names]
         except KeyError as error:
-            raise ValueError(f"values must have an entry for every latent site; {error} is missing") from None
+            raise ValueError(f"values must have an entry for every latent site; got a dict without {error}") from None
         if len(values) != len(tensors):
             extra = sorted(values.keys() - self.sites.keys())
             raise ValueError(f"values must be those of the latent sites, {self._names}; got also {extra}")
         for (name, shape), tensor in zip(self.sites.items(), tensors, strict=True):
             if tensor.shape != shape or tensor.dtype != self._density.dtype:
                 raise ValueError(
-                    f"the unconstrained value of {name!r} has shape {tuple(shape)} and dtype {self._density.dtype}; got "
-                    f"shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
+                    f"values: the unconstrained value of {name!r} must have shape {tuple(shape)} and dtype "
+                    f"{self._density.dtype}; got a dict with shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
                 )
         return tensors
+
+    def _check_mapping(self, values: Any) -> None:
+        if not isinstance(values, Mapping) or not all(isinstance(value, Tensor) for value in values.values()):
+            got = shown(values) if not isinstance(values, Mapping) else "a dict with other values than tensors"
+            raise TypeError(f"values must be a mapping from site to tensor; got {got}")
 
 
 class _Energy(torch.autograd.Function):
@@ -182,7 +201,7 @@ def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = No
         >>> p.model.outputs(mcmc.get_samples(), torch.zeros(3, 1)).shape
         torch.Size([5, 3, 1])
     """
-    known(engine, NAMES, "engine")
+    one_of(engine, Name, "engine")
     density = density_of(model, data, dtype)
     pairs = by_pyro(density)
     for name, make in programs(density, engine):

@@ -12,11 +12,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop import threads
+from pyrodrop.arguments import count, real
+from pyrodrop.arguments import progress as checked_progress
+from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import available, resolve
-from pyrodrop.engines import NAMES, Name
+from pyrodrop.engines import Name
 from pyrodrop.models import NetworkModel
-from pyrodrop.names import known
+from pyrodrop.names import one_of
 from pyrodrop.sampling.hmc import Chains, Drawn, Limits
 from pyrodrop.sampling.leapfrog import Leapfrog
 from pyrodrop.sampling.mixing import MOST_ROUNDING
@@ -102,19 +105,16 @@ def sample(
         >>> sampled.predict(x, num_samples=50).f.shape
         torch.Size([50, 20, 1])
     """
-    for name, value, least in (
-        ("chains", chains, 4), ("draws", draws, 4), ("tune", tune, 100), ("thin", thin, 1), ("max_steps", max_steps, 1),
-    ):  # fmt: skip
-        _check_number(name, value, least)
-    if isinstance(target_acceptance, bool) or not isinstance(target_acceptance, float):
-        raise TypeError(
-            f"target_acceptance is a probability, a float; got {type(target_acceptance).__name__} {target_acceptance!r}"
-        )
-    if not 0 < target_acceptance < 1:
-        raise ValueError(f"target_acceptance is a probability and must lie in (0, 1); got {target_acceptance}")
-    known(engine, NAMES, "engine")
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise TypeError(f"seed must be an int; got {type(seed).__name__} {seed!r}")
+    chains = count(chains, "chains", "the number of chains", least=4)
+    draws = count(draws, "draws", "the number of draws that are kept of each chain", least=4)
+    tune = count(tune, "tune", "the number of transitions of tuning", least=100)
+    thin = count(thin, "thin", "the number of transitions for each draw that is kept")
+    max_steps = count(max_steps, "max_steps", "the largest number of leapfrog steps of a trajectory")
+    what = "the mean acceptance probability that tuning aims at"
+    target_acceptance = real(target_acceptance, "target_acceptance", what, above=0, below=1)
+    one_of(engine, Name, "engine")
+    seed = checked_seed(seed)
+    checked_progress(progress)
     begun, place = time.perf_counter(), resolve(device)
     dataset = Dataset.of(data)
     if isinstance(model, NetworkModel):
@@ -175,13 +175,6 @@ def sample(
     if not found.mixed:
         _log.warning("the draws of %s should not be used yet: %s", density.model.describe(), "; ".join(found.problems))
     return sampled
-
-
-def _check_number(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an int; got {type(value).__name__} {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}; got {value}")
 
 
 def _check_memory(numbers: int, dtype: torch.dtype) -> None:

@@ -13,6 +13,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 
 from pyrodrop import threads
+from pyrodrop.arguments import count as whole_number
 from pyrodrop.data import Data, Dataset
 from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of
@@ -86,15 +87,21 @@ class Sampled:
             keep: ``"draws"`` or ``"moments"``, as in `pyrodrop.predict`.
 
         Raises:
-            ValueError: x is empty, has NaN or infinite values, or a width that is not the model's.
+            TypeError: an argument is of the wrong kind.
+            ValueError: x is empty, has NaN or infinite values, or a width that is not the model's; a number is out of range.
         """
         return self._functions(self.weights(num_samples), x, num_samples, seed=seed, keep=keep)
 
     def weights(self, num_samples: int | None = None) -> dict[str, Tensor]:
-        """Draws of every latent site in one sequence, ``[S, ...]`` by name: all of them, or S that are evenly spaced."""
+        """Draws of every latent site in one sequence, ``[S, ...]`` by name: all of them, or S that are evenly spaced.
+
+        Raises:
+            TypeError: `num_samples` is not a whole number.
+            ValueError: it is less than 1.
+        """
         count = self.chains * self.draws
-        size = count if num_samples is None else num_samples
-        rows = torch.arange(max(0, size)) * count // max(1, size)
+        size = count if num_samples is None else whole_number(num_samples, "num_samples", "the number of draws")
+        rows = torch.arange(size) * count // size
         return {name: values.flatten(0, 1)[rows] for name, values in self.samples.items()}
 
     @threads.drawing()
@@ -103,8 +110,12 @@ class Sampled:
 
         Args:
             data: observations; the data of the run if None.
+
+        Raises:
+            ValueError: there are none, or they do not fit the model.
         """
         chosen = self._chosen("log_likelihood", data)
+        self.model.check_targets(chosen)
         y = self.model.likelihood.as_target(chosen.y)
         found = []
         for chain in range(self.chains):  # so that not all of f is in memory
@@ -168,13 +179,13 @@ class Sampled:
 
         Args:
             num_samples: draws in all, at least one per chain.
+
+        Raises:
+            TypeError: `num_samples` is not a whole number.
+            ValueError: it is less than the number of chains, or more than all draws.
         """
-        share = num_samples // self.chains
-        if not 1 <= share <= self.draws:
-            raise ValueError(
-                f"num_samples must be from {self.chains}, one per chain, to {self.chains * self.draws}, all; got "
-                f"{num_samples}"
-            )
+        most, what = self.chains * self.draws, "the number of draws in all, at least one per chain,"
+        share = whole_number(num_samples, "num_samples", what, least=self.chains, most=most) // self.chains
         rows = (torch.arange(1, share + 1) * self.draws) // share - 1
 
         def some(values: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -40,8 +40,8 @@ def check_model(guide: Any, model: Any) -> None:
             own = own.args[-1]
         if isinstance(own, nn.Module) and own is not model:
             raise ValueError(
-                f"an autoguide belongs to the model that it was made with: this {type(auto).__name__} was made with another "
-                f"{type(own).__name__} than the model to be trained; make it with that model"
+                "guide: an autoguide belongs to the model that it was made with, which must be the model to be trained; got "
+                f"an {type(auto).__name__} that was made with another {type(own).__name__}: make it with that model"
             )
 
 

@@ -16,8 +16,9 @@ from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, worst
 from pyrodrop.elbo import DrawnTerms, Factor, site_factors
 from pyrodrop.inputs import mapped
+from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
 from pyrodrop.networks.mixing import mixes_examples
-from pyrodrop.networks.modes import evaluating
+from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.prediction.predict import cannot_run
 from pyrodrop.threads import drawing
 from pyrodrop.training.minibatches import takes_num_data
@@ -96,7 +97,8 @@ class Draws:
         noise: the dropouts of a network that was read (`pyrodrop.read`) which no weight carries.
 
     Raises:
-        ValueError: the network cannot be called on the data.
+        ValueError: the network cannot be called on the data, y has another shape than its distribution or values outside its
+            support, or the guide was made for another model.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Draws:
         with drawing(), torch.no_grad(), evaluating(model, guide):
             seeds = torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()
             self._rows = _rows_at_a_time(model, guide, data)
+            self._check(model, guide)
             drawn = DrawnTerms(model, guide, whole=whole)
             try:
                 terms = [self._terms(drawn, seeds[0])]
@@ -129,6 +132,17 @@ class Draws:
                 members: list[dict[str, Factor]] = site_factors(model, guide, *self._part(0))
         self.nll, self.kl_weights, self.kl_hyper = torch.tensor(terms, dtype=torch.float64).unbind(1)
         self.factors = [factor for member in members for factor in member.values()]
+
+    def _check(self, model: Any, guide: Any) -> None:
+        """Check that the data fit the model, and the guide the model."""
+        if hasattr(model, "check_targets"):
+            model.check_targets(self._data)
+        if knows_sites(model, guide):
+            check_guide(model, guide)
+            return
+        kwargs = {} if len(self._data) <= self._rows else {"num_data": len(self._data)}
+        with seeded(0, self._device), undisturbed(model, guide):
+            check_call(model, guide, *self._part(0), **kwargs)
 
     def _terms(self, drawn: DrawnTerms, seed: int) -> tuple[float, float, float]:
         """The terms of one draw, some rows at a time; the seed makes it the same draw for all of them."""

@@ -16,6 +16,8 @@ from typing import Any, Unpack, overload
 import torch
 
 from pyrodrop import threads
+from pyrodrop.arguments import count, path, shown
+from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data
 from pyrodrop.devices import seeded
 from pyrodrop.engines import Name as EngineName
@@ -157,7 +159,8 @@ def fit(
     Raises:
         TypeError: an unknown argument, or one of the wrong kind, such as a schedule of the learning rate for `kl_weight`.
         ValueError: before the first step, for data, shapes, settings or a device that cannot be trained with, and for a
-            checkpoint of another run or a damaged one.
+            guide of another model, a checkpoint of another run or a damaged one; before a step at which a schedule is
+            negative, NaN or infinite.
         RuntimeError: the first step changes no parameter, as when a model reaches its network through a closure; or another
             thread trains: see `pyrodrop.threads`.
         FloatingPointError: the loss or a parameter is no longer finite; with replicates, all losses. The message says the
@@ -176,28 +179,37 @@ def fit(
         >>> fit.losses.shape, fit.predict(x, 10).mean.shape
         (torch.Size([50]), torch.Size([20, 1]))
     """
+    steps = count(steps, "steps", "the number of gradient steps")
     settings = Settings(
         steps=steps, batch_size=batch_size, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule, estimator=estimator,
         kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
         device=device, seed=seed,
     )  # fmt: skip
     save_every = _checkpoint_every(checkpoint_every, checkpoint)
+    checked_progress(progress)
+    if checkpoint is not None:
+        checkpoint = path(checkpoint, "checkpoint", "the file to save the state of the training to")
+    if after_epoch is not None and not callable(after_epoch):
+        raise TypeError(
+            f"after_epoch must be a function of a fit and the number of epochs, or None; got {shown(after_epoch)}"
+        )
     allow = check_allowed(checkpoint_allow, "checkpoint_allow")
     if allow and checkpoint is None:
         raise ValueError(f"checkpoint_allow needs a checkpoint; got checkpoint_allow={allow} without checkpoint")
     if replicates is not None:
         for name, value in (("checkpoint", checkpoint), ("after_epoch", after_epoch)):
             if value is not None:
-                raise ValueError(f"{name} is not supported with replicates; got both")
+                raise ValueError(f"{name} is not supported with replicates and must be None; got {shown(value)}")
+        replicates = count(replicates, "replicates", "the number of independent fits")
         return train_replicates(model, guide, data, settings, replicates, memory, progress)
     if memory is not None:
-        raise ValueError(f"memory is an argument for replicates; got memory={memory} without replicates")
+        raise ValueError(f"memory is for replicates only and must be None without them; got {shown(memory)}")
 
     problem = problem_of(model, guide, data, settings)
     start = time.perf_counter()
     with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
         run = Run.of(problem, settings)
-        kept = None if checkpoint is None else _resumed(run, Path(checkpoint), allow)
+        kept = None if checkpoint is None else _resumed(run, checkpoint, allow)
         try:
             run.loop.run(
                 progress,
@@ -219,9 +231,7 @@ def _checkpoint_every(value: int | None, checkpoint: object) -> int:
         raise ValueError(
             f"checkpoint_every needs a checkpoint; got checkpoint_every={value} without checkpoint, the file to save to"
         )
-    if value < 1:
-        raise ValueError(f"checkpoint_every is a number of steps and must be at least 1; got {value}")
-    return value
+    return count(value, "checkpoint_every", "the number of steps between two savings")
 
 
 def _resumed(run: Run, path: Path, allow: Collection[str]) -> Checkpoint:

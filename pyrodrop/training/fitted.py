@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeGuard, overload
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import count as whole_number
+from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.compression.layout import Layout
 from pyrodrop.data import Data, Dataset
@@ -18,6 +20,7 @@ from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of
 from pyrodrop.inputs import Inputs
 from pyrodrop.modules import assign, check_assignable
+from pyrodrop.networks.agreement import check_guide
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
 from pyrodrop.prediction.prediction import Prediction
@@ -37,6 +40,9 @@ class Fit:
             ``kl_scale``.
         settings: the settings of the training in plain numbers and words, with the fingerprint of the data.
         device: where the parameters are.
+
+    Raises:
+        ValueError: the guide was made for a model with other weights.
     """
 
     model: Callable[..., Any]
@@ -45,6 +51,9 @@ class Fit:
     history: Tensor
     settings: dict[str, Any]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def __post_init__(self) -> None:
+        check_guide(self.model, self.guide)
 
     @property
     def fingerprint(self) -> str | None:
@@ -69,7 +78,8 @@ class Fit:
             seed: of the draws.
 
         Raises:
-            ValueError: num_samples is less than 1, or there are no data.
+            TypeError: an argument is of the wrong kind.
+            ValueError: num_samples is less than 1, there are no data, or they do not fit the model.
 
         Example:
             >>> import torch, pyrodrop
@@ -96,7 +106,8 @@ class Fit:
             seed: of the draws; the same seed draws the same weights as in `elbo`.
 
         Raises:
-            ValueError: num_samples is less than 1, or there are no data.
+            TypeError: an argument is of the wrong kind.
+            ValueError: num_samples is less than 1, there are no data, or they do not fit the model.
         """
         return objective_of(
             self._draws("objective", num_samples, data, seed, whole=False), self.settings, self._kl_weight()
@@ -104,8 +115,7 @@ class Fit:
 
     def _draws(self, name: str, num_samples: int, data: Data | None, seed: int, *, whole: bool) -> Draws:
         """Draws on the training data, or on `data`, for the method of this name."""
-        if num_samples < 1:
-            raise ValueError(f"num_samples is the number of draws and must be at least 1; got {num_samples}")
+        num_samples, seed = whole_number(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
         chosen = self.data if data is None else Dataset.of(data)
         if chosen is None:
             raise ValueError(f"a loaded fit or a reading has no training data: pass them as {name}(data=...)")

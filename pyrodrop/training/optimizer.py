@@ -12,6 +12,7 @@ import torch
 from pyro.optim import PyroOptim
 from torch import Tensor
 
+from pyrodrop.arguments import real
 from pyrodrop.training.settings import LearningRate, Optimizer
 
 
@@ -27,9 +28,9 @@ def optimizer_of(
         stacked: whether the first axis of every parameter is that of independent fits.
 
     Raises:
-        TypeError: `optimizer` does not return a `torch.optim.Optimizer`.
-        ValueError: it fails for these parameters, needs to evaluate the loss itself, or, if stacked, mixes the gradients
-            of independent fits.
+        TypeError: `optimizer` does not return a `torch.optim.Optimizer`, or `lr` no number.
+        ValueError: a learning rate is negative, NaN or infinite; the optimiser fails for these parameters, needs to evaluate
+            the loss itself, or, if stacked, mixes the gradients of independent fits.
     """
     of_pyro = isinstance(optimizer, PyroOptim) or getattr(optimizer, "__module__", "").startswith("pyro.optim.pytorch")
     if of_pyro or optimizer in (pyro.optim.ClippedAdam, pyro.optim.DCTAdam, pyro.optim.AdagradRMSProp):
@@ -41,7 +42,7 @@ def optimizer_of(
     _check_one_gradient(optimizer)
     groups = [{"params": list(parameters.values()), "lr": lr}]
     if callable(lr):
-        groups = [{"params": [p], "lr": lr(name)} for name, p in parameters.items()]
+        groups = [{"params": [p], "lr": _rate(lr, name)} for name, p in parameters.items()]
     made = _made(optimizer, groups)
     if not isinstance(made, torch.optim.Optimizer):
         raise TypeError(
@@ -52,6 +53,11 @@ def optimizer_of(
     if stacked:
         _check_elementwise(optimizer)
     return made
+
+
+def _rate(lr: Callable[[str], float], name: str) -> float:
+    """The learning rate of a parameter, at least 0."""
+    return real(lr(name), "lr", f"the learning rate, here by its function for {name!r},", least=0)
 
 
 def _made(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Any:

@@ -13,10 +13,13 @@ from pyro import poutine
 from torch import Tensor, nn
 from torch.distributions import constraints
 
+from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.arguments import shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.engines import Batch, Loss, Moving, Parameter, Watch, evaluate
 from pyrodrop.engines.moving import places_of
+from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.networks.starts import started_anew
@@ -51,7 +54,14 @@ class Problem:
         estimator: str,
         device: torch.device,
     ) -> Problem:
-        """Copy, standardise, check and move to the device; a ValueError for what cannot be trained."""
+        """Copy, standardise, check and move to the device; a ValueError or TypeError for what cannot be trained."""
+        for what, part in (("model", model), ("guide", guide)):
+            if not callable(part) or isinstance(part, type):
+                got = f"the class {part.__name__}: make one of it" if isinstance(part, type) else shown(part)
+                raise TypeError(
+                    f"{what} must be a Pyro {what}, a function or module that is called as {what}(x, y); got {got}"
+                )
+        check_guide(model, guide)
         data = Dataset.of(data)
         if autoguides(guide):  # it refers to the model, and a copy of it would not
             check_model(guide, model)
@@ -103,7 +113,7 @@ class Problem:
         with evaluating(self.model):
             prepare(self.guide, batch.device, batch.x, batch.y, **batch.kwargs)
         with poutine.trace(param_only=True) as capture, undisturbed(self.model, self.guide):
-            seen = self._call(batch, precision)
+            seen = self._call(batch, precision, check=True)
         sites: dict[str, Any] = dict(capture.trace.nodes)
         found = {
             name: Parameter(site["value"].unconstrained(), site["kwargs"].get("constraint", constraints.real))
@@ -136,9 +146,12 @@ class Problem:
             }
         return Moving((), places).named()
 
-    def _call(self, batch: Batch, precision: torch.dtype | None) -> Watch:
-        """Call guide and model once and return what that changes in them."""
+    def _call(self, batch: Batch, precision: torch.dtype | None, *, check: bool = False) -> Watch:
+        """Call guide and model once and return what that changes in them; with `check`, compare their sites before."""
         try:
+            if check and not knows_sites(self.model, self.guide):
+                with undisturbed(self.model, self.guide), torch.no_grad(), seeded(0, batch.device):
+                    check_call(self.model, self.guide, batch.x, batch.y, **batch.kwargs)
             with Watch(self.model, self.guide) as seen, torch.no_grad(), seeded(0, batch.device):
                 evaluate(*self.trained, batch, precision)
         except ValueError as error:
@@ -200,8 +213,9 @@ def restart(model: Any, guide: Any, seed: int) -> tuple[Any, Any]:
         seed: of the new values; the caller's random state does not change.
 
     Raises:
-        TypeError: model or guide has no such method.
-        ValueError: a module of the network has parameters but no ``reset_parameters()``; the message names it.
+        TypeError: model or guide has no such method; the seed is not a whole number.
+        ValueError: a module of the network has parameters but no ``reset_parameters()``; the message names it. The guide was
+            made for another model; the seed is negative.
 
     Example:
         >>> import torch, pyrodrop
@@ -214,11 +228,13 @@ def restart(model: Any, guide: Any, seed: int) -> tuple[Any, Any]:
         >>> torch.equal(one.mean()[weight], two.mean()[weight]), torch.equal(one.mean()[weight], other.mean()[weight])
         (True, False)
     """
+    seed = checked_seed(seed)
     if not callable(getattr(guide, "restart", None)):
         raise TypeError(
-            f"new initial weights need a guide with a method restart(model); {type(guide).__name__} has none: pass lists of "
-            "models and guides with initial weights of their own"
+            "new initial weights need a guide with a method restart(model), or lists of models and guides with initial "
+            f"weights of their own; got {shown(guide)}, which has none"
         )
+    check_guide(model, guide)
     device = next((parameter.device for parameter in guide.parameters()), torch.device("cpu"))
     with seeded(seed, device):
         model, guide = started_anew(model, guide)

@@ -18,9 +18,14 @@ import torch
 from torch import Tensor
 
 from pyrodrop import threads
+from pyrodrop.arguments import count as whole_number
+from pyrodrop.arguments import positive, shown
+from pyrodrop.arguments import progress as checked_progress
+from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data import Data, Dataset
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.engines import Name as EngineName
+from pyrodrop.networks.agreement import check_guide
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.fitted import Fit
@@ -73,12 +78,18 @@ class Replicates(Sequence[Fit]):
             x: points, ``[N, ...]``.
             num_samples: number of draws in all, at least one per replicate; each contributes an equal share, rounded up.
             seed: of the draws.
+
+        Raises:
+            TypeError: a number is no whole number, or the likelihood has no mixture of its distributions.
+            ValueError: fewer draws than replicates, all replicates failed, or as `Fit.predict`.
         """
         members = [fit for number, fit in enumerate(self.fits) if number not in self.failed]
-        if num_samples < len(members):
+        if not members:
             raise ValueError(
-                f"num_samples must be at least one draw for each of {len(members)} replicates; got {num_samples}"
+                f"a prediction needs at least one replicate that did not fail; got {len(self.fits)} failed ones"
             )
+        what = f"the number of draws in all, at least one for each of {len(members)} replicates,"
+        num_samples, seed = whole_number(num_samples, "num_samples", what, least=len(members)), checked_seed(seed)
         share = -(-num_samples // len(members))
         parts = [fit.predict(x, share, seed=seed + number) for number, fit in enumerate(members)]
         law = _joined([part.law for part in parts])
@@ -148,6 +159,7 @@ def fit_replicates(
         >>> len(many), many.predict(x, 3).f.shape
         (3, torch.Size([3, 20, 1]))
     """
+    steps = whole_number(steps, "steps", "the number of gradient steps")
     settings = Settings(
         steps=steps, batch_size=batch_size, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule, estimator=estimator,
         kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
@@ -160,14 +172,14 @@ def train_replicates(
     models: Any, guides: Any, data: Any, settings: Settings, count: int, memory: float | None, progress: bool | None
 ) -> Replicates:
     """`fit_replicates` with its settings in one object."""
-    if memory is not None and not memory > 0:
-        raise ValueError(f"memory is a number of bytes and must be positive; got {memory}")
+    if memory is not None:
+        memory = positive(memory, "memory", "the number of bytes that all replicates together may take")
+    checked_progress(progress)
+    count = whole_number(count, "count", "the number of replicates")
     if settings.engine == "pyro":
         raise ValueError(
             "replicates are trained as one traced step: engine must be 'auto', 'traced' or 'compiled'; got 'pyro'"
         )
-    if count < 1:
-        raise ValueError(f"count is the number of replicates and must be at least 1; got {count}")
     seeds = [settings.seed + r for r in range(count)]
     problems = _problems(models, guides, data, settings, seeds)
     check_minibatches(settings.batch_size, problems[0].data.x, problems[0].model, problems[0].guide)
@@ -216,6 +228,7 @@ def _problems(models: Any, guides: Any, data: Any, settings: Settings, seeds: Se
             "replicates run the network for many weights at once, which torch.vmap cannot do for nn.LSTM, nn.GRU and "
             "nn.RNN; call nn.LSTMCell and its relatives step by step, or fit one by one"
         )
+    _check_callable(models, guides)
     pairs = list(zip(models, guides, strict=True)) if isinstance(models, list) else [(models, guides)] * count
     if settings.starts == "new":
         pairs = [restart(*pair, own) for pair, own in zip(pairs, seeds, strict=True)]
@@ -223,6 +236,19 @@ def _problems(models: Any, guides: Any, data: Any, settings: Settings, seeds: Se
         Problem.of(model, guide, own, settings.estimator, settings.place)
         for (model, guide), own in zip(pairs, sets, strict=True)
     ]
+
+
+def _check_callable(models: Any, guides: Any) -> None:
+    """Raise an error unless these are models and guides, or lists of them, that belong together."""
+    each = [list(value) if isinstance(value, list) else [value] for value in (models, guides)]
+    for name, values in zip(("models", "guides"), each, strict=True):
+        for value in values:
+            if not callable(value):
+                raise TypeError(
+                    f"{name} must be a Pyro {name[:-1]} for all, or a list of one for each; got {shown(value)}"
+                )
+    for model, guide in zip(*each, strict=True):
+        check_guide(model, guide, "guides")
 
 
 def data_sets(data: Any, count: int) -> list[Dataset]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 
+from pyrodrop.arguments import count, positive, real, seed, shown
 from pyrodrop.devices import resolve, tf32_products
 from pyrodrop.engines import Name as EngineName
 from pyrodrop.names import one_of
@@ -25,6 +25,8 @@ Precision = Literal["float32", "bfloat16", "tf32"]
 Starts = Literal["model", "new"]
 
 adam = functools.partial(torch.optim.Adam, fused=True)
+_LR = "the learning rate, a number or a function of a parameter's name,"
+_KL_WEIGHT = "the factor of the KL divergence, a number or a function of the epochs done,"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,25 +55,37 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"steps is the number of gradient steps and must be at least 1; got {self.steps}")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ValueError(
-                f"batch_size is the number of rows of a minibatch and must be at least 1; got {self.batch_size}"
+        if self.steps is not None:
+            self._set("steps", count(self.steps, "steps", "the number of gradient steps"))
+        if self.batch_size is not None:
+            self._set("batch_size", count(self.batch_size, "batch_size", "the number of rows of a minibatch"))
+        if not callable(self.lr):
+            self._set("lr", positive(self.lr, "lr", _LR))
+        if not callable(self.optimizer):
+            raise TypeError(
+                "optimizer must be a torch.optim class or a function with the same arguments, such as "
+                f"functools.partial(torch.optim.SGD, momentum=0.9); got {shown(self.optimizer)}"
             )
         _check_lr_schedule(self.lr_schedule)
         _check_kl_weight(self.kl_weight)
-        if not (math.isfinite(self.likelihood_power) and self.likelihood_power > 0):
-            raise ValueError(
-                "likelihood_power is the power of the likelihood and must be positive and finite; "
-                f"got {self.likelihood_power}"
-            )
+        if not callable(self.kl_weight):
+            self._set("kl_weight", real(self.kl_weight, "kl_weight", _KL_WEIGHT, least=0))
+        self.lr_factor(0)  # schedules that are wrong from the start
+        self.factors(0.0)
+        self._set(
+            "likelihood_power", positive(self.likelihood_power, "likelihood_power", "the power of the likelihood")
+        )
         one_of(self.engine, EngineName, "engine")
         one_of(self.estimator, Estimator, "estimator")
         one_of(self.starts, Starts, "starts")
         if self.precision is not None:
             one_of(self.precision, Precision, "precision")
-        object.__setattr__(self, "device", resolve(self.device))
+        self._set("device", resolve(self.device))
+        self._set("seed", seed(self.seed))
+
+    def _set(self, name: str, value: Any) -> None:
+        """Store a checked setting, as Python's own type."""
+        object.__setattr__(self, name, value)
 
     @property
     def place(self) -> torch.device:
@@ -88,38 +102,44 @@ class Settings:
         return tf32_products(self.precision == "tf32", self.place)
 
     def factors(self, epochs: float) -> tuple[float, float]:
-        """The power of the likelihood and the weight of the KL divergence after so many epochs."""
-        return self.likelihood_power, self.kl_weight(epochs) if callable(self.kl_weight) else float(self.kl_weight)
+        """The power of the likelihood and the weight of the KL divergence after so many epochs.
+
+        Raises:
+            TypeError, ValueError: the schedule returns no number, or one that is negative, NaN or infinite.
+        """
+        if not callable(self.kl_weight):
+            return self.likelihood_power, float(self.kl_weight)
+        at = f"{_KL_WEIGHT} here of its schedule after {epochs:g} epochs,"
+        return self.likelihood_power, real(self.kl_weight(epochs), "kl_weight", at, least=0)
 
     def lr_factor(self, steps: int) -> float:
-        """The factor of the learning rate after so many steps."""
-        return 1.0 if self.lr_schedule is None else self.lr_schedule(steps)
+        """The factor of the learning rate after so many steps.
+
+        Raises:
+            TypeError, ValueError: the schedule returns no number, or one that is negative, NaN or infinite.
+        """
+        if self.lr_schedule is None:
+            return 1.0
+        at = f"the factor of the learning rate, here after {steps} steps,"
+        return real(self.lr_schedule(steps), "lr_schedule", at, least=0)
 
 
 def _check_lr_schedule(value: Any) -> None:
     if isinstance(value, KLSchedule):
         raise TypeError(
-            f"lr_schedule is a factor of the learning rate by step; {value} is a schedule of the KL divergence's weight by "
-            "epoch: pass it as kl_weight"
+            f"lr_schedule must be a factor of the learning rate by step; got a {type(value).__name__}, {value}, a schedule "
+            "of the KL divergence's weight by epoch: pass it as kl_weight"
         )
     if value is not None and not callable(value):
         raise TypeError(
             "lr_schedule is a function from the number of steps done to a factor of the learning rate, such as "
-            f"schedules.cosine(steps); got a {type(value).__name__}"
+            f"schedules.cosine(steps); it must be one, or None; got {shown(value)}"
         )
 
 
 def _check_kl_weight(value: Any) -> None:
     if isinstance(value, LRSchedule):
         raise TypeError(
-            f"kl_weight is a number or a function of the epochs done, such as schedules.linear(20); {value} is a schedule "
-            "of the learning rate by step: pass it as lr_schedule"
+            f"kl_weight must be a number or a function of the epochs done, such as schedules.linear(20); got a "
+            f"{type(value).__name__}, {value}, a schedule of the learning rate by step: pass it as lr_schedule"
         )
-    if not callable(value) and (isinstance(value, bool | str) or not hasattr(value, "__float__")):
-        raise TypeError(
-            "kl_weight is the factor of the KL divergence: a number, or a function of the epochs done, such as "
-            f"schedules.linear(20); got a {type(value).__name__}"
-        )
-    first = value(0.0) if callable(value) else float(value)
-    if not (math.isfinite(first) and first >= 0):
-        raise ValueError(f"kl_weight is the factor of the KL divergence and must be finite and at least 0; got {first}")

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop import threads
+from pyrodrop.arguments import count as whole_number
+from pyrodrop.arguments import shown
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, keep_heap, seeded
 from pyrodrop.engines import Name as EngineName
@@ -168,11 +170,11 @@ class Training:
             The terms of the loss at every step, ``[count]`` each.
 
         Raises:
-            ValueError: count is less than 1.
+            TypeError: count is not a whole number.
+            ValueError: count is less than 1; a schedule is negative, NaN or infinite at one of these steps.
             RuntimeError, FloatingPointError: as `step`.
         """
-        if count < 1:
-            raise ValueError(f"count is the number of steps and must be at least 1; got {count}")
+        count = whole_number(count, "count", "the number of steps")
         loop = self._run.loop
         first, end = loop.done, loop.done + count
         with self._in_context():
@@ -213,17 +215,18 @@ class Training:
             allow: names of what may differ in the training that made it, as the `checkpoint_allow` of `fit`.
 
         Raises:
-            TypeError: `allow` is not a collection of names.
+            TypeError: the state is not a mapping, or `allow` not a collection of names.
             ValueError: it is not a whole state, or the state of a training with other arguments. Nothing is changed then.
         """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state must be a mapping of tensors by name, as state() returns it; got {shown(state)}")
         allow = check_allowed(allow, "allow")
-        if "run" not in state:
-            raise ValueError("the state is not whole: it lacks run; load_state takes what state() returned")
+        for name in ("run", "batches.position"):
+            if name not in state:
+                raise ValueError(
+                    f"the state must be whole, what state() returned; got {shown(state)} that is not whole: it lacks {name}"
+                )
         restarts = check_same(of_tensor(state["run"]), self._run.identity, allow, "the state", "allow")
-        if "batches.position" not in state:
-            raise ValueError(
-                "the state is not whole: it lacks batches.position; load_state takes what state() returned"
-            )
         own = self._run.state()
         with self._in_context():
             tensors = {name: value for name, value in state.items() if name != "run"}

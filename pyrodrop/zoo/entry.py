@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pyrodrop import guides
+from pyrodrop import arguments, guides
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import seeded
 from pyrodrop.guides import Guide
@@ -29,6 +29,10 @@ class Check:
         test: number of test observations, the first ones; all if None.
         draws: number of posterior samples for prediction.
         splits: number of splits of the data.
+
+    Raises:
+        ValueError: a number is below 1.
+        TypeError: it is no whole number.
     """
 
     steps: int
@@ -36,6 +40,13 @@ class Check:
     test: int | None = None
     draws: int = 20
     splits: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "draws", "splits"):
+            arguments.count(getattr(self, name), name, "a number of the short run")
+        for name in ("train", "test"):
+            if getattr(self, name) is not None:
+                arguments.count(getattr(self, name), name, "a number of observations")
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,10 @@ class Entry:
         published: published results by the name of our score; empty if the source has only curves or text.
         check: settings of the short run of ``pyrodrop check``.
         draws: number of posterior samples for prediction.
+
+    Raises:
+        ValueError: `draws` is below 1, or a published result is not finite.
+        TypeError: a value is of another type.
     """
 
     name: str
@@ -66,8 +81,25 @@ class Entry:
     check: Check
     draws: int = 100
 
+    def __post_init__(self) -> None:
+        for name in ("name", "summary", "source", "data"):
+            arguments.instance(getattr(self, name), str, name, "a str")
+        for name in ("model", "guide", "training"):
+            arguments.function(getattr(self, name), name, "a function that makes a part of a run")
+        arguments.instance(self.published, Mapping, "published", "a mapping from scores to numbers")
+        for score, value in self.published.items():
+            arguments.real(value, "published", f"the published results, of which {score!r}")
+        arguments.instance(self.check, Check, "check", "a Check, the settings of the short run")
+        arguments.count(self.draws, "draws", "the number of posterior samples")
+
     def build(self, data: Dataset, seed: int = 0) -> tuple[NetworkModel, Guide]:
-        """A new model and guide with initial weights from `seed`; the caller's random state is unchanged."""
+        """A new model and guide with initial weights from `seed`; the caller's random state is unchanged.
+
+        Raises:
+            ValueError: `seed` is negative.
+            TypeError: it is no whole number.
+        """
+        arguments.seed(seed)
         with seeded(seed, torch.device("cpu")):
             model = self.model(data)
             return model, self.guide(model)

@@ -299,9 +299,11 @@ def test_arvizs_own_functions_take_the_tree(small: Any, chains: int) -> None:
 
 
 def test_what_has_no_tree_is_said(small: Any) -> None:
-    with pytest.raises(TypeError, match=r"fit must be a Fit, Replicates .* or a Gaussian process.*got a str"):
+    with pytest.raises(TypeError, match=r"fit must be a Fit, Replicates .* or a Gaussian process.*got the str"):
         pyrodrop.to_arviz("fit", small.waves())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"must be one of pyrodrop.models"):
         pyrodrop.to_arviz(pyrodrop.Fit(lambda x: x, lambda x: {}, None, torch.zeros(1, 3), {}), small.waves())
-    with pytest.raises(ValueError, match="num_samples, the number of draws, must be at least 1"):
+    with pytest.raises(
+        ValueError, match="num_samples is the number of draws per chain and must be a whole number of at least 1"
+    ):
         pyrodrop.to_arviz(small.fitted(small.dropout, steps=2), small.waves(), num_samples=0)

@@ -344,6 +344,25 @@ def test_a_result_is_saved_whole(tmp_path: Path) -> None:
         SBC.load(tmp_path / "other.json")
 
 
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ({"f": [0, 3], "g": [1]}, "equally many whole ranks from 0 to 3"),
+        ({"f": [0, 4]}, "equally many whole ranks from 0 to 3"),
+        ({"f": [-1, 0]}, "equally many whole ranks from 0 to 3"),
+        ({"f": [0.5, 0]}, "equally many whole ranks from 0 to 3"),
+        ({}, "equally many whole ranks from 0 to 3"),
+        ({"f": ["0"]}, "a list of finite numbers as ranks.f"),
+        ([0], "an object as ranks"),
+    ],
+)
+def test_a_result_that_cannot_be_is_not_loaded(ranks: Any, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "sbc.json"
+    path.write_text(json.dumps({"ranks": ranks, "num_draws": 3, "seed": 0}))
+    with pytest.raises(ValueError, match=f"sbc.json must have {said}"):
+        SBC.load(path)
+
+
 def test_the_figure_is_red_where_the_verdict_is_bad() -> None:
     """A panel per quantity; the line of a quantity with a problem leaves the band of ArviZ."""
     result = calibrated(0.5, count=100)
@@ -395,7 +414,9 @@ def test_mistakes() -> None:
         sbc(nn.Linear(3, 1), guides.MeanField, x)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"a guide with a method draw\(num_samples\)"):
         sbc(regression(), lambda m: lambda x, y=None: None, x, count=4)
-    with pytest.raises(ValueError, match="count is the number of data sets and must be at least 2; got 1"):
+    with pytest.raises(
+        ValueError, match="count is the number of data sets and must be a whole number of at least 2; got 1"
+    ):
         sbc(regression(), guides.MeanField, x, count=1)
     with pytest.raises(ValueError, match="num_draws is the number of posterior draws .* got 0"):
         sbc(regression(), guides.MeanField, x, num_draws=0)

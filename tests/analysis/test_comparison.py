@@ -230,7 +230,7 @@ def test_kfold_is_the_fits_without_each_fold(small: Any) -> None:
         want += float(law.log_prob(data.y[held]).sum())
     assert found.elpd == pytest.approx(want, abs=0.3)
     assert float(found.pointwise[found.folds >= 0].sum()) == pytest.approx(found.elpd)
-    with pytest.raises(ValueError, match=r"k, the number of folds, must lie between 2 and the 31 observations; got"):
+    with pytest.raises(ValueError, match=r"k is the number of folds and must be a whole number from 2 to 31; got"):
         kfold(model, guides.MeanField(model), data, 1, **settings)
 
 

@@ -305,14 +305,22 @@ def test_progress_is_shown_when_asked(inducing: Inducing | None, capsys: pytest.
             r"must have shape \[N, 1\]; got \(3, 2\)",
         ),
         (lambda: Start(RBFKernel(), 1.0, 1.0), ValueError, "not both; got noise=1.0 and precision=1.0"),
-        (lambda: gp.matern(2.0), ValueError, "must be 0.5, 1.5 or 2.5; got 2.0"),
-        (lambda: squared_exponential(0), ValueError, "number of length scales, must be at least 1; got 0"),
-        (lambda: Inducing(points=0), ValueError, "points of Inducing must be at least 1; got 0"),
-        (lambda: Inducing(natural_lr=2.0), ValueError, "natural_lr of Inducing must lie in \\(0, 1\\]; got 2.0"),
+        (lambda: gp.matern(2.0), ValueError, "must be 0.5, 1.5 or 2.5; got 2"),
+        (
+            lambda: squared_exponential(0),
+            ValueError,
+            "dims is the number of length scales and must be .* at least 1; got 0",
+        ),
+        (
+            lambda: Inducing(points=0),
+            ValueError,
+            "points is the number of inducing points and must be .* at least 1; got 0",
+        ),
+        (lambda: Inducing(natural_lr=2.0), ValueError, "natural_lr is .* above 0 and at most 1; got 2"),
         (
             lambda: GaussianProcess((X, Y), squared_exponential).predict(X, 0),
             ValueError,
-            "num_samples is the number of functions drawn and must be at least 1; got 0",
+            "num_samples is the number of functions drawn and must be a whole number of at least 1; got 0",
         ),
     ],
 )

@@ -42,8 +42,8 @@ def test_cells_are_kept_and_others_settings_refused(
     assert cli.main(["report", str(tmp_path)]) == 0
     assert "variational-a2-12" in (tmp_path / "report.html").read_text()
     capsys.readouterr()
-    assert cli.main(words(tmp_path, "--seed", "1")) == 2
-    assert "has a result of other settings" in capsys.readouterr().err
+    assert cli.main(words(tmp_path, "--seed", "1")) == 1
+    assert "has a run with other settings: seed is 0 there and 1 here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

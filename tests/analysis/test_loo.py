@@ -121,5 +121,5 @@ def test_mistakes(small: Any) -> None:
     loaded = pyrodrop.Fit(model, guides.MeanField(model), None, torch.zeros(1, 3), {})
     with pytest.raises(ValueError, match="pass them, as loo"):
         loo(loaded)
-    with pytest.raises(ValueError, match="must be at least 25 for k-hat; got 24"):
+    with pytest.raises(ValueError, match="for k-hat, and must be a whole number of at least 25; got 24"):
         loo(many[0], num_samples=24)

@@ -59,7 +59,7 @@ def test_no_network_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def offline(*_: object, **__: object) -> str:
         raise OSError("no route to host")
 
-    monkeypatch.setattr("pooch.retrieve", offline)
+    monkeypatch.setattr("requests.get", offline)
     with pytest.raises(ConnectionError, match=r"could not be downloaded.*no route to host.*set PYRODROP_DATA"):
         mnist()
 

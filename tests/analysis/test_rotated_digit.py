@@ -139,7 +139,14 @@ def test_the_job_runs(
     assert list(results["angles"])[-1] == "180.0"
     assert list(results["scores"]) == (["weight averaging", "T = 4"] if guide == "bernoulli" else ["T = 4"])
     assert 0 <= results["auroc"]["mean"]["T = 4"] <= 1
-    assert {p.name for p in tmp_path.iterdir()} == {"results.json", "figure.png", "fit.safetensors"}
+    assert {p.name for p in tmp_path.iterdir() if not p.name.startswith(".")} == {
+        "results.json", "figure.png", "fit.safetensors", "run.json", "training.safetensors", "training.json",
+    }  # fmt: skip
+    if guide == "bernoulli":
+        capsys.readouterr()
+        assert cli.main(words) == 0
+        assert "reused from" in capsys.readouterr().out
+        assert json.loads((tmp_path / "results.json").read_text()) == results
     assert cli.main(["report", str(tmp_path)]) == 0
     assert "mutual information" in (tmp_path / "report.html").read_text()
 

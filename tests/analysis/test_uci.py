@@ -296,13 +296,13 @@ def test_the_command_makes_the_table(short: None, tmp_path: Path, capsys: pytest
         (["--data", "yatch"], "no UCI set is called 'yatch'; .*did you mean 'yacht'"),
         (["--guides", "bernouli"], "no posterior of the UCI table is called 'bernouli'; .*did you mean 'bernoulli'"),
         (["--splits", "0"], "how many of the published splits to take and must be at least 1; got 0"),
-        (["--data", "year", "--protocol", "gal2018"], "year is expected at|year was not in the search of 2018"),
+        (["--data", "year", "--protocol", "gal2018"], "year is expected at"),
     ],
 )
 def test_mistakes(
     words: list[str], said: str, tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["run", "uci", "--out", str(tmp_path), *words]) == 2
+    assert cli.main(["run", "uci", "--out", str(tmp_path), *words]) == (1 if "year" in words else 2)  # 1: no such file
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert re.search(said, error)
@@ -364,5 +364,5 @@ def test_without_network_one_line_says_so(monkeypatch: pytest.MonkeyPatch, capsy
         raise ConnectionError(f"data.txt of {name} could not be fetched")
 
     monkeypatch.setattr("pyrodrop.analysis.experiments.uci.experiment.uci", offline)
-    assert cli.main(["run", "uci", "--data", "yacht"]) == 2
+    assert cli.main(["run", "uci", "--data", "yacht"]) == 1
     assert capsys.readouterr().err == "pyrodrop: data.txt of yacht could not be fetched\n"

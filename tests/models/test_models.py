@@ -139,7 +139,9 @@ def test_a_network_with_its_own_dropout_is_refused() -> None:
 
 @pytest.mark.parametrize("widths", [[1], [2, 0, 1], [2, 2.5, 1]])
 def test_wrong_widths(widths: list[int]) -> None:
-    with pytest.raises(ValueError, match="widths must be at least two integers"):
+    with pytest.raises(
+        (TypeError, ValueError), match="widths (must be at least two whole numbers|are the sizes|is one of)"
+    ):
         models.MLP(widths, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
-from pyrodrop import arguments
+from pyrodrop import arguments, names
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3), torch.tensor(3)])
@@ -52,7 +52,7 @@ def test_a_real(value: Any) -> None:
 @pytest.mark.parametrize("value", ["0.5", None, True, np.False_, 0.5j, torch.tensor([0.5]), [0.5], np.zeros(1)])
 def test_no_real(value: Any) -> None:
     with pytest.raises(
-        TypeError, match=r"lr is the rate and must be a finite number above 0; got (the|a|an|None|True) ?"
+        TypeError, match=r"lr is the rate and must be a finite number above 0; got (the|a|an|None|True|False) ?"
     ):
         arguments.positive(value, "lr", "the rate")
 
@@ -94,3 +94,102 @@ def test_a_path() -> None:
 )  # fmt: skip
 def test_what_arrived_in_a_few_words(value: Any, words: str) -> None:
     assert arguments.shown(value) == words
+
+
+def test_progress_is_yes_no_or_up_to_the_terminal() -> None:
+    assert [arguments.progress(value) for value in (True, False, None)] == [True, False, None]
+    with pytest.raises(TypeError, match="progress says whether .* True or False; got the int 1"):
+        arguments.progress(1)
+
+
+@pytest.mark.parametrize("value", [[3, 1], (3, 1), torch.Size([3, 1]), [np.int64(3), torch.tensor(1)]])
+def test_counts(value: Any) -> None:
+    assert arguments.counts(value, "widths", "the sizes") == (3, 1)
+    assert arguments.counts([], "shape", "the sizes") == ()
+
+
+@pytest.mark.parametrize("value", [3, "31", None, [3, 1.0], [3, True], [3, 0], [3], [3, 1, 1], {3, 1}, torch.ones(2)])
+def test_no_counts(value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"widths (are|is one of) the sizes and must be .*; got "):
+        arguments.counts(value, "widths", "the sizes", length=2)
+
+
+def test_an_instance_and_a_function() -> None:
+    assert arguments.instance(3, int, "n", "a number") == 3
+    assert arguments.function(abs, "f", "a step") is abs
+    with pytest.raises(TypeError, match="n must be a number; got the str 'x'"):
+        arguments.instance("x", int, "n", "a number")
+    with pytest.raises(TypeError, match="n must be a number; got the class int"):
+        arguments.instance(int, int, "n", "a number")
+    with pytest.raises(TypeError, match="f is a step and must be a function; got None"):
+        arguments.function(None, "f", "a step")
+
+
+def test_scales_and_variances_are_those_that_float32_holds() -> None:
+    """The square of a scale at a bound is finite and not 0 in float32, where it is normal."""
+    smallest, largest = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+    for bound in (1e-18, 1e18):
+        assert smallest < arguments.scale(bound, "scale", "a scale") ** 2 < largest
+        assert arguments.variance(bound**2, "precision", "a precision") == bound**2
+    for outside in (0, 9e-19, 2e18, math.nan):
+        with pytest.raises(ValueError, match=r"scale is a scale and must be .* at least 1e-18 and at most 1e\+18; got"):
+            arguments.scale(outside, "scale", "a scale")
+        with pytest.raises(ValueError, match="precision is a precision and must be .* at least 1e-36"):
+            arguments.variance(outside**2, "precision", "a precision")
+
+
+def test_a_tensor() -> None:
+    values = torch.ones(2, 3)
+    assert arguments.tensor(values, "loc", "the location") is values
+    assert arguments.tensor(values.bool(), "keep", "a mask", bools=True).dtype == torch.bool
+    arguments.tensor(torch.tensor([math.inf]), "score", "a score", finite=False)
+    arguments.tensor(torch.tensor([1e38, 1e38, 1e38, 1e38]), "loc", "a location")  # their sum is infinite
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "words"),
+    [
+        ([1.0], TypeError, "loc must be a tensor, the location; got a list"),
+        (torch.ones(2, device="meta"), TypeError, "on the meta device"),
+        (torch.eye(2).to_sparse(), TypeError, "sparse"),
+        (torch.ones(2) * 1j, TypeError, "of dtype torch.complex64"),
+        (torch.ones(2).bool(), TypeError, "of dtype torch.bool"),
+        (torch.ones(2).int(), TypeError, "of dtype torch.int32"),
+        (torch.ones(0, 2), ValueError, r"at least one value; got shape \[0, 2\]"),
+        (torch.tensor([1.0, math.nan]), ValueError, r"got 1 NaN or infinite of 2 values, the first at index \[1\]"),
+        (torch.tensor([1.0, -3.0]), ValueError, "every value must be above 0; got values from -3 to 1"),
+    ],
+)
+def test_no_tensor(value: Any, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        arguments.tensor(value, "loc", "the location", floating=True, above=0)
+
+
+def test_a_number_or_a_tensor() -> None:
+    assert arguments.real_or_tensor(2, "loc", "it") == 2.0
+    values = torch.tensor([1.0, 2.0])
+    assert arguments.real_or_tensor(values, "loc", "it", most=2) is values
+    for value in ("x", torch.tensor([3.0]), torch.tensor(3.0), 3.0):
+        with pytest.raises((TypeError, ValueError), match="loc is it and .*must be .*at most 2; got"):
+            arguments.real_or_tensor(value, "loc", "it", most=2)
+
+
+def test_names_of_another_type_are_refused() -> None:
+    choices = Literal["a", "b"]
+    assert names.one_of("a", choices, "kind") == "a"
+    for value in ("c", None, 1, ["a"], np.array(["a", "b"]), torch.ones(2)):
+        with pytest.raises(ValueError, match="kind must be 'a' or 'b'; got"):
+            names.one_of(value, choices, "kind")
+        with pytest.raises(ValueError, match="no kind is called .*; there are a, b"):
+            names.known(value, ("a", "b"), "kind")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="rate: the keys must be patterns of parameter names, which are str; got 0"):
+        names.by_name({0: 1.0}, ["w"], "rate")
+    with pytest.raises(ValueError, match="rate must have a value for every parameter.*'w'; got an empty mapping"):
+        names.by_name({}, ["w"], "rate")
+
+
+def test_several_values_are_at_least_one() -> None:
+    assert names.some(None, ["a", "b"], "names") == ["a", "b"]
+    assert names.some(["c"], ["a", "b"], "names") == ["c"]
+    with pytest.raises(ValueError, match="names needs at least one value; got none"):
+        names.some([], ["a", "b"], "names")

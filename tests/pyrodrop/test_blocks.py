@@ -12,13 +12,16 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer import autoguide
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.prediction import blocks as module
 from pyrodrop.prediction.blocks import Block, blocks
 from pyrodrop.prediction.tiles import Cost, cost
+from pyrodrop.reparam.shared_noise import product
 
 pytestmark = pytest.mark.usefixtures("float64")
 BYTES = 2**28
@@ -186,6 +189,22 @@ def test_layers_before_the_first_noise_run_once(net: str) -> None:
     assert counter.get_total_flops() == first + alone
 
 
+@pytest.mark.parametrize(
+    ("in_dims", "x", "w"),
+    [((None, 0), (4, 3), (5, 2, 3)), ((0, None), (5, 4, 3), (2, 3)), ((1, 2), (4, 5, 3), (2, 3, 5))],
+)
+def test_a_product_for_many_samples_is_that_of_each(in_dims: Any, x: Any, w: Any) -> None:
+    """Also of inputs with rows, and where the samples are not the first axis."""
+    for rows in ((), (6,)):
+        inputs, weight = torch.randn(*x[:-1], *rows, x[-1]), torch.randn(w)
+        with torch.no_grad():
+            got = torch.vmap(product, in_dims=in_dims)(inputs, weight)
+        xs = inputs.expand(5, *inputs.shape) if in_dims[0] is None else inputs.movedim(in_dims[0], 0)
+        ws = weight.expand(5, *weight.shape) if in_dims[1] is None else weight.movedim(in_dims[1], 0)
+        want = torch.stack([one @ each.T for one, each in zip(xs, ws, strict=True)])
+        torch.testing.assert_close(got, want)
+
+
 def test_a_narrow_layer_takes_no_copy_of_its_input() -> None:
     """The largest tensor of one hidden layer and one output is the output: noise goes to the weight."""
     model = models.MLP([3, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
@@ -197,6 +216,44 @@ def test_a_narrow_layer_takes_no_copy_of_its_input() -> None:
         counted = cost(block, model.outputs, x)
     assert counted == Cost(before=50, behind=1, noisy=[(50, 50)])
     assert counted.numbers(10, 1000) == 10 * (2 * 1000 + 50) + 2 * 1000 * 50
+
+
+def test_what_follows_a_drawn_weight_is_needed_for_every_draw() -> None:
+    """Whole weights: all but x is behind the first noise. A constant first layer: its activations are before it."""
+    model = models.MLP([3, 50, 2], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    x = torch.randn(1000, 3)
+    for guide, want in [
+        (guides.MeanField(model, 0.3), Cost(before=3, behind=50, noisy=[])),
+        (guides.DropConnect(model, {"layers.0.weight": 0.0, "*": 0.5}), Cost(before=50, behind=2, noisy=[])),
+    ]:
+        with torch.no_grad():
+            (block,) = blocks(guide, model.weight_sites(), x, 10, BYTES)
+            assert cost(block, model.outputs, x) == want
+
+
+def test_the_elements_of_a_tile_by_hand() -> None:
+    """t (2 n a + max_i min(n x_i, w_i)) + 2 n b, where the second weight's noise can only be on its input."""
+    counted = Cost(before=20, behind=10, noisy=[(10, 500), (30, None)])
+    assert counted.numbers(4, 7) == 4 * (2 * 7 * 10 + 7 * 30) + 2 * 7 * 20
+    assert Cost(before=20, behind=10, noisy=[(100, 500), (30, None)]).numbers(4, 7) == 4 * (140 + 500) + 280
+    assert Cost(before=20, behind=10).numbers(4, 7) == 4 * 140 + 280
+
+
+def test_a_prediction_takes_the_tiles_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 t n + 6 n of at most 1000 elements: of 6 draws at 8 points, 3 draws at 2 points at a time."""
+    model = models.MLP([3, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian()).double()
+    fit = fitted(model, guides.MeanField(model, 0.3).double())
+    monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 8 * 1000})
+    tiles, call = [], Block.__call__
+
+    def spied(block: Block, outputs: Any, x: Any, part: slice = slice(None)) -> Tensor:
+        found = call(block, outputs, x, part)
+        tiles.append(tuple(found.shape))
+        return found
+
+    monkeypatch.setattr(Block, "__call__", spied)
+    fit.predict(torch.randn(8, 3), 6)
+    assert tiles == [(3, 2, 1)] * 8
 
 
 @pytest.mark.parametrize("most", [1, 1_000, 100_000, 10**9])
@@ -236,7 +293,8 @@ def test_any_guide_that_draws_weights() -> None:
     model, _ = make("mlp", "point")
     starts = model.weight_sites()
 
-    def guide(*_: Any) -> dict[str, Tensor]:
+    def guide(x: Tensor, *_: Any) -> dict[str, Tensor]:
+        assert x.shape == (1, 3)  # one point, since weights do not depend on it
         return {n: pyro.sample(n, dist.Normal(w, 0.1).to_event(2)) for n, w in starts.items()}
 
     x = some("mlp", 3)
@@ -245,6 +303,22 @@ def test_any_guide_that_draws_weights() -> None:
         want = model.outputs({n: w + 0.1 * torch.randn(4000, *w.shape) for n, w in starts.items()}, x)
     se = ((prediction.f.var(0) + want.var(0)) / 4000).sqrt()
     assert float(((prediction.f.mean(0) - want.mean(0)) / se).abs().max()) < 4.5
+
+
+def test_an_autoguide_draws_all_weights_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = make("mlp", "point")
+    guide, x = autoguide.AutoNormal(model), some("mlp", 2)
+    pyrodrop.fit(model, guide, (x, torch.randn(2, 2)), steps=1, engine="pyro")
+    runs, traced = [], module._sites_of
+
+    def counted(*given: Any) -> Any:
+        runs.append(given)
+        return traced(*given)
+
+    monkeypatch.setattr(module, "_sites_of", counted)
+    (block,) = blocks(guide, model.weight_sites(), x, 7, BYTES)
+    assert {n: w.shape for n, w in block.noise.items()} == {n: (7, *w.shape) for n, w in model.weight_sites().items()}
+    assert len(runs) == 1
 
 
 def test_a_function_of_one_weight_used_twice_is_of_one_weight() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyrodrop.distributions import coins as module
 from pyrodrop.distributions import keep_mask, row_correlation
-from pyrodrop.distributions.coins import coins, toss, toss_one
+from pyrodrop.distributions.coins import check_drop_rate, coins, toss, toss_one
 
 LOWEST = -(2**15)
 
@@ -199,9 +199,43 @@ def test_numpys_comparison_is_pytorchs(rate: float, bits: int | None, monkeypatc
     assert torch.equal(ours, keep_mask((50, 40), rate, bits=bits, generator=seed.manual_seed(5)))
 
 
+class OfGpu(Tensor):
+    """A tensor of a CPU that says that it is on a GPU, so that PyTorch compares it."""
+
+    is_cuda = True  # type: ignore[assignment]
+    device = torch.device("cuda")
+
+
+@pytest.mark.parametrize("keep", [0.0, 2**-17, 0.3, 0.5, 1 - 2**-17, 1.0])
+def test_coins_of_a_gpu_are_those_of_a_cpu(keep: float) -> None:
+    """Every 16-bit integer with dithers at both ends and in between."""
+    dithers = torch.tensor([LOWEST, LOWEST + 1, -1, 0, 2**14, -LOWEST - 1])
+    pieces = torch.cat([(torch.arange(2**16) + LOWEST).expand(6, -1), dithers[:, None]], 1).to(torch.int16)
+    rates = torch.full((6, 1), keep, dtype=torch.float64)
+    by_pytorch = module._compare(rates, (2**16,), pieces.as_subclass(OfGpu))  # type: ignore[type-var]
+    assert torch.equal(by_pytorch.as_subclass(Tensor), module._compare(rates, (2**16,), pieces))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.7, 0.75])
+@pytest.mark.parametrize("bits", [8, 16])
+def test_a_keep_mask_of_a_gpu_is_that_of_a_cpu(rate: float, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = torch.Generator()
+    of_cpu = keep_mask((50, 40), rate, bits=bits, generator=seed.manual_seed(5))
+    fill = module._fill
+    monkeypatch.setattr(module, "_fill", lambda *given: fill(*given).as_subclass(OfGpu))
+    of_gpu = keep_mask((50, 40), rate, bits=bits, generator=seed.manual_seed(5))
+    assert isinstance(of_gpu, OfGpu)
+    assert torch.equal(of_gpu.as_subclass(Tensor), of_cpu)
+
+
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match=r"drop_rate .* must lie in \[0, 1\); got 1.2"):
         keep_mask((3,), 1.2)
+    for rate in (-0.1, 1.0, torch.tensor([0.2, 1.0])):
+        with pytest.raises(ValueError, match=r"got (-0.1|1.0|rates from 0.2 to 1) for layer '0.weight'$"):
+            check_drop_rate(rate, "0.weight")
+        with pytest.raises(ValueError, match=r"got (-0.1|1.0|rates from 0.2 to 1)$"):
+            check_drop_rate(rate)
     with pytest.raises(ValueError, match="bits is the number of random bits .* 8 or 16; got 12"):
         keep_mask((3,), 0.2, bits=12)
 

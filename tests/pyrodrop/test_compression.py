@@ -357,13 +357,17 @@ def test_other_networks_keep_their_shape_when_asked() -> None:
     ("call", "error", "message"),
     [
         (lambda fit: fit.compress(threshold=50.0), ValueError, "threshold is a bound on log alpha"),
-        (lambda fit: fit.compress(layout="csc"), ValueError, "no layout is called 'csc'"),
+        (lambda fit: fit.compress(layout="csc"), ValueError, "layout must be .*; got 'csc'"),
         (
             lambda fit: fit.compress(batch_size=0),
             ValueError,
             "batch_size is the number of rows that layouts are timed with",
         ),
-        (lambda fit: fit.ensemble(0), ValueError, "count is the number of networks and must be at least 1; got 0"),
+        (
+            lambda fit: fit.ensemble(0),
+            ValueError,
+            "count is the number of networks and must be a whole number of at least 1; got 0",
+        ),
     ],
 )
 def test_what_cannot_be_is_said(call: Callable[[Any], Any], error: type[Exception], message: str) -> None:
@@ -375,7 +379,7 @@ def test_guides_without_alphas_and_layers_that_mix_units_are_refused() -> None:
     model = models.MLP([3, 4, 2], prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
     fit = pyrodrop.Fit(model, guides.MeanField(model), None, torch.zeros(1, 3), {})
     for act in (fit.compress, fit.pruned):
-        with pytest.raises(TypeError, match=r"alpha.*guides.SparseDropout.*got MeanField"):
+        with pytest.raises(TypeError, match=r"alpha.*guides.SparseDropout.*got (a )?MeanField"):
             act()
     norm = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
     with pytest.raises(TypeError, match="1 is a LayerNorm"):

@@ -52,7 +52,7 @@ def test_gals_series_are_the_published_ones(data_folder: Path) -> None:
 
 
 def test_unknown_and_missing_series_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="are 'co2' and 'solar'; got 'ozone'"):
+    with pytest.raises(ValueError, match="series must be 'co2' or 'solar'; got 'ozone'"):
         data.gal2016("ozone")  # type: ignore[arg-type]
     monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="PYRODROP_DATA is set"):
@@ -71,7 +71,7 @@ def test_the_first_observations_keep_their_standardisation() -> None:
     assert part.inputs is whole.inputs
     assert part.targets is whole.targets
     for count in (0, 6):
-        with pytest.raises(ValueError, match=f"must lie in 1 ... 5; got {count}"):
+        with pytest.raises(ValueError, match=f"count is .* a whole number from 1 to 5; got {count}"):
             whole.first(count)
 
 
@@ -122,5 +122,7 @@ def test_standardisation_and_its_inverse() -> None:
     torch.testing.assert_close(standard.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(standard.std(0, correction=0), torch.tensor([1.0, 1.0, 0.0]), atol=1e-5, rtol=0)
     torch.testing.assert_close(scaling.inverse(standard), values)
-    with pytest.raises(ValueError, match="scale must be positive and finite"):
+    with pytest.raises(
+        ValueError, match="scale is the positive scale to divide by and must be a finite number above 0; got 0"
+    ):
         Standardize(0.0, 0.0)

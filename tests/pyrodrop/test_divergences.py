@@ -189,9 +189,18 @@ def test_conventions() -> None:
     w = torch.ones(2, 2)
     assert convention(BernoulliMixture(w, 0.5, 0.1), p) == EXACT
     assert convention(BernoulliMixture(w, 0.5), p) == ATOMS
+    assert convention(BernoulliMixture(w, 0.5), Laplace().expand(2, 2)) == ATOMS  # estimated from samples
+    assert convention(BernoulliMixture(w, 0.5, 0.1), Laplace().expand(2, 2)) == EXACT
     assert convention(dist.Normal(w, 1.0).to_event(2), p) == EXACT
     assert convention(dist.Delta(w).to_event(2), p) == POINT
     fits = [Convention("approximate", "a", 0.1), EXACT, Convention("approximate", "b", 0.3)]
     assert worst(fits) == Convention("approximate", "a; b", 0.3)
     assert worst([EXACT, ATOMS, fits[0]]) == ATOMS
     assert worst([]) == EXACT
+
+
+@pytest.mark.parametrize("dimensions", [1, 3])
+def test_a_prior_of_another_shape_than_the_weight_has_no_formula(dimensions: int) -> None:
+    q = BernoulliMixture(torch.ones(4, 2, 3), 0.5, 0.1, event_dim=2)
+    with pytest.raises(NotImplementedError, match=r"not implemented for event shapes torch.Size\(\[2, 3\]\)"):
+        kl_divergence(q, dist.Normal(torch.zeros(4, 2, 3), 1.0).to_event(dimensions))

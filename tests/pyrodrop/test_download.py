@@ -7,7 +7,10 @@ import hashlib
 import importlib
 import io
 import re
+import shutil
 import sys
+import tracemalloc
+import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,10 +22,15 @@ import pytest
 import requests
 
 from pyrodrop import data
-from pyrodrop.data.download import Resumable, fetch
+from pyrodrop.data.download import Resumable, fetch, has_sha256, unpacked
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 HALF = 150_000
+right = has_sha256(hashlib.sha256(CONTENT).hexdigest(), "the file")
+
+
+def any_content(path: Path) -> None:
+    """A check that accepts everything."""
 
 
 class Server(ThreadingHTTPServer):
@@ -32,7 +40,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files: dict[str, bytes] = {"/file": CONTENT}
         self.version: dict[str, str] = {"ETag": '"one"'}
-        self.ranges, self.shift = True, 0
+        self.ranges, self.shift, self.hides = True, 0, False
         self.breaks: Callable[[int], bool] = lambda number: False
         self.asked: list[tuple[str, str | None]] = []
 
@@ -63,7 +71,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start + server.shift}-{len(content) - 1}/{len(content)}")
         else:
             self.send_response(200)
-        self.send_header("Content-Length", str(len(content) - start))
+        if not server.hides:
+            self.send_header("Content-Length", str(len(content) - start))
         for name, value in server.version.items():
             self.send_header(name, value)
         self.end_headers()
@@ -94,14 +103,14 @@ def broken_once(server: Server, target: Path) -> None:
     with pytest.raises(
         requests.ConnectionError, match=f"each of 1 attempts; {HALF} bytes were received.*next call resumes"
     ):
-        Resumable(attempts=1)(f"{server.url}/file", target)
+        Resumable(attempts=1)(f"{server.url}/file", target, any_content)
     assert not target.exists()
 
 
 def test_the_next_call_asks_for_the_rest(server: Server, tmp_path: Path) -> None:
     target = tmp_path / "file"
     broken_once(server, target)
-    Resumable()(f"{server.url}/file", target)
+    Resumable()(f"{server.url}/file", target, any_content)
     assert target.read_bytes() == CONTENT
     assert ranges(server) == [None, f"bytes={HALF}-"]
     assert [p.name for p in tmp_path.iterdir()] == ["file"], "nothing is left beside it"
@@ -109,32 +118,32 @@ def test_the_next_call_asks_for_the_rest(server: Server, tmp_path: Path) -> None
 
 def test_one_call_makes_several_attempts(server: Server, tmp_path: Path) -> None:
     server.breaks = lambda number: number < 3
-    path = fetch(f"{server.url}/file", tmp_path / "file", known_hash=f"sha256:{hashlib.sha256(CONTENT).hexdigest()}")
+    path = fetch(f"{server.url}/file", tmp_path / "file", right, most=10**6)
     assert path.read_bytes() == CONTENT
     assert ranges(server) == [None, f"bytes={HALF}-", f"bytes={HALF + HALF // 2}-"]
-    assert fetch(f"{server.url}/file", path) == path
+    assert fetch(f"{server.url}/file", path, right, most=10**6) == path
     assert len(server.asked) == 3, "what is there is not fetched again"
 
 
-def test_what_a_failed_fetch_brought_survives_pooch(server: Server, tmp_path: Path) -> None:
+def test_what_a_failed_fetch_brought_is_kept(server: Server, tmp_path: Path) -> None:
     server.breaks = lambda number: number < 4
     with pytest.raises(requests.ConnectionError, match="each of 3 attempts"):
-        fetch(f"{server.url}/file", tmp_path / "file")
-    assert fetch(f"{server.url}/file", tmp_path / "file").read_bytes() == CONTENT
+        fetch(f"{server.url}/file", tmp_path / "file", right, most=10**6)
+    assert fetch(f"{server.url}/file", tmp_path / "file", right, most=10**6).read_bytes() == CONTENT
     assert ranges(server)[-1] == f"bytes={300_000 - 300_000 // 8}-"
 
 
 def test_a_server_without_parts_starts_anew(server: Server, tmp_path: Path) -> None:
     broken_once(server, tmp_path / "file")
     server.ranges = False
-    Resumable(attempts=1)(f"{server.url}/file", tmp_path / "file")
+    Resumable(attempts=1)(f"{server.url}/file", tmp_path / "file", any_content)
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
 def test_halves_of_two_versions_are_never_joined(server: Server, tmp_path: Path) -> None:
     broken_once(server, tmp_path / "file")
     server.files["/file"], server.version = CONTENT[::-1], {"ETag": '"two"'}
-    Resumable(attempts=1)(f"{server.url}/file", tmp_path / "file")
+    Resumable(attempts=1)(f"{server.url}/file", tmp_path / "file", any_content)
     assert (tmp_path / "file").read_bytes() == CONTENT[::-1]
 
 
@@ -147,7 +156,7 @@ def test_only_a_marked_version_is_resumed(
 ) -> None:
     server.version = version
     broken_once(server, tmp_path / "file")
-    Resumable(attempts=1)(f"{server.url}/file", tmp_path / "file")
+    Resumable(attempts=1)(f"{server.url}/file", tmp_path / "file", any_content)
     assert (tmp_path / "file").read_bytes() == CONTENT
     assert ranges(server)[1] == (f"bytes={HALF}-" if resumes else None)
 
@@ -158,7 +167,7 @@ def test_a_part_that_is_whole_or_too_long(more: bytes, asked: int, server: Serve
     broken_once(server, tmp_path / "file")
     (part,) = tmp_path.glob(".*.part")
     part.write_bytes(CONTENT + more)
-    Resumable(attempts=2)(f"{server.url}/file", tmp_path / "file")
+    Resumable(attempts=2)(f"{server.url}/file", tmp_path / "file", any_content)
     assert (tmp_path / "file").read_bytes() == CONTENT
     assert len(server.asked) == asked
 
@@ -169,27 +178,133 @@ def test_another_part_than_asked_for_is_not_added(server: Server, tmp_path: Path
     with pytest.raises(
         requests.ConnectionError, match=f"requested the bytes from {HALF}, but the server sent those from {HALF + 7}"
     ):
-        Resumable(attempts=1)(f"{server.url}/file", tmp_path / "file")
-    Resumable(attempts=1)(f"{server.url}/file", tmp_path / "file")
+        Resumable(attempts=1)(f"{server.url}/file", tmp_path / "file", any_content)
+    Resumable(attempts=1)(f"{server.url}/file", tmp_path / "file", any_content)
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
 def test_a_file_that_is_not_there_is_asked_for_once(server: Server, tmp_path: Path) -> None:
     with pytest.raises(requests.HTTPError, match="404"):
-        fetch(f"{server.url}/nothing", tmp_path / "nothing")
+        fetch(f"{server.url}/nothing", tmp_path / "nothing", right, most=10**6)
     assert len(server.asked) == 1
 
 
 def test_a_wrong_hash_is_refused_and_begun_anew(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="hash"):
-        fetch(f"{server.url}/file", tmp_path / "file", known_hash="sha256:" + "0" * 64)
-    assert fetch(f"{server.url}/file", tmp_path / "file").read_bytes() == CONTENT
+    with pytest.raises(
+        ValueError, match="is not the file that is expected, and was not kept: file is not it: its SHA-256"
+    ):
+        fetch(f"{server.url}/file", tmp_path / "file", has_sha256("0" * 64, "it"), most=10**6)
+    assert fetch(f"{server.url}/file", tmp_path / "file", right, most=10**6).read_bytes() == CONTENT
     assert ranges(server) == [None, None]
+
+
+PORTAL = b"\n<!DOCTYPE html><html><title>Welcome to the hotel</title><form action=login>...</form></html>"
+LOADERS = {
+    "uci": ("pyrodrop.data.uci", lambda: data.uci("yacht"), "URL", "/{folder}"),
+    "year": ("pyrodrop.data.uci", lambda: data.uci("year"), "YEAR_URL", "/year"),
+    "mnist": ("pyrodrop.data.mnist", lambda: data.mnist(progress=False), "URL", "/"),
+    "gal2016": ("pyrodrop.data.gal2016", lambda: data.gal2016("co2"), "URL", "/{series}/{part}"),
+    "foong2020": ("pyrodrop.data.foong2020", data.foong2020, "URL", "/{file}"),
+}
+
+
+class Everything(dict[str, bytes]):
+    """The same answer to every request, as from the network of a hotel."""
+
+    def get(self, key: str, default: bytes | None = None) -> bytes:  # type: ignore[override]
+        return self["/file"]
+
+
+@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("content", [PORTAL, b"", CONTENT[:1000], gzip.compress(CONTENT[:100])])
+def test_what_is_not_the_data_never_enters_the_cache(
+    content: bytes, name: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither does it when it is asked for again, and a file that was spoilt in the cache is refused with its name."""
+    place, load, url, path = LOADERS[name]
+    server.files = Everything({"/file": content})
+    monkeypatch.delenv("PYRODROP_DATA", raising=False)
+    monkeypatch.setattr("pooch.os_cache", lambda _: tmp_path)
+    monkeypatch.setattr(importlib.import_module(place), url, f"{server.url}{path}")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="is not the file that is expected, and was not kept") as found:
+            load()
+        assert ("web page" in str(found.value)) == (content == PORTAL)
+        assert [each.suffix for each in tmp_path.rglob("*") if each.is_file()] in ([".lock"], [])
+    asked = len(server.asked)
+    assert asked == 2
+
+    def spoilt(url: str, path: Path, check: object, **_: object) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return fetch(url, path, check, most=10**6)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(importlib.import_module(place), "fetch", spoilt)
+    with pytest.raises(ValueError, match=f"{tmp_path}/.*remove it and try again"):
+        load()
+    assert len(server.asked) == asked
+
+
+def test_a_file_that_is_too_large_is_not_kept(server: Server, tmp_path: Path) -> None:
+    """Whether the server says so before or not."""
+    server.breaks = lambda number: number == 1
+    with pytest.raises(ValueError, match="was not kept: it is larger than 299,999 bytes"):
+        fetch(f"{server.url}/file", tmp_path / "file", right, most=299_999)
+    server.hides = True
+    with pytest.raises(ValueError, match="was not kept: it is larger than 100,000 bytes"):
+        fetch(f"{server.url}/file", tmp_path / "file", right, most=100_000)
+    assert [path.name for path in tmp_path.iterdir()] == [".file.lock"]
+    assert fetch(f"{server.url}/file", tmp_path / "file", right, most=300_000).read_bytes() == CONTENT
+
+
+def test_bombs_are_refused_before_they_are_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 MB of zeros in 100 kB, as gzip and as zip, with a bound of 1 MB, in little memory."""
+    module, table = (importlib.import_module(f"pyrodrop.data.{name}") for name in ("mnist", "uci"))
+    monkeypatch.setattr(module, "LARGEST", 2**20)
+    monkeypatch.setattr(table, "YEAR_LARGEST", 2**20)
+    monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "uci" / "year").mkdir(parents=True)
+    with gzip.open(tmp_path / "mnist" / "train-images-idx3-ubyte.gz", "wb", 1) as packed:
+        for _ in range(100):
+            packed.write(bytes(10**6))
+    with zipfile.ZipFile(tmp_path / "uci" / "year" / table.YEAR, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(table.YEAR.removesuffix(".zip"), bytes(10**8))
+    for load in (data.mnist, lambda: data.uci("year")):
+        tracemalloc.start()
+        with pytest.raises(
+            ValueError, match="must have at most 1,048,576 bytes when unpacked.*remove it and try again"
+        ):
+            load()
+        assert tracemalloc.get_traced_memory()[1] < 2 * 10**7
+        tracemalloc.stop()
+    assert unpacked(io.BytesIO(b"123"), 3, "it") == b"123"
+
+
+@pytest.mark.parametrize("name", ["gal2016", "foong2020", "uci"])
+def test_files_below_the_data_folder_are_checked_too(
+    name: str, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A digit that was changed, in every file."""
+    _, load, _, _ = LOADERS[name]
+    place = {"uci": "uci/yacht"}.get(name, name)
+    shutil.copytree(data_folder / place, tmp_path / place)
+    monkeypatch.setenv("PYRODROP_DATA", str(tmp_path))
+    load()
+    used = {"gal2016": "co2_*.csv", "foong2020": "origin_*.txt", "uci": "data.txt"}[name]
+    for file in sorted((tmp_path / place).glob(used)):
+        content = file.read_bytes()
+        changed = bytearray(content)
+        changed[-3] = ord("1") if changed[-3] != ord("1") else ord("2")
+        file.write_bytes(changed)
+        with pytest.raises(ValueError, match=f"{file} is not .*remove it and try again"):
+            load()
+        file.write_bytes(content)
 
 
 def test_several_at_once_download_once(server: Server, tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
-        paths = list(pool.map(lambda _: fetch(f"{server.url}/file", tmp_path / "file"), range(4)))
+        paths = list(pool.map(lambda _: fetch(f"{server.url}/file", tmp_path / "file", right, most=10**6), range(4)))
     assert {path.read_bytes() for path in paths} == {CONTENT}
     assert len(server.asked) == 1
 
@@ -206,7 +321,7 @@ def test_a_bar_is_shown_on_a_terminal_when_asked_for(
     """A resumed one starts in the middle."""
     broken_once(server, tmp_path / "file")
     monkeypatch.setattr(sys, "stderr", Terminal())
-    Resumable(progress=progress)(f"{server.url}/file", tmp_path / "file")
+    Resumable(progress=progress)(f"{server.url}/file", tmp_path / "file", any_content)
     shown = sys.stderr.getvalue()  # type: ignore[attr-defined]
     assert ("150k/300k" in shown) if progress else shown == ""
 

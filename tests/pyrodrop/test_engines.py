@@ -6,6 +6,7 @@ import functools
 import logging
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.engines.graph import Batch
+from pyrodrop.distributions.coins import coins
+from pyrodrop.engines import Untraceable, choice, compiled, worth_compiling
+from pyrodrop.engines.graph import Batch, _first_line
 from pyrodrop.engines.narrow_products import turn_narrow_products
-from pyrodrop.engines.noise import sources
+from pyrodrop.engines.noise import hoist, sources
 from pyrodrop.engines.optimizers import rules_of
 from pyrodrop.modules import LocalModule
 from pyrodrop.training.problem import Problem
@@ -154,6 +157,9 @@ def test_what_a_model_holds_is_an_input_and_not_baked_in() -> None:
     batch = Batch(X, Y, {})
     loss = problem.loss(batch, None)
     graph = loss.graph(batch)
+    held = [node for node in graph.module.graph.nodes if node.name.startswith("constant_")]
+    assert [node.meta["val"].shape for node in held] == [constant.shape for constant in graph.constants]
+    assert len({constant.shape for constant in graph.constants}) > 1
     with torch.no_grad():
         for name, value in problem.tensors().items():
             if name.endswith(("precision", "scale", "drop_rate")) and "inputs" not in name and "targets" not in name:
@@ -193,15 +199,25 @@ class Simple(LocalModule):
         pyro.sample("w", dist.Normal(self.loc, 0.1).to_event(1))
 
 
+class Writer:
+    """Writes to a view of a tensor that is no buffer."""
+
+    def __init__(self, view: Any) -> None:
+        self.held, self.view = torch.zeros(4), view
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return 1 + 0 * self.view(self.held).add_(1).sum()
+
+
 class Counter:
     """Different at every call."""
 
-    def __init__(self) -> None:
-        self.calls = 0
+    def __init__(self, change: float = 0.1) -> None:
+        self.calls, self.change = 0, change
 
     def __call__(self, x: Tensor) -> float:
         self.calls += 1
-        return 1.0 + 0.1 * self.calls
+        return 1.0 + self.change * self.calls
 
 
 @pytest.mark.parametrize(
@@ -214,8 +230,13 @@ class Counter:
         (Counter(), "other numbers than Pyro"),
         (lambda x: torch.bernoulli(x.sigmoid()).mean(), "depends on parameters or data"),
         (lambda x: torch.empty(()).exponential_(), "exponential"),
+        (Writer(lambda held: held), "changes a tensor in place"),
+        (Writer(lambda held: held.view(2, 2)[0]), "changes a tensor in place"),
+        (Writer(lambda held: held.chunk(2)[0]), "changes a tensor in place"),
+        (Writer(lambda held: held.unbind()[1]), "changes a tensor in place"),
     ],
-    ids=["branch", "item", "random", "numpy", "counter", "data-dependent rate", "unknown noise"],
+    ids=["branch", "item", "random", "numpy", "counter", "data-dependent rate", "unknown noise"]
+    + ["write", "write to a view", "write to a chunk", "write to an entry"],
 )
 def test_what_cannot_be_traced_is_named_and_trained_by_pyro(
     what: Any, reason: str, caplog: pytest.LogCaptureFixture
@@ -225,6 +246,15 @@ def test_what_cannot_be_traced_is_named_and_trained_by_pyro(
     assert fit.settings["engine"] == "pyro"
     (line,) = [record.getMessage() for record in caplog.records if record.name == "pyrodrop"]
     assert reason in line
+
+
+@pytest.mark.parametrize(("dtype", "change"), [(torch.float32, 1e-2), (torch.float64, 1e-5)])
+def test_a_trace_is_compared_to_the_digits_of_its_dtype(dtype: torch.dtype, change: float) -> None:
+    torch.set_default_dtype(dtype)
+    fit = pyrodrop.fit(
+        Strange(Counter(change)), Simple(), (X.to(dtype), Y.to(dtype)), engine="traced", estimator="shared", steps=2
+    )
+    assert fit.settings["engine"] == "pyro"
 
 
 def test_what_can_be_traced_is(caplog: pytest.LogCaptureFixture) -> None:
@@ -284,3 +314,123 @@ def test_narrow_products_are_turned_and_stay_what_they_were() -> None:
     narrow, wide = graph(a, b)
     torch.testing.assert_close(narrow, torch.einsum("rij,rjk->rik", a, b).reshape(5, 150))
     torch.testing.assert_close(wide, torch.einsum("rij,rkj->rik", a, a))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "elements", "replicates", "steps"),
+    [
+        (1000, 10**6, 1, 60),  # (0.7 * 1000 * 5e-6 + 0.5e9 * 1e-9) s = 0.5035 s saved per step, of 30 s
+        (1000, 10**6, 10, 6),  # 5.0035 s
+        (6000, 10**4, 1, 1765),  # 0.021 s + 0.03 s, of 90 s
+    ],
+)
+def test_compiling_is_worth_its_seconds_from_some_number_of_steps(
+    nodes: int, elements: int, replicates: int, steps: int
+) -> None:
+    value = torch.empty(elements, device="meta")
+    called = [SimpleNamespace(op="call_function", meta={"val": value})] * nodes
+    others = [SimpleNamespace(op="placeholder", meta={"val": value}), SimpleNamespace(op="output", meta={})]
+    graph: Any = SimpleNamespace(module=SimpleNamespace(graph=SimpleNamespace(nodes=[*others, *called])))
+    assert worth_compiling(graph, steps, replicates)
+    assert not worth_compiling(graph, steps - 1, replicates)
+    if replicates == 1:
+        assert worth_compiling(graph, steps)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("first\nsecond"), "ValueError: first"),
+        (KeyError(), "KeyError: "),
+        (ValueError("\n shapes  \n"), "ValueError: shapes"),
+    ],
+)
+def test_an_engine_says_the_first_line_of_an_error(error: Exception, line: str) -> None:
+    assert _first_line(error) == line
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda p: torch.randn(3, 2),
+        lambda p: torch.randn_like(p),
+        lambda p: torch.empty(5).normal_(),
+        lambda p: torch.rand(4, 1),
+        lambda p: torch.rand_like(p),
+        lambda p: torch.empty(5).uniform_(),
+        lambda p: torch.bernoulli(p),
+        lambda p: torch.randint(7, (50, 1)),
+        lambda p: torch.randint(-3, 4, (50, 1)),
+        lambda p: coins(p, (20, 3)),
+        lambda p: coins(1 - p / 2, (20, 3)),
+    ],
+    ids=[
+        "randn",
+        "randn_like",
+        "normal_",
+        "rand",
+        "rand_like",
+        "uniform_",
+        "bernoulli",
+        "randint",
+        "between",
+        "coins",
+        "rates",
+    ],
+)
+def test_every_random_operation_of_a_trace_draws_its_own_numbers(draw: Any) -> None:
+    """The numbers of the operation itself, whatever was drawn during the trace."""
+    p = torch.tensor([0.1, 0.5, 0.9])
+    graph = make_fx(lambda p: draw(p) * 1)(p)
+    (place,) = (node for node in graph.graph.nodes if node.op == "placeholder")
+    noise_of = hoist(graph.graph, place, [place])
+    graph.recompile()
+    torch.manual_seed(4)
+    want = draw(p)
+    torch.manual_seed(4)
+    (noise,) = (noise for source in sources([[n] for n in noise_of([p])], [None]) for noise in source.draw())
+    assert torch.equal(graph(p, noise[0]), want)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "chosen"),
+    [
+        ("pyro", 5000, "pyro"),
+        ("auto", 299, "pyro"),
+        ("auto", 300, "traced"),
+        ("auto", 999, "traced"),
+        ("auto", 1000, "compiled"),
+        ("traced", 5000, "traced"),
+        ("compiled", 1, "compiled"),
+    ],
+)
+def test_the_engine_that_is_chosen(name: Any, steps: int, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where compiling is worth it from 1000 steps; every minibatch's program is prepared."""
+    prepared = []
+
+    class Compiler:
+        name = "compiled"
+
+        def __init__(self, loss: Any, optimizer: Any) -> None:
+            pass
+
+        def prepare(self, batch: Any) -> None:
+            prepared.append(batch)
+
+    monkeypatch.setattr(choice, "Compiled", Compiler)
+    monkeypatch.setattr(choice, "worth_compiling", lambda graph, steps: steps >= 1000)
+    loss: Any = SimpleNamespace(changes="", leaves=[], graph=lambda batch: None)
+    batches: Any = ["whole", "rest"]
+    assert choice.choose(name, loss, Any, batches, steps).name == chosen  # type: ignore[arg-type]
+    assert prepared == (batches if chosen == "compiled" else [])
+
+
+def test_a_compiled_program_that_cannot_be_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(*inputs: Any) -> Any:
+        raise IndexError("first\nsecond")
+
+    monkeypatch.setattr(compiled, "record", lambda *given: None)
+    monkeypatch.setattr(compiled, "compile_graph", lambda *given: program)
+    graph: Any = SimpleNamespace(module=None)
+    with pytest.raises(Untraceable, match="^its compiled program cannot be run: IndexError: first$"):
+        compiled.compile_pure(graph, [])

@@ -88,7 +88,7 @@ def test_minibatches_pass_through_every_row_once_an_epoch() -> None:
         pyro.sample("w", dist.Normal(pyro.param("m", torch.zeros(1)), 1).to_event(1))
 
     pyrodrop.fit(model, guide, (X, Y), steps=6, batch_size=12)
-    steps = seen[1:]  # the first is a look at which parameters there are
+    steps = seen[2:]  # the first two are a look at the sites, and at which parameters there are
     assert [len(rows) for rows in steps] == [12, 12, 6, 12, 12, 6]
     epochs = [[x for rows in part for x in rows] for part in (steps[:3], steps[3:])]
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(X[:, 0].tolist())
@@ -211,7 +211,7 @@ def test_bad_data_never_train(x: torch.Tensor, y: torch.Tensor, message: str) ->
     [
         ({"device": "cuda:99"}, "device must be one of auto, cpu"),
         ({"device": "tpu9"}, "device must be one of auto, cpu"),
-        ({"steps": 0}, "steps is the number of gradient steps and must be at least 1; got 0"),
+        ({"steps": 0}, "steps is the number of gradient steps and must be a whole number of at least 1; got 0"),
         ({"batch_size": 0}, "batch_size is the number of rows"),
     ],
 )

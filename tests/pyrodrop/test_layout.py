@@ -20,12 +20,13 @@ ROOT = Path(__file__).parents[2]
 # Every file is in one layer, and imports from its own folder and from layers above it in this list.
 # CONTRIBUTING shows the same list.
 LAYERS = (
-    ("pyrodrop/arguments.py", "pyrodrop/private_apis.py", "pyrodrop/processes.py"),
+    ("pyrodrop/arguments.py", "pyrodrop/names.py", "pyrodrop/private_apis.py", "pyrodrop/processes.py"),
     (
+        "pyrodrop/arrays.py",
         "pyrodrop/distributions",
         "pyrodrop/files.py",
         "pyrodrop/inputs.py",
-        "pyrodrop/names.py",
+        "pyrodrop/json_files.py",
         "pyrodrop/param_names.py",
     )
     + ("pyrodrop/scaling.py", "pyrodrop/schedules.py", "pyrodrop/threads.py"),
@@ -204,15 +205,14 @@ def test_list_names_every_job_and_entry(capsys: pytest.CaptureFixture[str]) -> N
 def test_mistakes_at_the_command_line_are_said_in_a_line(
     words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([str(tmp_path) if w == "OUT" else w for w in words]) == 2
+    assert cli.main([str(tmp_path) if w == "OUT" else w for w in words]) == (1 if "/proc/nowhere" in words else 2)
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
 
 
 def test_options_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["run", "co2", "--preset", "papr"])
+    assert cli.main(["run", "co2", "--preset", "papr"]) == 2
     assert "papr" in capsys.readouterr().err
     with pytest.raises(SystemExit) as end:
         cli.main(["run", "co2", "--help"])

@@ -97,6 +97,9 @@ def test_ece_counted_by_hand() -> None:
     torch.testing.assert_close(curve.accuracy, torch.tensor([0.5, 1.0]))
     torch.testing.assert_close(curve.share, torch.tensor([0.5, 0.5]))
     assert metrics.adaptive_ece(p, y, bins=2) == pytest.approx(0.15)
+    curve = metrics.calibration_curve(p, y, 2)  # of equal width: all are in the upper half
+    assert [float(v) for v in curve] == pytest.approx([0.75, 0.75, 1.0])
+    assert metrics.ece(p, y, bins=2) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_adaptive_ece_is_that_of_equal_parts_of_the_sorted() -> None:
@@ -149,7 +152,7 @@ P, Y = torch.full((3, 4), 0.25), torch.tensor([0, 1, 3])
         (P, Y[:2], r"of shape \[3\], one per prediction; got torch.int64 of shape \(2,\)"),
         (2 * P, Y, "sum to 1 over the last axis; got values from 0.5 to 0.5 and sums from 2 to 2"),
         (P - torch.tensor([0.5, -0.5, 0.0, 0.0]), Y, r"lie in \[0, 1\].*got values from -0.25 to 0.75"),
-        (P.where(P < 0, math.nan), Y, "probabilities must be finite; got 12 NaN"),
+        (P.where(P < 0, math.nan), Y, "predicted must be finite; got 12 NaN"),
         (P[:0], Y[:0], "at least one"),
         (P[:, :0], Y, r"none of them 0; got \(3, 0\)"),
         (P[0], Y, r"have shape \[N, C\], or \[T, N, C\]"),
@@ -171,9 +174,10 @@ def test_bad_input_is_named(p: metrics.Predicted, y: Tensor, message: str) -> No
 
 def test_other_things_than_classifiers_are_named() -> None:
     regression = Prediction(f=torch.zeros(1, 3, 1), law=dist.Normal(torch.zeros(1, 3, 1), 1.0).to_event(1))
-    with pytest.raises(TypeError, match="got a Prediction of Independent"):
+    with pytest.raises(TypeError, match="got a Prediction of Normal"):
         metrics.accuracy(regression, Y)
-    with pytest.raises(TypeError, match="got a list"):
-        metrics.brier([[0.5, 0.5]], Y)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="predicted must be a tensor, a NumPy array.*got the str 'p'"):
+        metrics.brier("p", Y)  # type: ignore[arg-type]
+    assert metrics.brier([[0.5, 0.5]], [True]) == metrics.brier(np.array([[0.5, 0.5]]), np.array([1], "u1")) == 0.5  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="bins is the number of bins.*got 0"):
         metrics.ece(P, Y, bins=0)

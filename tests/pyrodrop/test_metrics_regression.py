@@ -114,11 +114,13 @@ def test_shapes_are_never_broadcast() -> None:
     column, row = torch.ones(4, 1), torch.ones(4)
     with pytest.raises(ValueError, match="the same shape"):
         metrics.rmse(column, row)
-    with pytest.raises(ValueError, match="shape of y"):
+    with pytest.raises(ValueError, match="of one shape; got"):
         metrics.crps(torch.ones(3, 4, 1), row)
-    with pytest.raises(ValueError, match="shape of y"):
+    with pytest.raises(ValueError, match="f and y must be samples"):
         metrics.log_predictive_density(torch.ones(3, 4, 1), row, 1.0)
-    with pytest.raises(ValueError, match="must lie in"):
+    with pytest.raises(
+        ValueError, match="level is the probability of a central interval and must be .* above 0 and below 1; got 95"
+    ):
         metrics.coverage(column, 95.0)
     with pytest.raises(ValueError, match="needs vectors"):
         metrics.energy_score(torch.ones(3, 4), row)

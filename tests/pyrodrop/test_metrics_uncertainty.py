@@ -85,5 +85,5 @@ def test_what_cannot_be_split_is_named() -> None:
     logits = torch.zeros(2, 3, 4)
     with pytest.raises(ValueError, match="got Categorical. For class labels use entropy_split"):
         metrics.variance_split(Prediction(f=logits, law=dist.Categorical(logits=logits)))
-    with pytest.raises(TypeError, match="got a Prediction of Independent"):
+    with pytest.raises(TypeError, match="got a Prediction of Normal"):
         metrics.entropy_split(Prediction(f=logits, law=dist.Normal(logits, 1.0).to_event(1)))

@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pyro.distributions as dist
@@ -15,7 +16,10 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.distributions import BernoulliMixture, InputUnits, RelaxedBernoulliMixture
+from pyrodrop.prediction.closed_form import _some_rows
 from pyrodrop.prediction.moments import Running, RunningMoments, centred
+from pyrodrop.reparam.marginal import _plain_dropout
 from pyrodrop.scaling import Standardize
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -120,6 +124,20 @@ def test_no_closed_form_elsewhere() -> None:
         one_hidden().predict(torch.randn(3, 2), keep="all")  # type: ignore[call-overload]
 
 
+def test_rows_of_the_closed_form_come_in_parts_unless_they_mix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyrodrop.prediction.closed_form._POINTS", 17)
+    x = torch.randn(5, 3)
+    for model, sizes in [
+        (SimpleNamespace(mixes_examples=lambda x: True), [5]),
+        (SimpleNamespace(mixes_examples=lambda x: False), [2, 2, 1]),
+        (SimpleNamespace(), [2, 2, 1]),
+    ]:
+        found = list(_some_rows(model, x, 8))
+        assert [len(part) for part in found] == sizes
+        assert torch.equal(torch.cat(found), x)
+    assert [len(part) for part in _some_rows(SimpleNamespace(), x, 100)] == [1] * 5
+
+
 def test_chunks_merge_to_the_moments_of_all() -> None:
     """Chan's merging, uneven chunks of draws and points, about an offset at which raw squares lose every digit."""
     draws = torch.randn(50, 7, 2) * torch.tensor([1e-3, 1.0]) + 1e8
@@ -193,6 +211,37 @@ def test_marginals_have_the_law_of_each_point_and_nothing_in_common(guide: str) 
         assert float((pairs - want).abs().max()) < within
     moments = fit.predict(x, 50, keep="moments", joint=False)
     assert moments.joint is False
+
+
+@pytest.mark.parametrize("guide", MARGINAL)
+def test_samples_of_points_alone_are_one_call_of_the_network(guide: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one before it, which measures the memory; a loop would call it for each of 50 samples."""
+    fit, calls = one_hidden(MARGINAL[guide]), []
+    outputs = fit.model.outputs  # type: ignore[attr-defined]
+
+    def counted(*given: Any) -> Tensor:
+        calls.append(given)
+        return outputs(*given)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(fit.model, "outputs", counted)
+    fit.predict(torch.randn(3, 2), 50, joint=False)
+    assert len(calls) == 2
+
+
+def test_masks_of_random_bits_are_for_one_rate_of_dropping_units() -> None:
+    w, half = torch.ones(2, 3), torch.tensor(0.5)
+    assert _plain_dropout(BernoulliMixture(w, 0.5))
+    assert _plain_dropout(BernoulliMixture(w, half))
+    for other in (
+        BernoulliMixture(w, 0.0),
+        BernoulliMixture(w, 0.5, 0.1),
+        BernoulliMixture(w, torch.tensor([0.1, 0.5, 0.9])),
+        BernoulliMixture(w, 0.5, per="weight"),
+        BernoulliMixture(w, 0.5, units=InputUnits(None)),
+        RelaxedBernoulliMixture(w, half),
+        dist.Normal(w, 1.0).to_event(2),
+    ):
+        assert not _plain_dropout(other)
 
 
 def test_marginals_of_a_convolution() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pyro.distributions as dist
 import pytest
@@ -12,6 +14,8 @@ from torch import nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, metrics, models, priors
+from pyrodrop.prediction.blocks import Block
+from pyrodrop.prediction.predict import masks_of, tiles_of
 from pyrodrop.prediction.prediction import Prediction
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -118,3 +122,52 @@ def test_bad_input_is_named() -> None:
         fit.predict(torch.ones(3, 2), 4).log_density(torch.ones(2, 1))
     with pytest.raises(TypeError, match=r"use pyro.infer.Predictive"):
         pyrodrop.Fit(lambda x: x, lambda x: {}, None, torch.zeros(1, 2), {}).predict(torch.ones(2, 2))
+
+
+def test_one_column_of_y_may_be_a_vector() -> None:
+    """Observations [N] of a prediction [N, 1] are scored one by one, and not every one at every point."""
+    f, y = torch.randn(1, 4, 1), torch.randn(4)
+    prediction = Prediction(f=f, law=dist.Normal(f, 0.5).to_event(1))
+    normal = torch.distributions.Normal(f[0, :, 0], 0.5)
+    torch.testing.assert_close(prediction.log_density(y), normal.log_prob(y))
+    torch.testing.assert_close(prediction.cdf(y), normal.cdf(y)[:, None])
+    with pytest.raises(ValueError, match=r"shape of the prediction, \(4, 1\); got \(3,\)"):
+        prediction.log_density(y[:3])
+    twice = torch.cat([f, f], -1)
+    with pytest.raises(ValueError, match=r"shape of the prediction, \(4, 2\); got \(4,\)"):
+        Prediction(f=twice, law=dist.Normal(twice, 0.5).to_event(1)).log_density(y)
+
+
+def test_masks_of_functions_that_no_weight_carries() -> None:
+    """A mask without a shape cannot be one for all points, unless the network is called with all of them at once."""
+    x, known, unknown = torch.ones(1, 3), {"drop": (0.5, torch.Size([4]))}, {"drop": (0.5, None)}
+
+    def of(masks: Any) -> Any:
+        return SimpleNamespace(noise_shapes=lambda x: masks)
+
+    assert masks_of(SimpleNamespace(), x, together=False) == {}
+    assert masks_of(of(known), x, together=False) == known
+    assert masks_of(of(unknown), x, together=True) == unknown
+    assert masks_of(of(unknown), x, together=False, joint=False) == unknown
+    with pytest.raises(ValueError, match="the dropout drop merges the points with their rows.*use joint=False"):
+        masks_of(of(unknown), x, together=False)
+
+    def fails(x: Any) -> Any:
+        raise IndexError("no such axis")
+
+    with pytest.raises(ValueError, match=r"cannot be called on x of shape \[1, 3\]: IndexError: no such axis"):
+        masks_of(SimpleNamespace(noise_shapes=fails), x, together=False)
+
+
+@pytest.mark.parametrize(
+    ("forward", "rows"), [(lambda f: f.sum(), r"\[\]"), (lambda f: f.T, r"\[1, 3\]"), (lambda f: f[:2], r"\[2, 1\]")]
+)
+def test_a_network_returns_a_row_for_every_point(forward: Any, rows: str) -> None:
+    one = SimpleNamespace(
+        outputs=lambda weights, x: forward(x @ weights["w"].T),
+        batches_weights=True,
+        weight_sites=lambda: {"w": torch.zeros(1, 2)},
+    )
+    block = Block(4, {"w": torch.randn(4, 1, 2)}, {}, {})
+    with pytest.raises(ValueError, match=f"one row per example, \\[3, ...\\] here; got {rows}"):
+        list(tiles_of(one, block, torch.randn(3, 2), torch.device("cpu"), together=False))

@@ -87,3 +87,20 @@ MIXTURE = dist.MixtureSameFamily(dist.Categorical(torch.ones(4, 3)), dist.Normal
 def test_what_cannot_be_rebuilt_is_refused(distributions: list[Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
         rebuilt(lambda *values: torch.cat(values), *distributions)
+
+
+class Tabled(dist.Normal):
+    """A user's distribution with an argument of its own, which may be a tensor."""
+
+    def __init__(
+        self, loc: Tensor, scale: Tensor, table: Tensor | None = None, validate_args: bool | None = None
+    ) -> None:
+        self.table = table
+        super().__init__(loc, scale, validate_args=validate_args)
+
+
+def test_a_tensor_that_is_no_parameter_is_not_carried_along() -> None:
+    """It may have rows of its own; None has none."""
+    assert rebuilt(lambda value: value[:2], Tabled(A, A.exp())).batch_shape == (2, 3)
+    with pytest.raises(TypeError, match="Tabled is not made of loc, scale alone"):
+        rebuilt(lambda value: value[:2], Tabled(A, A.exp(), torch.ones(4)))

@@ -14,8 +14,10 @@ from pyro import poutine
 from torch import Tensor, nn
 
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.private_apis import without_overrides
 from pyrodrop.reparam import FlipoutReparam, LazyWeight, LocalReparam, PerExampleReparam, reparameterize
 from pyrodrop.reparam.lazy import LazyLaw
+from pyrodrop.reparam.maps import LinearMap
 
 pytestmark = pytest.mark.usefixtures("float64")
 X = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -142,3 +144,23 @@ def test_a_transposed_weight_in_a_linear_layer_is_the_transposed_weight(strategy
     w, x = torch.randn(3, 3), torch.randn(5, 3)
     lazy = LazyWeight(LazyLaw(dist.Normal(w, 1e-13).to_event(2), strategy, "w"))
     torch.testing.assert_close(F.linear(x, lazy.T), x @ w)
+
+
+def test_an_operation_that_passes_by_the_strategy_is_refused() -> None:
+    weight = LazyWeight(LazyLaw(dist.Normal(torch.zeros(3, 2), 1.0).to_event(2), LocalReparam(), "w"))
+    with pytest.raises(RuntimeError, match="add.* reached a lazy weight before it was sampled"):
+        without_overrides(torch.add, (weight, 1.0), {})
+
+
+def test_which_axes_of_the_input_can_count_examples() -> None:
+    """Of a linear layer all but that of the units, of a convolution the first."""
+    linear = LinearMap(torch.zeros(4, 5, 3), F.linear, -1, -1)
+    convolution = LinearMap(torch.zeros(4, 3, 5), F.conv1d, 1, 1)
+    for at, possible in ((linear, [True, True, False]), (convolution, [True, False, False])):
+        assert [at.at_examples(axis, {}) is not None for axis in range(3)] == possible
+
+
+def test_a_single_image_has_no_axis_of_examples() -> None:
+    x, m = torch.randn(4, 7), torch.randn(5, 4, 3)
+    y = F.conv1d(x, LazyWeight(LazyLaw(dist.Normal(m, 1e-13).to_event(3), LocalReparam(), "w")))
+    torch.testing.assert_close(y, F.conv1d(x, m))

@@ -51,6 +51,14 @@ def test_a_replicate_is_the_fit_alone(engine: str) -> None:
     assert not torch.allclose(values(many[0]), values(many[1]), atol=1e-2)
 
 
+def test_one_replicate_is_the_fit_alone() -> None:
+    model = network()
+    guide = guides.BernoulliDropout(model, 0.2)
+    settings = {**SETTINGS, "steps": 4, "engine": "traced"}
+    (one,) = pyrodrop.fit(model, guide, (X, Y), replicates=1, **settings)
+    assert_equal(one, pyrodrop.fit(model, guide, (X, Y), seed=0, **settings))
+
+
 def test_replicates_that_share_a_problem_are_the_fits_alone() -> None:
     """One model and guide for several data sets: their parameters are stacked, and loaded into the one guide in turn."""
     model = network()
@@ -98,10 +106,14 @@ def test_replicates_that_share_a_problem_have_starts_of_their_own() -> None:
         torch.testing.assert_close(values(shared), values(alone), rtol=1e-4, atol=1e-5)
 
 
+def test_blocks_of_replicates_are_equal_parts() -> None:
+    """Of at most 64 and more than 16, or all of them: 67 is a prime, 34 = 2 * 17 stay together, 128 are two blocks."""
+    assert [_block(n) for n in (1, 16, 34, 64, 65, 66, 67, 68, 100, 128)] == [1, 16, 34, 64, 65, 33, 67, 34, 50, 64]
+
+
 def test_blocks_of_replicates_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six in two calls of three, with rates of their own in the second call alone; one that fails does so in its place."""
     monkeypatch.setattr("pyrodrop.engines.stacked._BLOCK", 4)
-    assert [_block(n) for n in (3, 6, 7, 8)] == [3, 3, 7, 4]
     parts = [network() for _ in range(6)]
     posteriors = [guides.BernoulliDropout(m, 0.1 if r < 3 else 0.1 * r) for r, m in enumerate(parts)]
     sets = [Dataset(X + r, Y * (1e19 if r == 4 else r + 1)) for r in range(6)]

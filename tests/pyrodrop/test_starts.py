@@ -184,7 +184,7 @@ def test_what_cannot_start_anew_is_named(model: models.NetworkModel) -> None:
         pyrodrop.restart(Own(), guides.Point(Own()), 0)
     with pytest.raises(TypeError, match=r"new initial weights need a model .*Own has none"):
         guides.Ensemble(Own(), guides.Point, 2)
-    with pytest.raises(TypeError, match=r"new initial weights need a guide .*function has none"):
+    with pytest.raises(TypeError, match=r"new initial weights need a guide .*got a function, which has none"):
         pyrodrop.restart(model, lambda *_: None, 0)
     with pytest.raises(TypeError, match=r"one ensemble with more members\); got Ensemble"):
         guides.Ensemble(model, lambda m: guides.Ensemble(m, guides.Point), 2)  # type: ignore[arg-type, return-value]

@@ -110,7 +110,9 @@ def test_steps_in_blocks_are_the_same_steps() -> None:
         want = torch.stack([getattr(step, term) for step in single])
         assert torch.equal(want, torch.cat([getattr(block, term) for block in blocks]))
     assert same(one.fit, two.fit)
-    with pytest.raises(ValueError, match="count is the number of steps and must be at least 1; got 0"):
+    with pytest.raises(
+        ValueError, match="count is the number of steps and must be a whole number of at least 1; got 0"
+    ):
         two.advance(0)
 
 
@@ -157,7 +159,7 @@ def test_a_training_says_what_is_wrong() -> None:
     row = torch.zeros(1, dtype=torch.long)
     for change, message in (
         ({"history": None}, "not whole: it lacks history"),
-        ({"batches.position": None}, "lacks batches.position; load_state takes what state"),
+        ({"batches.position": None}, "what state.. returned; got a dict that is not whole: it lacks batches.position"),
         ({"batches.position": torch.tensor(999)}, "a place in the epoch from 0 to .*; got 999"),
         ({"batches.order": torch.cat([state["batches.order"], row])}, "is of other data: its order of the rows"),
         ({"batches.order": torch.zeros_like(state["batches.order"])}, "must be a permutation"),

@@ -65,9 +65,9 @@ def test_schedules() -> None:
     assert [schedules.linear(4, start=0.5)(e) for e in (0, 2)] == [0.5, 0.75]
     assert [schedules.linear(15, after=5)(e) for e in (0, 5, 12.5, 20, 30)] == [0, 0, 0.5, 1, 1]
     assert [schedules.staircase(0.02)(e) for e in (0, 0.9, 1, 200)] == [0.02, 0.02, 0.04, 1]
-    with pytest.raises(ValueError, match="needs epochs > 0"):
+    with pytest.raises(ValueError, match="epochs"):
         schedules.linear(0)
-    with pytest.raises(ValueError, match="increment, the growth"):
+    with pytest.raises(ValueError, match="increment"):
         schedules.staircase(0.0)
 
 
@@ -138,7 +138,7 @@ def test_a_hyperprior_recovers_the_conjugate_posterior() -> None:
 def test_a_hyperprior_without_its_factor_is_named() -> None:
     model, _ = parts(priors.ARD("layer", dist.HalfCauchy(1.0)))
     plain, _ = parts()
-    with pytest.raises(ValueError, match=r"latent site of the model; it has no site 'layers.0.weight_prior_variance'"):
+    with pytest.raises(ValueError, match=r"latent site of the model; got .* no site 'layers.0.weight_prior_variance'"):
         pyrodrop.fit(model, guides.MeanField(plain), (X, Y), steps=1)
 
 
@@ -152,9 +152,12 @@ def test_a_hyperprior_without_its_factor_is_named() -> None:
         ({"xyz": 3}, "no argument 'xyz'$"),
         ({"lr_schedule": schedules.linear(20)}, r"linear\(epochs=20, start=0.0, after=0.0\).*pass it as kl_weight"),
         ({"lr_schedule": schedules.staircase(0.1)}, "pass it as kl_weight"),
-        ({"kl_weight": schedules.cosine(100)}, r"cosine\(steps=100\) is a schedule of the learning rate.*lr_schedule"),
-        ({"lr_schedule": 0.5}, "lr_schedule is a function from the number of steps.*got a float"),
-        ({"kl_weight": "linear"}, "kl_weight is the factor of the KL divergence.*got a str"),
+        (
+            {"kl_weight": schedules.cosine(100)},
+            r"got a Cosine, cosine\(steps=100\), a schedule of the learning rate.*lr_schedule",
+        ),
+        ({"lr_schedule": 0.5}, "lr_schedule is a function from the number of steps.*got the float 0.5"),
+        ({"kl_weight": "linear"}, "kl_weight is the factor of the KL divergence.*got the str 'linear'"),
     ],
 )
 def test_arguments_of_another_name_or_kind(arguments: dict[str, Any], words: str) -> None:
@@ -166,10 +169,13 @@ def test_arguments_of_another_name_or_kind(arguments: dict[str, Any], words: str
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"memory": 1e6}, "memory is an argument for replicates; got memory=1000000.0"),
-        ({"memory": 0, "replicates": 2}, "memory is a number of bytes"),
+        ({"memory": 1e6}, "memory is for replicates only .*got the float 1000000.0"),
+        ({"memory": 0, "replicates": 2}, "memory is the number of bytes .*above 0; got 0"),
         ({"checkpoint_every": 5}, "checkpoint_every needs a checkpoint; got checkpoint_every=5"),
-        ({"checkpoint_every": 0, "checkpoint": "state.safetensors"}, "checkpoint_every is a number of steps"),
+        (
+            {"checkpoint_every": 0, "checkpoint": "state.safetensors"},
+            "checkpoint_every is the number of steps .*at least 1; got 0",
+        ),
     ],
 )
 def test_arguments_that_would_do_nothing(arguments: dict[str, Any], words: str) -> None:
@@ -191,7 +197,7 @@ def test_a_schedule_can_be_sent_to_a_process(schedule: Any) -> None:
 def test_a_cosine_falls_to_zero_and_stays_there() -> None:
     want = [0.5 * (1 + math.cos(math.pi * n / 8)) for n in range(9)] + [0.0]
     assert [schedules.cosine(8)(n) for n in [*range(9), 20]] == pytest.approx(want)
-    with pytest.raises(ValueError, match="steps, the number of steps"):
+    with pytest.raises(ValueError, match="steps"):
         schedules.cosine(0)
 
 

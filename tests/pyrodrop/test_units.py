@@ -267,3 +267,29 @@ def test_units_that_a_weight_does_not_have() -> None:
     with pytest.raises(ValueError, match="counted from the front"):
         InputUnits(-1)
     assert float(BernoulliMixture(torch.ones(2, 2), 0.0, units=InputUnits(None)).rsample().sum()) == 4
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_flattened_channel_is_one_unit_of_several_columns(axis: int) -> None:
+    """Two channels of three pixels: noise, sums and means are those of the channels, column by column."""
+    units, shape = InputUnits(axis, size=3), torch.Size((4, 6) if axis else (6, 4))
+    q = CorrelatedNormal(torch.randn(shape), 0.0, units=units)
+    assert (q.noise_shape, q.fan_out) == ((2,), 12)
+    s, v = torch.randn(5, 2), torch.randn(5, *shape)
+    channel = torch.tensor([0, 0, 0, 1, 1, 1])
+    columns = s[:, channel][:, None, :] if axis else s[:, channel][:, :, None]
+    torch.testing.assert_close(q.over_units(s).expand(5, *shape), columns.expand(5, *shape))
+    by_column = v.sum(2 - axis)  # over the other axis
+    sums = torch.stack([by_column[:, :3].sum(1), by_column[:, 3:].sum(1)], 1)
+    torch.testing.assert_close(q.sum_units(v), sums)
+    torch.testing.assert_close(units.mean(v, shape)[:, 0, ::5] if axis else units.mean(v, shape)[:, ::5, 0], sums / 12)
+    assert units.outputs == InputUnits(int(axis == 0))
+
+
+def test_the_size_of_a_unit_is_checked() -> None:
+    for options in ({"groups": 2}, {"axis": None}):
+        assert InputUnits(**options).size == 1  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="size of the input units must be at least 1, and 1 for grouped.*got 2"):
+            InputUnits(size=2, **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"shape \(4, 7\) has no units of 3 indices along axis 1"):
+        CorrelatedNormal(torch.ones(4, 7), 0.0, units=InputUnits(size=3))

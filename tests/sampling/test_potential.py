@@ -297,7 +297,7 @@ def test_a_network_that_was_read_needs_masks_that_weights_carry() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"a model of pyrodrop.models.*got function.*initialize_model"):
+    with pytest.raises(TypeError, match=r"a model of pyrodrop.models.*got a function.*initialize_model"):
         pyrodrop.potential(lambda x, y: None, (X, Y))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"dtype must be torch.float32, torch.float64 or None.*got torch.float16"):
         pyrodrop.potential(mlp(), (X, Y), dtype=torch.float16)

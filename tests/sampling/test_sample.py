@@ -336,28 +336,28 @@ def test_saved_draws_are_read_back(sampled: pyrodrop.Sampled, tmp_path: Path) ->
 
 def test_thinned_refuses_other_numbers(sampled: pyrodrop.Sampled) -> None:
     for number in (15, 2416):
-        with pytest.raises(ValueError, match=r"from 16, one per chain, to 2400, all; got"):
+        with pytest.raises(ValueError, match=r"at least one per chain, .*from 16 to 2400; got"):
             sampled.thinned(number)
 
 
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        ({"chains": 3}, ValueError, "chains must be at least 4; got 3"),
-        ({"chains": True}, TypeError, "chains must be an int; got bool"),
-        ({"chains": 8.0}, TypeError, "chains must be an int; got float"),
-        ({"draws": 0}, ValueError, "draws must be at least 4; got 0"),
-        ({"tune": 50}, ValueError, "tune must be at least 100; got 50"),
-        ({"thin": 0}, ValueError, "thin must be at least 1; got 0"),
-        ({"max_steps": 0}, ValueError, "max_steps must be at least 1; got 0"),
-        ({"target_acceptance": 1.0}, ValueError, r"must lie in \(0, 1\); got 1.0"),
-        ({"target_acceptance": "1"}, TypeError, "target_acceptance is a probability, a float; got str"),
-        ({"likelihood_power": 0.0}, ValueError, "must be positive and finite; got 0.0"),
-        ({"likelihood_power": math.nan}, ValueError, "must be positive and finite; got nan"),
-        ({"likelihood_power": "1"}, TypeError, "likelihood_power is the power of the likelihood, a number; got str"),
+        ({"chains": 3}, ValueError, "chains .*at least 4; got 3"),
+        ({"chains": True}, TypeError, "chains .*a whole number.*got True"),
+        ({"chains": 8.0}, TypeError, "chains .*a whole number.*got the float 8.0"),
+        ({"draws": 0}, ValueError, "draws .*at least 4; got 0"),
+        ({"tune": 50}, ValueError, "tune .*at least 100; got 50"),
+        ({"thin": 0}, ValueError, "thin .*at least 1; got 0"),
+        ({"max_steps": 0}, ValueError, "max_steps .*at least 1; got 0"),
+        ({"target_acceptance": 1.0}, ValueError, r"target_acceptance .*above 0 and below 1; got 1"),
+        ({"target_acceptance": "1"}, TypeError, "target_acceptance .*a finite number.*got the str"),
+        ({"likelihood_power": 0.0}, ValueError, "likelihood_power .*above 0; got 0"),
+        ({"likelihood_power": math.nan}, ValueError, "likelihood_power .*above 0; got nan"),
+        ({"likelihood_power": "1"}, TypeError, "likelihood_power .*a finite number.*got the str"),
         ({"dtype": torch.float16}, ValueError, "dtype must be torch.float32, torch.float64 or None; got torch.float16"),
         ({"engine": "fast"}, ValueError, "engine"),
-        ({"seed": 1.5}, TypeError, "seed must be an int; got float 1.5"),
+        ({"seed": 1.5}, TypeError, "seed .*a whole number.*got the float 1.5"),
         ({"chains": 10**6, "draws": 10**6}, ValueError, "GiB: keep fewer draws or chains"),
     ],
 )

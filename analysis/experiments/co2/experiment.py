@@ -16,15 +16,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pyrodrop import zoo
+from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
 from pyrodrop.analysis.reports.console import print_table, versions, write_draws
+from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.style import write_figure
+from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Split, gal2016, mauna_loa
 from pyrodrop.devices import resolve
-from pyrodrop.files import writable_folder, write_json
+from pyrodrop.files import write_json
 from pyrodrop.guides import Point
 from pyrodrop.metrics import regression_scores
 from pyrodrop.models import NetworkModel
@@ -71,65 +73,71 @@ def run(
     """Train, compare, print a table and plot the figure.
 
     Args:
-        preset: default is for two cores and minutes; paper has the released settings, for a GPU and hours, and goes on
-            from its checkpoints when started again.
+        preset: default is for two cores and minutes; paper has the released settings, for a GPU and hours.
         data: the monthly record in ppm, or the standardised series of the paper's own experiment.
         device: auto, cpu, cuda, cuda:1 ...
         seed: seed of initial weights, minibatches, noise and prediction.
         steps: gradient steps per network; those of the preset if not given.
-        out: folder for results.json, draws.nc and figure.png.
+        out: folder for results.json, draws.nc and figure.png. A run that was broken off goes on from the checkpoints there.
         quiet: show no progress.
 
     Returns:
         What is written to results.json.
+
+    Raises:
+        ValueError: a setting is not allowed, or the folder has a run with other settings.
     """
-    folder, where = writable_folder(out), resolve(device)
-    series = mauna_loa() if data == "mauna-loa" else gal2016("co2")
-    settings: dict[str, Any] = {"preset": preset, "data": data, "device": where.type, "seed": seed}
-    settings |= {"draws": DRAWS, "far": FAR, "threads": torch.get_num_threads()}
+    seed, where = arguments.seed(seed), resolve(device)
+    steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
+    about: dict[str, Any] = {"preset": preset, "data": data, "device": where.type, "seed": seed}
+    longer = preset == "paper"  # goes on from its checkpoints to more steps
+    with run_folder(out, "co2", about if longer else {**about, "steps": steps}) as folder:
+        series = mauna_loa() if data == "mauna-loa" else gal2016("co2")
+        settings = about | {"draws": DRAWS, "far": FAR, "threads": torch.get_num_threads()}
 
-    runs: dict[str, tuple[Predicts, float]] = {}
-    options: dict[str, Any] = {
-        "preset": preset,
-        "series": series,
-        "folder": folder,
-        "device": where,
-        "seed": seed,
-        "steps": steps,
-    }
-    for name, fit in train_each(_train, NETWORKS, quiet, **options).items():
-        runs[name] = fit, fit.settings["seconds"]
-        settings.setdefault("networks", {})[name] = fit.settings
-    runs["weight-averaging"] = averaged(runs["mc-dropout-relu"][0]), runs["mc-dropout-relu"][1]
-    for name, starts in _kernels(series, runs["mc-dropout-relu"][0]).items():
-        process = GaussianProcess(series.train, starts)
-        runs[name] = process, process.seconds
-        settings.setdefault("gaussian_processes", {})[name] = {
-            "log_evidence": process.log_evidence,
-            "prior_sd": process.prior_sd,
-            "noise_sd": process.noise_sd,
-            **process.hyperparameters,
+        say_reused([name for name in NETWORKS if _checkpoint(folder, name).exists()], folder)
+        runs: dict[str, tuple[Predicts, float]] = {}
+        options: dict[str, Any] = {
+            "preset": preset,
+            "series": series,
+            "folder": folder,
+            "device": where,
+            "seed": seed,
+            "steps": steps,
         }
+        for name, fit in train_each(_train, NETWORKS, quiet, **options).items():
+            runs[name] = fit, fit.settings["seconds"]
+            settings.setdefault("networks", {})[name] = fit.settings
+        runs["weight-averaging"] = averaged(runs["mc-dropout-relu"][0]), runs["mc-dropout-relu"][1]
+        for name, starts in _kernels(series, runs["mc-dropout-relu"][0]).items():
+            process = GaussianProcess(series.train, starts)
+            runs[name] = process, process.seconds
+            settings.setdefault("gaussian_processes", {})[name] = {
+                "log_evidence": process.log_evidence,
+                "prior_sd": process.prior_sd,
+                "noise_sd": process.noise_sd,
+                **process.hyperparameters,
+            }
 
-    points = curve_points(series)
-    results = {name: _result(*runs[name], series, points, seed) for name in PANELS}
-    rows = {name: _row(result, series) for name, result in results.items()}
-    facts = figure_facts(results, rows, series)
-    content = {"models": rows, "facts": facts, "settings": settings, "versions": versions()}
+        points = curve_points(series)
+        results = {name: _result(*runs[name], series, points, seed) for name in PANELS}
+        rows = {name: _row(result, series) for name, result in results.items()}
+        facts = figure_facts(results, rows, series)
+        content = {"models": rows, "facts": facts, "settings": settings, "versions": versions()}
 
-    from pyrodrop.analysis.experiments.co2.figure import draw  # matplotlib is slow to import
+        from pyrodrop.analysis.experiments.co2.figure import draw  # matplotlib is slow to import
 
-    curves = {PANELS[name]: result.curve for name, result in results.items()}
-    write_figure(folder / "figure.png", draw(series, points, float(_far(series)), curves))
-    write_draws(
-        folder / "draws.nc", series, {name: (r.held_out, r.curve) for name, r in results.items()}, points, settings
-    )
-    write_json(folder / "results.json", content)
-    print_table(rows, series.y_unit, settings)
-    for fact, holds in facts.items():
-        print(f"  {'yes' if holds else 'NO '}  {fact}")
-    print(f"\nfigure: {folder / 'figure.png'}\ndraws: {folder / 'draws.nc'}\nresults: {folder / 'results.json'}")
-    return content
+        curves = {PANELS[name]: result.curve for name, result in results.items()}
+        write_figure(folder / "figure.png", draw(series, points, float(_far(series)), curves))
+        write_draws(
+            folder / "draws.nc", series, {name: (r.held_out, r.curve) for name, r in results.items()}, points, settings
+        )
+        write_json(folder / "results.json", content)
+        print_table(rows, series.y_unit, settings)
+        for fact, holds in facts.items():
+            print(f"  {'yes' if holds else 'NO '}  {fact}")
+        print(f"\nfigure: {folder / 'figure.png'}\ndraws: {folder / 'draws.nc'}\nresults: {folder / 'results.json'}")
+        return content
 
 
 def _train(
@@ -146,10 +154,11 @@ def _train(
     options: dict[str, Any] = {"device": device, "seed": seed, "progress": progress}
     if steps is not None:
         options["steps"] = steps
-    if preset == "paper":
-        (folder / "checkpoints").mkdir(exist_ok=True)
-        options["checkpoint"] = folder / "checkpoints" / f"{name}.safetensors"
-    return zoo.entry(f"{PRESETS[preset]}/{name}").fit(series.train, **options)
+    return fit_resumed(zoo.entry(f"{PRESETS[preset]}/{name}"), series.train, _checkpoint(folder, name), **options)
+
+
+def _checkpoint(folder: Path, name: str) -> Path:
+    return folder / "checkpoints" / f"{name}.safetensors"
 
 
 def _kernels(series: Split, relu: Predicts) -> dict[str, Any]:

@@ -9,11 +9,14 @@ from typing import Any
 
 import torch
 
+from pyrodrop import arguments
 from pyrodrop.analysis.experiments.critiques.page import write_page
 from pyrodrop.analysis.experiments.critiques.panel import Panel, Size
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import processor, versions
-from pyrodrop.files import whole, writable_folder, write_json
+from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.files import whole, write_json
+from pyrodrop.json_files import Record
 from pyrodrop.names import known
 
 PANELS = ("foong", "osband", "hron_prior", "hron_quasi_kl", "le_folgoc", "verdoja", "wenzel", "balabanov")
@@ -35,7 +38,8 @@ def run(
             long samples the two-layer posterior of Foong et al. too, for hours.
         panels: which papers, by first author.
         seed: seed of data, initial weights, noise and prediction.
-        out: folder for results.json, page.html and a figure per panel.
+        out: folder for results.json, page.html, a figure per panel, and the finished panels: a run that was broken off
+            goes on there.
         quiet: show no progress.
 
     Returns:
@@ -47,32 +51,35 @@ def run(
     names = tuple(known(name, PANELS, "panel") for name in panels)
     if not names:
         raise ValueError(f"panels needs at least one of {', '.join(PANELS)}; got none")
-    folder, start = writable_folder(out), time.perf_counter()
-    order = [name for name in _LONGEST_FIRST if name in names]
-    done = train_each(_timed, order, quiet, device=torch.device("cpu"), size=preset, seed=seed)
-    made = {name: done[name][0] for name in PANELS if name in names}
-    content = {
-        "panels": {name: panel.content for name, panel in made.items()},
-        "seconds": {name: done[name][1] for name in made} | {"in all": time.perf_counter() - start},
-        "settings": {"preset": preset, "seed": seed},
-        "versions": versions(),
-        "machine": {"processor": processor()},
-    }
-    for name, panel in made.items():
-        with whole(folder / f"{name}.png") as part:
-            part.write_bytes(panel.figure)
-    write_json(folder / "results.json", content)
-    page = write_page(made, folder / "page.html")
-    _print(made)
-    print(f"\npage: {page}\nresults: {folder / 'results.json'}")
-    return content
+    seed, start = arguments.seed(seed), time.perf_counter()
+    about = {"preset": preset, "seed": seed}
+    with run_folder(out, "critiques", about) as folder:
+        order = [name for name in _LONGEST_FIRST if name in names]
+        cells = Cells(folder / "cells", about, Panel.from_record)
+        done = train_each(_timed, order, quiet, device=torch.device("cpu"), keep=cells, size=preset, seed=seed)
+        made = {name: Panel.from_record(Record(cells.file(name), done[name])) for name in PANELS if name in names}
+        content = {
+            "panels": {name: panel.content for name, panel in made.items()},
+            "seconds": {name: done[name]["seconds"] for name in made} | {"in all": time.perf_counter() - start},
+            "settings": {"preset": preset, "seed": seed},
+            "versions": versions(),
+            "machine": {"processor": processor()},
+        }
+        for name, panel in made.items():
+            with whole(folder / f"{name}.png") as part:
+                part.write_bytes(panel.figure)
+        write_json(folder / "results.json", content)
+        page = write_page(made, folder / "page.html")
+        _print(made)
+        print(f"\npage: {page}\nresults: {folder / 'results.json'}")
+        return content
 
 
-def _timed(name: str, *, device: torch.device, progress: bool | None, size: Size, seed: int) -> tuple[Panel, float]:
-    """One panel and the seconds that it took."""
+def _timed(name: str, *, device: torch.device, progress: bool | None, size: Size, seed: int) -> dict[str, Any]:
+    """One panel as JSON, with the seconds that it took."""
     start = time.perf_counter()
     module = importlib.import_module(f"pyrodrop.analysis.experiments.critiques.{name}")
-    return module.panel(size, seed), time.perf_counter() - start
+    return {**module.panel(size, seed).to_json(), "seconds": time.perf_counter() - start}
 
 
 def _print(panels: dict[str, Panel]) -> None:

@@ -12,14 +12,17 @@ from torch import Tensor
 from tqdm import tqdm
 
 import pyrodrop
+from pyrodrop import arguments
 from pyrodrop.analysis.experiments.references.posteriors import LEARNING_RATES, POSTERIORS, trained
 from pyrodrop.analysis.experiments.references.problems import PROBLEMS, Problem
 from pyrodrop.analysis.experiments.references.stored import load, save
 from pyrodrop.analysis.experiments.references.table import distance_table
 from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.data import Dataset
 from pyrodrop.engines import Name
-from pyrodrop.files import writable_folder, write_json
+from pyrodrop.files import write_json
+from pyrodrop.json_files import read_record
 from pyrodrop.names import known
 from pyrodrop.sampling import Diagnostics, Sampled
 from pyrodrop.training.fitted import Fit
@@ -85,7 +88,8 @@ def run(
         problems: which of co2, mnist, foong, yacht, boston and energy.
         preset: default takes half an hour on one core; quick is too short to show anything.
         seed: seed of the sampler, of initial weights, noise and prediction.
-        out: folder for NAME.json and NAME.safetensors, the thinned draws.
+        out: folder for NAME.json and NAME.safetensors, the thinned draws. A run that was broken off goes on with the
+            problems that are not there.
         quiet: show no progress.
 
     Returns:
@@ -97,12 +101,28 @@ def run(
     names = [known(name, PROBLEMS, "problem") for name in problems]
     if not names:
         raise ValueError(f"problems needs at least one of {', '.join(PROBLEMS)}; got none")
-    folder, size = writable_folder(out), SIZES[preset]
-    found = {}
-    for name in names:
-        found[name] = _one(name, sized(PROBLEMS[name], size), size, seed, folder, quiet)
-        print(f"results: {folder / f'{name}.json'}\n", flush=True)
-    return found
+    seed, size = arguments.seed(seed), SIZES[preset]
+    with run_folder(out, "references", {"preset": preset, "seed": seed}) as folder:
+        found = {name: kept for name in names if (kept := _finished(name, folder)) is not None}
+        say_reused(found, folder)
+        for name in names:
+            if name not in found:
+                found[name] = _one(name, sized(PROBLEMS[name], size), size, seed, folder, quiet)
+            print(f"results: {folder / f'{name}.json'}\n", flush=True)
+        return {name: found[name] for name in names}
+
+
+def _finished(name: str, folder: Path) -> dict[str, Any] | None:
+    """The results of a problem that are already in the folder, with their draws; None if there are none."""
+    path = folder / f"{name}.json"
+    if not path.exists() or not path.with_suffix(".safetensors").exists():
+        return None
+    record = read_record(path, "remove this file and run the same command again")
+    if record.text("problem") != name:
+        raise record.fault(f"must be the result of {name}")
+    for key in ("recipe", "diagnostics", "table", "members", "stored"):
+        record.record(key)
+    return dict(record.content)
 
 
 def sized(problem: Problem, size: Size) -> Problem:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import torch
 
 from pyrodrop.analysis.experiments.references.problems import PROBLEMS
 from pyrodrop.analysis.zoo.references import FOLDER as REFERENCE
+from pyrodrop.json_files import read_record
 from pyrodrop.names import known
 from pyrodrop.sampling import Sampled
 
@@ -48,7 +48,7 @@ def load(name: str, folder: Path = FOLDER) -> Sampled:
 
 def facts(name: str, folder: Path = FOLDER) -> dict[str, Any]:
     """The content of ``NAME.json``."""
-    return json.loads((folder / f"{known(name, PROBLEMS, 'reference')}.json").read_text())  # type: ignore[no-any-return]
+    return dict(read_record(folder / f"{known(name, PROBLEMS, 'reference')}.json").content)
 
 
 def save(sampled: Sampled, path: Path, kept: int) -> None:

@@ -17,15 +17,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pyrodrop import zoo
+from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.paired_scores import compared
 from pyrodrop.analysis.experiments.rotated_digit.report import Turned, draw, print_tables
 from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.style import write_figure
+from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Dataset, mnist, turned
 from pyrodrop.devices import resolve
-from pyrodrop.files import writable_folder, write_json
+from pyrodrop.files import write_json
 from pyrodrop.guides import Guide
 from pyrodrop.metrics import auroc, entropy_split, predictive_entropy
 from pyrodrop.names import known
@@ -33,6 +35,7 @@ from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo.rotated_digit import PAPER_STEPS
 
 DIGIT, ANGLES, DRAWS = 1, 12, 100
+SAVED_EVERY = 1000  # steps of the default preset
 PUBLISHED = (1, 1, 1, 1, 1, 5, 5, 7, 7, 7, 7, 7)  # the paper's classification of its 1 at each angle
 SHOWN = 500  # number of test digits for the AUROC
 SET = "rotated-digit/"
@@ -54,8 +57,7 @@ def run(
     """Train, predict for the rotated digits, print the tables and plot the figure.
 
     Args:
-        preset: default trains for 10,000 iterations, minutes on two cores; paper for a million, and goes on from its
-            checkpoint when started again.
+        preset: default trains for 10,000 iterations, minutes on two cores; paper for a million.
         guide: the posterior: bernoulli is the paper's; drop-connect, concrete, gaussian-a, gaussian-b, variational-a,
             variational-a2, variational-b, sparse, ard, mean-field, low-rank, ensemble.
         digit: index of the 1 of the test set to rotate, from 0. The paper does not state its choice; the second is one of
@@ -64,7 +66,8 @@ def run(
         steps: gradient steps; those of the preset if not given.
         device: auto, cpu, cuda, cuda:1 ...
         seed: seed of initial weights, minibatches, noise and prediction.
-        out: folder for results.json, figure.png and fit.safetensors.
+        out: folder for results.json, figure.png and fit.safetensors. A run that was broken off goes on from
+            training.safetensors there.
         quiet: show no progress.
 
     Returns:
@@ -73,47 +76,65 @@ def run(
     if not 0 < turn <= 360:
         raise ValueError(f"turn is the largest angle in degrees and must lie in (0, 360]; got {turn}")
     known(guide, GUIDES, "posterior of the rotated digit")
-    folder, where, split = writable_folder(out), resolve(device), mnist(flat=False, progress=not quiet)
+    seed, where, split = arguments.seed(seed), resolve(device), mnist(flat=False, progress=not quiet)
+    steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
     ones = split.test.x[split.test.y == DIGIT]
     if not 0 <= digit < len(ones):
         raise ValueError(f"digit counts the {len(ones)} ones of the test set from 0; got {digit}")
-    options: dict[str, Any] = {} if steps is None else {"steps": steps}
-    if preset == "paper":
-        options = {"steps": PAPER_STEPS, "checkpoint": folder / "training.safetensors", **options}
-    fit = zoo.entry(SET + guide).fit(split.train, seed=seed, device=where, progress=False if quiet else None, **options)
-    fit.save(folder / "fit.safetensors")
+    about: dict[str, Any] = {
+        "preset": preset,
+        "guide": guide,
+        "digit": digit,
+        "turn": turn,
+        "device": where.type,
+        "seed": seed,
+    }
+    longer = preset == "paper"  # goes on from its checkpoint to more steps
+    with run_folder(out, "rotated-digit", about if longer else {**about, "steps": steps}) as folder:
+        options: dict[str, Any] = {} if steps is None else {"steps": steps}
+        if preset == "paper":
+            options = {"steps": PAPER_STEPS, **options}
+        else:
+            options["checkpoint_every"] = SAVED_EVERY
+        checkpoint = folder / "training.safetensors"
+        say_reused([checkpoint.name] if checkpoint.exists() else [], folder)
+        fit = fit_resumed(
+            zoo.entry(SET + guide), split.train, checkpoint,
+            seed=seed, device=where, progress=False if quiet else None, **options,
+        )  # fmt: skip
+        fit.save(folder / "fit.safetensors")
 
-    degrees = torch.linspace(0, turn, ANGLES)
-    views = turned(ones, degrees)
-    shown = _turned(fit, views[:, digit], degrees, seed)
-    everyone = _by_angle(fit, views, seed)
-    predictors = {f"T = {DRAWS}": fit}
-    if isinstance(fit.guide, Guide):
-        predictors = {"weight averaging": averaged(fit), **predictors}
-    scores, difference = compared(predictors, split.test, DRAWS, seed)
-    table = shown.table()
-    for row, values in zip(table.values(), everyone, strict=True):
-        row |= values
-    content = {
-        "angles": table,
-        "facts": facts(shown, [values["all_entropy"] for values in everyone]),
-        "scores": scores,
-        "difference": difference,
-        "auroc": _auroc(predictors, split.test.first(SHOWN), degrees, seed),
-        "published": {"classes": " ".join(map(str, PUBLISHED))},
-        "settings": {
-            **{"preset": preset, "posterior": guide, "digit": digit, "turn": turn},
-            **{"draws": DRAWS, "turned_digits": SHOWN},
-            **fit.settings,
-        },
-        "versions": versions(),
-        "machine": {"processor": processor(), "device": where.type, "threads": torch.get_num_threads()},
-    }  # fmt: skip
-    write_json(folder / "results.json", content)
-    write_figure(folder / "figure.png", draw(shown, content))
-    print_tables(content, PUBLISHED)
-    print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
-    return content
+        degrees = torch.linspace(0, turn, ANGLES)
+        views = turned(ones, degrees)
+        shown = _turned(fit, views[:, digit], degrees, seed)
+        everyone = _by_angle(fit, views, seed)
+        predictors = {f"T = {DRAWS}": fit}
+        if isinstance(fit.guide, Guide):
+            predictors = {"weight averaging": averaged(fit), **predictors}
+        scores, difference = compared(predictors, split.test, DRAWS, seed)
+        table = shown.table()
+        for row, values in zip(table.values(), everyone, strict=True):
+            row |= values
+        content = {
+            "angles": table,
+            "facts": facts(shown, [values["all_entropy"] for values in everyone]),
+            "scores": scores,
+            "difference": difference,
+            "auroc": _auroc(predictors, split.test.first(SHOWN), degrees, seed),
+            "published": {"classes": " ".join(map(str, PUBLISHED))},
+            "settings": {
+                **{"preset": preset, "posterior": guide, "digit": digit, "turn": turn},
+                **{"draws": DRAWS, "turned_digits": SHOWN},
+                **fit.settings,
+            },
+            "versions": versions(),
+            "machine": {"processor": processor(), "device": where.type, "threads": torch.get_num_threads()},
+        }  # fmt: skip
+        write_json(folder / "results.json", content)
+        write_figure(folder / "figure.png", draw(shown, content))
+        print_tables(content, PUBLISHED)
+        print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
+        return content
 
 
 def _turned(fit: Fit, views: Tensor, degrees: Tensor, seed: int) -> Turned:

@@ -7,7 +7,6 @@ recorded once the weight of the KL divergence has reached 1; before that it has 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,16 +15,18 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from pyrodrop import zoo
+from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.sparse.figure import draw_progress, draw_weights
 from pyrodrop.analysis.experiments.sparse.published import published, published_rows
 from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.compression import compressed_steps, write_network
 from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncut_weights
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import resolve
-from pyrodrop.files import writable_folder, write_json
+from pyrodrop.files import write_json
+from pyrodrop.json_files import Record, read_record
 from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo.sparse import BATCH, THRESHOLD, Method, Net, Recipe, training
 
@@ -62,37 +63,43 @@ def run(
         What is written to results.json.
     """
     entry = zoo.entry(f"{method}/{net}-{recipe}")
-    folder, where = writable_folder(out), resolve(device)
+    seed, where = arguments.seed(seed), resolve(device)
+    digits = arguments.count(digits, "digits", "the number of training digits")
+    epochs = None if epochs is None else arguments.count(epochs, "epochs", "the number of epochs")
     data = mnist(flat=net == "lenet-300-100", progress=not quiet)
-    train = data.train.first(digits)
-    settings = training(train, net=net, recipe=recipe, epochs=epochs)
-    checkpoint = folder / "training.safetensors"
-    log = EpochLog(folder / "epochs.json", data.test, goes_on=checkpoint.exists())
-    fit = entry.fit(
-        train, seed=seed, device=where, progress=False if quiet else None, after_epoch=log,
-        checkpoint=checkpoint, checkpoint_every=5 * -(-len(train) // BATCH), **settings,
-    )  # fmt: skip
-    fit.save(folder / "fit.safetensors")
-    report = fit.compression_report(data.test, THRESHOLD)
-    write_network(folder / "compressed.safetensors", compressed_steps(fit.model, fit.guide, threshold=THRESHOLD))
-    content = {
-        "name": entry.name,
-        "result": summary(fit, data.test, log),
-        "compressed": report.record(),
-        "published": published_rows(net),
-        "epochs": log.rows,
-        "settings": {**fit.settings, "epochs": len(log.rows), "threshold": THRESHOLD, "recipe": recipe},
-        "versions": versions(),
-        "processor": processor(),
-    }
-    write_json(folder / "results.json", content)
-    figure = draw_progress(log.rows, fit.guide.sites, published(net, method, recipe))  # type: ignore[attr-defined]
-    write_figure(folder / "progress.png", figure)
-    write_figure(folder / "weights.png", draw_weights(kept_weights(fit.guide, THRESHOLD)))
-    _print(content)
-    console().print(report)
-    print(f"figures: {folder / 'progress.png'}, {folder / 'weights.png'}\nresults: {folder / 'results.json'}")
-    return content
+    about: dict[str, Any] = {"net": net, "method": method, "recipe": recipe, "epochs": epochs, "digits": digits}
+    about |= {"device": where.type, "seed": seed}
+    with run_folder(out, "sparse", about) as folder:
+        train = data.train.first(digits)
+        settings = training(train, net=net, recipe=recipe, epochs=epochs)
+        checkpoint = folder / "training.safetensors"
+        say_reused([checkpoint.name] if checkpoint.exists() else [], folder)
+        log = EpochLog(folder / "epochs.json", data.test, goes_on=checkpoint.exists())
+        fit = entry.fit(
+            train, seed=seed, device=where, progress=False if quiet else None, after_epoch=log,
+            checkpoint=checkpoint, checkpoint_every=5 * -(-len(train) // BATCH), **settings,
+        )  # fmt: skip
+        fit.save(folder / "fit.safetensors")
+        report = fit.compression_report(data.test, THRESHOLD)
+        write_network(folder / "compressed.safetensors", compressed_steps(fit.model, fit.guide, threshold=THRESHOLD))
+        content = {
+            "name": entry.name,
+            "result": summary(fit, data.test, log),
+            "compressed": report.record(),
+            "published": published_rows(net),
+            "epochs": log.rows,
+            "settings": {**fit.settings, "epochs": len(log.rows), "threshold": THRESHOLD, "recipe": recipe},
+            "versions": versions(),
+            "processor": processor(),
+        }
+        write_json(folder / "results.json", content)
+        figure = draw_progress(log.rows, fit.guide.sites, published(net, method, recipe))  # type: ignore[attr-defined]
+        write_figure(folder / "progress.png", figure)
+        write_figure(folder / "weights.png", draw_weights(kept_weights(fit.guide, THRESHOLD)))
+        _print(content)
+        console().print(report)
+        print(f"figures: {folder / 'progress.png'}, {folder / 'weights.png'}\nresults: {folder / 'results.json'}")
+        return content
 
 
 class EpochLog:
@@ -106,7 +113,7 @@ class EpochLog:
     def __init__(self, path: Path, test: Dataset, *, goes_on: bool) -> None:
         self.path, self.test = path, test
         kept = goes_on and path.exists()
-        self.rows: list[dict[str, Any]] = json.loads(path.read_text())["epochs"] if kept else []
+        self.rows: list[dict[str, Any]] = _read_rows(path) if kept else []
         self._clock = time.perf_counter()
 
     def __call__(self, fit: Fit, epochs: int) -> None:
@@ -137,6 +144,26 @@ class EpochLog:
     def seconds(self) -> float:
         """Training time including compilation, without the measurements."""
         return float(sum(row["seconds"] for row in self.rows))
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of an `EpochLog`'s file; a ValueError if it is broken."""
+    record = read_record(path, "remove the folder to start again")
+    rows = record.content.get("epochs")
+    if not isinstance(rows, list):
+        raise record.fault("must have a list of epochs")
+    for number, each in enumerate(rows):
+        row = Record(path, {"row": each}, record.advice).record("row")
+        for key in ("error", "error_dense", "nll", "kl", "kl_weight", "seconds"):
+            row.number(key)
+        row.number("compression", optional=True)
+        if row.content.get("sparsity") is not None:
+            sites = row.record("sparsity")
+            for site in sites.content:
+                sites.number(site)
+        if row.number("epoch") != number + 1:
+            raise record.fault(f"must have the epochs from 1 on in order; row {number + 1} is of another one")
+    return rows
 
 
 def error(fit: Fit, weights: dict[str, torch.Tensor], data: Dataset) -> float:

@@ -10,7 +10,6 @@ interrupted cell resumes and gives the same results.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -25,14 +24,17 @@ from pyrodrop.analysis.experiments.uci.plan import Noise, Part, Penalty, Plan, P
 from pyrodrop.analysis.experiments.uci.process import PROCESSES
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, SETTINGS, VALIDATION, Point
 from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.folder import differences
 from pyrodrop.data import Dataset, Splits, uci
 from pyrodrop.data.splits import standardized
 from pyrodrop.files import write_json
+from pyrodrop.json_files import Failed, Record, read_record
 from pyrodrop.metrics import rmse
 from pyrodrop.prediction.prediction import Predicts
 
 POSTERIORS: Mapping[str, Posterior] = {**COLUMNS, **PROCESSES}
 _HELD = 4_000_000  # function values at a time
+_ADVICE = "remove this file and run the same command again"
 _TEST_SEED = 100_000  # added to the seed where the trainings for the test begin
 
 
@@ -75,8 +77,29 @@ class Cell:
 
 
 def load(cell: Cell, folder: Path) -> dict[str, Any] | None:
-    """The results of a cell, or None if there are none; raises a ValueError for results of other settings."""
-    return _read(cell.file(folder), cell)
+    """The results of a cell, or None if there are none.
+
+    Raises:
+        ValueError: they are those of other settings, or the file is broken.
+    """
+    record = _read(cell.file(folder), cell)
+    return None if record is None else checked(record)
+
+
+def checked(record: Record) -> dict[str, Any]:
+    """The results in a cell's file, whatever its settings.
+
+    Raises:
+        ValueError: the file is broken.
+    """
+    about = record.record("cell")
+    for key in ("data", "guide", "protocol", "precision"):
+        about.text(key)
+    splits = about.number("splits")
+    for metric in ("rmse", "log_density"):
+        record.numbers(metric, int(splits or 0))
+    record.number("seconds")
+    return dict(record.content)
 
 
 def run_cell(cell: Cell, folder: Path, device: torch.device, progress: bool | None) -> dict[str, Any]:
@@ -129,13 +152,11 @@ def _validate(
     cell: Cell, table: Splits, points: Sequence[Point], plan: Plan, file: Path, progress: bool | None
 ) -> tuple[list[float], float]:
     """Validation log densities by split and point, and the seconds they took; -inf where training failed."""
-    kept = _read(file, cell) or {"log_density": [], "seconds": 0.0}
-    found = [-math.inf if value is None else value for value in kept["log_density"]]
+    found, spent = _begun(file, cell)
     halves = [divided(table, split) for split in range(cell.splits)]
     parts = [Part(train, point) for train, _ in halves for point in points]
     held_out = [test for _, test in halves for _ in points]
     size = cell.column.at_once(len(parts[0].train), plan)
-    spent = kept["seconds"]
     while len(found) < len(parts):
         start = time.perf_counter()
         group = slice(len(found), len(found) + size)
@@ -145,6 +166,21 @@ def _validate(
         values = [None if value == -math.inf else value for value in found]
         write_json(file, {"cell": asdict(cell), "log_density": values, "seconds": spent})
     return found, spent
+
+
+def _begun(file: Path, cell: Cell) -> tuple[list[float], float]:
+    """What a run that was broken off has validated, and its seconds; -inf where training failed."""
+    record = _read(file, cell)
+    if record is None:
+        return [], 0.0
+    values = record.content.get("log_density")
+    if isinstance(values, list) and values:
+        Record(file, {"log_density": [0.0 if value is None else value for value in values]}, _ADVICE).numbers(
+            "log_density"
+        )
+    elif values != []:
+        raise record.fault("must have a list of numbers as log_density")
+    return [-math.inf if value is None else float(value) for value in values], record.number("seconds") or 0.0
 
 
 def divided(table: Splits, split: int) -> tuple[Dataset, Dataset]:
@@ -193,14 +229,12 @@ def _best(values: Sequence[float]) -> int:
     return best
 
 
-def _read(path: Path, cell: Cell) -> dict[str, Any] | None:
+def _read(path: Path, cell: Cell) -> Record | None:
     """What a run of these settings wrote there."""
     if not path.exists():
         return None
-    content: dict[str, Any] = json.loads(path.read_text())
-    found = content.get("cell")
-    if found != asdict(cell):
-        raise ValueError(
-            f"{path} has results of other settings ({found}) than these ({asdict(cell)}); choose another folder by --out"
-        )
-    return content
+    record = read_record(path, _ADVICE)
+    differ = differences(record.record("cell").content, asdict(cell))
+    if differ:
+        raise Failed(f"{path} has results of other settings ({', '.join(differ)}); choose another folder by --out")
+    return record

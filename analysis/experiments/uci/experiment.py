@@ -6,22 +6,24 @@ one thread each, and are stored when they finish: run the same command again to 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from pyrodrop import arguments
 from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.experiments.uci.cell import POSTERIORS, Cell, load, run_cell
+from pyrodrop.analysis.experiments.uci.cell import POSTERIORS, Cell, checked, load, run_cell
 from pyrodrop.analysis.experiments.uci.plan import Penalty, Precision
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, SETTINGS, chosen_sets
 from pyrodrop.analysis.experiments.uci.table import markdown, page
 from pyrodrop.analysis.reports.console import console
+from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.data import uci
 from pyrodrop.devices import resolve
-from pyrodrop.files import whole, writable_folder
-from pyrodrop.names import known
+from pyrodrop.files import whole
+from pyrodrop.json_files import read_record
+from pyrodrop.names import known, some
 
 
 def run(
@@ -56,12 +58,13 @@ def run(
     Returns:
         The cells of the folder, by set and guide: those of earlier runs stay in the table.
     """
-    names = chosen_sets(data or ["small"])
-    columns = [known(guide, POSTERIORS, "posterior of the UCI table") for guide in guides or ["bernoulli"]]
+    names = chosen_sets(some(data, ["small"], "data"))
+    columns = [
+        known(guide, POSTERIORS, "posterior of the UCI table") for guide in some(guides, ["bernoulli"], "guides")
+    ]
     if splits is not None and splits < 1:
         raise ValueError(f"splits is how many of the published splits to take and must be at least 1; got {splits}")
-    folder = writable_folder(out or Path("runs") / f"uci-{protocol}")
-    where = resolve(device)
+    seed, where = arguments.seed(seed), resolve(device)
     cells = {}
     for name in names:
         count = min(splits or len(uci(name)), len(uci(name)))  # which also says early what file is missing
@@ -69,21 +72,24 @@ def run(
             cell = Cell(name, column, protocol, precision, penalty, count, seed)
             cell.points()
             cells[name, column] = cell
-    missing = {f"{n}/{c}": cell for (n, c), cell in cells.items() if load(cell, folder) is None}
-    order = sorted(missing, key=lambda key: -_work(missing[key]))
-    if len(order) == 1:
-        run_cell(missing[order[0]], folder, where, False if quiet else None)
-    elif order:
-        train_each(_one, order, quiet, device=where, cells=missing, folder=folder)
-    done = _all(folder, protocol)
-    _write(folder, done, PROTOCOLS[protocol].published)
-    return {f"{name}/{column}": content for (name, column), content in done.items()}
+    with run_folder(out or Path("runs") / f"uci-{protocol}", "uci", {"device": where.type}) as folder:
+        missing = {f"{n}/{c}": cell for (n, c), cell in cells.items() if load(cell, folder) is None}
+        say_reused([f"{n}/{c}" for n, c in cells if f"{n}/{c}" not in missing], folder)
+        order = sorted(missing, key=lambda key: -_work(missing[key]))
+        if len(order) == 1:
+            run_cell(missing[order[0]], folder, where, False if quiet else None)
+        elif order:
+            train_each(_one, order, quiet, device=where, cells=missing, folder=folder)
+        done = _all(folder, protocol)
+        _write(folder, done, PROTOCOLS[protocol].published)
+        return {f"{name}/{column}": content for (name, column), content in done.items()}
 
 
 def _all(folder: Path, protocol: str) -> dict[tuple[str, str], dict[str, Any]]:
     """Every cell of this protocol in the folder, in the order of sets and posteriors."""
     files = {(name, guide): folder / f"{name}-{guide}.json" for guide in POSTERIORS for name in SETTINGS}
-    contents = {key: json.loads(file.read_text()) for key, file in files.items() if file.exists()}
+    advice = "remove this file and run the same command again"
+    contents = {key: checked(read_record(file, advice)) for key, file in files.items() if file.exists()}
     return {key: content for key, content in contents.items() if content["cell"]["protocol"] == protocol}
 
 

@@ -1,0 +1,139 @@
+"""The folder of a run: one process at a time, one job, one set of settings.
+
+run.json      the job with its settings and versions, written when a run begins. A run with other settings is refused, and
+              one with the same settings goes on with what is already there.
+.lock         held by the running process. The operating system releases it when the process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+
+from pyrodrop.files import writable_folder, write_json
+from pyrodrop.json_files import Failed, Record, read_record
+
+RECORD = "run.json"
+_PACKAGES = ("pyrodrop", "torch", "pyro-ppl")  # results of other versions do not go into one table
+_ADVICE = "choose another folder with --out, or remove this one to start again"
+
+
+@contextmanager
+def run_folder(path: str | Path, job: str, settings: Mapping[str, Any]) -> Iterator[Path]:
+    """The folder of a run, created if it does not exist, for the duration of the block.
+
+    Args:
+        path: of the folder.
+        job: the name of the job.
+        settings: what the results depend on: numbers, words, lists and None, by name.
+
+    Raises:
+        Failed: the folder cannot be written to, another process is writing to it, or it belongs to another job, settings
+            or versions, with what differs; also in place of a ValueError within the block.
+    """
+    try:
+        folder = writable_folder(path)
+    except ValueError as error:
+        raise Failed(str(error)) from None
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise Failed(
+            f"another run is writing to {folder} now; wait until it has ended, or choose another folder with --out"
+        ) from None
+    try:
+        _same_run(folder, job, settings)
+        yield folder
+    except OSError as error:
+        if error.errno is None and not isinstance(error, ConnectionError):  # of safetensors and h5py
+            raise Failed(f"the run in {folder} failed: {error}") from error
+        if error.filename is None:  # as of a full disk
+            error.filename = str(folder)
+        raise
+    except Failed:
+        raise
+    except (ValueError, SafetensorError) as error:
+        raise Failed(f"{error}" if str(folder) in str(error) else f"the run in {folder} failed: {error}") from error
+    finally:
+        lock.release()
+
+
+def _same_run(folder: Path, job: str, settings: Mapping[str, Any]) -> None:
+    """Compare with the record of the folder, or write it if there is none."""
+    path = folder / RECORD
+    ours = {"job": job, "settings": json.loads(json.dumps(settings)), "versions": {p: version(p) for p in _PACKAGES}}
+    if not path.exists():
+        if (folder / "results.json").exists():
+            raise Failed(f"{folder} has the results of a run whose settings are not recorded; {_ADVICE}")
+        write_json(path, ours)
+        return
+    found = read_record(path, _ADVICE)
+    if found.text("job") != job:
+        raise Failed(f"{folder} has a run of {found.text('job')}, this is one of {job}; {_ADVICE}")
+    differ = [
+        *differences(found.record("settings").content, ours["settings"]),
+        *differences(found.record("versions").content, ours["versions"]),
+    ]
+    if differ:
+        raise Failed(f"{folder} has a run with other settings: {', '.join(differ)}; {_ADVICE}")
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """The settings in which two runs differ, each in words."""
+    return [
+        f"{name} is {there.get(name, 'not set')!r} there and {here.get(name, 'not set')!r} here"
+        for name in {**there, **here}
+        if there.get(name, "not set") != here.get(name, "not set")
+    ]
+
+
+class Cells:
+    """Finished parts of a run: one JSON file each, which a run that was broken off finds again.
+
+    Args:
+        folder: where the files are.
+        settings: what the results of a part depend on besides its name.
+        check: raises a `Failed` if the content of a file is not what a part has.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], check: Callable[[Record], object]) -> None:
+        self.folder, self.check = folder, check
+        self.settings = json.loads(json.dumps(settings))
+
+    def file(self, name: str) -> Path:
+        return self.folder / f"{name}.json"
+
+    def kept(self, name: str) -> dict[str, Any] | None:
+        """The content of a finished part, or None if it is not finished."""
+        path = self.file(name)
+        if not path.exists():
+            return None
+        record = read_record(path, "remove this file and run the same command again")
+        differ = differences(record.record("settings").content, self.settings)
+        if differ or record.text("part") != name:
+            raise Failed(
+                f"{path} has a result of other settings ({', '.join(differ) or 'of another part'}); "
+                "choose another folder with --out"
+            )
+        found = record.record("result")
+        self.check(found)
+        return dict(found.content)
+
+    def keep(self, name: str, result: Mapping[str, Any]) -> None:
+        """Write the content of a finished part."""
+        self.folder.mkdir(exist_ok=True)
+        write_json(self.file(name), {"part": name, "settings": self.settings, "result": result})
+
+
+def say_reused(names: Collection[str], folder: Path) -> None:
+    """Say in one line what is not computed again; nothing if that is nothing."""
+    if names:
+        print(f"reused from {folder}: {', '.join(names)} (remove the folder to compute them again)", flush=True)

@@ -1,0 +1,174 @@
+"""Whether a guide belongs to a model, and observations to their distribution in it: names and shapes, before any step.
+
+    sites of the guide    = latent sites of the model, of the same shapes
+    shape of y            = batch and event shape of its distribution
+
+Shapes that differ may broadcast: then [N] against [N, 1] gives N^2 terms, or the network of another model predicts, without
+a word. Models and guides of this package know their sites; of others both are called once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import zip_longest
+from typing import Any
+
+from pyro import poutine
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+
+def knows_sites(model: Any, guide: Any) -> bool:
+    """Whether `check_guide` can compare them without a call."""
+    return hasattr(model, "weight_sites") and all(hasattr(one, "shapes") for one in _members(guide))
+
+
+def check_guide(model: Any, guide: Any, name: str = "guide") -> None:
+    """Check that a guide was made for this model or one with the same weights. Does nothing unless both know their sites.
+
+    Args:
+        model, guide: the pair.
+        name: of the guide's argument, for messages.
+
+    Raises:
+        ValueError: sites or shapes differ; the message names the first.
+    """
+    if not knows_sites(model, guide):
+        return
+    hyper: Mapping[str, Mapping[str, Tensor]] = model.hyper_sites() if hasattr(model, "hyper_sites") else {}
+    want = {name: tuple(value.shape) for name, value in model.weight_sites().items()}
+    want |= {name: tuple(value.shape) for sites in hyper.values() for name, value in sites.items()}
+    for one in _members(guide):
+        check_shapes(one.shapes, want, f"a {type(guide).__name__}", name)
+
+
+def check_shapes(found: Mapping[str, Any], want: Mapping[str, Any], who: str, name: str = "guide") -> None:
+    """Check that a guide has the sites of a model.
+
+    Args:
+        found: shapes by site of the guide.
+        want: those of the model.
+        who: the guide in words, for the message.
+        name: of the argument.
+
+    Raises:
+        ValueError: a name or shape differs.
+    """
+    missing = [site for site in want if site not in found]
+    if missing:
+        raise ValueError(
+            f"{name} must sample every latent site of the model; got {who} that has no site {missing[0]!r}, only "
+            f"{', '.join(found)}: make it with this model"
+        )
+    extra = [site for site in found if site not in want]
+    if extra:
+        raise ValueError(
+            f"{name} must sample the latent sites of the model and no others, {', '.join(want)}; got {who} with the site "
+            f"{extra[0]!r} too, which was made for another model"
+        )
+    wrong = [site for site in want if tuple(found[site]) != tuple(want[site])]
+    if wrong:
+        site = wrong[0]
+        raise ValueError(
+            f"{name} must have the shapes of the model's sites, {list(want[site])} for {site!r}; got {who} with "
+            f"{list(found[site])}, which was made for another model"
+        )
+
+
+def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
+    """Call any Pyro guide and model once, and compare their sites, and the observations with their distributions.
+
+    A distribution may lack the leading axes of its observations, as one of all rows together; nothing else broadcasts.
+
+    Args:
+        model, guide: the pair.
+        args, kwargs: of both: x, y, and the size of the data set.
+
+    Raises:
+        TypeError: one of them cannot be called with these arguments, or is not callable.
+        ValueError: one of them fails; sites or shapes differ; y has another shape than its distribution.
+    """
+    with poutine.trace() as capture:
+        _called("guide", guide, args, kwargs)
+    drawn = {
+        name: node
+        for name, node in capture.trace.nodes.items()
+        if node["type"] == "sample" and not node["is_observed"] and not site_is_subsample(node)
+    }
+    comparison = _Comparison(drawn)
+    with poutine.block(), poutine.replay(trace=capture.trace), comparison:
+        _called("model", model, args, kwargs)
+    extra = [n for n, node in drawn.items() if n not in comparison.met and not _auxiliary(node)]
+    if extra:
+        raise ValueError(
+            f"the guide must sample the latent sites of the model and no others, {', '.join(comparison.latent)}; got also "
+            f"{extra[0]!r}, whose density would count as a divergence. If the guide computes the model's sites from it, "
+            'mark it: pyro.sample(..., infer={"is_auxiliary": True})'
+        )
+
+
+class _Comparison(Messenger):
+    """Compares the sites of a model's call with those that a guide has drawn, innermost but for the model's own handlers."""
+
+    def __init__(self, drawn: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.drawn = drawn
+        self.met: set[str] = set()
+        self.latent: list[str] = []
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if site_is_subsample(msg) or not hasattr(msg["fn"], "batch_shape"):
+            return
+        name, shape = msg["name"], tuple(msg["fn"].batch_shape + msg["fn"].event_shape)
+        self.met.add(name)
+        if msg["is_observed"]:
+            _check_observed(name, msg["value"], shape)
+            return
+        self.latent.append(name)
+        if name not in self.drawn:
+            raise ValueError(
+                f"the guide must sample every latent site of the model; it has no site {name!r}, only {list(self.drawn)}"
+            )
+        got = tuple(self.drawn[name]["value"].shape)
+        if any(one != other for one, other in zip_longest(reversed(got), reversed(shape), fillvalue=1)):
+            raise ValueError(
+                f"the guide must have the shapes of the model's sites, {list(shape)} for {name!r}; got {list(got)}"
+            )
+
+
+def _check_observed(name: str, value: Any, shape: tuple[int, ...]) -> None:
+    """A ValueError if observations would broadcast with their distribution."""
+    got = tuple(value.shape) if isinstance(value, Tensor) else ()
+    if got == shape:
+        return
+    lacks = len(shape) < len(got) and got[len(got) - len(shape) :] == shape
+    if lacks and (not shape or shape[0] != got[0]):  # else its axis may be that of the rows
+        return
+    raise ValueError(
+        f"y must have the shape of its distribution, and is never broadcast: the model's site {name!r} has batch and event "
+        f"shape {list(shape)} together; got {list(got)}"
+    )
+
+
+def _called(what: str, part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Call model or guide; what its own code raises becomes a ValueError or TypeError that says so."""
+    try:
+        part(*args, **kwargs)
+    except (RuntimeError, IndexError, KeyError, AttributeError, TypeError) as error:
+        shapes = ", ".join(str(list(value.shape)) for value in args if isinstance(value, Tensor))
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        text = (str(error).strip().splitlines() or [""])[0]
+        names = ", ".join(["x", "y", *(f"{name}={value}" for name, value in kwargs.items())])
+        raise kind(
+            f"{what} must be a function that can be called as {what}({names}) on the data, of shapes {shapes}; got "
+            f"{type(error).__name__}: {text}"
+        ) from error
+
+
+def _auxiliary(node: Any) -> bool:
+    return bool(node["infer"].get("is_auxiliary"))
+
+
+def _members(guide: Any) -> list[Any]:
+    return list(getattr(guide, "members", [guide]))

@@ -1,0 +1,456 @@
+"""Faulty calls of the command line: each ends with one line on stderr and its status, and never with a traceback.
+
+A call is its words, with FOLDER for a folder of the test, and what makes it faulty: a function that prepares that folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import requests
+import torch
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+from pyrodrop import cli
+from pyrodrop.json_files import Failed
+
+ROW = {"log_density": -1.0, "rmse": 2.0, "crps": 1.0, "coverage_50": 0.5, "coverage_95": 0.95, "seconds": 1.0}
+RESULTS = {"models": {"one": ROW, "two": {**ROW, "log_density": -2.0}}, "settings": {"data": "waves"}}
+LONG = "n" * 300
+
+
+@dataclass(frozen=True)
+class Call:
+    """Words of the command line, the status that they end with, a part of the message, and what makes them faulty."""
+
+    words: str
+    said: str
+    status: int = 1
+    prepare: Callable[[Path], Any] = field(default=lambda folder: None)
+
+
+def run_of(folder: Path, results: Any = None, text: str | bytes | None = None) -> None:
+    """A run's folder with this content of results.json."""
+    folder.mkdir(exist_ok=True)
+    content = json.dumps(RESULTS if results is None else results) if text is None else text
+    (folder / "results.json").write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def results(content: Any) -> Callable[[Path], None]:
+    return lambda folder: run_of(folder, content)
+
+
+def text(content: str | bytes) -> Callable[[Path], None]:
+    return lambda folder: run_of(folder, text=content)
+
+
+def row(**change: Any) -> Callable[[Path], None]:
+    return results({**RESULTS, "models": {"one": {**ROW, **change}}})
+
+
+def draws(write: Callable[[Path], Any]) -> Callable[[Path], None]:
+    """A run's folder with this draws.nc."""
+
+    def prepare(folder: Path) -> None:
+        run_of(folder)
+        write(folder / "draws.nc")
+
+    return prepare
+
+
+def netcdf(pit: Any, density: Any = None) -> Callable[[Path], None]:
+    """A draws.nc with these values per observation for both models."""
+
+    def write(path: Path) -> None:
+        with h5py.File(path, "w") as file:
+            for model in ("one", "two"):
+                for name, values in {"pit": pit, "log_density": density}.items():
+                    if values is not None:
+                        file[f"{model}/predictions/{name}"] = values
+
+    return draws(write)
+
+
+def a_bomb(path: Path) -> None:
+    """A small file with a variable of 8 TB."""
+    with h5py.File(path, "w") as file:
+        file.create_dataset("one/predictions/pit", shape=(10**12,), dtype="f8", chunks=(10**5,))
+
+
+def elsewhere(path: Path) -> None:
+    """A variable whose values are the bytes of another file."""
+    with h5py.File(path, "w") as file:
+        place = [("/etc/passwd", 0, 80)]
+        file.create_dataset("one/predictions/pit", shape=(10,), dtype="f8", external=place)
+
+
+def truncated(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["one/predictions/pit"] = np.linspace(0, 1, 5000)
+    path.write_bytes(path.read_bytes()[:20_000])
+
+
+def figure(write: Callable[[Path], Any]) -> Callable[[Path], None]:
+    def prepare(folder: Path) -> None:
+        run_of(folder)
+        write(folder / "figure.png")
+
+    return prepare
+
+
+def file(name: str, content: str | bytes) -> Callable[[Path], None]:
+    """A file of this name in the folder."""
+
+    def prepare(folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+    return prepare
+
+
+def cell(content: Any, name: str = "yacht-bernoulli.json") -> Callable[[Path], None]:
+    return file(name, json.dumps(content))
+
+
+CELL = {
+    "cell": {
+        "data": "yacht", "guide": "bernoulli", "protocol": "quick", "precision": "auto", "penalty": "released",
+        "splits": 2, "seed": 0,
+    },
+    "rmse": [1.0, 2.0],
+    "log_density": [-1.0, -2.0],
+    "seconds": 1.0,
+}  # fmt: skip
+UCI = "run uci --data yacht --splits 2 --out FOLDER"
+FIG = "run kingma-fig1a --methods none --widths 10 --epochs 1 --seeds 2 --digits 100 --out FOLDER"
+FIG_CELL = {
+    "cell": {"method": "none", "width": 10, "epochs": 1, "seeds": 2, "seed": 0, "digits": 100},
+    "errors": [1.0, 2.0],
+    "seconds": 1.0,
+}
+
+USAGE = [
+    Call(words, said, 2)
+    for words, said in (
+        ("frobnicate", "no command is called 'frobnicate'"),
+        ("run", "needs the name of a job"),
+        ("run nothing", "no job is called 'nothing'"),
+        ("run co2/nothing", "no .*entry is called 'co2/nothing'"),
+        ("run co2 --colour red", "--colour"),
+        ("run co2 --seed one", "--seed: Expected a int. Got value: one"),
+        ("run co2 --seed -1", "seed"),
+        ("run co2 --seed 99999999999999999999999", "seed"),
+        ("run co2 --steps 0", "steps"),
+        ("run co2 --steps 1.5", "--steps: Expected one of int, None.*1.5"),
+        ("run co2 --preset best", "--preset: Expected one of 'default', 'paper'. Got value: best"),
+        ("run co2 --device gpu", "device"),
+        ("run co2 --device cuda:99", "device|cuda"),
+        ("run co2 --out", "out"),
+        ("run co2 --out=", "out"),
+        ("run uci --data", "data"),
+        ("run uci --data=[]", "data"),
+        ("run uci --data=[1", "data"),
+        ("run uci --data nothing", "no UCI set is called 'nothing'"),
+        ("run uci --guides", "guides"),
+        ("run uci --guides nothing", "nothing"),
+        ("run uci --splits 0", "splits"),
+        ("run uci --seed -1", "seed"),
+        ("run kingma-fig1a --widths 0", "widths"),
+        ("run kingma-fig1a --widths ten", "widths"),
+        ("run kingma-fig1a --widths", "widths"),
+        ("run kingma-fig1a --seeds 0", "seeds"),
+        ("run kingma-fig1a --digits 0", "digits"),
+        ("run kingma-table1 --seed -1", "seed"),
+        ("run sbc --count 0", "count"),
+        ("run sbc --num_draws 0", "num_draws"),
+        ("run sbc --posteriors", "posteriors"),
+        ("run sbc --posteriors exact --seed -1", "seed"),
+        ("run estimators --seconds nan", "seconds"),
+        ("run estimators --seconds 0", "seconds"),
+        ("run concrete --seeds 0", "seeds"),
+        ("run concrete --seed -3", "seed"),
+        ("run sparse --epochs 0", "epochs"),
+        ("run sparse --digits -5", "digits"),
+        ("run rotated-digit --digit 99999", "digit"),
+        ("run rotated-digit --turn nan", "turn"),
+        ("run rotated-digit --steps -1", "steps"),
+        ("run trained-network --epochs 0", "epochs"),
+        ("run trained-network --draws 0", "draws"),
+        ("run trained-network --steps 0", "steps"),
+        ("run references --problems mars", "mars"),
+        ("run references --seed -1", "seed"),
+        ("run critiques --panels", "panels"),
+        ("run critiques --seed -1", "seed"),
+        ("run co2/mean-field --seed -1", "seed"),
+        ("run co2/mean-field --steps 0", "steps"),
+        ("list extra", "takes no arguments"),
+        ("show", "name of one zoo entry"),
+        ("show nothing", "nothing"),
+        ("check", "names of zoo entries"),
+        ("check nothing", "nothing"),
+        ("report", "folder"),
+        ("report FOLDER --nope", "nope"),
+        ("compare", "folders of runs"),
+    )
+]
+
+RESULTS_FILES = [
+    Call(f"{command} FOLDER", said, prepare=prepare)
+    for prepare, said in (
+        (lambda folder: folder.mkdir(), "must have a results.json"),
+        (lambda folder: (folder / "results.json").mkdir(parents=True), "results.json"),
+        (lambda folder: folder.write_text("a file"), "must have a results.json|is a file"),
+        (text(""), "results.json"),
+        (text('{"models": {"one":'), "results.json"),
+        (text(b"\xff\xfe\x00"), "results.json"),
+        (text("[1, 2]"), "results.json"),
+        (text("[" * 100_000), "results.json"),
+        (text('{"models": ' + "9" * 5000 + "}"), "results.json"),
+        (text(json.dumps(RESULTS).replace("-1.0", "NaN")), "results.json"),
+        (text(json.dumps(RESULTS).replace("-1.0", "1e999")), "results.json"),
+        (text(json.dumps(RESULTS).replace("one", "\\ud800")), "results.json"),
+        (text(json.dumps(RESULTS).replace("one", "\\u001b[2J")), "results.json"),
+        (results({**RESULTS, "models": [1]}), "models"),
+        (results({**RESULTS, "models": {"one": 3}}), "one"),
+        (row(log_density="high"), "log_density"),
+        (row(log_density=True), "log_density"),
+        (row(rmse=[1]), "rmse"),
+        (results({**RESULTS, "settings": [1]}), "settings"),
+        (results({**RESULTS, "settings": {"data": ["waves"]}}), "data"),
+        (draws(lambda path: path.write_bytes(b"")), "draws.nc"),
+        (draws(lambda path: path.write_text("no netCDF")), "draws.nc"),
+        (draws(lambda path: path.mkdir()), "draws.nc"),
+        (draws(truncated), "draws.nc"),
+        (netcdf(np.ones((3, 3)), np.ones((3, 3))), "draws.nc"),
+        (netcdf(np.array([b"a", b"b"]), np.array([b"a", b"b"])), "draws.nc"),
+        (netcdf(np.array([np.nan, 0.5]), np.array([np.nan, 0.5])), "draws.nc"),
+    )
+    for command in ("compare", "report")
+]
+
+FILES = [
+    *RESULTS_FILES,
+    Call("compare FOLDER", "models", prepare=results({"rows": 1})),
+    Call("compare FOLDER", "models", prepare=results({**RESULTS, "models": {}})),
+    Call("compare FOLDER", "no held-out log dens", prepare=row(log_density=None)),
+    Call(f"compare {LONG}", "too long"),
+    Call(f"report {LONG}", "too long"),
+    Call("report FOLDER/nowhere", "must have a results.json"),
+    Call("report FOLDER -o FOLDER", "folder|directory", prepare=run_of),
+    Call("report FOLDER -o FOLDER/no/page.html", "folder of the report must exist", prepare=run_of),
+    Call(f"report FOLDER -o FOLDER/{LONG}", "too long", prepare=run_of),
+    Call("report FOLDER -o /proc/page.html", "/proc", prepare=run_of),
+    Call("report FOLDER", "draws.nc", prepare=draws(a_bomb)),
+    Call("report FOLDER", "draws.nc", prepare=draws(elsewhere)),
+    Call("report FOLDER", "figure.png", prepare=figure(lambda path: path.mkdir())),
+    Call("report FOLDER", "figure.png", prepare=figure(lambda path: path.write_text("<script>"))),
+    Call("report FOLDER", "figure.png", prepare=figure(lambda path: path.symlink_to("/etc/passwd"))),
+    Call("report FOLDER", "figure.png", prepare=figure(lambda path: path.symlink_to("nowhere"))),
+    Call("run co2 --out FOLDER", "FOLDER|folder", prepare=lambda folder: folder.write_text("")),
+    Call("run co2 --out /proc/nothing", "/proc/nothing"),
+    Call(f"run co2 --out FOLDER/{LONG}", "too long"),
+    Call("run co2/mean-field --out FOLDER", "FOLDER|folder", prepare=lambda folder: folder.write_text("")),
+    *(
+        Call("run co2/mean-field --steps 20000 --out FOLDER", "training.safetensors|the run in", prepare=prepare)
+        for prepare in (
+            file("training.safetensors", ""),
+            file("training.safetensors", b"\x10\0\0\0\0\0\0\0{}"),
+            file("training.safetensors", "no tensors" * 1000),
+            lambda folder: (folder / "training.safetensors").mkdir(parents=True),
+        )
+    ),
+    Call(UCI, "yacht-bernoulli.json", prepare=file("yacht-bernoulli.json", "{")),
+    Call(UCI, "yacht-bernoulli.json", prepare=file("yacht-bernoulli.json", "")),
+    Call(UCI, "yacht-bernoulli.json", prepare=lambda folder: (folder / "yacht-bernoulli.json").mkdir(parents=True)),
+    Call(UCI, "yacht-bernoulli.json", prepare=cell([1])),
+    Call(UCI, "yacht-bernoulli.json", prepare=cell({"cell": CELL["cell"]})),
+    Call(UCI, "yacht-bernoulli.json", prepare=cell({**CELL, "rmse": ["low", "high"]})),
+    Call(UCI, "yacht-bernoulli.json", prepare=cell({**CELL, "rmse": [float("nan"), 1.0]})),
+    Call(UCI, "yacht-bernoulli.json", prepare=cell({**CELL, "rmse": [1.0]})),
+    Call(UCI, "yacht-bernoulli.json", prepare=cell({**CELL, "rmse": []})),
+    Call(UCI, "yacht-bernoulli.json", prepare=cell({**CELL, "cell": {**CELL["cell"], "seed": 1}})),  # type: ignore[dict-item]
+    Call(FIG, "none-10.json", prepare=file("none-10.json", "{")),
+    Call(FIG, "none-10.json", prepare=cell({"cell": FIG_CELL["cell"]}, "none-10.json")),
+    Call(FIG, "none-10.json", prepare=cell({**FIG_CELL, "errors": "many"}, "none-10.json")),
+    Call(FIG, "none-10.json", prepare=cell({**FIG_CELL, "seconds": None}, "none-10.json")),
+]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs without --out write below the working directory."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+
+def line(said: str) -> str:
+    """The one line on stderr."""
+    lines = said.splitlines()
+    assert len(lines) == 1, said
+    assert lines[0].startswith("pyrodrop: ")
+    assert lines[0].isprintable()
+    return lines[0]
+
+
+@pytest.mark.parametrize("call", [*USAGE, *FILES], ids=lambda call: call.words.replace(LONG, "LONG"))
+def test_one_line_and_a_status(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    call.prepare(folder)
+    before = {path: path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()}
+    status = cli.main([word.replace("FOLDER", str(folder)) for word in call.words.split()])
+    said = capsys.readouterr().err
+    assert status == call.status, said
+    assert re.search(call.said, line(said))
+    assert before.items() <= {p: p.stat().st_size for p in tmp_path.rglob("*") if p.is_file()}.items()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (FloatingPointError("the loss is no longer finite"), 1, "the loss is no longer finite"),
+        (MemoryError(), 1, "out of memory"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), 1, "out of memory.*fewer draws"),
+        (torch.OutOfMemoryError("CUDA out of memory"), 1, "out of memory"),
+        (requests.ConnectionError("no route to host"), 1, "no route to host"),
+        (requests.HTTPError("404 Client Error"), 1, "404"),
+        (ConnectionError("data.txt could not be downloaded"), 1, "could not be downloaded"),
+        (OSError(errno.ENOSPC, "No space left on device", "results.json"), 1, "results.json: the disk is full"),
+        (OSError(errno.ENOSPC, "No space left on device"), 1, "No space left on device.*make room"),
+        (PermissionError(errno.EACCES, "Permission denied", "results.json"), 1, "results.json: no permission"),
+        (TerminatedWorkerError("killed"), 1, "a worker process was killed"),
+        (Failed("cell.json is broken"), 1, "^pyrodrop: cell.json is broken$"),
+        (ValueError("two\nlines \x1b[2J"), 2, r"^pyrodrop: two lines \\x1b\[2J$"),
+        (KeyError("rmse"), 70, "a defect of pyrodrop.*KeyError: 'rmse'.*--debug"),
+        (ZeroDivisionError("division by zero"), 70, "a defect of pyrodrop.*ZeroDivisionError"),
+        (AssertionError(), 70, "a defect of pyrodrop.*AssertionError"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+@pytest.mark.parametrize("debug", [False, True])
+def test_errors_by_their_kind(
+    error: BaseException,
+    status: int,
+    said: str,
+    debug: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "_command", fails)
+    assert cli.main(["list", "--debug"] if debug else ["list"]) == status
+    shown = capsys.readouterr().err
+    if debug:
+        assert shown.startswith("Traceback (most recent call last)")
+        shown = "pyrodrop: " + shown.rpartition("pyrodrop: ")[2]
+    assert re.search(said, line(shown))
+
+
+def test_a_reader_that_went_away_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    assert cli.main(["list"]) == 141
+    assert capsys.readouterr().err == ""
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """A limit on the size of files, which acts like a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [0, 100, 3000])
+def test_a_full_disk(size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The report that was there stays, and no part of the new one is left."""
+    folder = tmp_path / "run"
+    run_of(folder)
+    assert cli.main(["report", str(folder)]) == 0
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with files_of_at_most(size):
+        status = cli.main(["report", str(folder)])
+    assert status == (0 if size > len(before["report.html"]) else 1)
+    if status:
+        assert "larger than is allowed" in line(capsys.readouterr().err)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_full_disk_during_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "run",
+        "sbc",
+        "--posteriors",
+        "exact",
+        "--count",
+        "100",
+        "--num_draws",
+        "19",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    with files_of_at_most(900):
+        assert cli.main(words) == 1
+    assert f"{tmp_path}/run" in line(capsys.readouterr().err)
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {".lock", "run.json"}
+    assert cli.main(words) == 0
+
+
+def test_names_in_a_file_are_shown_and_not_interpreted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Markup of the terminal's tables, of the page and of the figures."""
+    names = ("[/bold] [link=https://a.b]c", "<script>alert(1)</script>", "$\\frac{$", "../../etc/passwd")
+    folder = tmp_path / "run"
+    models = {name: {**ROW, "<i>": "<u>", "log_density": -float(n)} for n, name in enumerate(names)}
+    run_of(folder, {"models": models, "settings": {"data": "<b>[/x]"}, "<s>": {"<em>": {"<q>": 1}}, "list": ["<p>"]})
+    with h5py.File(folder / "draws.nc", "w") as written:
+        written["$\\frac{$/predictions/pit"] = np.linspace(0.1, 0.9, 9)
+    assert cli.main(["compare", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "[/bold] [link=https://a.b]c" in shown
+    assert "<b>[/x]" in shown
+    assert cli.main(["report", str(folder)]) == 0
+    page = (folder / "report.html").read_text()
+    body = page.partition("<body>")[2]
+    for tag in ("script", "i", "u", "b", "s", "em", "q"):
+        assert f"<{tag}>" not in body, tag
+    assert "&lt;script&gt;alert(1)" in body
+    assert set(re.findall(r'(?:src|href)="([^",]*)', body)) == {"data:image/png;base64"}
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_and_a_full_disk_behind_stdout(tmp_path: Path) -> None:
+    """In a process of its own, as the interpreter flushes what is left at its end."""
+    command = [sys.executable, "-P", "-m", "pyrodrop", "list"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "disk is full" in line(ended.stderr) or "No space left" in line(ended.stderr)
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (141, "")

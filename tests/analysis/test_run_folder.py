@@ -1,0 +1,297 @@
+"""The folder of a run: whose it is, what is found again after an interruption, and what is left after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyrodrop import cli
+from pyrodrop.analysis.experiments import concrete, estimators
+from pyrodrop.analysis.experiments.critiques import experiment as critiques
+from pyrodrop.analysis.experiments.critiques.panel import Panel
+from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.reports.runs import PNG
+from pyrodrop.json_files import Failed, Record
+
+SETTINGS = {"seed": 0, "steps": None, "names": ["a", "b"]}
+
+
+def test_the_same_run_goes_on_and_another_is_refused(tmp_path: Path) -> None:
+    """The message names what differs, and nothing in the folder is changed."""
+    out = tmp_path / "run"
+    with run_folder(out, "co2", SETTINGS) as folder:
+        (folder / "results.json").write_text("{}")
+    with run_folder(out, "co2", SETTINGS):
+        pass
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for job, change, said in (
+        ("co2", {"seed": 1}, "seed is 0 there and 1 here; choose another folder with --out"),
+        ("co2", {"steps": 5}, "steps is None there and 5 here"),
+        ("co2", {"seed": 1, "more": 2}, "seed is 0 there and 1 here, more is 'not set' there and 2 here"),
+        ("sbc", {}, "has a run of co2, this is one of sbc"),
+    ):
+        with pytest.raises(Failed, match=said), run_folder(out, job, {**SETTINGS, **change}):
+            pytest.fail("the folder of another run was opened")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_results_of_other_versions_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with run_folder(tmp_path, "co2", SETTINGS):
+        pass
+    monkeypatch.setattr("pyrodrop.analysis.reports.folder.version", lambda package: "99")
+    with pytest.raises(Failed, match="torch is '.*' there and '99' here"), run_folder(tmp_path, "co2", SETTINGS):
+        pytest.fail("opened")
+
+
+def test_results_without_a_record_are_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.raises(Failed, match="settings are not recorded"), run_folder(tmp_path, "co2", SETTINGS):
+        pytest.fail("opened")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"job": 1}', '{"job": "co2", "settings": 3}'])
+def test_a_broken_record_is_refused_with_its_name(content: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(Failed, match="run.json .*choose another folder"), run_folder(tmp_path, "co2", SETTINGS):
+        pytest.fail("opened")
+
+
+@pytest.mark.parametrize(
+    ("error", "becomes"),
+    [
+        (ValueError("wrong"), Failed),
+        (OSError(28, "No space left on device"), OSError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_two_runs_at_once(error: BaseException, becomes: type[BaseException], tmp_path: Path) -> None:
+    """The second is refused while the first runs. However the first ends, the folder is free again."""
+
+    def ends() -> None:
+        with run_folder(tmp_path, "co2", SETTINGS):
+            with pytest.raises(Failed, match="another run is writing to"), run_folder(tmp_path, "co2", SETTINGS):
+                pytest.fail("opened twice")
+            raise error
+
+    with pytest.raises(becomes) as ended:
+        ends()
+    if becomes is not KeyboardInterrupt:
+        assert str(tmp_path) in str(ended.value), "the message names the folder"
+    with run_folder(tmp_path, "co2", SETTINGS):
+        pass
+
+
+def test_cells_are_found_again_or_refused(tmp_path: Path) -> None:
+    def check(record: Record) -> None:
+        record.number("value")
+
+    cells = Cells(tmp_path / "cells", {"seed": 0}, check)
+    assert cells.kept("one") is None
+    cells.keep("one", {"value": 1.5})
+    assert cells.kept("one") == {"value": 1.5}
+    with pytest.raises(Failed, match="one.json has a result of other settings .seed is 0 there and 1 here"):
+        Cells(tmp_path / "cells", {"seed": 1}, check).kept("one")
+    cells.file("one").rename(cells.file("two"))
+    with pytest.raises(Failed, match="two.json has a result of other settings .of another part"):
+        cells.kept("two")
+    for text in ("", "{", "[]", '{"part": "two", "settings": {"seed": 0}, "result": {"value": NaN}}'):
+        cells.file("two").write_text(text)
+        with pytest.raises(Failed, match="two.json .*remove this file and run the same command again"):
+            cells.kept("two")
+    cells.keep("two", {"value": "high"})
+    with pytest.raises(Failed, match="two.json must have a finite number as result.value; it has the str 'high'"):
+        cells.kept("two")
+
+
+# Jobs that are interrupted
+
+
+class Interrupted:
+    """A function that is interrupted in its second call, once; `calls` has what it was called with."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.calls, self.armed = function, [], True  # type: ignore[var-annotated]
+
+    def __call__(self, name: str, *rest: Any, **options: Any) -> Any:
+        if self.armed and len(self.calls) == 1:
+            self.armed = False
+            raise KeyboardInterrupt
+        self.calls.append(name)
+        return self.function(name, *rest, **options)
+
+
+def a_panel(name: str) -> dict[str, Any]:
+    words = {"title": name, "paper": "A, 2000", "link": "https://a.b", "shown": "This."}
+    return Panel(**words, tables={"t": {"row": {"x": 1.5}}}, facts={"so": True}, helps=("that",), figure=PNG).to_json()
+
+
+def curve(data: Any, estimator: str, *_: Any) -> list[dict[str, float]]:
+    return [{"seconds": 1.0, "steps": 5, "elbo": -float(len(estimator)), "se": 0.5}]
+
+
+JOBS: Mapping[str, tuple[Any, str, Any, int]] = {
+    "concrete": (
+        concrete, "measure", lambda name, **_: dict.fromkeys(concrete.QUANTITIES, float(name.split("-")[0])), 6
+    ),
+    "critiques": (critiques, "_timed", lambda name, **_: {**a_panel(name), "seconds": 1.0}, 8),
+    "estimators": (estimators, "_curve", curve, 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_an_interrupted_job_goes_on(
+    name: str, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every part is computed once; a third call computes nothing; the results are those of a run without interruption."""
+    module, function, fake, parts = JOBS[name]
+    monkeypatch.setattr("joblib.cpu_count", lambda: 1)
+    runs = {folder: Interrupted(fake) for folder in ("broken off", "whole")}
+    runs["whole"].armed = False
+    more = ["--seeds", "1"] if name == "concrete" else []
+    words = ["run", name, "--quiet", *more, "--out"]
+    for folder, called in runs.items():
+        monkeypatch.setattr(module, function, called)
+        if called.armed:
+            assert cli.main([*words, str(tmp_path / folder)]) == 130
+            capsys.readouterr()
+        assert cli.main([*words, str(tmp_path / folder)]) == 0
+        shown = capsys.readouterr().out
+        assert ("reused from" in shown) == (folder == "broken off")
+        assert len(called.calls) == parts
+    assert cli.main([*words, str(tmp_path / "whole")]) == 0
+    assert len(runs["whole"].calls) == parts
+    assert "reused from" in capsys.readouterr().out
+    first, second = (json.loads((tmp_path / folder / "results.json").read_text()) for folder in runs)
+    assert without_times(first) == without_times(second)
+
+
+def without_times(content: Any) -> Any:
+    """Results without what differs from run to run."""
+    if isinstance(content, dict):
+        return {key: without_times(value) for key, value in content.items() if "seconds" not in key and key != "engine"}
+    return list(map(without_times, content)) if isinstance(content, list) else content
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"link": "javascript:alert(1)"}, "must have a link that begins with https://"),
+        ({"figure": "PHNjcmlwdD4="}, "must have a PNG file in base 64"),
+        ({"figure": "?"}, "must have a PNG file in base 64"),
+        ({"facts": {"so": "yes"}}, "must have true or false"),
+        ({"helps": "that"}, "must have a list of sentences"),
+        ({"tables": {"t": [1]}}, "must have an object as tables.t"),
+        ({"title": None}, "must have a line of text as title"),
+    ],
+)
+def test_a_panel_from_a_file_is_checked(change: dict[str, Any], said: str) -> None:
+    assert Panel.from_record(Record(Path("panel.json"), a_panel("foong"))).to_json() == a_panel("foong")
+    with pytest.raises(Failed, match=f"panel.json {said}"):
+        Panel.from_record(Record(Path("panel.json"), {**a_panel("foong"), **change}))
+
+
+# Jobs that are killed
+
+
+def descendants(parent: int) -> set[int]:
+    """The processes that this one has started, and those that they have."""
+    children: dict[int, list[int]] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] != "Z":
+            children.setdefault(int(fields[1]), []).append(int(status.parent.name))
+    found, new = set[int](), [parent]
+    while new:
+        new = [child for each in new for child in children.get(each, [])]
+        found.update(new)
+    return found
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def killed_when(found: Any, words: list[str]) -> None:
+    """Run pyrodrop in a process of its own and kill it as soon as `found` is true; all its workers end too."""
+    command = [sys.executable, "-P", *words]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        until = time.monotonic() + 600
+        while not found() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        assert process.poll() is None, f"it ended before it was killed: {process.stderr and process.stderr.read()!r}"
+        workers = descendants(process.pid)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    until = time.monotonic() + 10
+    while any(map(alive, workers)) and time.monotonic() < until:
+        time.sleep(0.1)
+    left = set(filter(alive, workers))
+    for worker in left:
+        os.kill(worker, signal.SIGKILL)
+    assert workers
+    assert not left, f"{len(left)} of {len(workers)} workers outlived their parent"
+
+
+@pytest.mark.slow
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    """Workers in the middle of a task of two minutes, when their parent is killed."""
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import sys, torch, pathlib, time\n"
+        "from pyrodrop.analysis.experiments.parallel import train_each\n"
+        "def sleeps(name, *, device, progress, folder):\n"
+        "    (folder / name).touch()\n"
+        "    time.sleep(120)\n"
+        "train_each(sleeps, ['a', 'b'], True, device=torch.device('cpu'), folder=pathlib.Path(sys.argv[1]))\n"
+    )
+    killed_when(lambda: (tmp_path / "a").exists(), [str(script), str(tmp_path)])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("co2 --steps 600", "checkpoints/*.json"),
+        ("uci --data yacht --guides bernoulli mean-field --splits 1", "yacht-*.json"),
+        ("kingma-fig1a --widths 30 --methods none binary --epochs 1 --seeds 2 --digits 2000", "*-30.json"),
+        ("critiques --preset quick --panels hron_prior hron_quasi_kl", "cells/*.json"),
+    ],
+    ids=lambda value: value.split()[0],
+)
+def test_a_killed_job_ends_with_the_same_results(words: str, part: str, tmp_path: Path, data_folder: Path) -> None:
+    """Killed when its first part is done, and started again."""
+    command = ["-m", "pyrodrop", "run", *words.split(), "--quiet", "--out"]
+    broken_off, whole = tmp_path / "broken off", tmp_path / "whole"
+    killed_when(lambda: any(broken_off.glob(part)), [*command, str(broken_off)])
+    for folder in (broken_off, whole):
+        ended = subprocess.run(
+            [sys.executable, "-P", *command, str(folder)], capture_output=True, text=True, timeout=800, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert ("reused from" in ended.stdout) == (folder == broken_off)
+    results = [
+        {
+            path.name: without_times(json.loads(path.read_text()))
+            for path in folder.rglob("*.json")
+            if path.parent == folder
+        }
+        for folder in (broken_off, whole)
+    ]
+    assert results[0] == results[1]
+    assert len(results[0]) > 1

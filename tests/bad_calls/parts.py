@@ -1,0 +1,33 @@
+"""Small models, guides and predictions for calls that need one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from torch import nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+
+
+def model(*widths: int, **changed: Any) -> models.MLP:
+    settings: dict[str, Any] = {"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian()}
+    return models.MLP(widths or (2, 3, 1), **{**settings, **changed})
+
+
+def sparse() -> dict[str, Any]:
+    of = model(prior=priors.ARD())
+    return {"model": of, "guide": guides.SparseDropout(of)}
+
+
+def prediction(classes: int = 0) -> pyrodrop.Prediction:
+    """Two samples at three points: of real numbers, or of class labels."""
+    f = torch.randn(2, 3, classes or 1)
+    law = dist.Categorical(logits=f) if classes else dist.Normal(f, 0.5).to_event(1)
+    return pyrodrop.Prediction(f, law)
+
+
+def dropout_network() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 3))

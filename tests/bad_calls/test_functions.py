@@ -1,0 +1,350 @@
+"""Bad arguments of schedules, divergences, strategies, data, the zoo, readings and compression."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import nn
+
+import pyrodrop
+from pyrodrop import compression, data, distributions, divergences, guides, likelihoods, priors, reparam, zoo
+
+from .harness import Call, Case, cases
+from .kinds import (
+    COUNT,
+    FLAG,
+    FRACTION,
+    FUNCTION,
+    MODULE,
+    NAME,
+    NOT_NEGATIVE,
+    OBJECT,
+    PATH,
+    POSITIVE,
+    REAL,
+    SEED,
+    Kind,
+    Shows,
+    kind,
+    tensor,
+)
+from .parts import dropout_network, model, sparse
+
+LAW = OBJECT | {"class": lambda: dist.Normal}
+RATES = {"epochs": POSITIVE, "start": FRACTION, "after": NOT_NEGATIVE}
+OUTSIDE = {"above": lambda: torch.full((3,), 1.5), "below": lambda: torch.full((3,), -0.1)}
+LAW_CLASS = OBJECT | {"object": lambda: dist.Normal(0.0, 1.0), "another class": lambda: nn.Linear}
+INCREMENT = FRACTION | {"zero": lambda: 0.0}
+LOG_ALPHA = kind(None_=None, number=0.5, string="x", list=[0.5], bool=True) | {
+    "whole": lambda: torch.ones(2, dtype=torch.int64),
+    "complex": lambda: torch.ones(2, dtype=torch.complex64),
+    "sparse": lambda: torch.ones(2, 2).to_sparse(),
+}
+MODEL = OBJECT | {"class": lambda: pyrodrop.models.MLP}
+GUIDE = OBJECT | {"class": lambda: guides.SparseDropout, "without alpha": lambda: guides.Point(model())}
+TABLE = {"name": "t", "x": torch.randn(6, 2), "y": torch.randn(6, 1), "rows": [([0, 1, 2], [3, 4])], "source": "s"}
+PAIRS = kind(
+    None_=None,
+    number=3,
+    string="ab",
+    empty=[],
+    flat=[0, 1],
+    three=[([0], [1], [2])],
+    one_row=[([0], [1])],
+    no_test=[([0, 1], [])],
+    floats=[([0.0, 1.0], [2.0])],
+    out_of_range=[([0, 1], [6])],
+    negative=[([0, 1], [-1])],
+    in_both=[([0, 1], [1])],
+    words=[(["a", "b"], ["c"])],
+) | {"bools": Shows("torch.bool", lambda: [([True, False], [True])])}
+
+
+def q() -> Any:
+    return distributions.MultiplicativeNormal(torch.ones(2, 3), 0.0)
+
+
+def p() -> Any:
+    return priors.Gaussian().expand(2, 3)
+
+
+def entry() -> dict[str, Any]:
+    plain = {"name": "a/b", "summary": "s", "source": "p", "data": "line", "published": {}, "check": zoo.Check(1)}
+    return plain | {"model": lambda d: model(), "guide": guides.Point, "training": lambda d: {}}
+
+
+def reading() -> dict[str, Any]:
+    return {
+        "net": dropout_network(),
+        "x": torch.randn(4, 2),
+        "likelihood": likelihoods.Categorical(),
+        "num_data": 9,
+        "weight_decay": 1e-3,
+    }
+
+
+def decays() -> Kind:
+    return REAL.but("None", "dict", "complex tensor", "vector") | {
+        "zero": Shows("weight_decay 0", lambda: 0.0),
+        "negative": lambda: -1.0,
+        "no pattern": lambda: {"nothing": 0.1, "*": 0.1},
+        "AdamW": Shows("an optimizer", lambda: torch.optim.AdamW(dropout_network().parameters())),
+    }
+
+
+CALLS = [
+    Call(
+        "schedules.linear",
+        lambda: {"epochs": 10},
+        RATES,
+        works={"epochs: fraction": (lambda: 0.5, lambda weight: weight(0.25) == 0.5)},
+    ),
+    Call("schedules.Linear", lambda: {"epochs": 10, "start": 0.0, "after": 0.0}, RATES),
+    Call("schedules.staircase", dict, {"increment": INCREMENT}),
+    Call("schedules.Staircase", lambda: {"increment": 0.1}, {"increment": INCREMENT}),
+    Call("schedules.cosine", lambda: {"steps": 10}, {"steps": COUNT.but("huge")}),
+    Call("schedules.Cosine", lambda: {"steps": 10}, {"steps": COUNT.but("huge")}),
+    Call("divergences.binary_entropy", lambda: {"p": torch.rand(3)}, {"p": tensor(3).but("another axis") | OUTSIDE}),
+    Call(
+        "divergences.lost_entropy",
+        lambda: {"p": torch.rand(3), "distance": torch.rand(3)},
+        {
+            "p": tensor(3) | OUTSIDE,
+            "distance": tensor(3) | {"negative": lambda: torch.full((3,), -1.0), "fewer": lambda: torch.ones(2)},
+        },
+    ),
+    *(
+        Call(f"divergences.{name}", lambda: {"log_alpha": torch.zeros(2)}, {"log_alpha": LOG_ALPHA})
+        for name in ("log_uniform_kl", "molchanov", "kingma")
+    ),
+    Call(
+        "divergences.Convention",
+        lambda: {"kind": "exact"},
+        {"kind": NAME, "detail": OBJECT.but("string"), "error": NOT_NEGATIVE.but("None")},
+    ),
+    Call("divergences.convention", lambda: {"q": q(), "p": p()}, {"q": LAW, "p": LAW}),
+    Call(
+        "divergences.divergence",
+        lambda: {"q": q(), "p": p(), "value": torch.ones(2, 3)},
+        {"q": LAW, "p": LAW, "value": FUNCTION.but("tensor")},
+    ),
+    Call(
+        "divergences.pair",
+        lambda: {"q": _Q, "p": dist.Normal, "tag": divergences.EXACT},
+        {"q": LAW_CLASS, "p": LAW_CLASS, "tag": FUNCTION},
+    ),
+    Call(
+        "divergences.refuse",
+        lambda: {"q": _Q, "p": dist.Normal, "reason": "none"},
+        {"q": LAW_CLASS, "p": LAW_CLASS, "reason": FUNCTION.but("string")},
+    ),
+    Call(
+        "divergences.worst",
+        lambda: {"conventions": [divergences.EXACT]},
+        {"conventions": kind(None_=None, number=3, string="exact", strings=["exact"], None_in_it=[None])},
+    ),
+    Call(
+        "reparam.reparameterize",
+        lambda: {"model": model(), "guide": guides.Point(model()), "strategy": reparam.LocalReparam()},
+        {
+            "model": MODEL,
+            "guide": FUNCTION,
+            "strategy": OBJECT | {"class": lambda: reparam.LocalReparam, "name": lambda: "local"},
+        },
+    ),
+    *(Call(f"reparam.{name}", dict, {}) for name in ("LocalReparam", "FlipoutReparam", "PerExampleReparam")),
+    Call("reparam.MarginalReparam", lambda: {"draw": torch.ones(2)}, {"draw": OBJECT.but("tensor")}),
+    Call("reparam.SharedNoise", lambda: {"noise": torch.ones(2)}, {"noise": OBJECT.but("tensor")}),
+    Call("reparam.LazyWeight", lambda: {"law": _lazy_law()}, {"law": OBJECT}),
+    Call(
+        "data.line",
+        lambda: {"n": 3},
+        {"n": COUNT.but("huge"), "seed": SEED},
+        works={"seed: zero": (lambda: 0, lambda made: len(made) == 3)},
+    ),
+    Call("data.line_split", lambda: {"n": 3}, {"n": COUNT, "seed": SEED, "test": COUNT}),
+    Call(
+        "data.gal2016",
+        lambda: {"series": "co2"},
+        {"series": NAME},
+        function=lambda series: _read_nothing(data.gal2016, series),
+    ),
+    Call("data.uci", lambda: {"name": "boston"}, {"name": NAME}, function=lambda name: _read_nothing(data.uci, name)),
+    Call(
+        "data.mnist",
+        dict,
+        {"flat": FLAG, "progress": FLAG},
+        function=lambda **given: _read_nothing(data.mnist, **given),
+    ),
+    Call("data.foong2020", dict, {}, function=lambda: _read_nothing(data.foong2020)),
+    Call("data.mauna_loa", dict, {}),
+    Call(
+        "data.turned",
+        lambda: {"images": torch.rand(2, 1, 4, 4), "degrees": torch.tensor([0.0, 90.0])},
+        {
+            "images": tensor(2, 1, 4, 4)
+            | {
+                "oblong": lambda: torch.rand(2, 1, 4, 5),
+                "one": lambda: torch.rand(4, 4),
+                "bytes": lambda: torch.ones(2, 1, 4, 4, dtype=torch.uint8),
+            },
+            "degrees": tensor(2) | {"scalar": lambda: torch.tensor(90.0)},
+        },
+    ),
+    Call(
+        "data.Splits",
+        lambda: TABLE,
+        {
+            "name": OBJECT.but("string"),
+            "x": tensor(6, 2) | {"fewer": lambda: torch.ones(5, 2), "vector": lambda: torch.ones(6)},
+            "y": tensor(6, 1) | {"vector": lambda: torch.ones(6)},
+            "rows": PAIRS,
+            "source": OBJECT.but("string"),
+        },
+        works={
+            "rows: tensors": (
+                lambda: [(torch.tensor([0, 1, 2]), torch.tensor([5]))],
+                lambda made: len(made[0].test) == 1,
+            )
+        },
+    ),
+    Call(
+        "data.Splits.number",
+        lambda: {"number": 0},
+        {"number": kind(None_=None, string="0", float=0.0, list=[0], bool=True)},
+        function=lambda number: data.Splits(**TABLE)[number],
+    ),
+    Call("zoo.entry", lambda: {"name": next(iter(zoo.ENTRIES))}, {"name": NAME}),
+    Call(
+        "zoo.Check",
+        lambda: {"steps": 1},
+        {"steps": COUNT, "train": COUNT.but("None"), "test": COUNT.but("None"), "draws": COUNT, "splits": COUNT},
+    ),
+    Call(
+        "zoo.Entry",
+        entry,
+        {
+            **dict.fromkeys(("name", "summary", "source", "data"), OBJECT.but("string")),
+            "model": FUNCTION,
+            "guide": FUNCTION,
+            "training": FUNCTION,
+            "check": OBJECT,
+            "draws": COUNT,
+            "published": OBJECT.but("dict")
+            | {"words": lambda: {"rmse": "low"}, "NaN in it": lambda: {"rmse": float("nan")}},
+        },
+    ),
+    Call(
+        "zoo.Entry.build",
+        lambda: {"data": None, "seed": 0},
+        {"seed": SEED},
+        function=lambda **given: zoo.Entry(**entry()).build(**given),
+    ),
+    Call(
+        "read",
+        reading,
+        {
+            "net": MODULE,
+            "likelihood": OBJECT | {"class": lambda: likelihoods.Categorical},
+            "num_data": COUNT.but("huge"),
+            "weight_decay": decays(),
+            "loss": NAME.but("None"),
+            "prior": Kind({"both": Shows("both", lambda: priors.Gaussian())}),
+            "device": kind(number=3, unknown="nosuch", list=["cpu"]),
+            "input_axes": kind(number=3, string="x", float={"*": 1.5}),
+            "x": kind(None_=None, string="x", number=3.0, empty=[]) | {"NaN": lambda: torch.full((4, 2), float("nan"))},
+        },
+        works={"weight_decay: mapping": (lambda: {"*": 1e-3}, lambda made: made.model is not None)},
+    ),
+    Call(
+        "compression.compress",
+        lambda: sparse() | {"layout": "dense"},
+        {
+            "model": MODEL,
+            "guide": GUIDE,
+            "threshold": REAL | {"above": lambda: 9.0},
+            "structured": FLAG,
+            "layout": NAME,
+            "batch_size": COUNT,
+        },
+    ),
+    Call(
+        "compression.compressed_steps",
+        lambda: sparse() | {"layout": "dense"},
+        {
+            "model": MODEL,
+            "guide": GUIDE,
+            "threshold": REAL,
+            "layout": NAME,
+            "batch_size": COUNT,
+        },
+    ),
+    Call(
+        "compression.write_network",
+        lambda: {"path": _folder() / "network", "steps": compression.compressed_steps(**sparse(), layout="dense")},
+        {
+            "path": PATH,
+            "steps": OBJECT | {"of numbers": lambda: [1.0]},
+            "bits": COUNT | {"other": lambda: 24},
+            "compact": FLAG,
+        },
+        works={"path: str": (lambda: str(_folder() / "network"), lambda file: file.is_file())},
+    ),
+    Call("compression.read_network", lambda: {"path": _written()}, {"path": PATH}),
+    Call(
+        "compression.DrawnNetworks",
+        lambda: sparse() | {"count": 2},
+        {
+            "model": MODEL,
+            "guide": OBJECT | {"class": lambda: guides.Point},
+            "count": COUNT,
+            "threshold": REAL.but("None"),
+            "seed": SEED,
+        },
+    ),
+    Call(
+        "compression.compression_report",
+        lambda: sparse() | {"data": data.Dataset(torch.randn(4, 2), torch.randn(4, 1)), "layout": "dense"},
+        {"model": MODEL, "guide": GUIDE, "data": OBJECT, "threshold": REAL, "layout": NAME, "kl_weight": NOT_NEGATIVE},
+    ),
+]
+
+
+@functools.cache
+def _folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="bad_calls"))
+
+
+def _written() -> Path:
+    return compression.write_network(_folder() / "network", compression.compressed_steps(**sparse(), layout="dense"))
+
+
+class _Q(dist.Normal):
+    """A posterior that the calls above may register."""
+
+
+def _lazy_law() -> Any:
+    from pyrodrop.reparam.lazy import LazyLaw
+
+    return LazyLaw(q(), reparam.LocalReparam(), "w")
+
+
+def _read_nothing(function: Any, *given: Any, **named: Any) -> Any:
+    """A loader in a folder without data: what passes the checks is not read, and not downloaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYRODROP_DATA", "/no/such/folder")
+        try:
+            return function(*given, **named)
+        except FileNotFoundError:
+            return None
+
+
+@pytest.mark.parametrize("case", cases(CALLS), ids=str)
+def test_call(case: Case) -> None:
+    assert case.wrong() == {}

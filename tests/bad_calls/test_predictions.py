@@ -1,0 +1,236 @@
+"""Bad arguments of fits and predictions, and of scores of predictions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyro.distributions as dist
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop import metrics
+
+from .harness import Call, Row, rows
+from .kinds import COUNT, FLAG, NAME, OBJECT, SEED, Kind, tensor
+from .shared import LABELS, N, X, Y, classifier, fit, mlp, replicates, sampled
+from .test_training import NO_LABELS, NO_X, NO_Y, OTHER_GUIDES
+
+SAMPLES, FEW_SEEDS = COUNT, SEED.only("float", "string", "negative", "NaN")
+NO_POINTS = NO_X
+DATA = Kind({
+    "one tensor": lambda: torch.ones(2, N), "number": lambda: 1.0, "string": lambda: "x", "dict": lambda: {"x": X, "y": Y},
+    "one": lambda: (X,), "three": lambda: (X, Y, Y),
+})  # fmt: skip
+
+
+def on(y: Any, call: Callable[..., Any]) -> Any:
+    return call(data=(X, y))
+
+
+def elbo(x: Any = X, y: Any = Y, **given: Any) -> Any:
+    return fit().elbo(**{"num_samples": 2, "data": (x, y), **given})
+
+
+def predicted() -> pyrodrop.Prediction:
+    return fit().predict(X, 4)
+
+
+def of_classes() -> pyrodrop.Prediction:
+    return classifier().predict(X, 4)
+
+
+def same(call: Callable[[Any], Any], y: Any) -> Callable[[Any], None]:
+    """Checks a result against that of a call with a float32 or int64 tensor."""
+
+    def check(result: Any) -> None:
+        want = call(y)
+        torch.testing.assert_close(torch.as_tensor(result).double(), torch.as_tensor(want).double())
+
+    return check
+
+
+def density(y: Any) -> Any:
+    return predicted().log_density(y)
+
+
+def label_density(y: Any) -> Any:
+    return of_classes().log_density(y)
+
+
+TENS = torch.arange(2 * N).reshape(N, 2)
+Y_WORKS: dict[str, Any] = {
+    "vector": lambda: Y[:, 0], "array": lambda: Y.numpy(), "backwards": lambda: Y.numpy()[::-1][::-1],
+    "big endian": lambda: Y.numpy().astype(">f4"), "series": lambda: pd.Series(Y[:, 0].numpy(), index=range(N, 0, -1)),
+    "frame": lambda: pd.DataFrame({"y": Y[:, 0].numpy()}), "list": lambda: Y.tolist(), "float64": lambda: Y.double(),
+    "with gradient": lambda: Y.clone().requires_grad_(),
+}  # fmt: skip
+LABEL_WORKS: dict[str, Any] = {
+    "bytes": lambda: LABELS.byte(), "array": lambda: LABELS.numpy().astype(">u4"), "list": LABELS.tolist,
+    "series": lambda: pd.Series(LABELS.numpy(), dtype="Int8"),
+}  # fmt: skip
+
+
+def works(cases: dict[str, Any], call: Callable[[Any], Any], good: Any) -> dict[str, Any]:
+    return {f"y: {label}": (value, same(call, good)) for label, value in cases.items()}
+
+
+def prediction_at(**given: Any) -> Any:
+    return pyrodrop.predict(**{"run": fit(), "x": X, "num_samples": 2, **given}).mean
+
+
+P = torch.full((N, 3), 1 / 3)
+CALLS = [
+    Call(
+        "predict",
+        lambda: {"run": fit(), "x": X, "num_samples": 2},
+        {
+            "run": OBJECT,
+            "x": NO_POINTS,
+            "num_samples": SAMPLES,
+            "seed": SEED,
+            "joint": FLAG,
+            "keep": NAME,
+            "method": NAME,
+        },
+        works={
+            "x: whole numbers": (lambda: TENS, lambda p: torch.equal(p.f, fit().predict(TENS.float(), 2).f)),
+            "x: frame": (
+                lambda: pd.DataFrame(TENS.numpy(), columns=["a", "b"]),
+                lambda p: torch.equal(p.f, fit().predict(TENS.float(), 2).f),
+            ),
+            "x: float16": (lambda: X.half(), lambda p: torch.equal(p.f, fit().predict(X.half().float(), 2).f)),
+            "x: list": (X.tolist, lambda p: torch.equal(p.f, fit().predict(X, 2).f)),
+            "x: expanded": (lambda: X[:1].expand(N, 2), lambda p: torch.equal(p.f[:, 0], p.f[:, -1])),
+            "x: one row": (lambda: X[:1], lambda p: torch.equal(p.f, fit().predict(X, 2).f[:, :1])),
+        },
+    ),
+    Call(
+        "Replicates.predict",
+        lambda: {"x": X, "num_samples": 2},
+        {"x": NO_POINTS.only("three columns", "NaN", "None"), "num_samples": COUNT, "seed": FEW_SEEDS},
+        function=lambda **given: replicates().predict(**given),
+    ),
+    Call(
+        "Sampled.predict",
+        lambda: {"x": X, "num_samples": 2},
+        {"x": NO_POINTS.only("three columns", "NaN", "None"), "num_samples": COUNT, "seed": FEW_SEEDS, "keep": NAME},
+        function=lambda **given: sampled().predict(**given),
+    ),
+    Call("Fit.elbo", dict, {"num_samples": COUNT, "seed": SEED, "data": DATA, "x": NO_X, "y": NO_Y}, function=elbo),
+    Call(
+        "Fit.elbo of labels",
+        lambda: {"y": LABELS},
+        {"y": NO_LABELS},
+        function=lambda y: classifier().elbo(2, (X, y)),
+    ),
+    Call(
+        "Fit.objective",
+        lambda: {"num_samples": 2},
+        {"num_samples": COUNT.only("zero", "float", "string", "None"), "seed": FEW_SEEDS, "data": DATA},
+        function=lambda **given: fit().objective(**given),
+    ),
+    Call(
+        "Fit",
+        lambda: {"model": mlp(), "guide": fit().guide, "data": None, "history": torch.zeros(1, 3), "settings": {}},
+        {"guide": OTHER_GUIDES.but("auto")},
+    ),
+    Call(
+        "Prediction",
+        lambda: {"f": torch.zeros(2, 3, 1), "law": dist.Normal(torch.zeros(2, 3, 1), 1.0).to_event(1)},
+        {
+            "f": OBJECT.but("tensor") | {"vector": lambda: torch.ones(3)},
+            "law": OBJECT
+            | {
+                "other points": lambda: dist.Normal(torch.zeros(2, 4, 1), 1.0).to_event(1),
+                "other samples": lambda: dist.Normal(torch.zeros(3, 3, 1), 1.0).to_event(1),
+            },
+        },
+    ),
+    Call(
+        "Prediction.sample_y",
+        lambda: {"num_samples": 2},
+        {"num_samples": COUNT},
+        function=lambda **given: predicted().sample_y(**given),
+    ),
+    Call(
+        "Prediction.log_density",
+        lambda: {"y": Y},
+        {"y": NO_Y | {"rows": lambda: Y[:3]}},
+        function=density,
+        works=works(Y_WORKS, density, Y),
+    ),
+    Call(
+        "Prediction.log_density of labels",
+        lambda: {"y": LABELS},
+        {"y": NO_LABELS},
+        function=label_density,
+        works=works(LABEL_WORKS, label_density, LABELS),
+    ),
+    Call("Prediction.cdf", lambda: {"y": Y}, {"y": NO_Y}, function=lambda y: predicted().cdf(y)),
+    Call(
+        "metrics.regression_scores",
+        lambda: {"y": Y},
+        {"y": NO_Y},
+        function=lambda y: metrics.regression_scores(predicted(), y),
+    ),
+    Call(
+        "metrics.classification_scores",
+        lambda: {"predicted": P, "y": LABELS},
+        {"predicted": tensor(N, 3).but("number", "bool", "another axis"), "y": NO_LABELS},
+        works={
+            "predicted: array": (lambda: P.numpy(), lambda scores: scores["accuracy"] == metrics.accuracy(P, LABELS)),
+            "y: bools": (lambda: LABELS > 1, lambda scores: scores["accuracy"] == metrics.accuracy(P, (LABELS > 1).long())),
+        },
+    ),
+    Call(
+        "metrics.rmse",
+        lambda: {"mean": Y, "y": Y},
+        {"y": tensor(N, 1), "mean": tensor(N, 1)},
+        works={"y: array": (lambda: Y.numpy() + 1, lambda value: abs(value - 1) < 1e-6)},
+    ),
+    Call("metrics.crps", lambda: {"draws": Y[None], "y": Y}, {"y": tensor(N, 1).but("empty"), "draws": tensor(1, N, 1)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", rows(CALLS), ids=str)
+def test_prediction(row: Row) -> None:
+    assert row.judge() == ""
+
+
+def test_a_guide_of_another_network_predicts_nothing() -> None:
+    """Also one that this package does not know: its weights have other shapes."""
+
+    class Own:
+        def posterior(self, name: str) -> Any:
+            wide = {"layers.1.weight": (8, 3), "layers.1.bias": (8,)}.get(name, tuple(mlp().weight_sites()[name].shape))
+            return dist.Normal(torch.zeros(wide), 1.0).to_event(len(wide))
+
+        def __call__(self, *args: Any) -> None:
+            raise AssertionError
+
+    one: Any = pyrodrop.Fit(mlp(), Own(), None, torch.zeros(1, 3), {})
+    for more in ({}, {"keep": "moments"}, {"joint": False}):
+        with pytest.raises(
+            ValueError, match=r"guide must have the shapes .*\[1, 3\] for 'layers.1.weight'; got one with \[8, 3\]"
+        ):
+            one.predict(X, 2, **more)
+
+
+def test_labels_of_a_prediction_mean_the_same_in_every_form() -> None:
+    """Against the log of the mean probability, by hand."""
+    prediction = of_classes()
+    by_hand = prediction.f.softmax(-1).mean(0)[torch.arange(N), LABELS].log()
+    for y in (LABELS, LABELS.numpy(), LABELS.tolist(), pd.Series(LABELS.numpy(), index=np.arange(N)[::-1])):
+        torch.testing.assert_close(prediction.log_density(y), by_hand)
+
+
+def test_values_that_a_distribution_cannot_have_are_refused() -> None:
+    counts = pyrodrop.Prediction(torch.zeros(2, 3), dist.Poisson(torch.ones(2, 3)))
+    assert math.isfinite(float(counts.log_density([0, 1, 2]).sum()))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="in the support of the prediction, of Poisson .*got -1"):
+        counts.log_density(torch.tensor([0.0, -1.0, 2.0]))

@@ -1,0 +1,85 @@
+"""Bad arguments of the priors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+
+from pyrodrop import priors
+
+from .harness import Call, Case, cases
+from .kinds import COUNT, DROP_RATE, INSIDE, NAME, OBJECT, POSITIVE, REAL, Kind, Shows
+
+HYPERPRIOR = OBJECT.but("None") | {
+    "whole line": lambda: dist.Normal(0.0, 1.0),
+    "student": lambda: dist.StudentT(3.0),
+    "below zero": lambda: dist.Uniform(-1.0, 1.0),
+    "two": Shows("shape (2,)", lambda: dist.HalfCauchy(1.0).expand((2,))),
+    "discrete": lambda: dist.Poisson(1.0),
+    "event": Shows("shape (2,)", lambda: dist.InverseGamma(torch.ones(2), 1.0).to_event(1)),
+    "of torch": lambda: torch.distributions.HalfCauchy(1.0),
+}
+DECAY = {"weight_decay": 1e-4, "drop_rate": 0.1, "num_data": 10, "precision": 2.0}
+
+
+def like(scale: float) -> Any:
+    return lambda prior: prior.expand(3).base_dist.scale.allclose(torch.tensor(scale))
+
+
+CALLS = [
+    Call(
+        "priors.Gaussian",
+        lambda: {"scale": 2.0},
+        {"scale": POSITIVE.but("None") | {"huge": lambda: 10**400}},
+        works={
+            "scale: numpy": (lambda: np.float32(0.5), like(0.5)),
+            "scale: tensor": (lambda: torch.tensor(0.5), like(0.5)),
+            "scale: int": (lambda: 3, like(3.0)),
+            "scale: None": (lambda: None, like(1.0)),
+        },
+    ),
+    Call(
+        "priors.Gaussian",
+        lambda: {"length_scale": 2.0},
+        {"length_scale": POSITIVE.but("None"), "scale": Kind({"both": lambda: 2.0})},
+    ),
+    Call(
+        "priors.Gaussian.from_weight_decay",
+        lambda: DECAY,
+        {"weight_decay": POSITIVE, "drop_rate": DROP_RATE, "num_data": COUNT.but("huge"), "precision": POSITIVE},
+    ),
+    Call(
+        "priors.Gaussian.weight_decay",
+        lambda: {name: value for name, value in DECAY.items() if name != "weight_decay"},
+        {"drop_rate": DROP_RATE, "num_data": COUNT.but("huge"), "precision": POSITIVE},
+        function=lambda **given: priors.Gaussian().weight_decay(**given),
+    ),
+    Call("priors.Laplace", lambda: {"scale": 2.0}, {"scale": POSITIVE}, works={"scale: int": (lambda: 2, like(2.0))}),
+    Call("priors.StudentT", lambda: {"df": 3.0, "scale": 1.0}, {"df": POSITIVE, "scale": POSITIVE}),
+    Call("priors.ScaleMixture", dict, {"wide": POSITIVE, "narrow": POSITIVE, "mix": INSIDE}),
+    Call("priors.SpikeAndSlab", dict, {"slab": POSITIVE, "spike": POSITIVE, "mix": INSIDE}),
+    Call("priors.Horseshoe", dict, {"scale": POSITIVE}),
+    Call("priors.LogUniform", dict, {"kl": NAME}),
+    Call("priors.TruncatedLogUniform", dict, {"low": REAL | {"above": lambda: 1.0}, "high": REAL}),
+    Call(
+        "priors.ARD",
+        dict,
+        {"group": NAME, "hyperprior": HYPERPRIOR},
+        works={
+            "hyperprior: half Cauchy": (lambda: dist.HalfCauchy(0.1), lambda prior: "HalfCauchy" in prior.describe()),
+            "hyperprior: half normal": (lambda: dist.HalfNormal(0.1), lambda prior: "HalfNormal" in prior.describe()),
+            "hyperprior: log normal": (lambda: dist.LogNormal(0.0, 1.0), lambda prior: "LogNormal" in prior.describe()),
+            "hyperprior: gamma": (lambda: dist.Gamma(1.0, 1.0), lambda prior: "Gamma" in prior.describe()),
+        },
+    ),
+]
+
+
+@pytest.mark.filterwarnings("ignore:the log-uniform prior is improper")
+@pytest.mark.parametrize("case", cases(CALLS), ids=str)
+def test_prior(case: Case) -> None:
+    assert case.wrong() == {}
