@@ -54,7 +54,7 @@ class Process:
         except OSError:  # of another user
             pass
         start = _start(self.pid)
-        return start != "ended" and (start is None or self.start in ("0", start))
+        return start is None or self.start in ("0", start)
 
 
 def _start(pid: int) -> str | None:

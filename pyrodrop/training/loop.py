@@ -5,7 +5,6 @@ The loop decides learning rates, factors and minibatches; an engine makes the st
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -73,9 +72,7 @@ class Loop:
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         device = next(iter(parameters.values())).device
         self.steps, self.done, self.checked = settings.steps, 0, 0
-        dtypes = [torch.float32, *(parameter.dtype for parameter in parameters.values())]
-        dtype = functools.reduce(torch.promote_types, dtypes)
-        self.history = torch.zeros(self.steps or 0, *replicates, 3, dtype=dtype, device=device)
+        self.history = torch.zeros(self.steps or 0, *replicates, 3, dtype=torch.float32, device=device)
         self.moving: Callable[[], Mapping[str, Tensor]] = dict
         self.failure: Failure | None = None
         self._remembered = 0
@@ -232,7 +229,7 @@ class Loop:
         )
 
     def _of_dtype(self, dtype: torch.dtype) -> Tensor:
-        """The history, in the dtype of the loss if that is more precise than the parameters'."""
+        """The history, in the dtype of the loss if that is more precise than float32."""
         self.history = self.history.to(torch.promote_types(self.history.dtype, dtype))
         return self.history
 

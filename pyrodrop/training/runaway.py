@@ -28,15 +28,15 @@ def warn_of_runaways(*problems: Problem) -> None:
 
 
 def _alphas(guide: Any) -> list[str]:
-    """Learned alphas that are too large; of a guide that prunes single weights by them, those of a site as a whole."""
+    """Learned alphas that are too large. A guide that prunes weights by their alphas is meant to make some large."""
     kind = getattr(guide, "rate_kind", None)
-    if kind is None or kind.name != "alpha" or not kind.learned:
+    if kind is None or kind.name != "alpha" or not kind.learned or hasattr(guide, "keep_mask"):
         return []
     worst: tuple[float, str] = (0.0, "")
     for name, rate in guide.rates().items():
         values = torch.as_tensor(rate)
         limit = torch.finfo(values.dtype).eps ** -2
-        value = float(values.min() if hasattr(guide, "keep_mask") else values.max())
+        value = float(values.max())
         if value > limit:
             worst = max(worst, (value, f"alpha of {name!r} is {value:.2g}, above {limit:.1g}"))
     if not worst[1]:

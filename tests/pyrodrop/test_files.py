@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from pyrodrop.files import check_writable, read_tensors, whole, write_json, write_tensors
@@ -259,6 +260,20 @@ def test_files_without_an_own_header_are_refused_and_those_of_older_versions_are
         read_tensors(tmp_path / "file")
     save_file({"a": torch.ones(1)}, tmp_path / "file", metadata={"pyrodrop": '{"settings": {}}'})
     assert read_tensors(tmp_path / "file") == ({"a": torch.ones(1)}, {"settings": {}})
+
+
+def test_the_checksum_is_of_names_dtypes_and_shapes_too(file: Path) -> None:
+    tensors, _ = read_tensors(file)
+    with safe_open(file, framework="pt") as opened:
+        metadata = opened.metadata()
+    a, b = tensors["a"], tensors["b"]
+    changes: list[dict[str, torch.Tensor]] = [
+        {"a": a.reshape(3, 2)}, {"a": a.view(torch.int32)}, {"a": b, "b": a}, {"e": a.clone()}, {"a": a + 1},
+    ]  # fmt: skip
+    for change in changes:
+        save_file({**tensors, **change}, file, metadata=metadata)
+        with pytest.raises(ValueError, match=f"{file} is damaged: its content has another checksum"):
+            read_tensors(file)
 
 
 @given(data=st.data())
