@@ -27,7 +27,7 @@ def _no_windows() -> Iterator[None]:
     plt.close("all")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small() -> Any:
     """The functions of this file by name: ``small.waves()``."""
     return types.SimpleNamespace(

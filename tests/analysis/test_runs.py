@@ -22,14 +22,19 @@ from pyrodrop.data import Split
 
 
 @pytest.fixture
-def folder(small: Any, tmp_path: Path) -> Path:
-    """What a job would leave, of two small fits; one name would break a page that does not escape it."""
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy of it for the test to change; its name would break a page that does not escape it."""
+    return Path(shutil.copytree(made, tmp_path / "a <run>"))
+
+
+@pytest.fixture(scope="module")
+def made(small: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a job would leave, of two small fits."""
     train, test = small.waves(), small.waves(30, seed=1)
     series = Split("waves", train, test, "year", "m", "made here")
     fits = {"dropout": small.fitted(small.dropout), "mean field": small.fitted(guides.MeanField, steps=20)}
     predictions = {name: fit.predict(test.x, 100) for name, fit in fits.items()}
-    out = tmp_path / "a <run>"
-    out.mkdir()
+    out = tmp_path_factory.mktemp("run")
     rows = {
         name: metrics.regression_scores(p, test.y) | {"elbo": None, "seconds": 1.5} for name, p in predictions.items()
     }

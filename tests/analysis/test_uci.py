@@ -188,7 +188,7 @@ def test_every_column_has_an_elbo(guide: str, data_folder: Path) -> None:
     assert column.rate_of("likelihood.precision") == 10 * column.rate_of("loc.layers.0.weight")
 
 
-@pytest.mark.parametrize("guide", ["gp", "nngp"])
+@pytest.mark.parametrize("guide", ["gp", pytest.param("nngp", marks=pytest.mark.slow)])
 def test_gaussian_processes_are_columns(guide: str, tmp_path: Path, data_folder: Path) -> None:
     """Scores against the closed form of their own Gaussian law; no grid, and no other noise than their own."""
     cell = replace(SEARCH, guide=guide, splits=1)
@@ -208,6 +208,7 @@ def test_gaussian_processes_are_columns(guide: str, tmp_path: Path, data_folder:
         replace(cell, precision="grid").points()
 
 
+@pytest.mark.slow  # tests/faults kills jobs, and test_run_folder goes on with their cells
 def test_a_killed_run_ends_with_the_same_numbers(short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed in the second of two validation fits, then in the test; nor does it matter that they are two."""
     monkeypatch.setattr("pyrodrop.analysis.experiments.uci.columns._LOSSES", 24)
