@@ -176,7 +176,8 @@ def _check(weights: Tensor, biases: Tensor, rates: Tensor, gain: float) -> None:
         raise ValueError(f"bias variances must be 0 or lie in (1e-20, 1e20); got {biases.tolist()}")
     if not (math.isfinite(gain) and gain > 0):
         raise ValueError(f"gain must be positive and finite; got {gain}")
-    check_drop_rate(rates)
+    if len(rates):  # a network without hidden layers has none
+        check_drop_rate(rates)
 
 
 def _allowed(variance: float) -> bool:

@@ -136,7 +136,10 @@ class Draws:
     def _check(self, model: Any, guide: Any) -> None:
         """Check that the data fit the model, and the guide the model."""
         if hasattr(model, "check_targets"):
-            model.check_targets(self._data)
+            try:
+                model.check_targets(self._data)
+            except (RuntimeError, IndexError) as error:
+                raise ValueError(cannot_run(self._data.x, mixes_examples(model, self._data.x), error)) from error
         if knows_sites(model, guide):
             check_guide(model, guide)
             return

@@ -88,7 +88,7 @@ class Entry:
             arguments.function(getattr(self, name), name, "a function that makes a part of a run")
         arguments.instance(self.published, Mapping, "published", "a mapping from scores to numbers")
         for score, value in self.published.items():
-            arguments.real(value, "published", f"the published results, of which {score!r}")
+            arguments.real(value, f"published[{score!r}]", "a published result")
         arguments.instance(self.check, Check, "check", "a Check, the settings of the short run")
         arguments.count(self.draws, "draws", "the number of posterior samples")
 

@@ -138,7 +138,7 @@ def test_tanh_is_refused_or_openly_approximated() -> None:
         (
             lambda: models.from_module(torch.nn.Linear(1, 1), priors.Gaussian(), likelihoods.Gaussian()),
             TypeError,
-            "needs a models.MLP; got NetworkModel",
+            "that is a models.MLP; got a NetworkModel",
         ),
     ],
 )

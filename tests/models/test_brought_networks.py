@@ -218,7 +218,7 @@ def test_modules_whose_parameters_cannot_be_replaced_are_refused() -> None:
         model_of(nn.DataParallel(net))
     with pytest.raises(TypeError, match="scripted or traced"):
         model_of(torch.jit.trace(net, X))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"a torch\.nn\.Module; got builtin"):
+    with pytest.raises(TypeError, match=r"a torch\.nn\.Module; got a builtin"):
         model_of(torch.relu)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="weights must be real"):
         model_of(nn.Linear(4, 4, dtype=torch.complex64))

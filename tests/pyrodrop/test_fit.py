@@ -168,7 +168,7 @@ def test_schedule_scales_the_rate() -> None:
 def test_a_step_that_changes_nothing_is_an_error() -> None:
     model, guide = parts()
     with pytest.raises(RuntimeError, match="moved none of the"):
-        pyrodrop.fit(model, guide, (X, Y), steps=5, lr=0.0)
+        pyrodrop.fit(model, guide, (X, Y), steps=5, lr=lambda name: 0.0)
     net = nn.Linear(1, 1)  # reached through a closure: Pyro sees no parameter
 
     def closure(x: torch.Tensor, y: torch.Tensor) -> None:
@@ -313,5 +313,5 @@ def test_training_flushes_denormals_and_leaves_the_setting_as_it_was(before: boo
         after = float(tiny / 8)
     finally:
         torch.set_flush_denormal(False)
-    assert set(seen) == {0.0}
+    assert set(seen[-3:]) == {0.0}, "of the steps; before them it is called to describe and to check the run"
     assert (after == 0.0) == before

@@ -305,12 +305,12 @@ def test_wrong_arguments_are_refused() -> None:
         pyrodrop.potential(mlp(), (X, Y), engine="trace")  # type: ignore[arg-type]
     p = pyrodrop.potential(mlp(), (X, Y), engine="pyro")
     values = p.initial_params()
-    with pytest.raises(ValueError, match=r"'layers.0.bias' is missing"):
+    with pytest.raises(ValueError, match=r"an entry for every latent site; got a dict without 'layers.0.bias'"):
         p({name: value for name, value in values.items() if name != "layers.0.bias"})
     with pytest.raises(ValueError, match=r"got also \['other'\]"):
         p({**values, "other": values["layers.0.bias"]})
     for wrong, said in ((torch.zeros(4), r"shape \(4,\)"), (values["layers.0.bias"].double(), "dtype torch.float64")):
         with pytest.raises(
-            ValueError, match=rf"'layers.0.bias' has shape \(5,\) and dtype torch.float32; got .*{said}"
+            ValueError, match=rf"'layers.0.bias' must have shape \(5,\) and dtype torch.float32; got .*{said}"
         ):
             p({**values, "layers.0.bias": wrong})
