@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -42,6 +41,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+import pyrodrop
 from pyrodrop.analysis.arviz.sampled_draws import sampled_draws
 from pyrodrop.analysis.comparison.draws import Draws, Predictive, check_trained_on, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
@@ -146,7 +146,7 @@ def to_arviz(
             constant["y_observed"] = _observed(test_y, "pred_id")
         groups["predictions_constant_data"] = xr.Dataset(constant)
     tree = xr.DataTree.from_dict({name: _numbered(group) for name, group in groups.items()})
-    tree.attrs.update(attrs | {"seed": seed, "library": "pyrodrop", "version": _version(), "draws": about})
+    tree.attrs.update(attrs | {"seed": seed, "library": "pyrodrop", "version": pyrodrop.__version__, "draws": about})
     return tree
 
 
@@ -331,10 +331,3 @@ def _stack(values: Sequence[Tensor | None]) -> Any:
 def _numbered(group: xr.Dataset) -> xr.Dataset:
     """Number the entries of every dimension without a coordinate."""
     return group.assign_coords({dim: np.arange(size) for dim, size in group.sizes.items() if dim not in group.coords})
-
-
-def _version() -> str:
-    try:
-        return version("pyrodrop")
-    except PackageNotFoundError:  # used from a checkout that is not installed
-        return "0+unknown"

@@ -14,18 +14,23 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+import pyrodrop
 from pyrodrop.analysis.reports.score_table import cell
 from pyrodrop.data import Split
 from pyrodrop.files import whole
 from pyrodrop.prediction.prediction import Prediction
 
-_PACKAGES = ("pyrodrop", "pyro-ppl", "torch", "gpytorch", "arviz", "numpy")
+_PACKAGES = ("pyro-ppl", "torch", "gpytorch", "arviz", "numpy")
 _WIDTH = 150  # of a table if the output is not a terminal
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
-    return {"python": platform.python_version()} | {package: version(package) for package in _PACKAGES}
+    own = {
+        "python": platform.python_version(),
+        "pyrodrop": pyrodrop.__version__,
+    }  # also of a checkout that is not installed
+    return own | {package: version(package) for package in _PACKAGES}
 
 
 def processor() -> str:

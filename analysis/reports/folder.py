@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.files import writable_folder, write_json
 from pyrodrop.json_files import Failed, Record, read_record
 
@@ -69,7 +69,8 @@ def run_folder(path: str | Path, job: str, settings: Mapping[str, Any]) -> Itera
 def _same_run(folder: Path, job: str, settings: Mapping[str, Any]) -> None:
     """Compare with the record of the folder, or write it if there is none."""
     path = folder / RECORD
-    ours = {"job": job, "settings": json.loads(json.dumps(settings)), "versions": {p: version(p) for p in _PACKAGES}}
+    own = versions()
+    ours = {"job": job, "settings": json.loads(json.dumps(settings)), "versions": {p: own[p] for p in _PACKAGES}}
     if not path.exists():
         if (folder / "results.json").exists():
             raise Failed(f"{folder} has the results of a run whose settings are not recorded; {_ADVICE}")

@@ -47,7 +47,7 @@ def test_the_same_run_goes_on_and_another_is_refused(tmp_path: Path) -> None:
 def test_results_of_other_versions_do_not_mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with run_folder(tmp_path, "co2", SETTINGS):
         pass
-    monkeypatch.setattr("pyrodrop.analysis.reports.folder.version", lambda package: "99")
+    monkeypatch.setattr("pyrodrop.analysis.reports.console.version", lambda package: "99")
     with pytest.raises(Failed, match="torch is '.*' there and '99' here"), run_folder(tmp_path, "co2", SETTINGS):
         pytest.fail("opened")
 
