@@ -76,6 +76,7 @@ def best_log_alpha(w: float) -> float:
     return float(optimize.minimize_scalar(loss, bounds=(near - 0.3, near + 0.3), method="bounded").x)
 
 
+@pytest.mark.slow
 def test_sparse_dropout_is_the_minimum_of_its_objective() -> None:
     log_alpha, mean = trained(priors.LogUniform(), guides.SparseDropout)
     want = [best_log_alpha(w) for w in RELEVANT]

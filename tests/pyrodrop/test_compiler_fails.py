@@ -59,7 +59,7 @@ def test_without_a_compiler_the_traced_step_trains(
         assert torch.equal(weights(a), weights(b))
 
 
-@pytest.mark.parametrize("replicates", [None, 2])
+@pytest.mark.parametrize("replicates", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_smaller_kernels_are_tried(replicates: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {} if replicates is None else {"replicates": replicates}
     want = pyrodrop.fit(*parts(), (X, Y), engine="traced", **SETTINGS, **extra)

@@ -27,7 +27,7 @@ from pyrodrop.priors import Gaussian, Laplace, Prior, ScaleMixture, StudentT
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-@pytest.mark.parametrize("fan_out", [1, 10, 1000])
+@pytest.mark.parametrize("fan_out", [1, 10, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("theta", [0.5, 0.1, 0.01])
 def test_mixture_divergence_is_the_mean_log_ratio(fan_out: int, theta: float) -> None:
     """Within 3 standard errors of Monte Carlo, with columns from far inside one theta to many of them."""

@@ -83,7 +83,7 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: flo
         )
 
 
-@pytest.mark.parametrize("engine", ["pyro", "traced", "compiled"])
+@pytest.mark.parametrize("engine", ["pyro", "traced", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_a_point_trains_as_the_plain_network_does(engine: str) -> None:
     """Weights, running statistics and counters; eleven batches in all are counted, none for looking at the model first."""
     net = network()
@@ -180,7 +180,7 @@ def test_replicates_have_running_statistics_of_their_own(engine: str, monkeypatc
                 assert_same(state_of(one), plain_training(network(), 10, seed=5 + r))
 
 
-@pytest.mark.parametrize("engine", ["traced", "compiled"])
+@pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_a_failed_replicate_keeps_its_statistics_of_before(engine: str) -> None:
     """Of which all rows are one minibatch; the second replicate's targets overflow at its first step."""
     model = model_of(network())
