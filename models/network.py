@@ -30,7 +30,15 @@ from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
 from pyrodrop.networks.attributes import changes
 from pyrodrop.networks.call import call, of_traced_size
-from pyrodrop.networks.checks import check_weights_kept, check_width, runs, say_unused, unused_weights, width_of
+from pyrodrop.networks.checks import (
+    cannot_run,
+    check_weights_kept,
+    check_width,
+    runs,
+    say_unused,
+    unused_weights,
+    width_of,
+)
 from pyrodrop.networks.examples import Examined, close, examine, few_rows, signature
 from pyrodrop.networks.first import first_weights
 from pyrodrop.networks.many import batch_shape, for_each
@@ -233,8 +241,12 @@ class NetworkModel(LocalModule):
             ValueError: the network cannot be called on the inputs, or the targets do not fit the likelihood.
         """
         self.examined(data.x)
-        with self._trying(), evaluating(self):
-            output = self._call(self.weight_sites(), self._rows(data.x, 2))
+        few = self._rows(data.x, 2)
+        try:
+            with self._trying(), evaluating(self):
+                output = self._call(self.weight_sites(), few)
+        except (RuntimeError, IndexError) as error:
+            raise ValueError(cannot_run(few, self.mixes_examples(data.x), error)) from error
         self.likelihood.check(data.y.to(output.device), output, self.targets)
 
     def examined(self, x: Inputs) -> Examined:

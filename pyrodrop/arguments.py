@@ -192,15 +192,22 @@ def tensor(
         raise TypeError(f"{name} is {what} and must be a tensor of real numbers; got {shown(value)}, {odd}")
     if not value.numel():
         raise ValueError(f"{name} is {what} and must contain at least one value; got shape {list(value.shape)}")
-    if finite and value.is_floating_point() and not bool(torch.isfinite(value.sum())):
-        wrong = ~torch.isfinite(value)
-        if bool(wrong.any()):
-            raise ValueError(
-                f"{name} must be finite; got {int(wrong.sum())} NaN or infinite of {value.numel()} values, the first at "
-                f"index {wrong.nonzero()[0].tolist()}"
-            )
+    if finite:
+        all_finite(value, name)
     within(value, name, what, least=least, most=most, above=above, below=below)
     return value
+
+
+def all_finite(values: Tensor, name: str) -> None:
+    """Raise a ValueError that says how many values of a tensor are NaN or infinite, and where the first is, if there are."""
+    if bool(torch.isfinite(values.sum())):  # then all values are finite; this needs no second array
+        return
+    wrong = ~torch.isfinite(values)
+    if bool(wrong.any()):
+        raise ValueError(
+            f"{name} must be finite; got {int(wrong.sum())} NaN or infinite of {values.numel()} values, the first at index "
+            f"{wrong.nonzero()[0].tolist()}"
+        )
 
 
 def within(

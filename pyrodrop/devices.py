@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,29 +105,38 @@ def _flushes_denormals() -> bool:
 
 
 def available(device: torch.device) -> float:
-    """Bytes of the device's memory that can be had: free ones, and on Linux also what the system would give back.
+    """Bytes of the device's memory that can be had; infinite where the system does not say.
 
-    In a container with a limit of its own, that limit counts (cgroup v2).
+    On Linux they include what the system would give back. In a container with a limit of its own, that limit counts, less
+    what is used apart from cached files (cgroup v2).
     """
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
-    found = _system_memory()
-    limit, used = (_number(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
-    return found if limit is None or used is None else max(0.0, min(found, limit - used))
+    return min(_of_system(Path("/proc/meminfo")), _of_container(Path("/sys/fs/cgroup")))
 
 
-def _system_memory() -> float:
+def _of_system(file: Path) -> float:
+    entries = _entries(file)
+    if "MemAvailable:" in entries:
+        return 1024.0 * entries["MemAvailable:"]
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:  # another system than Linux
         return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    entry = next(line for line in lines if line.startswith("MemAvailable:"))  # in every kernel since 3.14
-    return 1024.0 * int(entry.split()[1])
+    except (AttributeError, ValueError, OSError):  # Windows has no sysconf, macOS not this entry
+        return math.inf
 
 
-def _number(file: Path) -> float | None:
-    """The number in a file of the system; None if there is no such file, or it says that there is no limit."""
+def _of_container(folder: Path) -> float:
     try:
-        return float(file.read_text())
-    except (OSError, ValueError):
-        return None
+        limit, used = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):  # no container, or one with the limit "max"
+        return math.inf
+    return max(0.0, limit - used + _entries(folder / "memory.stat").get("inactive_file", 0))
+
+
+def _entries(file: Path) -> dict[str, int]:
+    """The numbers of a file of the system, by the word before each; none where there is no such file."""
+    try:
+        lines = [line.split() for line in file.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}

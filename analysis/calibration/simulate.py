@@ -159,7 +159,7 @@ def _why_not_prior(model: NetworkModel, name: str) -> str:
     with seeded(0, like.device), torch.no_grad(), poutine.block(), poutine.trace() as capture:
         try:
             law = model.priors[name].for_site(name, like, model.input_units()[name])
-        except NotImplementedError as error:
+        except NotImplementedError as error:  # of a distribution that has no sample
             return f"the prior of {name!r} cannot be sampled: {error}"
         laws: dict[str, Any] = {
             n: node["fn"] for n, node in capture.trace.nodes.items() if node["type"] == "sample"
@@ -178,6 +178,6 @@ def _why_not_prior(model: NetworkModel, name: str) -> str:
                 )
             try:
                 own.log_prob(own.sample())
-            except NotImplementedError as error:
+            except NotImplementedError as error:  # of a distribution without a sample or density
                 return f"the prior of {site!r} cannot be sampled or has no density: {error or type(kind).__name__}"
     return ""

@@ -16,6 +16,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
+from pyrodrop import identity
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.files import writable_folder, write_json
 from pyrodrop.json_files import Failed, Record, read_record
@@ -89,11 +90,7 @@ def _same_run(folder: Path, job: str, settings: Mapping[str, Any]) -> None:
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """The settings in which two runs differ, each in words."""
-    return [
-        f"{name} is {there.get(name, 'not set')!r} there and {here.get(name, 'not set')!r} here"
-        for name in {**there, **here}
-        if there.get(name, "not set") != here.get(name, "not set")
-    ]
+    return identity.differences(*({name: repr(value) for name, value in run.items()} for run in (there, here)))
 
 
 class Cells:

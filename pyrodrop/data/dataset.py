@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import all_finite, flag, positive, shown
 from pyrodrop.arguments import count as whole_number
-from pyrodrop.arguments import flag, positive, shown
 from pyrodrop.arrays import tensor_of
 from pyrodrop.data.fingerprint import fingerprint
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
@@ -279,12 +279,5 @@ def check_finite(name: str, values: Tensor) -> Tensor:
     """Return `values`; raise a ValueError if they are empty or contain NaN or infinite values."""
     if values.dim() == 0 or len(values) == 0:
         raise ValueError(f"{name} must contain at least one observation; got shape {list(values.shape)}")
-    if bool(torch.isfinite(values.sum())):  # then all values are finite; this needs no second array
-        return values
-    bad = int((~torch.isfinite(values)).sum())
-    if bad:
-        where = (~torch.isfinite(values)).nonzero()[0].tolist()
-        raise ValueError(
-            f"{name} must be finite; got {bad} NaN or infinite of {values.numel()} values, the first at index {where}"
-        )
+    all_finite(values, name)
     return values

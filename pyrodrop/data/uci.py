@@ -120,6 +120,7 @@ def _year_table(path: Path) -> Tensor:
         with zipfile.ZipFile(path) as archive, archive.open(YEAR.removesuffix(".zip")) as file:
             text = unpacked(file, YEAR_LARGEST, str(path)).decode()
     except (zipfile.BadZipFile, KeyError, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
+        # the last two are of an unknown compression and of an encrypted archive
         raise Failed(f"{path} is not the archive {YEAR}: {error}; remove it and try again") from None
     values = _numbers(text, ",", path, YEAR_TRAIN + YEAR_TEST, 1 + YEAR_FEATURES)
     years = values[:, 0]

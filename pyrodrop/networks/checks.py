@@ -52,6 +52,14 @@ def runs(call: Callable[[], object], x: Inputs, what: str) -> None:
         raise ValueError(f"the network cannot {what} on x of shape {shapes}: {type(error).__name__}: {text}") from error
 
 
+def cannot_run(x: Inputs, together: bool, error: Exception) -> str:
+    """The error message for a network that raises `error` on x; `together` if it needs all of its examples at once."""
+    shapes = ", ".join(str(list(part.shape)) for part in parts(x))
+    text = (str(error).strip().splitlines() or [""])[0]
+    why = " It needs all of its examples at once: predict at as many as it was trained on." if together else ""
+    return f"the network cannot be called on x of shape {shapes}: {type(error).__name__}: {text}.{why}"
+
+
 def check_weights_kept(call: Callable[[Mapping[str, Tensor]], object], weights: Mapping[str, Tensor]) -> None:
     """Raise a ValueError if the network changes its weights in place: their density would be that of other values."""
     given = {name: value.detach().clone() for name, value in weights.items()}

@@ -18,6 +18,7 @@ from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import per_row
 from pyrodrop.names import one_of
+from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.networks.modes import evaluating, repeatable
 from pyrodrop.prediction.blocks import Block, Masks, blocks, local_blocks
@@ -271,14 +272,6 @@ def tiles_of(
                     f"{list(output.shape[1:])}: does it squeeze the axis of the examples if there is only one example?"
                 )
             yield start, first, output
-
-
-def cannot_run(x: Inputs, together: bool, error: Exception) -> str:
-    """The error message for a network that raises `error` on x."""
-    shapes = ", ".join(str(list(part.shape)) for part in parts(x))
-    text = (str(error).strip().splitlines() or [""])[0]
-    why = " It needs all of its examples at once: predict at as many as it was trained on." if together else ""
-    return f"the network cannot be called on x of shape {shapes}: {type(error).__name__}: {text}.{why}"
 
 
 def _rows(x: Inputs, rows: slice, device: torch.device) -> Any:

@@ -17,9 +17,9 @@ from pyrodrop.divergences import Convention, worst
 from pyrodrop.elbo import DrawnTerms, Factor, site_factors
 from pyrodrop.inputs import mapped
 from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
+from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.networks.modes import evaluating, undisturbed
-from pyrodrop.prediction.predict import cannot_run
 from pyrodrop.threads import drawing
 from pyrodrop.training.minibatches import takes_num_data
 
@@ -136,10 +136,7 @@ class Draws:
     def _check(self, model: Any, guide: Any) -> None:
         """Check that the data fit the model, and the guide the model."""
         if hasattr(model, "check_targets"):
-            try:
-                model.check_targets(self._data)
-            except (RuntimeError, IndexError) as error:
-                raise ValueError(cannot_run(self._data.x, mixes_examples(model, self._data.x), error)) from error
+            model.check_targets(self._data)
         if knows_sites(model, guide):
             check_guide(model, guide)
             return

@@ -11,6 +11,7 @@ import pyro
 import torch
 from torch import Tensor
 
+from pyrodrop.arguments import MOST
 from pyrodrop.data import Dataset
 from pyrodrop.devices import available, seeded
 from pyrodrop.engines import Batch, Engine, Untraceable, worth_compiling
@@ -87,7 +88,7 @@ class Stack:
         weights = sum(leaf.nbytes for leaf in loss.leaves)
         need = 5 * weights + peak(graph.module.graph) + sum(x.nbytes for x in parts(first.data.x))
         budget = memory or 0.5 * available(self.settings.place)
-        return max(1, int(budget // need))
+        return max(1, int(min(budget // need, MOST)))
 
     def loop(self, starts: Mapping[str, Tensor] | None = None) -> Loop:
         """The training of all replicates before its first step.

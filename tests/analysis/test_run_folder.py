@@ -36,7 +36,7 @@ def test_the_same_run_goes_on_and_another_is_refused(tmp_path: Path) -> None:
     for job, change, said in (
         ("co2", {"seed": 1}, "seed is 0 there and 1 here; choose another folder with --out"),
         ("co2", {"steps": 5}, "steps is None there and 5 here"),
-        ("co2", {"seed": 1, "more": 2}, "seed is 0 there and 1 here, more is 'not set' there and 2 here"),
+        ("co2", {"seed": 1, "more": 2}, "seed is 0 there and 1 here, more is absent there and 2 here"),
         ("sbc", {}, "has a run of co2, this is one of sbc"),
     ):
         with pytest.raises(Failed, match=said), run_folder(out, job, {**SETTINGS, **change}):

@@ -196,7 +196,7 @@ CALLS = [
     ),
     Call(
         "fit.with checkpoint",
-        lambda: {"checkpoint": "/tmp/never_written"},
+        lambda: {"checkpoint": "never written.safetensors"},
         {"checkpoint_every": COUNT.but("None")},
         function=lambda **given: given.get("checkpoint_every") is None or fitted(**given),
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import pyro.distributions as dist
@@ -74,27 +76,31 @@ def test_more_than_there_is_is_refused_with_the_bytes(
     assert len(fit.predict(torch.zeros(12, 1), 400).f) == 400
 
 
-def test_what_the_system_would_give_back_counts_and_a_containers_limit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+@pytest.mark.parametrize(
+    ("limit", "used", "cached", "want"),
+    [("max", "7", "0", 500 * 1024), ("300", "100", "0", 200), ("300", "290", "150", 160), ("100", "300", "0", 0),
+     ("900000", "100", "0", 500 * 1024)],
+)  # fmt: skip
+def test_what_can_be_had_is_what_the_system_gives_back_within_the_containers_limit(
+    limit: str, used: str, cached: str, want: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert devices.available(torch.device("cpu")) > 0
-    monkeypatch.setattr(devices, "_system_memory", lambda: 500.0)
-    for limit, used, want in (
-        ("max\n", "7\n", 500),
-        ("300\n", "100\n", 200),
-        ("100\n", "300\n", 0),
-        ("900\n", "100", 500),
-    ):
-        found = {"memory.max": limit, "memory.current": used}
-        monkeypatch.setattr(devices, "_number", lambda file, found=found: number(found[file.name]))
-        assert devices.available(torch.device("cpu")) == want
-    (tmp_path / "n").write_text("max\n")
-    monkeypatch.undo()
-    assert devices._number(tmp_path / "n") is None
-    assert devices._number(tmp_path / "missing") is None
-    (tmp_path / "n").write_text("12\n")
-    assert devices._number(tmp_path / "n") == 12
+    (tmp_path / "meminfo").write_text("MemTotal:  900 kB\nMemFree:  20 kB\nMemAvailable:    500 kB\n")
+    for name, text in (("max", limit), ("current", used), ("stat", f"anon 5\ninactive_file {cached}")):
+        (tmp_path / f"memory.{name}").write_text(f"{text}\n")
+    places = {"/proc/meminfo": tmp_path / "meminfo", "/sys/fs/cgroup": tmp_path}
+    monkeypatch.setattr(devices, "Path", lambda text: places[text])
+    assert devices.available(torch.device("cpu")) == want
 
 
-def number(text: str) -> float | None:
-    return None if text.startswith("max") else float(text)
+def test_a_system_that_does_not_say_has_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As macOS, whose sysconf has no such entry, and Windows, which has no sysconf."""
+    monkeypatch.setattr(devices, "Path", lambda text: tmp_path / "nothing")
+    assert 0 < devices.available(torch.device("cpu")) < math.inf
+    monkeypatch.delattr(devices.os, "sysconf")
+    assert devices.available(torch.device("cpu")) == math.inf
+    assert len(pyrodrop.fit_replicates(*parts_of_a_fit(), count=2, steps=1, engine="traced")) == 2
+
+
+def parts_of_a_fit() -> tuple[Any, Any, Any]:
+    model = models.MLP([1, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    return model, guides.MeanField(model), (torch.zeros(5, 1), torch.zeros(5, 1))
