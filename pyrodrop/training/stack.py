@@ -88,7 +88,7 @@ class Stack:
         weights = sum(leaf.nbytes for leaf in loss.leaves)
         need = 5 * weights + peak(graph.module.graph) + sum(x.nbytes for x in parts(first.data.x))
         budget = memory or 0.5 * available(self.settings.place)
-        return max(1, int(min(budget // need, MOST)))
+        return max(1, int(min(budget, MOST) // need))
 
     def loop(self, starts: Mapping[str, Tensor] | None = None) -> Loop:
         """The training of all replicates before its first step.
