@@ -151,9 +151,9 @@ def test_weights_that_are_pruned_did_not_run_away(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_precision_that_runs_away_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """A noise of 0.01 is below the rounding of 300,000 in float32, and not of 3."""
+    """A noise of 0.01 is below 2^-23 y for y above 0.01 * 2^23 = 83,886, in float32."""
     x, _ = data()
-    for y, count in ((3.0, 0), (3e5, 1)):
+    for y, count in ((3.0, 0), (8e4, 0), (9e4, 1), (3e5, 1)):
         caplog.clear()
         made = parts(precision=1e4, learned=True)
         pyrodrop.fit(*made, (x, torch.full_like(x, y)), steps=1, lr=1e-6, engine="pyro")
