@@ -260,6 +260,7 @@ def test_where_nothing_is_kept_there_is_no_ratio() -> None:
     assert row.split()[-2] == "-"
 
 
+@pytest.mark.slow
 def test_convolutions_count_their_places() -> None:
     """conv1 has 500 weights at 24 x 24 places, conv2 25,000 at 8 x 8: 2 (500 * 576 + 25000 * 64 + 400000 + 5000)."""
     fit = cut(NETWORKS["lenet-5"][0](), share=0.0, dead=0.0)

@@ -276,7 +276,7 @@ def test_auto_takes_pyro_for_a_few_steps_and_the_trace_for_many() -> None:
     assert trained("auto", model, guide, steps=400).settings["engine"] == "traced"
 
 
-@pytest.mark.parametrize("engine", ["traced", "compiled"])
+@pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_an_interrupted_run_goes_on_where_it_was(engine: str, tmp_path: Path) -> None:
     model, guide = parts()
     rows = 32 if engine == "traced" else None  # one shape of minibatch is one compilation

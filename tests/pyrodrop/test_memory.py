@@ -71,6 +71,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="says what glibc does")
 def test_freed_memory_is_kept_for_the_next_step() -> None:
     """Without it a step of 32 MiB waits for thousands of page faults, one every 4 KiB, in two processes of three.

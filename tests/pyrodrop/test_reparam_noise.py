@@ -54,6 +54,7 @@ def test_equal_rows_get_noise_of_their_own(name: str, linear: Linear) -> None:
         assert abs(float(covariance)) < 4 * float(se)
 
 
+@pytest.mark.slow
 def test_variance_falls_as_one_over_the_minibatch_under_local(linear: Linear) -> None:
     """Slope of log Var[nll estimate] against log M is -1 +- .05 under local; shared keeps the covariance (Kingma, eq. 5)."""
     model, guide = linear

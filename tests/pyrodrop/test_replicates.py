@@ -181,7 +181,7 @@ def test_a_convolutional_classifier() -> None:
         assert_equal(one, pyrodrop.fit(model, guide, data, seed=r, engine="pyro", **settings))
 
 
-@pytest.mark.parametrize("engine", ["traced", "compiled"])
+@pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_a_failing_replicate_stops_alone(engine: str, caplog: pytest.LogCaptureFixture) -> None:
     """One target of the second data set is so large that its gradient overflows, whenever its row is drawn."""
     parts = [network(), network(), network()]
