@@ -75,12 +75,11 @@ def _benchmark(module: str, *options: str, name: str = "", small: tuple[str, ...
 
 def _trainings() -> list[Piece]:
     uci = ("--data", "yacht", "--protocol", "quick", "--splits", "1")
-    few = ("--epochs", "1", "--digits", "512")
     return [
-        _job("sparse-lenet-5", "sparse", "--net", "lenet-5", small=few),
+        _job("sparse-lenet-5", "sparse", "--net", "lenet-5", small=("--epochs", "21", "--digits", "256")),
         _job(
             "kingma-fig1a-paper", "kingma-fig1a", "--preset", "paper",
-            small=(*few, "--seeds", "2", "--widths", "8", "--methods", "variational-b"),
+            small=("--epochs", "1", "--digits", "512", "--seeds", "2", "--widths", "8", "--methods", "variational-b"),
         ),
         _job("co2-paper", "co2", "--preset", "paper", small=("--steps", "3")),
         *(
