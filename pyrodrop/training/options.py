@@ -54,6 +54,7 @@ class ReplicateOptions(TrainingOptions, total=False):
 class FitOptions(TrainingOptions, total=False):
     """The options of a single `fit`."""
 
+    accumulate: int
     progress: bool | None
     checkpoint: str | Path | None
     checkpoint_every: int | None
