@@ -51,10 +51,15 @@ class ReplicateOptions(TrainingOptions, total=False):
     progress: bool | None
 
 
-class FitOptions(TrainingOptions, total=False):
-    """The options of a single `fit`."""
+class StepOptions(TrainingOptions, total=False):
+    """The options that a single `fit` and `Training` share."""
 
     accumulate: int
+
+
+class FitOptions(StepOptions, total=False):
+    """The options of a single `fit`."""
+
     progress: bool | None
     checkpoint: str | Path | None
     checkpoint_every: int | None
