@@ -19,7 +19,7 @@ from pyrodrop.training.dealing import Dealt
 from pyrodrop.training.minibatches import Minibatches
 
 ROWS, SIZE = 47, 20  # minibatches of 20, 20 and 7 rows
-OPTIONS: dict[str, Any] = {"steps": 6, "batch_size": SIZE, "lr": 1e-3, "optimizer": torch.optim.SGD, "device": "cpu"}
+OPTIONS: dict[str, Any] = {"steps": 4, "batch_size": SIZE, "lr": 1e-3, "optimizer": torch.optim.SGD, "device": "cpu"}
 X = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1, keepdim=True)
 
@@ -71,7 +71,7 @@ def assert_same_steps(one: pyrodrop.Fit, other: pyrodrop.Fit) -> None:
     [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in CASES],
 )
 def test_the_steps_in_parts_are_those_of_the_whole_minibatch(name: str, estimator: Any, engine: Any) -> None:
-    """SGD, which shows a wrong factor of the gradient; 8 does not divide the minibatches and is more than the last one has."""
+    """By SGD, which shows a wrong factor of the gradient; 8 parts are more than the last minibatch has rows."""
     options = {"estimator": estimator, "engine": engine, "kl_weight": 0.3, "likelihood_power": 0.7}
     whole, cut = fitted(GUIDES[name], **options), fitted(GUIDES[name], accumulate=8, **options)
     assert cut.settings["engine"] == engine
@@ -135,11 +135,11 @@ def test_the_network_never_sees_more_rows_than_a_part_has() -> None:
     training.advance(4)
     # 20, 20, 7 and 20 rows in four parts; the first step looks at one row more, to see what noise belongs to rows
     assert max(seen) == SIZE // 4 + 1
-    assert sum(sorted(seen)[-1:]) == 6 and sum(seen) >= 67
+    assert sum(seen) >= 67
 
 
 def test_statistics_of_batch_norm_are_means_over_the_parts() -> None:
-    """Against the equations: 0.9 of the old value and 0.1 of the mean of the parts' own means; the KL divergence is not there."""
+    """Against the equations: 0.9 of the old value and 0.1 of the mean over the parts of their own statistics."""
     model = mlp(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)))
     cut = pyrodrop.fit(model, guides.Point(model), (X, Y), **{**OPTIONS, "steps": 1, "batch_size": None}, accumulate=3)
     means = torch.stack([part.mean(0) for part in (X[:16], X[16:32], X[32:])])
@@ -150,14 +150,15 @@ def test_statistics_of_batch_norm_are_means_over_the_parts() -> None:
     assert int(buffers["0.num_batches_tracked"]) == 1
 
 
-@pytest.mark.parametrize("engine", ["pyro", "traced"])
+@pytest.mark.parametrize("engine", ["pyro", pytest.param("traced", marks=pytest.mark.slow)])
 def test_an_interrupted_run_in_parts_goes_on_to_the_same_bits(engine: Any, tmp_path: Path) -> None:
     options = {"estimator": "local", "engine": engine, "accumulate": 3, "optimizer": torch.optim.Adam}
     whole = fitted(GUIDES["Bernoulli"], **options)
     path = tmp_path / "a.safetensors"
     fitted(GUIDES["Bernoulli"], **options, steps=2, checkpoint=path)
     rest = fitted(GUIDES["Bernoulli"], **options, checkpoint=path)
-    assert torch.equal(whole.losses, rest.losses) and torch.equal(parameters(whole), parameters(rest))
+    assert torch.equal(whole.losses, rest.losses)
+    assert torch.equal(parameters(whole), parameters(rest))
     with pytest.raises(ValueError, match="of another run: accumulate"):
         fitted(GUIDES["Bernoulli"], **{**options, "accumulate": 1}, checkpoint=path)
 
