@@ -83,18 +83,20 @@ class Loop:
         save: Callable[[], None] | None = None,
         save_every: int = 0,
         after_epoch: Callable[[int], None] | None = None,
+        until: int | None = None,
     ) -> None:
-        """Make all remaining steps.
+        """Make all remaining steps, or those up to number `until`.
 
         Args:
             progress: whether to show a progress bar; if None, where the output is a terminal.
             save: called after every `save_every` steps and after the last one.
             save_every: see `save`.
             after_epoch: called after every epoch with the number of epochs done.
+            until: see above.
         """
-        steps = len(self.history)
+        steps = len(self.history) if until is None else until
         bar = tqdm(
-            total=steps, initial=self.done, unit="step", desc=self.title, leave=False,
+            total=len(self.history), initial=self.done, unit="step", desc=self.title, leave=False,
             disable=None if progress is None else not progress,
         )  # fmt: skip
         with bar, denormals_flushed():
@@ -102,7 +104,7 @@ class Loop:
                 self._call(after_epoch)
             fresh = self.done == 0
             self.start()
-            if fresh and save is not None and 1 in (save_every, steps):
+            if fresh and save is not None and 1 in (save_every, self.steps):
                 save()
             if after_epoch is not None and fresh:
                 self._call(after_epoch)  # an epoch of one step

@@ -124,6 +124,15 @@ class StackedMinibatches:
         self.position = 0
 
     @property
+    def order(self) -> Tensor:
+        """The order of the rows in this epoch, ``[R, N]``, or ``[R, 0]`` before the first."""
+        return self._order
+
+    @order.setter
+    def order(self, order: Tensor) -> None:
+        self._order, self._places = order, order + self._offsets
+
+    @property
     def per_epoch(self) -> int:
         """Number of minibatches in an epoch."""
         return -(-self.num_rows // self.size)
@@ -135,7 +144,8 @@ class StackedMinibatches:
     def samples(self, steps: int | None) -> list[Batch]:
         """A minibatch of each shape that so many steps use, of any number of steps if None; they are not the training's."""
         rest = self.num_rows % self.size
-        reached = steps is None or steps >= self.per_epoch
+        left = self.order.shape[1] - self.position or self.num_rows
+        reached = steps is None or steps >= -(-left // self.size)
         return [self.first(), *([self._batch(self._all[:, :rest])] if rest and reached else [])]
 
     def next(self) -> Batch:
@@ -144,8 +154,8 @@ class StackedMinibatches:
             return self._batch(self._all)
         if self.position >= self.order.shape[1]:
             orders = [torch.randperm(self.num_rows, generator=g, device=self.y.device) for g in self.generators]
-            self.order, self.position = torch.stack(orders) + self._offsets, 0
-        rows = self.order[:, self.position : self.position + self.size]
+            self.order, self.position = torch.stack(orders), 0
+        rows = self._places[:, self.position : self.position + self.size]
         self.position += self.size
         return self._batch(rows)
 
