@@ -35,16 +35,20 @@ class StackedState(State):
         return {"random.generators": torch.stack([generator.get_state() for generator in self._stack.generators])}
 
     def _restore_random(self, tensors: Mapping[str, Tensor]) -> None:
-        for generator, state in zip(self._stack.generators, tensors["random.generators"].cpu(), strict=True):
+        for generator, state in zip(self._stack.generators, _rows(tensors["random.generators"]), strict=True):
             generator.set_state(state)
 
     def _check_random(self, tensors: Mapping[str, Tensor], name: str) -> None:
-        states = tensors["random.generators"].cpu()
         try:
-            for generator, state in zip(self._stack.generators, states, strict=True):
+            for generator, state in zip(self._stack.generators, _rows(tensors["random.generators"]), strict=True):
                 torch.Generator(generator.device).set_state(state)
         except (RuntimeError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{name} has no random states of this version of PyTorch for {len(self._stack.generators)} replicates: "
                 f"{error}"
             ) from None
+
+
+def _rows(states: Tensor) -> list[Tensor]:
+    """The state of every generator, copied: PyTorch would set that of the first row for a view of any."""
+    return [state.clone() for state in states.cpu()]

@@ -134,7 +134,7 @@ def identity_of_all(settings: Settings, problems: Sequence[Problem], losses: Seq
             names = dict.fromkeys([*own[part], *first[part]])
             here = {name: own[part].get(name, "absent") for name in names}
             found[part] |= {f"replicate {r}: {n}": v for n, v in here.items() if v != first[part].get(n, "absent")}
-    found["seed"]["replicates"] = str(len(problems))
+    found["model"] = {"replicates": str(len(problems)), **found["model"]}
     return found
 
 
@@ -153,5 +153,5 @@ def _is_turn(value: Any) -> bool:
         and bool(value["replicates"])
         and all(type(number) is int for number in value["replicates"])
         and type(value.get("position")) is int
-        and isinstance(value.get("failed"), str | None)
+        and isinstance(value.get("failed", ()), str | None)
     )
