@@ -14,6 +14,7 @@
     name_in_store           _param_to_name of Pyro's parameter store             Pyro's optimisers see no names of parameters
     lend_to_store           _params and _constraints of Pyro's parameter store   jitted ELBOs raise an error
     bernoulli_results       torch.utils._python_dispatch.TorchDispatchMode       pyrodrop.read is refused
+    intercepted             the same                                             engine 'pyro' makes no steps in parts
     silence_slow_vmap       torch._C._functorch._set_vmap_fallback_warning_...   the warnings are shown
     profile_kernels         torch._inductor.config                               profiles show no names of kernels
 
@@ -26,8 +27,8 @@ from __future__ import annotations
 import functools
 import logging
 import types
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pyro
@@ -208,37 +209,52 @@ def bernoulli_results() -> Iterator[list[Tensor]]:
     Raises:
         MissingApi: the operations cannot be watched.
     """
-    try:
-        from torch.utils._python_dispatch import TorchDispatchMode
-    except ImportError as error:
-        raise _missing("PyTorch", "torch.utils._python_dispatch.TorchDispatchMode", error) from error
     found: list[Tensor] = []
     aten: Any = torch.ops.aten
     uniform: dict[int, Tensor] = {}  # kept, so that no other tensor gets the same id
     below, above = (aten.lt, aten.le), (aten.gt, aten.ge)
 
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
-            packet = getattr(func, "overloadpacket", None)
-            if packet in (aten.bernoulli, aten.bernoulli_):
+    def watch(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        packet = getattr(func, "overloadpacket", None)
+        if packet in (aten.bernoulli, aten.bernoulli_):
+            found.append(result.clone())
+        elif packet is aten.native_dropout:
+            found.append(result[1].to(result[0].dtype))
+        elif packet in (aten.rand, aten.rand_like):
+            uniform[id(result)] = result
+        elif args and id(args[0]) in uniform:
+            if packet in (aten.floor, aten.floor_):
                 found.append(result.clone())
-            elif packet is aten.native_dropout:
-                found.append(result[1].to(result[0].dtype))
-            elif packet in (aten.rand, aten.rand_like):
+            elif packet in (*below, *above):
+                mask = result.to(args[0].dtype)
+                found.append(mask if (args[1] >= 0.5) == (packet in below) else 1 - mask)
+            else:
                 uniform[id(result)] = result
-            elif args and id(args[0]) in uniform:
-                if packet in (aten.floor, aten.floor_):
-                    found.append(result.clone())
-                elif packet in (*below, *above):
-                    mask = result.to(args[0].dtype)
-                    found.append(mask if (args[1] >= 0.5) == (packet in below) else 1 - mask)
-                else:
-                    uniform[id(result)] = result
-            return result
+        return result
 
-    with Watch():
+    with intercepted(watch):
         yield found
+
+
+def intercepted(call: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]) -> AbstractContextManager[Any]:
+    """Have ``call(operation, args, kwargs)`` give the result of every operation of PyTorch within the block.
+
+    Operations that `call` makes itself are not intercepted.
+
+    Raises:
+        MissingApi: operations cannot be intercepted.
+    """
+    try:
+        from torch.utils._python_dispatch import TorchDispatchMode
+    except ImportError as error:
+        raise _missing("PyTorch", "torch.utils._python_dispatch.TorchDispatchMode", error) from error
+
+    class Intercept(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return call(func, args, kwargs or {})
+
+    return Intercept()  # type: ignore[no-untyped-call]
 
 
 def pyro_handlers() -> Sequence[Any]:

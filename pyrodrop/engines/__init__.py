@@ -1,8 +1,9 @@
 """Engines: who makes the steps of stochastic variational inference (Pyro, a replayed trace, or a compiled graph)."""
 
-from pyrodrop.engines.choice import choose, worth_compiling
+from pyrodrop.engines.choice import choose, choose_in_parts, worth_compiling
 from pyrodrop.engines.engine import NAMES, Engine, Name, Plan
 from pyrodrop.engines.graph import Batch, Parameter, evaluate, pure_graph
+from pyrodrop.engines.in_parts import InParts, Joint, Part
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.moving import Moving, Watch
 from pyrodrop.engines.pyro_engine import Pyro
@@ -12,15 +13,19 @@ __all__ = [
     "NAMES",
     "Batch",
     "Engine",
+    "InParts",
+    "Joint",
     "Loss",
     "Moving",
     "Name",
     "Parameter",
+    "Part",
     "Plan",
     "Pyro",
     "Untraceable",
     "Watch",
     "choose",
+    "choose_in_parts",
     "evaluate",
     "pure_graph",
     "worth_compiling",

@@ -11,6 +11,7 @@ from torch import Tensor
 from pyrodrop.engines.compiled import Compiled
 from pyrodrop.engines.engine import Engine, Name
 from pyrodrop.engines.graph import Batch, Graph
+from pyrodrop.engines.in_parts import Average, ByCompiledGraph, ByGraph, ByPyro, Gradient, InParts, Joint
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.pyro_engine import Pyro
 from pyrodrop.engines.traced import Traced
@@ -55,6 +56,37 @@ def choose(name: Name, loss: Loss, optimizer: torch.optim.Optimizer, batches: Se
         say = _log.info if name == "auto" else _log.warning
         say("training with engine %r instead of %r: %s", engine.name, name, error)
     return engine
+
+
+def choose_in_parts(
+    name: Name,
+    loss: Loss,
+    optimizer: torch.optim.Optimizer,
+    joints: Sequence[Joint],
+    steps: int,
+    average: Average | None = None,
+) -> Engine:
+    """As `choose`, for minibatches that are evaluated in parts; `average` is that of `InParts`."""
+    gradient: Gradient = ByPyro(loss)
+    parts = len(joints[0].parts)
+    if name != "pyro" and not (name == "auto" and steps * parts < _WORTH_A_TRACE):
+        try:
+            if loss.changes:
+                raise Untraceable(f"{loss.changes}, which a trace would freeze")
+            gradient = _prepared(ByGraph(loss), joints)
+            graph = loss.graph(joints[0].parts[0].batch)
+            if name == "compiled" or (name == "auto" and worth_compiling(graph, steps * parts)):
+                gradient = _prepared(ByCompiledGraph(loss), joints)
+        except Untraceable as error:
+            say = _log.info if name == "auto" else _log.warning
+            say("training with engine %r instead of %r: %s", gradient.name, name, error)
+    return InParts(_prepared(gradient, joints), loss, optimizer, average)  # type: ignore[return-value]
+
+
+def _prepared(gradient: Gradient, joints: Sequence[Joint]) -> Gradient:
+    for joint in joints:
+        gradient.prepare(joint)
+    return gradient
 
 
 def worth_compiling(graph: Graph, steps: int, replicates: int = 1) -> bool:

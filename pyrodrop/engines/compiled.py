@@ -130,7 +130,7 @@ class Compiled:
         self, program: Callable[..., Any], graph: Any, held: Sequence[Tensor], batch: Batch, controls: Tensor
     ) -> None:
         """Run the program on copies and compare its terms with those of the graph."""
-        noise = [torch.full_like(n, _any_number(n)) for n in graph.shapes()]
+        noise = [torch.full_like(n, any_number(n)) for n in graph.shapes()]
         count, buffers = len(self.leaves), len(self.loss.buffers)
         states = sum(len(state) for state in self.state)
         given = [*held[:count], *held[count + states : count + states + buffers], *batch.tensors, controls[:2]]
@@ -220,7 +220,7 @@ def compile_graph(
 _SMALL_KERNELS = {"max_fusion_size": 8}
 
 
-def _any_number(noise: Tensor) -> float:
+def any_number(noise: Tensor) -> float:
     """A value that any random input of this dtype may take."""
     return 0.5 if noise.is_floating_point() else float(noise.dtype == torch.uint8)
 

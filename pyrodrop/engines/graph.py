@@ -115,6 +115,8 @@ def trace(
     batch: Batch,
     precision: torch.dtype | None = None,
     moving: Moving | None = None,
+    *,
+    verify: bool = True,
 ) -> Graph:
     """Trace the gradient for minibatches in the shapes of `batch`. Model and guide do not change, even if it fails.
 
@@ -124,6 +126,7 @@ def trace(
         batch: one minibatch.
         precision: of matrix products.
         moving: the buffers that a call updates, and the modules that must not change.
+        verify: whether to compare the graph with Pyro, which takes as much memory as a step.
 
     Raises:
         Untraceable: model or guide does something that depends on the values of tensors, draws random numbers outside
@@ -152,7 +155,8 @@ def trace(
     values = [p.unconstrained.detach() for p in parameters.values()]
     controls = torch.ones(2, dtype=values[0].dtype, device=values[0].device)
     graph = pure_graph(gradient, [*values, *moving.tensors(), *batch.tensors, controls], moving.parts)
-    _verify(graph, model, guide, parameters, batch, controls, precision, moving)
+    if verify:
+        _verify(graph, model, guide, parameters, batch, controls, precision, moving)
     return graph
 
 

@@ -37,6 +37,7 @@ class Loss:
     moving: Moving = field(default_factory=Moving)
     changes: str = ""
     _graphs: dict[Shapes, Graph] = field(default_factory=dict, init=False, repr=False)
+    _noise: dict[Shapes, Graph] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -63,3 +64,15 @@ class Loss:
                 self.model, self.guide, self.parameters, batch, self.precision, self.moving
             )
         return self._graphs[batch.shapes]
+
+    def noise_of(self, batch: Batch) -> Graph:
+        """A graph that draws the noise of minibatches of this shape. It is never run, so any values of `batch` do.
+
+        Raises:
+            Untraceable: see `pyrodrop.engines.graph.trace`.
+        """
+        if batch.shapes not in self._noise:
+            self._noise[batch.shapes] = self._graphs.get(batch.shapes) or trace(
+                self.model, self.guide, self.parameters, batch, self.precision, self.moving, verify=False
+            )
+        return self._noise[batch.shapes]

@@ -146,17 +146,22 @@ def hoist(graph: fx.Graph, last: fx.Node, constants: list[fx.Node]) -> Callable[
     return noise_of
 
 
-def _is_random(node: fx.Node) -> bool:
-    seeded = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and not _drops_nothing(node)
-    return node.op == "call_function" and (seeded or node.target in _KINDS)
-
-
-def _drops_nothing(node: fx.Node) -> bool:
-    """Whether an operation that contains dropout, such as attention, has a drop rate of 0."""
-    arguments = arguments_of(node.target)
+def draws(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operation draws random numbers."""
+    if operation in _KINDS:
+        return True
+    if torch.Tag.nondeterministic_seeded not in getattr(operation, "tags", ()):
+        return False
+    arguments = arguments_of(
+        operation
+    )  # an operation that contains dropout, such as attention, may have a drop rate of 0
     rates = [(a, number) for number, a in enumerate(arguments) if a.name == "dropout_p"]
-    given = [node.args[n] if n < len(node.args) else node.kwargs.get(a.name, a.default_value) for a, n in rates]
-    return bool(given) and all(rate == 0 for rate in given)
+    given = [args[n] if n < len(args) else kwargs.get(a.name, a.default_value) for a, n in rates]
+    return not given or any(rate != 0 for rate in given)
+
+
+def _is_random(node: fx.Node) -> bool:
+    return node.op == "call_function" and draws(node.target, node.args, node.kwargs)
 
 
 def _recipe(node: fx.Node, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node, Tensor]], Noise]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pyrodrop.devices import available
 from pyrodrop.elbo import terms_by_site
-from pyrodrop.engines import Batch, Loss
+from pyrodrop.engines import Batch, Joint, Loss
 from pyrodrop.engines.graph import Parameter
 from pyrodrop.training.loop import Loop, not_finite
 from pyrodrop.training.state import State
@@ -83,7 +83,9 @@ class FirstFailure:
                 continue
             rows = self._rows(before)
             self._restore(before, first + index)
-            cause = _cause(self._loss, batch, loop.parameters)
+            batches = [part.batch for part in batch.parts] if isinstance(batch, Joint) else [batch]
+            causes = (_cause(self._loss, own, loop.parameters) for own in batches)
+            cause = next(filter(None, causes), "")
             if not cause:
                 cause = f"{broken[0]}, by its update" if broken else "the loss; evaluated by Pyro it is finite"
             return f"What broke first, in step {first + index}: {cause}. {rows} {self._largest()}"

@@ -79,6 +79,7 @@ def fit(
     *,
     steps: int,
     batch_size: int | None = None,
+    accumulate: int = 1,
     lr: LearningRate = 1e-3,
     optimizer: Optimizer = adam,
     lr_schedule: LearningRateSchedule | None = None,
@@ -115,6 +116,10 @@ def fit(
             of a `Dataset`.
         steps: number of gradient steps.
         batch_size: rows per minibatch; all rows if None.
+        accumulate: k, to evaluate every minibatch in k parts, one after the other, where it does not fit into memory. Their
+            gradients are averaged before the step, and every part has the noise that its rows have in the whole minibatch,
+            so the steps are the same up to rounding. Layers that normalise over the rows of a minibatch do so over those of
+            a part, and their running statistics are averaged over the parts.
         lr: learning rate, or a function from a parameter's name to its learning rate.
         optimizer: a `torch.optim` class or a function with the same arguments; Adam by default.
         lr_schedule: factor of the learning rate as a function of the number of steps done, such as
@@ -182,7 +187,8 @@ def fit(
     """
     steps = count(steps, "steps", "the number of gradient steps")
     settings = Settings(
-        steps=steps, batch_size=batch_size, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule, estimator=estimator,
+        steps=steps, batch_size=batch_size, accumulate=accumulate, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule,
+        estimator=estimator,
         kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
         device=device, seed=seed,
     )  # fmt: skip
@@ -190,6 +196,11 @@ def fit(
     checked_progress(progress)
     after_epoch = callback(after_epoch)
     if replicates is not None:
+        if settings.accumulate != 1:
+            raise ValueError(
+                f"accumulate is not supported with replicates and must be 1; got {settings.accumulate}: train fewer "
+                "replicates at a time, as memory= does"
+            )
         replicates = count(replicates, "replicates", "the number of independent fits")
         return train_replicates(
             model, guide, data, settings, replicates, memory, progress, saving=saving, after_epoch=after_epoch

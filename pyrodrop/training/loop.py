@@ -6,7 +6,7 @@ The loop decides learning rates, factors and minibatches; an engine makes the st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyro
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop.devices import denormals_flushed, keep_heap
-from pyrodrop.engines import Batch, Engine, Plan
+from pyrodrop.engines import Engine, Plan
 from pyrodrop.training.minibatches import Batches
 from pyrodrop.training.settings import Settings
 
@@ -62,7 +62,7 @@ class Loop:
         settings: Settings,
         *,
         first: Engine,
-        choose: Callable[[Sequence[Batch], int], Engine],
+        choose: Callable[[Sequence[Any], int], Engine],
         title: str,
         replicates: Sequence[int] = (),
     ) -> None:

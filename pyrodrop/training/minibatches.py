@@ -27,11 +27,11 @@ class Batches(Protocol):
     @property
     def per_epoch(self) -> int: ...
 
-    def first(self) -> Batch: ...
+    def first(self) -> Any: ...
 
-    def samples(self, steps: int | None) -> list[Batch]: ...
+    def samples(self, steps: int | None) -> list[Any]: ...
 
-    def next(self) -> Batch: ...
+    def next(self) -> Any: ...
 
 
 class Minibatches:
@@ -72,23 +72,28 @@ class Minibatches:
     def next(self) -> Batch:
         """The next minibatch; the last of an epoch may be smaller."""
         if self.size == len(self.y):
-            return self._rows(None)
+            return self._all()
         if self.position >= len(self.order):
             self.order, self.position = torch.randperm(len(self.y), device=self.y.device), 0
         rows = self.order[self.position : self.position + self.size]
         self.position += self.size
-        return self._rows(rows)
+        return self.rows(rows)
 
     def _first(self, count: int) -> Batch:
         """The first rows, with the strides that rows of `next` have: a compiled step accepts no others."""
-        return self._rows(None if self.size == len(self.y) else torch.arange(count, device=self.y.device))
+        return self._all() if self.size == len(self.y) else self.rows(torch.arange(count, device=self.y.device))
 
-    def _rows(self, rows: Tensor | None) -> Batch:
-        """These rows; the whole data set, without a copy, if None."""
-        if rows is None:
-            return Batch(self.x, self.y, {})
-        kwargs = {"num_data": len(self.y)}
-        return Batch(mapped(lambda x: x.index_select(0, rows), self.x), self.y.index_select(0, rows), kwargs)
+    def rows(self, rows: Tensor | slice) -> Batch:
+        """A part of the rows, by number, as contiguous tensors."""
+
+        def chosen(of: Tensor) -> Tensor:
+            return of[rows].contiguous() if isinstance(rows, slice) else of.index_select(0, rows)
+
+        return Batch(mapped(chosen, self.x), chosen(self.y), {"num_data": len(self.y)})
+
+    def _all(self) -> Batch:
+        """The whole data set, without a copy."""
+        return Batch(self.x, self.y, {})
 
 
 class StackedMinibatches:
@@ -182,27 +187,35 @@ def _shapes(data: Dataset) -> str:
     return ", ".join([*xs, f"y {tuple(data.y.shape)}"])
 
 
-def check_minibatches(size: int | None, x: Inputs, model: Callable[..., Any], guide: Callable[..., Any]) -> None:
+def check_minibatches(
+    size: int | None, x: Inputs, model: Callable[..., Any], guide: Callable[..., Any], *, parts: int = 1
+) -> None:
     """Raise a ValueError for minibatches that model, guide or the model's network do not support.
 
     Args:
         size: rows per minibatch; all rows if None.
         x: all rows.
         model, guide: to be trained.
+        parts: number of parts that a minibatch is evaluated in.
     """
     rows = num_rows(x)
-    if size is None or size >= rows:
+    size = min(size or rows, rows)
+    if parts > size:
+        raise ValueError(f"accumulate must be at most the number of rows of a minibatch, {size}; got {parts}")
+    if size == rows and parts == 1:
         return
+    how = "on minibatches" if parts == 1 else f"in {parts} parts of a minibatch"
     for name, part in (("model", model), ("guide", guide)):
         if not takes_num_data(part):
             raise ValueError(
-                f"training on minibatches needs a {name} that takes the size of the data set, "
+                f"training {how} needs a {name} that takes the size of the data set, "
                 f"{name}(x, y, num_data=N); this one takes no num_data, so batch_size must be None or at least "
-                f"{rows}; got {size}"
+                f"{rows} and accumulate 1; got {size} and {parts}"
             )
     if hasattr(model, "takes_all_rows") and model.takes_all_rows(x):
         raise ValueError(
-            f"this network can only be called on all {rows} rows of x together: batch_size must be None; got {size}"
+            f"this network can only be called on all {rows} rows of x together: batch_size must be None and accumulate 1; "
+            f"got {size} and {parts}"
         )
 
 

@@ -56,7 +56,13 @@ class ReplicateOptions(TrainingOptions, total=False):
     after_epoch: Callable[[Replicates, int], None] | None
 
 
-class FitOptions(TrainingOptions, total=False):
+class StepOptions(TrainingOptions, total=False):
+    """The options that a single `fit` and `Training` share."""
+
+    accumulate: int
+
+
+class FitOptions(StepOptions, total=False):
     """The options of a single `fit`."""
 
     progress: bool | None

@@ -22,8 +22,8 @@ from pyrodrop.training.settings import Settings
 
 # What a run is made of, by the names of the arguments of `fit`; it may have more steps than the one that it continues.
 PARTS = (
-    "model", "guide", "data", "batch_size", "lr", "optimizer", "lr_schedule", "estimator", "kl_weight", "likelihood_power",
-    "engine", "precision", "starts", "device", "seed",
+    "model", "guide", "data", "batch_size", "accumulate", "lr", "optimizer", "lr_schedule", "estimator", "kl_weight",
+    "likelihood_power", "engine", "precision", "starts", "device", "seed",
 )  # fmt: skip
 _SHOWN = 4  # differences in a message
 _PROBED = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, *(k * 10**n for n in range(3, 8) for k in (1, 2, 5)))
@@ -47,6 +47,7 @@ def record(settings: Settings, problem: Problem, seed: int) -> dict[str, Any]:
         "model": describe(problem.model),
         "guide": describe(problem.guide),
         "batch_size": min(settings.batch_size or rows, rows),
+        "accumulate": settings.accumulate,
         "num_data": rows,
         "data_fingerprint": problem.data.fingerprint,
         "noise_by_row": problem.noise_by_row(),

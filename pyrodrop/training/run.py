@@ -10,7 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from pyrodrop.data import Data
-from pyrodrop.engines import Loss, Pyro, choose
+from pyrodrop.engines import Loss, Pyro, choose, choose_in_parts
+from pyrodrop.training.dealing import Dealt
 from pyrodrop.training.failure import FirstFailure
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import Loop
@@ -58,18 +59,22 @@ class Run:
             ValueError: see `fit`.
         """
         batches = Minibatches(problem.data, settings.batch_size, settings.place)
-        loss = problem.loss(batches.first(), settings.dtype)
-        problem.check_batches(loss, batches.samples(settings.steps)[1:])
+        dealt = Dealt(batches, parts=settings.accumulate) if settings.accumulate > 1 else None
+        samples = batches.samples(settings.steps) if dealt is None else dealt.shapes(settings.steps)
+        loss = problem.loss(samples[0], settings.dtype)
+        problem.check_batches(loss, samples[1:])
         leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
         _check_trainable(leaves)
         optimizer = optimizer_of(leaves, settings.optimizer, settings.lr)
         loop = Loop(
             leaves,
-            batches,
+            dealt or batches,
             optimizer,
             settings,
-            first=Pyro(loss, optimizer),
-            choose=functools.partial(choose, settings.engine, loss, optimizer),
+            first=Pyro(loss, optimizer)
+            if dealt is None
+            else choose_in_parts("pyro", loss, optimizer, [dealt.first()], 1),
+            choose=functools.partial(choose if dealt is None else choose_in_parts, settings.engine, loss, optimizer),
             title=describe(problem.guide).split("(")[0],
         )
         loop.moving = loss.moving.named
@@ -102,7 +107,7 @@ def problem_of(model: Callable[..., Any], guide: Callable[..., Any], data: Data,
     if settings.starts == "new":
         model, guide = restart(model, guide, settings.seed)
     problem = Problem.of(model, guide, data, settings.estimator, settings.place)
-    check_minibatches(settings.batch_size, problem.data.x, problem.model, problem.guide)
+    check_minibatches(settings.batch_size, problem.data.x, problem.model, problem.guide, parts=settings.accumulate)
     return problem
 
 

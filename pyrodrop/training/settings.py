@@ -42,6 +42,7 @@ class Settings:
 
     steps: int | None = None
     batch_size: int | None = None
+    accumulate: int = 1
     lr: LearningRate = 1e-3
     optimizer: Optimizer = adam
     lr_schedule: LearningRateSchedule | None = None
@@ -59,6 +60,8 @@ class Settings:
             self._set("steps", count(self.steps, "steps", "the number of gradient steps"))
         if self.batch_size is not None:
             self._set("batch_size", count(self.batch_size, "batch_size", "the number of rows of a minibatch"))
+        what = "the number of parts that a minibatch is evaluated in, one after the other,"
+        self._set("accumulate", count(self.accumulate, "accumulate", what))
         if not callable(self.lr):
             self._set("lr", positive(self.lr, "lr", _LR))
         if not callable(self.optimizer):

@@ -96,6 +96,7 @@ class Training:
         *,
         steps: int | None = None,
         batch_size: int | None = None,
+        accumulate: int = 1,
         lr: LearningRate = 1e-3,
         optimizer: Optimizer = adam,
         lr_schedule: LearningRateSchedule | None = None,
@@ -109,7 +110,8 @@ class Training:
         seed: int = 0,
     ) -> None:
         expected = Settings(
-            steps=steps, batch_size=batch_size, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule, estimator=estimator,
+            steps=steps, batch_size=batch_size, accumulate=accumulate, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule,
+            estimator=estimator,
             kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
             device=device, seed=seed,
         )  # fmt: skip

@@ -25,6 +25,7 @@ DEVICE = NAME | Kind({"other": lambda: "cuda:99", "torch's": lambda: torch.devic
 OPTIONAL_FLAG = FLAG.but("None")
 SETTINGS = {
     "batch_size": COUNT.but("None"),
+    "accumulate": COUNT | Kind({"more than rows": lambda: 1000}),
     "lr": POSITIVE,
     "optimizer": FUNCTION,
     "lr_schedule": FUNCTION.but("None") | {
@@ -227,6 +228,7 @@ CALLS = [
         {
             "steps": COUNT.but("None"),
             "batch_size": COUNT.only("infinity", "zero", "float", "string"),
+            "accumulate": COUNT.only("infinity", "zero", "float", "string"),
             "lr": POSITIVE.only("negative", "zero", "NaN", "string", "bool"),
             "kl_weight": POSITIVE.only("negative", "NaN", "string"),
             "seed": SEED.only("float", "string", "negative"),

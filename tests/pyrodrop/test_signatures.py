@@ -12,7 +12,7 @@ import pytest
 
 import pyrodrop
 from pyrodrop.reparam import STRATEGIES
-from pyrodrop.training.options import FitOptions, ReplicateOptions, TrainingOptions
+from pyrodrop.training.options import FitOptions, ReplicateOptions, StepOptions, TrainingOptions
 from pyrodrop.training.settings import Estimator, Settings
 
 PARTS = {"model", "guide", "data"}
@@ -28,12 +28,13 @@ def test_every_argument_is_spelled_once_per_function() -> None:
     shared = set(get_type_hints(TrainingOptions))
     assert set(fit) == PARTS | {"steps", "replicates", "memory"} | set(get_type_hints(FitOptions))
     assert set(many) == {"models", "guides", "data", "count", "steps"} | set(get_type_hints(ReplicateOptions))
-    assert set(step) == PARTS | {"steps"} | shared
+    of_steps = set(get_type_hints(StepOptions))
+    assert set(step) == PARTS | {"steps"} | of_steps
     fields = {field.name: field.default for field in dataclasses.fields(Settings)}
-    assert set(fields) == shared | {"steps"}
-    for own in (fit, many, step):
+    assert set(fields) == of_steps | {"steps"}
+    for own, names in ((fit, of_steps), (many, shared), (step, of_steps)):
         assert all(p.kind is not p.VAR_KEYWORD for p in own.values())
-        assert {name: own[name].default for name in shared} == {name: fields[name] for name in shared}
+        assert {name: own[name].default for name in names} == {name: fields[name] for name in names}
 
 
 def test_help_shows_every_argument() -> None:

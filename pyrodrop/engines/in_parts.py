@@ -1,0 +1,241 @@
+"""Steps whose minibatch is evaluated in parts: one after the other (gradient accumulation), by several processes, or both.
+
+    gradient of the step  =  mean over ranks of the mean over a rank's parts of the gradient of
+                             share * likelihood_power * nll + kl_weight * kl(weights) + kl(hyperparameters)
+
+nll is that of a part's rows, scaled to the data set, and share = rows of the part * number of parts of its rank * number of
+ranks / rows of the minibatch, which is 1 where all parts have equally many rows. So the mean is the gradient of the whole
+minibatch, and the KL divergence counts once. Buffers that a part updates, such as running statistics, start from the same
+values for every part, and their mean over the parts is taken.
+
+There are two programs: the gradient, by Pyro, by a replayed graph or by a compiled one, and torch's optimiser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from pyrodrop.engines.compiled import any_number, compile_pure
+from pyrodrop.engines.engine import Plan, set_rates
+from pyrodrop.engines.graph import Batch, Graph, Shapes, near
+from pyrodrop.engines.joined_noise import PooledNoise, ReplayedNoise, set_state, state_of
+from pyrodrop.engines.loss import Loss
+from pyrodrop.engines.untraceable import Untraceable
+
+Average = Callable[[Tensor], None]
+
+
+class Part(NamedTuple):
+    """Some rows of the minibatch of a step.
+
+    Attributes:
+        batch: the rows; its ``num_data`` is the size of the whole data set.
+        first: place of its first row among the rows that noise is drawn for.
+        share: factor of its nll.
+    """
+
+    batch: Batch
+    first: int
+    share: float
+
+
+class Joint(NamedTuple):
+    """The minibatch of a step, as far as this process evaluates it.
+
+    Attributes:
+        parts: at least one.
+        pool: number of rows that noise is drawn for: those of this process, or of all where processes share their noise.
+    """
+
+    parts: list[Part]
+    pool: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that this process evaluates."""
+        return sum(len(part.batch.y) for part in self.parts)
+
+
+class Gradient(Protocol):
+    """Computes the gradient of a part."""
+
+    name: str
+
+    def prepare(self, joint: Joint) -> None:
+        """Trace or compile for parts of these shapes."""
+
+    def start(self, joint: Joint) -> None:
+        """Draw the noise of a step."""
+
+    def of(self, part: Part, joint: Joint, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """nll and kl ``[2]``, the gradient of every parameter, and the updated buffers; `factors` are of nll and kl."""
+
+
+class InParts:
+    """Makes steps whose minibatches are evaluated in parts.
+
+    Args:
+        gradient: of a part.
+        loss: to minimise.
+        optimizer: of the loss's parameters.
+        average: replaces a tensor, in place, by its mean over all processes; None for one process.
+    """
+
+    def __init__(
+        self, gradient: Gradient, loss: Loss, optimizer: torch.optim.Optimizer, average: Average | None = None
+    ) -> None:
+        self.gradient, self.loss, self.optimizer, self.average = gradient, loss, optimizer, average
+        self.leaves = loss.leaves
+        self.name = gradient.name
+
+    def begin(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def step(self, joint: Joint, index: int) -> Tensor:  # type: ignore[override]
+        self.gradient.start(joint)
+        power, weight = self.plan.factors[index]
+        flat, whole = self._evaluated(joint.parts[0], joint, power, weight)
+        for part in joint.parts[1:]:
+            flat += self._evaluated(part, joint, power, weight)[0]
+        flat /= len(joint.parts)
+        if self.average is not None:
+            self.average(flat)
+        return self._update(flat, whole, index)
+
+    def _evaluated(self, part: Part, joint: Joint, power: float, weight: float) -> tuple[Tensor, list[Tensor]]:
+        """nll, kl, all gradients and floating-point buffers of a part as one flat tensor, and the other buffers."""
+        factors = torch.tensor([power * part.share, weight]).to(self.leaves[0])
+        terms, gradients, moved = self.gradient.of(part, joint, factors)
+        real = [buffer for buffer in moved if buffer.is_floating_point()]
+        terms = torch.stack([terms[0] * part.share, terms[1]])
+        flat = torch.cat([value.reshape(-1) for value in (terms, *gradients, *real)])
+        return flat, [buffer for buffer in moved if not buffer.is_floating_point()]
+
+    def _update(self, flat: Tensor, whole: Sequence[Tensor], index: int) -> Tensor:
+        """Give parameters and buffers the averaged gradients and values; returns nll and kl."""
+        buffers = self.loss.buffers
+        real = [buffer for buffer in buffers if buffer.is_floating_point()]
+        terms, *values = flat.split([2, *(value.numel() for value in (*self.leaves, *real))])
+        for leaf, gradient in zip(self.leaves, values, strict=False):
+            leaf.grad = gradient.view_as(leaf).to(leaf.dtype)
+        means, others = iter(values[len(self.leaves) :]), iter(whole)
+        moved = [next(means).view_as(b) if b.is_floating_point() else next(others) for b in buffers]
+        self.loss.moving.take(moved)
+        set_rates(self.optimizer, self.plan.rates[index])
+        self.optimizer.step()
+        return terms
+
+    def finish(self, steps: int) -> None:
+        self.optimizer.zero_grad()
+
+
+class ByPyro:
+    """The gradient by Pyro's handlers, for any model and guide."""
+
+    name = "pyro"
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+        self._noise: ReplayedNoise | None = None
+
+    def prepare(self, joint: Joint) -> None:
+        if self._noise is None and any(len(part.batch.y) != joint.pool for part in joint.parts):
+            self._noise = ReplayedNoise(self.loss, joint.parts[0].batch)
+
+    def start(self, joint: Joint) -> None:
+        self.prepare(joint)
+        self._state = state_of(joint.parts[0].batch.device)
+
+    def of(self, part: Part, joint: Joint, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        moving, leaves = self.loss.moving, self.loss.leaves
+        with moving.replaced([buffer.clone() for buffer in moving.tensors()]) as moved:
+            if self._noise is None:
+                set_state(self._state, part.batch.device)
+                terms = self.loss.terms(part.batch)
+            else:
+                with self._noise(part.batch, part.first, joint.pool, self._state):
+                    terms = self.loss.terms(part.batch)
+            after = [buffer.detach() for buffer in moved()]
+        loss = factors[0] * terms.nll + factors[1] * terms.kl_weights + terms.kl_hyper
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+        return torch.stack([terms.nll.detach(), terms.kl.detach()]), list(gradients), after
+
+
+class ByGraph:
+    """The gradient by a graph, replayed operation by operation."""
+
+    name = "traced"
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+        self._pools: dict[int, PooledNoise] = {}
+
+    def prepare(self, joint: Joint) -> None:
+        for part in joint.parts:
+            self.loss.graph(part.batch)
+        if self._is_cut(joint):
+            pool = self._pool(joint)
+            for part in joint.parts:
+                pool.of(pool.shapes(), part.batch, 0)
+
+    def start(self, joint: Joint) -> None:
+        self._drawn = self._pool(joint).draw() if self._is_cut(joint) else None
+
+    def of(self, part: Part, joint: Joint, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        graph = self.loss.graph(part.batch)
+        noise = graph.draw() if self._drawn is None else self._pool(joint).of(self._drawn, part.batch, part.first)
+        leaves = self.loss.leaves
+        with torch.no_grad():
+            held = [*(leaf.detach() for leaf in leaves), *self.loss.buffers]
+            inputs = [*held, *part.batch.tensors, factors, *graph.constants, *noise]
+            terms, *results = self.run(graph, part.batch, inputs)
+        return terms, results[: len(leaves)], results[len(leaves) :]
+
+    def run(self, graph: Graph, batch: Batch, inputs: list[Tensor]) -> Sequence[Tensor]:
+        """The results of the graph."""
+        return graph.module(*inputs)  # type: ignore[no-any-return]
+
+    def _is_cut(self, joint: Joint) -> bool:
+        return any(len(part.batch.y) != joint.pool for part in joint.parts)
+
+    def _pool(self, joint: Joint) -> PooledNoise:
+        if joint.pool not in self._pools:
+            self._pools[joint.pool] = PooledNoise(self.loss, joint.parts[0].batch, joint.pool)
+        return self._pools[joint.pool]
+
+
+class ByCompiledGraph(ByGraph):
+    """The gradient by a graph that TorchInductor has compiled."""
+
+    name = "compiled"
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__(loss)
+        self._programs: dict[Shapes, Callable[..., Any]] = {}
+
+    def prepare(self, joint: Joint) -> None:
+        super().prepare(joint)
+        for part in joint.parts:
+            if part.batch.shapes not in self._programs:
+                self._programs[part.batch.shapes] = self._compiled(part.batch)
+
+    def _compiled(self, batch: Batch) -> Callable[..., Any]:
+        """The program for parts of this shape; `Untraceable` if it gives other numbers than the graph."""
+        graph = self.loss.graph(batch)
+        with torch.no_grad():
+            factors = torch.ones(2).to(self.loss.leaves[0])
+            leaves = [leaf.detach() for leaf in self.loss.leaves]
+            noise = [torch.full_like(like, any_number(like)) for like in graph.shapes()]
+            inputs = [*leaves, *self.loss.buffers, *batch.tensors, factors, *graph.constants, *noise]
+            program = compile_pure(graph, inputs)
+            tolerance = 2e-3 if self.loss.precision is None else 0.05
+            if not near(graph.module(*inputs)[0], program(*inputs)[0], tolerance):
+                raise Untraceable("its compiled program gives other numbers than the trace does")
+        return program
+
+    def run(self, graph: Graph, batch: Batch, inputs: list[Tensor]) -> Sequence[Tensor]:
+        return self._programs[batch.shapes](*inputs)  # type: ignore[no-any-return]
