@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -71,13 +72,36 @@ class Minibatches:
 
     def next(self) -> Batch:
         """The next minibatch; the last of an epoch may be smaller."""
+        return self._all() if self.size == len(self.y) else self.rows(self._take(1))
+
+    def coming(self) -> tuple[int, int]:
+        """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
         if self.size == len(self.y):
-            return self._all()
+            return self.size, sys.maxsize
+        left = len(self.y) - (self.position if self.position < len(self.order) else 0)
+        return min(self.size, left), max(1, left // self.size)
+
+    def fill(self, places: Sequence[Tensor], count: int) -> None:
+        """Take the next `count` minibatches, of one size, into these tensors ``[>= count, size, ...]``, one of x and y each.
+
+        There are no such tensors, and nothing is to be taken, where a minibatch is the whole data set.
+        """
+        if self.size == len(self.y):
+            return
+        rows = self._take(count)
+        for of, place in zip([*parts(self.x), self.y], places, strict=True):
+            if place.is_contiguous():
+                torch.index_select(of, 0, rows, out=place[:count].flatten(0, 1))
+                continue
+            for own, target in zip(rows.view(count, -1), place, strict=False):
+                torch.index_select(of, 0, own, out=target)
+
+    def _take(self, count: int) -> Tensor:
+        """The numbers of the rows of the next `count` minibatches, which belong to one epoch."""
         if self.position >= len(self.order):
             self.order, self.position = torch.randperm(len(self.y), device=self.y.device), 0
-        rows = self.order[self.position : self.position + self.size]
-        self.position += self.size
-        return self.rows(rows)
+        first, self.position = self.position, self.position + count * self.size
+        return self.order[first : self.position]
 
     def _first(self, count: int) -> Batch:
         """The first rows, with the strides that rows of `next` have: a compiled step accepts no others."""
