@@ -196,9 +196,7 @@ def compile_pure(graph: Graph, inputs: list[Tensor]) -> Callable[..., Any]:
     return program
 
 
-def compile_graph(
-    module: torch.fx.GraphModule, inputs: list[Tensor], options: dict[str, Any] | None = None
-) -> Program:
+def compile_graph(module: torch.fx.GraphModule, inputs: list[Tensor], options: dict[str, Any] | None = None) -> Program:
     """Compile a pure graph by TorchInductor, whose configuration is changed by `options`.
 
     Raises:

@@ -80,6 +80,8 @@ def spaced(like: Tensor, steps: int) -> Tensor:
     """Uninitialised memory for one such contiguous tensor per step, ``[steps, ...]``, each aligned like a tensor of its own."""
     unit = max(1, _LINE // like.element_size())
     size = -(-like.numel() // unit) * unit
-    return like.new_empty(steps, size)[:, : like.numel()].unflatten(1, like.shape) if like.dim() else (
-        like.new_empty(steps, size)[:, 0]
+    return (
+        like.new_empty(steps, size)[:, : like.numel()].unflatten(1, like.shape)
+        if like.dim()
+        else (like.new_empty(steps, size)[:, 0])
     )

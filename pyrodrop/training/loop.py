@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop.devices import denormals_flushed, keep_heap
-from pyrodrop.engines import Engine, InBlocks, Plan
+from pyrodrop.engines import Engine, InBlocks, Plan, StackedInBlocks
 from pyrodrop.training.minibatches import Batches
 from pyrodrop.training.settings import Settings
 
@@ -172,7 +172,7 @@ class Loop:
         self.history[first:end, ..., 2] = weights.reshape(-1, *(1,) * (self.history.dim() - 2))
         while self.done < end:
             stop = end if save is None else min(end, _next_multiple(self.done, save_every))
-            if isinstance(self.engine, InBlocks):
+            if isinstance(self.engine, InBlocks | StackedInBlocks):
                 self._in_blocks(self.engine, first, stop)
             else:
                 self._singly(first, stop)
@@ -188,7 +188,7 @@ class Loop:
             row.copy_(terms)
             self.done += 1
 
-    def _in_blocks(self, engine: InBlocks, first: int, end: int) -> None:
+    def _in_blocks(self, engine: InBlocks | StackedInBlocks, first: int, end: int) -> None:
         """Make the steps up to number `end` in blocks, by a plan whose first is `first`."""
         while self.done < end:
             made: list[Tensor] = []
@@ -196,7 +196,7 @@ class Loop:
                 engine.block(self.batches, self.done - first, end - self.done, made)  # type: ignore[arg-type]
             finally:
                 if made:
-                    self.history[self.done : self.done + len(made), :2] = torch.stack(made)
+                    self.history[self.done : self.done + len(made), ..., :2] = torch.stack(made)
                     self.done += len(made)
 
     def plan(self, first: int, end: int) -> Plan:

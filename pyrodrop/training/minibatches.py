@@ -179,14 +179,33 @@ class StackedMinibatches:
 
     def next(self) -> Batch:
         """The next minibatch of every replicate."""
+        return self._batch(self._all if self.size == self.num_rows else self.take(1))
+
+    def coming(self) -> tuple[int, int]:
+        """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
         if self.size == self.num_rows:
-            return self._batch(self._all)
+            return self.size, sys.maxsize
+        left = self.num_rows - (self.position if self.position < self.order.shape[1] else 0)
+        return min(self.size, left), max(1, left // self.size)
+
+    def take(self, count: int) -> Tensor:
+        """The numbers of the rows of the next `count` minibatches, which belong to one epoch, ``[R, count * size]``."""
         if self.position >= self.order.shape[1]:
             orders = [torch.randperm(self.num_rows, generator=g, device=self.y.device) for g in self.generators]
             self.order, self.position = torch.stack(orders), 0
-        rows = self._places[:, self.position : self.position + self.size]
-        self.position += self.size
-        return self._batch(rows)
+        first, self.position = self.position, self.position + count * self.size
+        return self._places[:, first : self.position]
+
+    def gather(self, rows: Tensor, places: Sequence[Tensor], count: int) -> None:
+        """Copy rows ``[R, count * size]``, as `take` gives them, into ``[>= count, R, size, ...]``, one of x and y each."""
+        by_step = rows.unflatten(1, (count, -1)).transpose(0, 1).reshape(count, -1)
+        for of, place in zip([*parts(self.x), self.y], places, strict=True):
+            numbers = of.numel() == len(of)  # one per row: `torch.take` has less overhead for each
+            for own, target in zip(by_step, place, strict=False):
+                if numbers and of.is_contiguous():
+                    torch.take(of, own, out=target.view(-1))
+                else:
+                    torch.index_select(of, 0, own, out=target.flatten(0, 1))
 
     def _batch(self, rows: Tensor) -> Batch:
         kwargs = {} if self.size == self.num_rows else {"num_data": self.num_rows}

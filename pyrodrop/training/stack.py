@@ -15,7 +15,7 @@ from torch import Tensor
 from pyrodrop.arguments import MOST
 from pyrodrop.data import Dataset
 from pyrodrop.devices import available, seeded
-from pyrodrop.engines import Batch, Engine, Loss, Untraceable, worth_compiling
+from pyrodrop.engines import Batch, Engine, Loss, StackedInBlocks, Untraceable, worth_compiling
 from pyrodrop.engines.graph import near, peak
 from pyrodrop.engines.stacked import Stacked, StackedCompiled, StackedLoss
 from pyrodrop.inputs import named_parts, parts
@@ -190,7 +190,8 @@ class Stack:
         ):
             return traced
         try:
-            compiled = StackedCompiled(self.loss, optimizer, self.loss.graph(batches[0]).looped)
+            kind = StackedCompiled if self.settings.place.type == "cuda" else StackedInBlocks
+            compiled = kind(self.loss, optimizer, self.loss.graph(batches[0]).looped)
             for batch in batches:
                 compiled.prepare(batch)
             return compiled
