@@ -1,0 +1,134 @@
+"""Training and prediction on a GPU, against Pyro's own steps there and against a CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+
+DEVICE = "cuda"
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+X = torch.randn(96, 5, generator=torch.Generator().manual_seed(1))
+Y = X[:, :1].sin()
+GUIDES: dict[str, Any] = {
+    "Bernoulli": lambda m: guides.BernoulliDropout(m, 0.3),
+    "DropConnect": lambda m: guides.DropConnect(m, 0.3),
+    "theta": lambda m: guides.BernoulliDropout(m, 0.3, theta=0.05),
+    "concrete": guides.ConcreteDropout,
+    "mean field": guides.MeanField,
+    "low rank": lambda m: guides.LowRank(m, 2),
+    "variational": guides.VariationalDropout,
+}
+
+
+def parts(guide: str = "Bernoulli", net: nn.Module | None = None) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    net = net or nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0, learned=True))
+    return model, GUIDES[guide](model)
+
+
+def trained(pair: tuple[Any, Any], data: tuple[Tensor, Tensor] = (X, Y), **settings: Any) -> Any:
+    usual = {"steps": 20, "batch_size": 32, "lr": 1e-2, "progress": False, "device": DEVICE}
+    return pyrodrop.fit(*pair, data, **usual | settings)
+
+
+def alike(one: Any, two: Any, tolerance: float = 1e-3) -> None:
+    torch.testing.assert_close(one.history, two.history, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("guide", "estimator"),
+    [
+        *(("Bernoulli", estimator) for estimator in ("shared", "per_example", "local")),
+        *(("mean field", estimator) for estimator in ("shared", "per_example", "local", "flipout")),
+    ],
+)
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+def test_engines_make_pyros_steps(engine: str, guide: str, estimator: str) -> None:
+    fits = [trained(parts(guide), engine=each, estimator=estimator) for each in ("pyro", engine)]
+    assert [fit.settings["engine"] for fit in fits] == ["pyro", engine]
+    alike(*fits)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_guides_make_pyros_steps(guide: str) -> None:
+    fits = [trained(parts(guide), engine=each) for each in ("pyro", "traced")]
+    assert fits[1].settings["engine"] == "traced"
+    alike(*fits)
+
+
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+def test_the_last_minibatch_of_an_epoch_may_be_smaller(engine: str) -> None:
+    alike(*(trained(parts(), engine=each, batch_size=36) for each in ("pyro", engine)))
+
+
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+def test_convolutions_and_batch_norm(engine: str) -> None:
+    x, y = torch.randn(64, 1, 8, 8), torch.randint(3, (64,))
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3))
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
+    guide = guides.BernoulliDropout(model, 0.3)
+    fits = [trained((model, guide), (x, y), engine=each, steps=6) for each in ("pyro", engine)]
+    alike(*fits, tolerance=1e-2)
+    means = [fit.model.network[1].running_mean.cpu() for fit in fits]
+    torch.testing.assert_close(*means, rtol=1e-2, atol=3e-3)
+
+
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+def test_replicates_are_the_fits_alone(engine: str) -> None:
+    many = trained(parts(), replicates=5, engine=engine)
+    for r, one in enumerate(many):
+        alike(one, trained(parts(), seed=r, engine="traced"))
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced", "compiled"])
+def test_a_run_that_was_broken_off_goes_on(engine: str, tmp_path: Path) -> None:
+    whole = trained(parts(), engine=engine)
+    for steps in (9, 20):
+        rest = trained(parts(), engine=engine, steps=steps, checkpoint=tmp_path / "state")
+    alike(rest, whole, tolerance=1e-5)
+
+
+def test_parts_of_a_minibatch_are_the_whole_one() -> None:
+    alike(*(trained(parts(), batch_size=48, accumulate=k, engine="traced") for k in (1, 3)))
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+def test_short_products(engine: str, precision: str) -> None:
+    plain, short = (trained(parts(), engine=engine, precision=each) for each in (None, precision))
+    assert short.settings["engine"] == engine
+    assert not torch.equal(plain.history, short.history)
+    torch.testing.assert_close(short.history[:5], plain.history[:5], rtol=0.05, atol=1.0)
+
+
+@pytest.mark.parametrize("guide", ["Bernoulli", "mean field"])
+def test_predictions_are_those_of_a_cpu(guide: str) -> None:
+    fit = trained(parts(guide), engine="traced")
+    there = pyrodrop.Fit(fit.model, fit.guide, None, fit.history, {}, fit.device)
+    draws = there.predict(X[:6], 4000)
+    assert draws.f.device.type == "cpu"
+    kept = there.predict(X[:6].to(DEVICE), 4000, keep="moments")
+    assert kept.mean.device.type == torch.device(DEVICE).type
+    single = there.predict(X[:6], 4000, joint=False)
+    here = pyrodrop.Fit(fit.model.cpu(), fit.guide.cpu(), None, fit.history, {}).predict(X[:6], 4000)
+    error = here.f.std(0) * (2 / 4000) ** 0.5
+    for mean in (draws.mean, kept.mean.cpu(), single.mean):
+        assert float(((mean - here.mean) / error).abs().max()) < 5
+
+
+def test_an_elbo_is_that_of_a_cpu() -> None:
+    fit = trained(parts("mean field"), engine="traced")
+    there = fit.elbo(200)
+    here = pyrodrop.Fit(fit.model.cpu(), fit.guide.cpu(), None, fit.history, {}).elbo(200, data=(X, Y))
+    assert there.value == pytest.approx(here.value, abs=5 * (there.se**2 + here.se**2) ** 0.5)
