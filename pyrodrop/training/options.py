@@ -20,6 +20,7 @@ from pyrodrop.training.settings import (
     LearningRateSchedule,
     Optimizer,
     Precision,
+    RankNoise,
     Starts,
 )
 
@@ -55,6 +56,8 @@ class StepOptions(TrainingOptions, total=False):
     """The options that a single `fit` and `Training` share."""
 
     accumulate: int
+    distributed: bool | None
+    rank_noise: RankNoise
 
 
 class FitOptions(StepOptions, total=False):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.training.loop import Loop
+from pyrodrop.training.rank_noise import RankRandom
 
 
 class State:
@@ -17,10 +18,13 @@ class State:
     Args:
         loop: whose state it is.
         buffers: returns the buffers that the steps update, by name.
+        random: the generators of this rank, where several train together.
     """
 
-    def __init__(self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]]) -> None:
-        self.loop, self.buffers = loop, buffers
+    def __init__(
+        self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]], random: RankRandom | None = None
+    ) -> None:
+        self.loop, self.buffers, self.random = loop, buffers, random
 
     def tensors(self, *, finish: bool = True) -> dict[str, Tensor]:
         """The state by name; tensors of the loop are not copied. The random state is torch's own at this moment.
@@ -39,7 +43,7 @@ class State:
         found["random.cpu"] = torch.get_rng_state()
         if loop.history.is_cuda:
             found["random.cuda"] = torch.cuda.get_rng_state(loop.history.device)
-        return found
+        return found if self.random is None else found | self.random.tensors()
 
     def load(
         self,
@@ -64,6 +68,8 @@ class State:
                 loop has. Nothing is changed then.
         """
         loop = self.loop
+        if self.random is not None:
+            tensors = self.random.taken(tensors, name)
         tensors = {n: v for n, v in tensors.items() if not (new_optimizer and n.startswith("optimizer."))}
         if new_epoch:
             tensors["batches.order"], position = loop.batches.order[..., :0], 0
@@ -94,6 +100,8 @@ class State:
         torch.set_rng_state(tensors["random.cpu"].cpu())
         if loop.history.is_cuda:
             torch.cuda.set_rng_state(tensors["random.cuda"].cpu(), loop.history.device)
+        if self.random is not None:
+            self.random.restore(tensors)
 
     def _check(self, tensors: Mapping[str, Tensor], position: int, name: str, new_optimizer: bool) -> None:
         """Raise a ValueError unless these tensors are a whole state of this model, guide and data set."""
@@ -113,7 +121,8 @@ class State:
                 f"{name} must have three numbers for every step in its history; it has shape {list(history.shape)} of "
                 f"{history.dtype}"
             )
-        for key in dict.fromkeys(("random.cpu", random)):
+        of_rows = ["random.rows"] if "random.rows" in tensors else []
+        for key in dict.fromkeys(("random.cpu", random, *of_rows)):
             try:
                 torch.Generator("cuda" if key == "random.cuda" else "cpu").set_state(tensors[key].cpu())
             except (RuntimeError, TypeError) as error:
