@@ -210,18 +210,20 @@ def check_minibatches(
     if size == rows and parts == ranks == 1:
         return
     how = "on minibatches" if parts == ranks == 1 else f"in {parts * ranks} parts of a minibatch"
-    alone = "" if ranks == 1 else f", and there is one rank or distributed=False; got {ranks} ranks"
+    whole = "" if parts == 1 else " and accumulate 1"
+    got = f"{size}" if parts == 1 else f"{size} and {parts}"
+    if ranks > 1:
+        whole, got = f"{whole}, and the process train alone (distributed=False)", f"{got}, on {ranks} ranks"
     for name, part in (("model", model), ("guide", guide)):
         if not takes_num_data(part):
             raise ValueError(
                 f"training {how} needs a {name} that takes the size of the data set, "
                 f"{name}(x, y, num_data=N); this one takes no num_data, so batch_size must be None or at least "
-                f"{rows} and accumulate 1; got {size} and {parts}{alone}"
+                f"{rows}{whole}; got {got}"
             )
     if hasattr(model, "takes_all_rows") and model.takes_all_rows(x):
         raise ValueError(
-            f"this network can only be called on all {rows} rows of x together: batch_size must be None and accumulate 1; "
-            f"got {size} and {parts}{alone}"
+            f"this network can only be called on all {rows} rows of x together: batch_size must be None{whole}; got {got}"
         )
 
 

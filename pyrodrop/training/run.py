@@ -197,9 +197,8 @@ def _dealt(batches: Minibatches, settings: Settings, random: RankRandom) -> Deal
 
 
 def _digest(value: Tensor) -> str:
-    return hashlib.blake2b(
-        value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy(), digest_size=8
-    ).hexdigest()
+    plain = value.detach().cpu().contiguous().flatten().view(torch.uint8)
+    return hashlib.blake2b(plain.numpy().tobytes(), digest_size=8).hexdigest()
 
 
 def _averaging(ranks: Ranks, loss: Loss) -> Averaging:
