@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import hashlib
 import logging
 import os
 import socket
@@ -22,7 +23,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+
+from pyrodrop.arguments import flag
 
 _log = logging.getLogger("pyrodrop")
 
@@ -96,6 +99,18 @@ class Ranks:
                 if not self.first:
                     tensor.copy_(plain)
 
+    def joined(self, value: Tensor, axis: int) -> Tensor:
+        """The tensors of all ranks one after the other along an axis, on every rank."""
+        if self.size == 1:
+            return value
+        found = []
+        for rank, shape in enumerate(self.gather(value.shape)):
+            own = value.cpu().contiguous() if rank == self.rank else torch.empty(shape, dtype=value.dtype)
+            if own.numel():
+                self._exchanged(functools.partial(dist.broadcast, own.flatten().view(torch.uint8), rank, self._control))
+            found.append(own)
+        return torch.cat(found, axis).to(value.device)
+
     def agree(self, words: Mapping[str, str], what: str) -> None:
         """Raise the same ValueError on every rank, unless these words are the same on all of them.
 
@@ -153,6 +168,14 @@ class Ranks:
                 f"rank {self.rank} of {self.size} has lost the others: one of them was ended, or has not made the same call "
                 f"of pyrodrop within {WAIT.seconds // 60} minutes, as every rank must ({_first_line(error)})"
             ) from error
+
+
+def digest(values: Iterable[Tensor]) -> str:
+    """A few digits that are the same for tensors of the same bytes."""
+    found = hashlib.blake2b(digest_size=8)
+    for value in values:
+        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 class Averaging:
@@ -270,9 +293,21 @@ def join(distributed: bool | None, device: torch.device) -> Ranks:
         return _groups.of(rank, size, device)
 
 
+def tensors_of(*parts: object) -> list[Tensor]:
+    """The parameters and buffers of model and guide, as far as they are modules."""
+    modules = [part for part in parts if isinstance(part, nn.Module)]
+    return [value for module in modules for value in (*module.parameters(), *module.buffers())]
+
+
 def alone(device: torch.device) -> Ranks:
     """This process as the only one."""
     return Ranks(0, 1, "", device)
+
+
+def asked(distributed: Any) -> bool | None:
+    """Whether ranks share the work of a call: True, False, or None for "if there are several"; otherwise a TypeError."""
+    what = "whether several ranks share the work, where it is not None,"
+    return None if distributed is None else flag(distributed, "distributed", what)
 
 
 class _Groups:

@@ -84,7 +84,8 @@ class RankRandom:
                     found[key] = tensors[f"{key}.rank {mine}"]
         else:
             there = f"rank {rank} of {size}" if size == ranks.size else f"{size} rank(s)"
-            self._note(f"{name} is of {there}; on {ranks.size} rank(s) it continues with new noise")
+            words = f"{name} is of {there}; on {ranks.size} rank(s) it continues with new noise"
+            self._note(words, size == ranks.size)
             seed = self._derived(mine if self.own else 0, done + 1, ranks.size)
             for key in _STATES:
                 if key in found:
@@ -101,8 +102,8 @@ class RankRandom:
     def _rows(self, done: int) -> Tensor:
         return torch.Generator().manual_seed(self._derived(_ROWS, done + 1)).get_state()
 
-    def _note(self, words: str) -> None:
-        if self.ranks.first:
+    def _note(self, words: str, of_rank: bool = False) -> None:
+        if self.ranks.first or of_rank:
             _log.warning("%s", words)
 
     def _derived(self, *numbers: int) -> int:

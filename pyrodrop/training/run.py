@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from pyrodrop.data import Data
 from pyrodrop.engines import Loss, Pyro, choose, choose_in_parts
-from pyrodrop.ranks import Averaging, Ranks, alone
+from pyrodrop.ranks import Averaging, Ranks, alone, digest
 from pyrodrop.training.dealing import Dealt
 from pyrodrop.training.failure import FirstFailure, RankFailure
 from pyrodrop.training.fitted import Fit
@@ -133,9 +131,9 @@ class Run:
         """Raise a ValueError on all ranks if one of them has another state, but for its random numbers."""
         if self.average is not None:
             with self.ranks.together():
-                words = {name: _digest(value) for name, value in self._tensors().items()}
+                words = {name: digest([value]) for name, value in self._tensors().items()}
                 words |= {"the number of steps done": str(self.loop.done)}
-                words |= {"the order of the rows": _digest(self.loop.batches.order)}
+                words |= {"the order of the rows": digest([self.loop.batches.order])}
             self.ranks.agree(words, "the state of a training")
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -194,11 +192,6 @@ def _dealt(batches: Minibatches, settings: Settings, random: RankRandom) -> Deal
         joined_noise=not random.own,
         generator=random.of_rows,
     )
-
-
-def _digest(value: Tensor) -> str:
-    plain = value.detach().cpu().contiguous().flatten().view(torch.uint8)
-    return hashlib.blake2b(plain.numpy().tobytes(), digest_size=8).hexdigest()
 
 
 def _averaging(ranks: Ranks, loss: Loss) -> Averaging:
