@@ -308,7 +308,7 @@ def unwritable() -> dict[str, Any]:
 
 
 def step_by_step() -> dict[str, Any]:
-    """`Training` on ranks; rank 0 alone looks at it in between. Each continues from its own state, or from that of rank 0."""
+    """`Training` on ranks; rank 0 alone looks at it in between. Each continues from its own state, or from rank 0's."""
 
     def begun() -> pyrodrop.Training:
         own = {"batch_size": 3, "lr": 1e-3, "optimizer": torch.optim.SGD, "engine": "traced"}
@@ -368,6 +368,15 @@ def batch_norm() -> dict[str, Any]:
         "own": (0.1 * net[0](own).mean(0)).tolist(),
         "numbers": numbers(fit),
     }
+
+
+def on_gpus() -> dict[str, Any]:
+    """One process per GPU: its gradients by nccl."""
+    gpu = torch.device("cuda", rank())
+    own = {"own": tuple(value.to(gpu) for value in data()), "rank_noise": "shared", "device": gpu}
+    together = fitted(**own)
+    found = {"together": numbers(together), "alone": numbers(fitted(**own, distributed=False))}
+    return {**found, "backend": ranks.join(None, gpu).backend}
 
 
 def alone() -> dict[str, Any]:
@@ -479,12 +488,14 @@ def _rank(folder: Path, names: list[str], number: int, size: int) -> bool:
     try:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store-{size}", rank=number, world_size=size)
         for name in names:
-            pyrodrop_state = torch.get_rng_state()
+            state, start = torch.get_rng_state(), time.process_time()
             try:
                 result = globals()[name]()
             except Exception as error:
                 result = {"error": f"{type(error).__name__}: {error}"}
-            torch.set_rng_state(pyrodrop_state)
+            if number == 0:
+                print(f"{name} on {size} ranks: {time.process_time() - start:.1f} s of rank 0", flush=True)
+            torch.set_rng_state(state)
             torch.set_default_dtype(torch.float32)
             (folder / f"{name}-{size}-{number}.json").write_text(json.dumps(result))
     except BaseException as error:
