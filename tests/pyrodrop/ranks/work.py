@@ -7,6 +7,7 @@ One process imports everything and is forked. Every rank writes what its functio
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import logging
@@ -51,7 +52,7 @@ def fitted(model: Any = None, guide: Any = None, own: Any = None, **settings: An
         "batch_size": 3,
         "lr": 1e-3,
         "optimizer": torch.optim.SGD,
-        "engine": "traced",
+        "engine": "pyro",
         "progress": False,
     }
     return pyrodrop.fit(model, guide, data() if own is None else own, **{**usual, **settings})
@@ -110,7 +111,8 @@ def _equal(cells: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def equal() -> dict[str, Any]:
-    return _equal([("traced", "local"), ("pyro", "flipout")] if dist.get_world_size() == 2 else [("traced", "shared")])
+    two: list[tuple[str, Any]] = [("traced", "local"), ("pyro", "shared")]
+    return _equal(two if dist.get_world_size() == 2 else [("pyro", "per_example"), ("pyro", "flipout")])
 
 
 def equal_in_full() -> dict[str, Any]:
@@ -150,7 +152,7 @@ def gradients() -> dict[str, Any]:
         model = models.from_module(net, prior=priors.Gaussian(0.8), likelihood=likelihoods.Gaussian(2.0))
         guide = guides.MeanField(model, init_scale=0.4)
         Keeping.kept.clear()
-        own = {"own": (x, y), "batch_size": None, "steps": 400, "lr": 1e-15}
+        own = {"own": (x, y), "batch_size": None, "steps": 150, "lr": 1e-15}
         fit = fitted(model, guide, optimizer=Keeping, rank_noise=noise, **own)
         found[noise] = list(Keeping.kept)
         found["names"] = [name for name, _ in guide.named_parameters()]
@@ -311,7 +313,7 @@ def step_by_step() -> dict[str, Any]:
     """`Training` on ranks; rank 0 alone looks at it in between. Each continues from its own state, or from rank 0's."""
 
     def begun() -> pyrodrop.Training:
-        own = {"batch_size": 3, "lr": 1e-3, "optimizer": torch.optim.SGD, "engine": "traced"}
+        own = {"batch_size": 3, "lr": 1e-3, "optimizer": torch.optim.SGD, "engine": "pyro"}
         return pyrodrop.Training(*pair(), data(), **own)
 
     training = begun()
@@ -473,6 +475,7 @@ def lost() -> dict[str, Any]:
 def main() -> None:
     torch.set_num_threads(1)
     ranks.WAIT = timedelta(seconds=90)
+    importlib.import_module("torch._dynamo")  # which every first step imports: once, before the fork
     folder = Path(sys.argv[1])
     children = []
     names = [word.split(":") for word in sys.argv[2:]]
