@@ -23,8 +23,8 @@ from pyrodrop import ranks
 WORK = Path(__file__).parent / "ranks" / "work.py"
 ROOT = Path(__file__).parents[2]
 QUICK = (
-    "equal:3 rows:3 checkpoints:3 equal:2 equal_in_parts:2 gradients:2 rows:2 errors:2 disagreements:2 starts:2 checkpoints:2 "
-    "other_number:2 unwritable:2 step_by_step:2 autoguides:2 batch_norm:2 alone:2 evaluated:2 lost:2"
+    "equal:3 rows:3 checkpoints:3 equal:2 equal_in_parts:2 gradients:2 rows:2 errors:2 disagreements:2 starts:2 "
+    "checkpoints:2 other_number:2 unwritable:2 step_by_step:2 autoguides:2 batch_norm:2 alone:2 evaluated:2 lost:2"
 )
 Results = Callable[[str, int], list[dict[str, Any]]]
 
