@@ -281,7 +281,7 @@ def join(distributed: bool | None, device: torch.device) -> Ranks:
     made = dist.is_available() and dist.is_initialized()
     if not made and not _launched(bool(distributed)):
         if distributed:
-            raise ValueError(f"distributed=True needs several ranks, and this process is alone: {_HOW}; got none")
+            raise ValueError(f"distributed=True needs several ranks; got True in a process that is alone: {_HOW}")
         return alone(device)
     device = _local(device)
     if not made:

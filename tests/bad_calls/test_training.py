@@ -40,6 +40,8 @@ SETTINGS = {
     "precision": NAME.but("None"),
     "starts": NAME,
     "device": DEVICE,
+    "distributed": OPTIONAL_FLAG | Kind({"without ranks": lambda: True}),
+    "rank_noise": NAME,
     "seed": SEED,
 }  # fmt: skip
 NO_Y = tensor(N, 1) | Kind({
@@ -231,6 +233,8 @@ CALLS = [
             "seed": SEED.only("float", "string", "negative"),
             "estimator": NAME.only("unknown", "None"),
             "device": DEVICE.only("unknown", "number", "other"),
+            "distributed": FLAG.only("word", "one") | {"without ranks": lambda: True},
+            "rank_noise": NAME.only("unknown", "None"),
         },
         function=trained,
     ),
