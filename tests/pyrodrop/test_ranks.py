@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes a
 def ran(folder: Path, what: str) -> Results:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-P", str(WORK), str(folder), *what.split()]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1400, check=False)
 
     def results(name: str, size: int) -> list[dict[str, Any]]:
         files = [folder / f"{name}-{size}-{rank}.json" for rank in range(size)]
@@ -257,10 +257,11 @@ def test_two_ranks_on_one_gpu_are_refused() -> None:
 
 
 @pytest.mark.slow
-def test_every_estimator_and_engine_on_ranks_equals_one_process(tmp_path: Path) -> None:
-    found = ran(tmp_path, "equal_in_full:3 equal_in_full:2")
-    for size in (2, 3):
-        check_equal(found("equal_in_full", size), size)
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("name", ["equal_by_pyro", "equal_by_traces", "equal_compiled"])
+def test_every_estimator_and_engine_on_ranks_equals_one_process(tmp_path: Path, name: str, size: int) -> None:
+    check_equal(ran(tmp_path, f"{name}:{size}")(name, size), size)
 
 
 @pytest.mark.slow

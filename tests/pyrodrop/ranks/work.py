@@ -115,8 +115,16 @@ def equal() -> dict[str, Any]:
     return _equal(two if dist.get_world_size() == 2 else [("pyro", "per_example"), ("pyro", "flipout")])
 
 
-def equal_in_full() -> dict[str, Any]:
-    return _equal([(engine, estimator) for engine in ("pyro", "traced", "compiled") for estimator in ESTIMATORS])
+def equal_by_pyro() -> dict[str, Any]:
+    return _equal([("pyro", estimator) for estimator in ESTIMATORS])
+
+
+def equal_by_traces() -> dict[str, Any]:
+    return _equal([("traced", estimator) for estimator in ESTIMATORS])
+
+
+def equal_compiled() -> dict[str, Any]:
+    return _equal([("compiled", estimator) for estimator in ESTIMATORS])
 
 
 def equal_in_parts() -> dict[str, Any]:
