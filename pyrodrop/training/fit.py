@@ -18,7 +18,7 @@ from typing import Any, Unpack, overload
 import torch
 
 from pyrodrop import threads
-from pyrodrop.arguments import count, path, shown
+from pyrodrop.arguments import count, shown
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data
 from pyrodrop.devices import seeded
@@ -27,13 +27,14 @@ from pyrodrop.networks.modes import evaluating
 from pyrodrop.ranks import join
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.fitted import Fit
+from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.options import FitOptions, ReplicateOptions, names_checked
 from pyrodrop.training.problem import training_mode
 from pyrodrop.training.rank_noise import RankRandom
-from pyrodrop.training.record import check_allowed
-from pyrodrop.training.replicates import Replicates, train_replicates
+from pyrodrop.training.replicates import train_replicates
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.runaway import warn_of_runaways
+from pyrodrop.training.saving import Saving, callback, saving_of
 from pyrodrop.training.settings import (
     Estimator,
     KLWeight,
@@ -103,7 +104,7 @@ def fit(
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = None,
     checkpoint_allow: Collection[str] = (),
-    after_epoch: Callable[[Fit, int], None] | None = None,
+    after_epoch: Callable[[Any, int], None] | None = None,
 ) -> Fit | Replicates:
     """Train a guide of a model on data.
 
@@ -182,7 +183,8 @@ def fit(
             no permission: the epoch continues, the noise is new (but ``shared`` noise continues), and the log says so.
         after_epoch: called as ``after_epoch(fit, epoch)`` after every epoch, with the fit in evaluation mode and the number
             of epochs done; also when a run continues from a checkpoint at the end of an epoch. Its random draws do not
-            change the training; its return value is ignored. With several ranks, it is called on each of them.
+            change the training; its return value is ignored. With `replicates`, called with all of them; with several ranks,
+            on each of them.
 
     Raises:
         TypeError: an unknown argument, or one of the wrong kind, such as a schedule of the learning rate for `kl_weight`.
@@ -215,17 +217,9 @@ def fit(
         kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
         device=device, distributed=distributed, rank_noise=rank_noise, seed=seed,
     )  # fmt: skip
-    save_every = _checkpoint_every(checkpoint_every, checkpoint)
+    saving = saving_of(checkpoint, checkpoint_every, checkpoint_allow)
     checked_progress(progress)
-    if checkpoint is not None:
-        checkpoint = path(checkpoint, "checkpoint", "the file to save the state of the training to")
-    if after_epoch is not None and not callable(after_epoch):
-        raise TypeError(
-            f"after_epoch must be a function of a fit and the number of epochs, or None; got {shown(after_epoch)}"
-        )
-    allow = check_allowed(checkpoint_allow, "checkpoint_allow")
-    if allow and checkpoint is None:
-        raise ValueError(f"checkpoint_allow needs a checkpoint; got checkpoint_allow={allow} without checkpoint")
+    after_epoch = callback(after_epoch)
     if replicates is not None:
         if settings.distributed:
             raise ValueError(
@@ -236,11 +230,10 @@ def fit(
                 f"accumulate is not supported with replicates and must be 1; got {settings.accumulate}: train fewer "
                 "replicates at a time, as memory= does"
             )
-        for name, value in (("checkpoint", checkpoint), ("after_epoch", after_epoch)):
-            if value is not None:
-                raise ValueError(f"{name} is not supported with replicates and must be None; got {shown(value)}")
         replicates = count(replicates, "replicates", "the number of independent fits")
-        return train_replicates(model, guide, data, settings, replicates, memory, progress)
+        return train_replicates(
+            model, guide, data, settings, replicates, memory, progress, saving=saving, after_epoch=after_epoch
+        )
     if memory is not None:
         raise ValueError(f"memory is for replicates only and must be None without them; got {shown(memory)}")
 
@@ -252,17 +245,14 @@ def fit(
     with seeded(random.start, settings.place), settings.products(), training_mode(problem):
         with ranks.together():
             run = Run.of(problem, settings, random)
-        run.align(
-            steps=steps, checkpoint=checkpoint is not None, checkpoint_every=save_every, checkpoint_allow=sorted(allow),
-            after_epoch=after_epoch is not None,
-        )  # fmt: skip
-        kept = None if checkpoint is None else _resumed(run, checkpoint, allow)
+        run.align(steps=steps, after_epoch=after_epoch is not None, checkpoint=None if saving is None else saving[1:])
+        kept = None if saving is None else _resumed(run, saving)
         try:
             with nullcontext() if run.average is None else run.average.stopping(closing=True):
                 run.loop.run(
                     progress if ranks.first else False,
                     None if kept is None else kept.save,
-                    save_every,
+                    0 if saving is None else saving.every,
                     None if after_epoch is None else _with_fit(after_epoch, run),
                 )
         except FloatingPointError as error:
@@ -271,22 +261,11 @@ def fit(
     return run.fit(seconds=time.perf_counter() - start, engine=run.loop.engine.name)
 
 
-def _checkpoint_every(value: int | None, checkpoint: object) -> int:
-    """The number of steps between checkpoints; a ValueError if it is less than 1 or there is no checkpoint."""
-    if value is None:
-        return 10_000
-    if checkpoint is None:
-        raise ValueError(
-            f"checkpoint_every needs a checkpoint; got checkpoint_every={value} without checkpoint, the file to save to"
-        )
-    return count(value, "checkpoint_every", "the number of steps between two savings")
-
-
-def _resumed(run: Run, path: Path, allow: Collection[str]) -> Checkpoint:
+def _resumed(run: Run, saving: Saving) -> Checkpoint:
     """The checkpoint of a run, which continues from the file if it exists."""
     with run.ranks.together():
         state = run.state()
-    checkpoint = Checkpoint(path, state, run.record, run.identity, allow, run.random, run.average)
+    checkpoint = Checkpoint(saving.path, state, run.record, run.identity, saving.allow, run.random, run.average)
     checkpoint.resume()
     return checkpoint
 
