@@ -90,6 +90,7 @@ def fit(
     replicates: int | None = None,
     starts: Starts = "model",
     memory: float | None = None,
+    jobs: int | None = None,
     device: str | torch.device = "auto",
     seed: int = 0,
     progress: bool | None = None,
@@ -142,7 +143,7 @@ def fit(
         replicates: R, for R independent fits in one call: ``fit_replicates(model, guide, data, count=R)``.
         starts: ``model`` to start from the weights that the model has, ``new`` to start from new ones: those of
             ``restart(model, guide, seed)``.
-        memory: of `fit_replicates`.
+        memory, jobs: of `fit_replicates`.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
         seed: of minibatches and noise. The same seed gives the same bits on the same machine with the same number of
             threads; the caller's random state does not change.
@@ -212,9 +213,10 @@ def fit(
             if value is not None:
                 raise ValueError(f"{name} is not supported with replicates and must be None; got {shown(value)}")
         replicates = count(replicates, "replicates", "the number of independent fits")
-        return train_replicates(model, guide, data, settings, replicates, memory, progress)
-    if memory is not None:
-        raise ValueError(f"memory is for replicates only and must be None without them; got {shown(memory)}")
+        return train_replicates(model, guide, data, settings, replicates, memory, progress, jobs)
+    for name, value in (("memory", memory), ("jobs", jobs)):
+        if value is not None:
+            raise ValueError(f"{name} is for replicates only and must be None without them; got {shown(value)}")
 
     problem = problem_of(model, guide, data, settings)
     start = time.perf_counter()

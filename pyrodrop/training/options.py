@@ -48,6 +48,7 @@ class ReplicateOptions(TrainingOptions, total=False):
     """The options of `fit_replicates`."""
 
     memory: float | None
+    jobs: int | None
     progress: bool | None
 
 

@@ -28,6 +28,7 @@ from pyrodrop.engines import Name as EngineName
 from pyrodrop.networks.agreement import check_guide
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.autoguides import autoguides
+from pyrodrop.training.blocks import Parts, train_in_blocks
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.minibatches import check_minibatches
 from pyrodrop.training.options import names_checked
@@ -44,6 +45,7 @@ from pyrodrop.training.settings import (
     Starts,
     adam,
 )
+from pyrodrop.training.spread import spreads
 from pyrodrop.training.stack import Stack
 
 _log = logging.getLogger("pyrodrop")
@@ -118,6 +120,7 @@ def fit_replicates(
     precision: Precision | None = None,
     starts: Starts = "model",
     memory: float | None = None,
+    jobs: int | None = None,
     device: str | torch.device = "auto",
     seed: int = 0,
     progress: bool | None = None,
@@ -139,7 +142,13 @@ def fit_replicates(
         starts: ``model`` to start from the weights that the models have, ``new`` to start each replicate from new ones, as
             deep ensembles do: replicate r from ``restart(model, guide, seed + r)``.
         memory: bytes that all replicates together may take; half of the free memory if None. Where that is not enough they
-            are trained in turn, as many at a time as fit.
+            are trained in turn, as many at a time as fit. With several processes it is that of all on this machine, or of
+            each worker of a cluster.
+        jobs: number of processes of this machine to train blocks of replicates in, one thread each. If None, the workers of
+            a joblib backend that is active, such as a Dask cluster under ``joblib.parallel_config("dask")``; otherwise this
+            process. Workers need this package, and the modules that model and guide are defined in. Any number of workers
+            gives the same bits: those of this process with one thread, where replicates are so small that a block has
+            several; larger ones are a block each, and equal them up to rounding.
         device: as in `fit`.
         seed: of the first replicate; replicate r has ``seed + r``.
         progress: as in `fit`.
@@ -165,11 +174,18 @@ def fit_replicates(
         kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
         device=device, seed=seed,
     )  # fmt: skip
-    return train_replicates(models, guides, data, settings, count, memory, progress)
+    return train_replicates(models, guides, data, settings, count, memory, progress, jobs)
 
 
 def train_replicates(
-    models: Any, guides: Any, data: Any, settings: Settings, count: int, memory: float | None, progress: bool | None
+    models: Any,
+    guides: Any,
+    data: Any,
+    settings: Settings,
+    count: int,
+    memory: float | None,
+    progress: bool | None,
+    jobs: int | None = None,
 ) -> Replicates:
     """`fit_replicates` with its settings in one object."""
     if memory is not None:
@@ -181,15 +197,34 @@ def train_replicates(
             "replicates are trained as one traced step: engine must be 'auto', 'traced' or 'compiled'; got 'pyro'"
         )
     seeds = [settings.seed + r for r in range(count)]
-    problems = _problems(models, guides, data, settings, seeds)
+    away = spreads(jobs)
+    made_of = _parts(models, guides, data, seeds)
+    if away:
+        fits, failed = train_in_blocks(_in_one_process, made_of, settings, memory, progress, jobs)
+    else:
+        fits, failed = _in_one_process(made_of, settings, memory, progress)
+    for number, step in failed.items():
+        _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
+    warn_of_runaways(*fits)
+    return Replicates(fits, failed)
+
+
+@threads.training()
+@torch.inference_mode(False)
+@torch.enable_grad()
+def _in_one_process(
+    made_of: Parts, settings: Settings, memory: float | None, progress: bool | None
+) -> tuple[list[Fit], dict[int, int]]:
+    """The fits of all replicates, and the last step of each that failed."""
+    problems = _problems(made_of, settings)
     check_minibatches(settings.batch_size, problems[0].data.x, problems[0].model, problems[0].guide)
     with settings.products(), training_mode(*problems):
-        return _train(problems, settings, seeds, memory, progress)
+        return _train(problems, settings, made_of.seeds, memory, progress)
 
 
 def _train(
     problems: Sequence[Problem], settings: Settings, seeds: Sequence[int], memory: float | None, progress: bool | None
-) -> Replicates:
+) -> tuple[list[Fit], dict[int, int]]:
     """Train all replicates, as many at a time as fit into memory."""
     generators = [torch.Generator(settings.place).manual_seed(seed) for seed in seeds]
     chunk = Stack(problems[:1], generators[:1], settings).fitting(memory)
@@ -202,14 +237,22 @@ def _train(
         done, broken = Stack(problems[part], generators[part], settings).train(seeds[part], progress)
         fits += done
         failed |= {first + number: step for number, step in broken.items()}
-    for number, step in failed.items():
-        _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
-    warn_of_runaways(*problems)
-    return Replicates(fits, failed)
+    return fits, failed
 
 
-def _problems(models: Any, guides: Any, data: Any, settings: Settings, seeds: Sequence[int]) -> list[Problem]:
-    """One problem per replicate, from one model, guide and data set for all or a list of them."""
+def _problems(made_of: Parts, settings: Settings) -> list[Problem]:
+    """One problem per replicate."""
+    pairs = [made_of.pair(r) for r in range(len(made_of))]
+    if settings.starts == "new":
+        pairs = [restart(*pair, own) for pair, own in zip(pairs, made_of.seeds, strict=True)]
+    return [
+        Problem.of(model, guide, own, settings.estimator, settings.place)
+        for (model, guide), own in zip(pairs, made_of.sets, strict=True)
+    ]
+
+
+def _parts(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> Parts:
+    """What the replicates are made of, from one model, guide and data set for all or a list of them."""
     count = len(seeds)
     models, guides = (list(value) if isinstance(value, tuple) else value for value in (models, guides))
     if any(autoguides(one) for one in (guides if isinstance(guides, list) else [guides])):
@@ -229,13 +272,7 @@ def _problems(models: Any, guides: Any, data: Any, settings: Settings, seeds: Se
             "nn.RNN; call nn.LSTMCell and its relatives step by step, or fit one by one"
         )
     _check_callable(models, guides)
-    pairs = list(zip(models, guides, strict=True)) if isinstance(models, list) else [(models, guides)] * count
-    if settings.starts == "new":
-        pairs = [restart(*pair, own) for pair, own in zip(pairs, seeds, strict=True)]
-    return [
-        Problem.of(model, guide, own, settings.estimator, settings.place)
-        for (model, guide), own in zip(pairs, sets, strict=True)
-    ]
+    return Parts(list(zip(models, guides, strict=True)) if isinstance(models, list) else [(models, guides)], sets, seeds)
 
 
 def _check_callable(models: Any, guides: Any) -> None:
