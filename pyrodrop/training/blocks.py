@@ -96,7 +96,9 @@ def train_in_blocks(
         FloatingPointError: no replicate has a finite loss.
     """
     if settings.place.type != "cpu" and jobs is not None and jobs > 1:
-        raise ValueError(f"replicates train on {settings.place} together, in one process: jobs must be None; got {jobs}")
+        raise ValueError(
+            f"replicates train on {settings.place} together, in one process: jobs must be None; got {jobs}"
+        )
     for name, each in (("a model", [m for m, _ in parts.pairs]), ("a guide", [g for _, g in parts.pairs])):
         spread.pickled({name: each})
     names = ("optimizer", "lr", "lr_schedule", "kl_weight")

@@ -272,7 +272,9 @@ def _parts(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> Parts:
             "nn.RNN; call nn.LSTMCell and its relatives step by step, or fit one by one"
         )
     _check_callable(models, guides)
-    return Parts(list(zip(models, guides, strict=True)) if isinstance(models, list) else [(models, guides)], sets, seeds)
+    return Parts(
+        list(zip(models, guides, strict=True)) if isinstance(models, list) else [(models, guides)], sets, seeds
+    )
 
 
 def _check_callable(models: Any, guides: Any) -> None:

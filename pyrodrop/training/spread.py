@@ -4,9 +4,9 @@
     with joblib.parallel_config("dask"):               the workers of a cluster, as they are
         each(train, [(a, 0), (b, 1)])
 
-A unit is a function and its arguments, as the bytes of a pickle. It runs alone in its process, with one thread of PyTorch, so
-that its result does not depend on the number of workers. Results are lists: no backend has to support generators. A unit
-whose worker is killed is done again where the backend does that, as Dask does.
+A unit is a function and its arguments, as the bytes of a pickle. It runs alone in its process, with one thread of PyTorch,
+so its result does not depend on the number of workers. A unit whose worker is killed is done again where the backend does
+that, as Dask does. Backends that return lists and no generators, such as Ray's, will do.
 
 A threading backend is refused, since the threads of a process share Pyro's handlers and torch's generator.
 """
@@ -20,7 +20,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import joblib
@@ -29,6 +29,7 @@ from joblib.parallel import get_active_backend
 from tqdm import tqdm
 
 from pyrodrop.arguments import count
+from pyrodrop.json_files import Failed
 from pyrodrop.processes import Process
 
 _WATCH = 0.5  # seconds between two looks at the parent
@@ -76,6 +77,7 @@ def each(
     title: str,
     unit: str,
     progress: bool | None = None,
+    done: Callable[[int, Any], object] | None = None,
 ) -> list[Any]:
     """``[function(*own) for own in arguments]``, each as a unit of work.
 
@@ -87,6 +89,8 @@ def each(
         title, unit: of the progress bar.
         progress: whether to show a progress bar, which counts the units that are done; if None, where the output is a
             terminal.
+        done: called in this process with the number of a unit and its result, as soon as it has arrived: after every unit,
+            or after the last one where the backend has no generators, such as Ray's.
 
     Raises:
         TypeError: something cannot be pickled.
@@ -95,28 +99,52 @@ def each(
     """
     away = spreads(jobs)
     _check_threads(get_active_backend()[0])
+    found: dict[int, Any] = {}
     with tqdm(
         total=total, unit=unit, desc=title, leave=False, disable=None if progress is None else not progress
     ) as bar:
-        if not away or jobs == 1 or total == 0:
-            return list(_here(function, arguments, bar))
-        parent = str(Process.this())
-        with ExitStack() as stack:
-            if jobs is not None:
-                stack.enter_context(joblib.parallel_config("loky", n_jobs=jobs))
-            workers = _Counted(batch_size=1)
-            workers.bar = bar
-            units = (joblib.delayed(_alone)(pickled({f"a {unit}": (function, own)}), parent) for own in arguments)
-            done = workers(units)
-    return [_received(one) for one in done]
+        results = _away(function, arguments, unit, jobs, bar) if away and jobs != 1 else _here(function, arguments, bar)
+        for number, result in results:
+            found[number] = result
+            if done is not None:
+                done(number, result)
+    return [found[number] for number in range(len(found))]
 
 
-def _here(function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], bar: Any) -> Iterator[Any]:
+def _here(function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], bar: Any) -> Iterator[tuple[int, Any]]:
     """The results of the units, run in this process."""
-    with _one_thread(), joblib.parallel_config("sequential", n_jobs=1):
-        for own in arguments:
-            yield function(*own)
-            bar.update()
+    for number, own in enumerate(arguments):
+        with _one_thread(), joblib.parallel_config("sequential", n_jobs=1):
+            result = function(*own)
+        yield number, result
+        bar.update()
+
+
+def _away(
+    function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], unit: str, jobs: int | None, bar: Any
+) -> Iterator[tuple[int, Any]]:
+    """The results of the units with their numbers, as they arrive."""
+    parent = str(Process.this())
+    with ExitStack() as stack:
+        if jobs is not None:
+            stack.enter_context(joblib.parallel_config("loky", n_jobs=jobs))
+        early = get_active_backend()[0].supports_return_generator
+        workers = _Counted(batch_size=1, return_as="generator_unordered" if early else "list")
+        workers.bar = bar
+        units = (
+            joblib.delayed(_alone)(pickled({f"a {unit}": (function, own)}), number, parent)
+            for number, own in enumerate(arguments)
+        )
+        for done in workers(units):
+            yield done.number, _received(done)
+
+
+@contextmanager
+def processes(jobs: int | None) -> Iterator[None]:
+    """So many processes of this machine for the units of calls within the block; None leaves what is active."""
+    spreads(jobs)
+    with nullcontext() if jobs is None else joblib.parallel_config("loky", n_jobs=jobs):
+        yield
 
 
 class _Counted(joblib.Parallel):
@@ -157,15 +185,17 @@ class _Done(NamedTuple):
     """What a worker sends back.
 
     Attributes:
+        number: of the unit.
         result: a pickle.
         said: what pyrodrop's logger was told, as level and message.
     """
 
+    number: int
     result: bytes
     said: list[tuple[int, str]]
 
 
-def _alone(payload: bytes, parent: str) -> _Done:
+def _alone(payload: bytes, number: int, parent: str) -> _Done:
     """Run a unit, alone in this process and with one thread."""
     process = Process.of(parent)
     assert process is not None
@@ -173,7 +203,15 @@ def _alone(payload: bytes, parent: str) -> _Done:
     here = str(Process.this()) == parent
     with _turn, _one_thread(), joblib.parallel_config("sequential", n_jobs=1), _Said(here) as said:
         ((function, own),) = _unpickled(payload)
-        return _Done(_dumped(function(*own)), said.records)
+        try:
+            return _Done(number, _dumped(function(*own)), said.records)
+        except (OSError, Failed) as error:
+            if here or _is_child(process):
+                raise
+            raise Failed(
+                f"{where()} failed: {error}. Workers of a cluster read data for themselves, from the folder PYRODROP_DATA "
+                "or their cache"
+            ) from error
 
 
 def _unpickled(payload: bytes) -> Any:
@@ -256,13 +294,17 @@ def _line(error: BaseException) -> str:
 _watched: set[int] = set()
 
 
+def _is_child(parent: Process) -> bool:
+    return parent.here and os.getppid() == parent.pid
+
+
 def end_with(parent: Process) -> None:
     """End this process soon after its parent has ended, if `parent` is that; no effect in other processes.
 
     A killed parent cannot end its workers, which would train on for nobody. An orphan gets another parent, so a thread
     compares the parent's number every half second. The worker of a cluster is the child of another process, and stays.
     """
-    if not parent.here or os.getppid() != parent.pid or parent.pid in _watched:
+    if not _is_child(parent) or parent.pid in _watched:
         return
     _watched.add(parent.pid)
 
