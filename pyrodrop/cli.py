@@ -32,7 +32,7 @@ from pyrodrop.json_files import Failed
 USAGE = """usage: pyrodrop run NAME [options]  run an experiment or train an entry of the zoo (--help: its options)
        pyrodrop list                list what can be run, and the zoo's entries
        pyrodrop show ENTRY          the model card of an entry: what it is, published figures, our reference
-       pyrodrop check ENTRY... [--jobs N]   train entries briefly and compare with their references; status 1 on a miss
+       pyrodrop check ENTRY...      train entries briefly and compare with their references; status 1 on a miss (--jobs N)
        pyrodrop compare RUN_DIR...  one table of the models of several runs, by held-out log density
        pyrodrop report RUN_DIR [-o report.html]   one page with a run's tables and pictures
        --debug with any of them shows the traceback of an error"""

@@ -1,7 +1,8 @@
 """Several trainings as units of work (`pyrodrop.training.spread`).
 
-Small networks gain more from a second process than from a second thread. Names and settings are sent to the workers, which load data for themselves. Finished trainings are kept in `Cells`, if there
-are some: a run that was broken off computes the others only.
+Small networks gain more from a second process than from a second thread. Names and settings are sent to the workers, which
+load data for themselves. Finished trainings are kept in `Cells`, if there are some: a run that was broken off computes the
+others only.
 """
 
 from __future__ import annotations

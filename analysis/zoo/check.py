@@ -9,7 +9,7 @@ slowly; the difference must stay within that of another seed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -44,18 +44,20 @@ def check_each(entries: Sequence[Entry], *, jobs: int | None = None, quiet: bool
         quiet: show no progress.
     """
     if not spread.spreads(jobs):
-        return all([check(entry, quiet=quiet) for entry in entries])
+        held = [check(entry, quiet=quiet) for entry in entries]
+        return all(held)
     seeds = {entry.name: references.load(entry.name)["check"]["seed"] for entry in entries}
     measured = spread.each(
         _measured, list(seeds.items()), len(seeds), jobs=jobs, title="checks", unit="entry",
         progress=False if quiet else None,
     )  # fmt: skip
     found = dict(zip(seeds, measured, strict=True))
-    return all([_reported(entry, found[entry.name]) for entry in entries])
+    held = [_reported(entry, found[entry.name]) for entry in entries]
+    return all(held)
 
 
 def _measured(name: str, seed: int) -> Measured:
-    return short(entry_of(name), seed)
+    return replace(short(entry_of(name), seed), fits=())
 
 
 def _reported(entry: Entry, measured: Measured) -> bool:

@@ -3,7 +3,7 @@
 The blocks depend on the call and not on the workers, so any number of workers gives the same bits. A block is
 
     1 replicate       where the arithmetic of one takes longer than the calls of its operations
-    16 to 71          where it does not, for the engine `traced`; the replicates of one call of the program for `compiled`
+    16 to 79          where it does not, for the engine `traced`; the replicates of one call of the program for `compiled`
 
 Blocks of the second kind have the bits of the call in one process. Vector instructions round differently from those that
 compute the rest of a tensor, and a stack that is cut at a multiple of 16 replicates has the same rest. A replicate alone is
@@ -12,7 +12,8 @@ the same as in a stack up to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +33,7 @@ from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.settings import Settings
 
 _LANES = 16  # entries of float32 in the widest vector
-_LIGHT, _LEAST = 64, 8  # replicates in a block: usually at most, and at least
+_LIGHT = 64  # replicates in a block, besides a rest of less than 16
 _CALL_SECONDS, _ELEMENT_SECONDS = 5e-6, 1e-9  # of an operation, and of an element of its result
 
 
@@ -43,10 +44,12 @@ class Block:
     Attributes:
         numbers: of the replicates.
         settings: of the call, with the engine that the call in one process takes.
+        alike: the replicates that can be stacked with these.
     """
 
     numbers: list[int]
     settings: Settings
+    alike: list[int]
 
 
 class Parts:
@@ -106,35 +109,61 @@ def train_in_blocks(
     if jobs is not None and jobs > 1:
         memory = min(memory or 0.5 * available(settings.place), MOST) / jobs
     blocks = blocks_of(parts, settings)
-    arguments: Iterator[tuple[Any, ...]] = (
-        (train, parts.some(block.numbers), block.settings, memory) for block in blocks
-    )
-    done = spread.each(
+    several = functools.partial(_all, train, parts, memory, progress, jobs)
+    done = several([(block.numbers, block.settings) for block in blocks])
+    fits = {r: fit for own in done if not isinstance(own, str) for r, fit in own.fits.items()}
+    failed = {r: step for own in done if not isinstance(own, str) for r, step in own.failed.items()}
+    lost = [block for block, own in zip(blocks, done, strict=True) if isinstance(own, str)]
+    if lost:  # a training ends where no replicate has a finite loss; beside a good one these go on
+        good = [r for r in fits if r not in failed]
+        if not good:
+            raise FloatingPointError(next(own for own in done if isinstance(own, str)))
+        beside = [next((r for r in good if r in block.alike), good[0]) for block in lost]
+        for block, own, other in zip(
+            lost,
+            several([([*b.numbers, r], b.settings) for b, r in zip(lost, beside, strict=True)]),
+            beside,
+            strict=True,
+        ):
+            if isinstance(own, str):
+                raise FloatingPointError(f"replicates {block.numbers}: {own}")
+            fits |= {r: fit for r, fit in own.fits.items() if r != other}
+            failed |= {r: step for r, step in own.failed.items() if r != other}
+    return [replace(fits[r], data=parts.sets[r]) for r in range(len(parts))], dict(sorted(failed.items()))
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """The fits of a block, without their data, and the last steps of those that failed, by the numbers of the replicates."""
+
+    fits: dict[int, Fit]
+    failed: dict[int, int]
+
+
+def _all(
+    train: Train,
+    parts: Parts,
+    memory: float | None,
+    progress: bool | None,
+    jobs: int | None,
+    blocks: Sequence[tuple[list[int], Settings]],
+) -> list[_Trained | str]:
+    """Train blocks, as units of work; the error of each in which no replicate has a finite loss."""
+    arguments = ((train, parts.some(numbers), numbers, own, memory) for numbers, own in blocks)
+    return spread.each(
         _trained, arguments, len(blocks), jobs=jobs, title=f"{len(parts)} replicates", unit="block", progress=progress
     )
-    errors = [own for own in done if isinstance(own, str)]
-    if len(errors) == len(done):
-        raise FloatingPointError(errors[0])
-    fits: dict[int, Fit] = {}
-    failed: dict[int, int] = {}
-    for block, own in zip(blocks, done, strict=True):
-        if isinstance(own, str):
-            raise FloatingPointError(f"replicates {block.numbers} failed together: {own}")
-        for number, fit in zip(block.numbers, own[0], strict=True):
-            fits[number] = replace(fit, data=parts.sets[number])
-        failed |= {block.numbers[r]: step for r, step in own[1].items()}
-    return [fits[r] for r in range(len(parts))], dict(sorted(failed.items()))
 
 
 def _trained(
-    train: Train, parts: Parts, settings: Settings, memory: float | None
-) -> tuple[list[Fit], dict[int, int]] | str:
-    """A block, without its data, which the caller has; the error if no replicate has a finite loss."""
+    train: Train, parts: Parts, numbers: list[int], settings: Settings, memory: float | None
+) -> _Trained | str:
     try:
         fits, failed = train(parts, settings, memory, False)
     except FloatingPointError as error:
         return str(error)
-    return [replace(fit, data=None) for fit in fits], failed
+    own = {r: replace(fit, data=None) for r, fit in zip(numbers, fits, strict=True)}
+    return _Trained(own, {numbers[at]: step for at, step in failed.items()})
 
 
 def blocks_of(parts: Parts, settings: Settings) -> list[Block]:
@@ -147,7 +176,7 @@ def blocks_of(parts: Parts, settings: Settings) -> list[Block]:
     for group in _groups(parts):
         graph = _graph(parts, group[0], settings)
         if graph is None:  # what training raises for it
-            found.append(Block(group, settings))
+            found.append(Block(group, settings, group))
             continue
         assert settings.steps is not None
         compiled = settings.engine == "compiled" or (
@@ -156,7 +185,7 @@ def blocks_of(parts: Parts, settings: Settings) -> list[Block]:
         own = replace(settings, engine="compiled" if compiled else "traced")
         sizes = block_sizes(len(group), heavy=_heavy(graph), program=block_size(len(group)) if compiled else None)
         firsts = [sum(sizes[:n]) for n in range(len(sizes))]
-        found += [Block(group[first : first + size], own) for first, size in zip(firsts, sizes, strict=True)]
+        found += [Block(group[first : first + size], own, group) for first, size in zip(firsts, sizes, strict=True)]
     return found
 
 
@@ -170,14 +199,15 @@ def block_sizes(count: int, *, heavy: bool, program: int | None) -> list[int]:
     """
     if heavy:
         return [1] * count
-    size = program
-    if size is None:
-        fewest = max(-(-count // _LIGHT), min(2, count // (2 * _LANES) + 1))
-        size = _LANES * -(-count // (fewest * _LANES))
-    whole, rest = divmod(count, size)
-    sizes = [size] * whole + ([rest] if rest else [])
-    if len(sizes) > 1 and sizes[-1] < _LEAST:
-        sizes[-2:] = [sum(sizes[-2:])]
+    if program is not None:
+        return [program] * (count // program)
+    lanes, rest = divmod(count, _LANES)
+    if lanes < 2:
+        return [count]
+    blocks = max(2, -(-count // _LIGHT))
+    each, more = divmod(lanes, blocks)
+    sizes = [_LANES * (each + (number < more)) for number in range(blocks)]
+    sizes[-1] += rest
     return sizes
 
 
