@@ -213,8 +213,9 @@ def _check(words: list[str]) -> int:
     parser.add_argument("names", nargs="*", help="of the entries")
     parser.add_argument("--jobs", type=int, help="number of processes, one thread each; this one if not given")
     parser.add_argument("--quiet", action="store_true", help="show no progress, only the result")
-    chosen = parser.parse_args(words)
-    if not chosen.names:
+    unknown = any(word.startswith("-") and word.partition("=")[0] not in ("--jobs", "--quiet") for word in words)
+    chosen = None if unknown else parser.parse_args(words)
+    if chosen is None or not chosen.names:
         raise ValueError(f"check needs names of zoo entries, see pyrodrop list; got {' '.join(words) or 'none'}")
     entries = [entry(name) for name in chosen.names]
     return 0 if check_each(entries, jobs=chosen.jobs, quiet=chosen.quiet) else FAILED

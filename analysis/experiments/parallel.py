@@ -72,11 +72,11 @@ def train_each(
         if done is not None:
             done(missing[number], result)
 
-    found = spread.each(
+    results = spread.each(
         _unit, [(train, name, own) for name in missing], len(missing), jobs=jobs, title="training", unit="network",
         progress=False if quiet else None, done=arrived,
     )  # fmt: skip
-    new = dict(zip(missing, found, strict=True))
+    new = dict(zip(missing, results, strict=True))
     return {name: kept[name] if name in kept else new[name] for name in names}  # type: ignore[misc]
 
 

@@ -97,7 +97,7 @@ def run(
     with run_folder(out or Path("runs") / "sbc", "sbc", settings) as folder:
         kept = {name: SBC.load(folder / f"{name}.json") for name in names if (folder / f"{name}.json").exists()}
         say_reused(kept, folder)
-        about = {"count": count, "steps": steps, "num_draws": num_draws, "seed": seed}
+        about: dict[str, Any] = {"count": count, "steps": steps, "num_draws": num_draws, "seed": seed}
         found = train_each(
             calibrated, [name for name in names if name not in kept], quiet, device=where, jobs=jobs,
             done=lambda name, result: result.save(folder / f"{name}.json"), **about,

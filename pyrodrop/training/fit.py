@@ -214,9 +214,9 @@ def fit(
                 raise ValueError(f"{name} is not supported with replicates and must be None; got {shown(value)}")
         replicates = count(replicates, "replicates", "the number of independent fits")
         return train_replicates(model, guide, data, settings, replicates, memory, progress, jobs)
-    for name, value in (("memory", memory), ("jobs", jobs)):
-        if value is not None:
-            raise ValueError(f"{name} is for replicates only and must be None without them; got {shown(value)}")
+    for name, number in (("memory", memory), ("jobs", jobs)):
+        if number is not None:
+            raise ValueError(f"{name} is for replicates only and must be None without them; got {shown(number)}")
 
     problem = problem_of(model, guide, data, settings)
     start = time.perf_counter()

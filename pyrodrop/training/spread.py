@@ -271,10 +271,8 @@ def _one_thread() -> Iterator[None]:
 
 def _check_threads(backend: Any) -> None:
     """Raise a ValueError for a Dask cluster whose workers have several threads."""
-    client = getattr(backend, "client", None)
-    if not callable(getattr(client, "nthreads", None)):
-        return
-    most = max(client.nthreads().values(), default=1)
+    threads = getattr(getattr(backend, "client", None), "nthreads", None)
+    most = max(threads().values(), default=1) if callable(threads) else 1
     if most > 1:
         raise ValueError(
             f"the workers of this cluster have up to {most} threads; {_THREADS}: start workers with one thread each, "
