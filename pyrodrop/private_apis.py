@@ -9,7 +9,8 @@
     record                  torch.fx.experimental.proxy_tensor.make_fx           engine 'pyro' instead of 'traced'
     arguments_of            _schema of an operation                              engine 'pyro' instead of 'traced'
     elementary_forms        torch._decomp.get_decompositions                     engine 'traced' instead of 'compiled'
-    compile_by_inductor     torch._inductor.compile                              engine 'traced' instead of 'compiled'
+    compile_by_inductor     torch._inductor.compile_fx.compile_fx                engine 'traced' instead of 'compiled'
+    Program.bare            CompiledFxGraph.current_callable                     every call costs more
     pyro_handlers           pyro.poutine.runtime._PYRO_STACK                     Pyro's optimisers see no names of parameters
     name_in_store           _param_to_name of Pyro's parameter store             Pyro's optimisers see no names of parameters
     lend_to_store           _params and _constraints of Pyro's parameter store   jitted ELBOs raise an error
@@ -28,7 +29,7 @@ import functools
 import logging
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pyro
@@ -185,19 +186,69 @@ def elementary_forms(operations: Sequence[Any]) -> Any:
         raise _missing("PyTorch", "torch._decomp.get_decompositions", error) from error
 
 
-def compile_by_inductor(
-    module: fx.GraphModule, inputs: Sequence[Tensor], options: dict[str, Any]
-) -> Callable[..., Any]:
+class Program:
+    """A compiled graph; call it with all of its inputs.
+
+    Args:
+        whole: the program with what PyTorch does around every call: it checks the mode, turns autograd off, counts the
+            versions of the tensors that the graph writes to, and more.
+        bare: the program without that, called with a list, which it empties; None if there is none. Autograd must be off.
+    """
+
+    def __init__(
+        self, whole: Callable[..., Sequence[Tensor]], bare: Callable[[list[Tensor]], Sequence[Tensor]] | None
+    ) -> None:
+        self.whole, self.bare = whole, bare
+
+    def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
+        return self.whole(*inputs)
+
+
+def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], options: dict[str, Any]) -> Program:
     """Compile a graph with TorchInductor. If compilation fails, any exception may be raised.
 
     Raises:
         MissingApi: the installed PyTorch has no such function.
     """
     try:
-        from torch._inductor import compile
+        from torch._inductor.compile_fx import compile_fx, compile_fx_inner
     except ImportError as error:
-        raise _missing("PyTorch", "torch._inductor.compile", error) from error
-    return compile(module, list(inputs), options=options)  # type: ignore[no-any-return]
+        raise _missing("PyTorch", "torch._inductor.compile_fx.compile_fx", error) from error
+    inner: list[Any] = []
+    outputs = _outputs(module)
+
+    def compile_inner(graph: fx.GraphModule, given: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        same = _alike(given, inputs) and _outputs(graph) == outputs
+        compiled = compile_fx_inner(graph, given, *args, **kwargs)
+        inner.append(getattr(compiled, "current_callable", None) if same else None)
+        return compiled
+
+    with _traced_afresh():
+        whole = compile_fx(module, list(inputs), inner_compile=compile_inner, config_patches=options)
+    return Program(whole, inner[0] if len(inner) == 1 and callable(inner[0]) else None)
+
+
+def _traced_afresh() -> AbstractContextManager[object]:
+    """Keep PyTorch from taking a whole program from its cache, in which the inner one is not seen; its kernels still are."""
+    try:
+        from torch._functorch import config
+
+        return config.patch(enable_autograd_cache=False)  # type: ignore[no-any-return]
+    except (ImportError, AttributeError):
+        return nullcontext()
+
+
+def _outputs(module: fx.GraphModule) -> int:
+    results = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
+    return len(results) if isinstance(results, tuple | list) else 1
+
+
+def _alike(given: Sequence[Any], wanted: Sequence[Tensor]) -> bool:
+    """Whether these are as many tensors of the same shapes and dtypes."""
+    return len(given) == len(wanted) and all(
+        isinstance(one, Tensor) and one.shape == other.shape and one.dtype == other.dtype
+        for one, other in zip(given, wanted, strict=True)
+    )
 
 
 @contextmanager

@@ -111,16 +111,59 @@ class Tosses:
 def _compare(keep: Tensor, shape: Size | Sequence[int], pieces: Tensor) -> Tensor:
     """Make masks ``[R, *shape]`` from 16-bit integers ``[R, n]``: one per entry, followed by the one for the dither."""
     shape = torch.Size(shape)
-    count = shape.numel()
-    coins = pieces[:, :count].unflatten(1, shape) if shape else pieces[:, 0]
+    coins, dither = _split(pieces, shape)
     missing = len(shape) + 1 - keep.dim()
     keep = keep.reshape(len(keep), *(1,) * missing, *keep.shape[1:])
-    dither = pieces[:, count].reshape(-1, *(1,) * len(shape))
     if coins.is_cuda:
         last = torch.floor(2**16 * keep + (dither.double() - _LOWEST) / 2**16) + (_LOWEST - 1)
         return (coins <= last.clamp_min(_LOWEST).to(torch.int16)).view(torch.uint8)
-    cuts = np.floor(2**16 * keep.numpy() + (dither.numpy() - float(_LOWEST)) / 2**16) + (_LOWEST - 1)
-    return _compared(np.less_equal, coins.numpy(), np.maximum(cuts, _LOWEST).astype(np.int16)).view(torch.uint8)
+    return _compared(np.less_equal, coins.numpy(), _cuts(keep.numpy(), dither.numpy())).view(torch.uint8)
+
+
+def _split(pieces: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """The integers ``[R, *shape]`` of the entries, and ``[R, 1, ...]`` of the dither."""
+    count = shape.numel()
+    coins = pieces[:, :count].unflatten(1, shape) if shape else pieces[:, 0]
+    return coins, pieces[:, count].reshape(-1, *(1,) * len(shape))
+
+
+def _cuts(keep: np.ndarray, dither: np.ndarray) -> np.ndarray:
+    """The largest 16-bit integers that keep a unit."""
+    cuts = np.floor(2**16 * keep + (dither - float(_LOWEST)) / 2**16) + (_LOWEST - 1)
+    return np.maximum(cuts, _LOWEST).astype(np.int16)
+
+
+class TossesAhead:
+    """Draws the masks of several consecutive steps with one call of PyTorch's default CPU generator, the same bytes as one
+    `Tosses` per step, into the same memory every time.
+
+    Args:
+        keeps: probabilities of a one for each mask of a step; they broadcast to its shape.
+        shapes: shape of each mask.
+        steps: the largest number of steps.
+
+    Attributes:
+        masks: of all steps, ``[steps, *shape]`` for every shape.
+    """
+
+    def __init__(self, keeps: Sequence[Tensor], shapes: Sequence[Size | Sequence[int]], steps: int) -> None:
+        sizes = [torch.Size(shape) for shape in shapes]
+        words = [_words(shape.numel()) for shape in sizes]
+        self._bits = torch.empty(steps, sum(words), dtype=torch.int64)
+        self.masks = [torch.empty((steps, *shape), dtype=torch.uint8) for shape in sizes]
+        pieces = self._bits.view(torch.int16).split([4 * n for n in words], 1)
+        self._draws = []
+        for keep, shape, own, mask in zip(keeps, sizes, pieces, self.masks, strict=True):
+            coins, dither = _split(own, shape)
+            alike = bool((keep == keep.max()).all())
+            rates = keep.double().flatten()[:1].reshape((1,) * len(shape)) if alike else keep.double()
+            self._draws.append((rates.numpy(), coins.numpy(), dither.numpy(), mask.view(torch.bool).numpy()))
+
+    def draw(self, count: int) -> None:
+        """Draw new masks for the first `count` steps."""
+        _fill(self._bits[:count])
+        for rates, coins, dither, mask in self._draws:
+            np.less_equal(coins[:count], _cuts(rates, dither[:count]), out=mask[:count])
 
 
 def toss_one(keep: float, shape: Size | Sequence[int]) -> Tensor:

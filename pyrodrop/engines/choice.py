@@ -11,6 +11,7 @@ from torch import Tensor
 from pyrodrop.engines.compiled import Compiled
 from pyrodrop.engines.engine import Engine, Name
 from pyrodrop.engines.graph import Batch, Graph
+from pyrodrop.engines.in_blocks import InBlocks
 from pyrodrop.engines.in_parts import Average, ByCompiledGraph, ByGraph, ByPyro, Gradient, InParts, Joint
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.pyro_engine import Pyro
@@ -48,7 +49,7 @@ def choose(name: Name, loss: Loss, optimizer: torch.optim.Optimizer, batches: Se
         graphs = [loss.graph(batch) for batch in batches]
         engine = Traced(loss, optimizer)
         if name == "compiled" or (name == "auto" and worth_compiling(graphs[0], steps)):
-            compiled = Compiled(loss, optimizer)
+            compiled = (Compiled if batches[0].y.is_cuda else InBlocks)(loss, optimizer)
             for batch in batches:
                 compiled.prepare(batch)
             engine = compiled

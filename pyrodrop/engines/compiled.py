@@ -12,10 +12,10 @@ from torch import Tensor
 from pyrodrop.engines.cuda_graph import Captured
 from pyrodrop.engines.engine import Plan
 from pyrodrop.engines.graph import Batch, Graph, Shapes, make_flat, near
-from pyrodrop.engines.narrow_products import turn_narrow_products
+from pyrodrop.engines.narrow_products import rewrite_products
 from pyrodrop.engines.optimizers import rules_of
 from pyrodrop.engines.untraceable import Untraceable, needs_private_apis
-from pyrodrop.private_apis import MissingApi, compile_by_inductor, elementary_forms, record
+from pyrodrop.private_apis import MissingApi, Program, compile_by_inductor, elementary_forms, record
 
 _A: Any = torch.ops.aten
 
@@ -196,16 +196,14 @@ def compile_pure(graph: Graph, inputs: list[Tensor]) -> Callable[..., Any]:
     return program
 
 
-def compile_graph(
-    module: torch.fx.GraphModule, inputs: list[Tensor], options: dict[str, Any] | None = None
-) -> Callable[..., Any]:
+def compile_graph(module: torch.fx.GraphModule, inputs: list[Tensor], options: dict[str, Any] | None = None) -> Program:
     """Compile a pure graph by TorchInductor, whose configuration is changed by `options`.
 
     Raises:
         Untraceable: the compiler fails, as where there is no C++ compiler.
     """
     make_flat(module)
-    turn_narrow_products(module)
+    rewrite_products(module)
     for attempt in ({}, _SMALL_KERNELS):
         try:
             return compile_by_inductor(module, inputs, {**(options or {}), **attempt})

@@ -1,19 +1,32 @@
-"""Batched matrix products with narrow results, computed as the transposed product.
+"""Matrix products of unusual shapes, in forms that are faster than a library's call.
 
-    A B  =  (B^T A^T)^T
+    A B  =  (B^T A^T)^T                         batched, with few columns
+    A B  =  sum_k A[:, k] B[k, :]               where one of the three sizes is 1: products and sums of entries
 
 Libraries compute many small products row by row of the result, so short rows use only a part of the processor's vectors, as
 in the gradient of a layer with few inputs. The transposes of operands and result are views, whose strides differ, so a later
 view of the result may have to become a copy.
+
+In a layer with one output, every product has a size of 1. A call of the library costs more than the arithmetic of a small
+one, and products and sums of entries are compiled into the loops around them.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import fx
 
 _A = torch.ops.aten
 _NARROW = 32  # numbers per row: two of the widest vectors
+_SMALL = 2**16  # products of two numbers
+
+
+def rewrite_products(module: fx.GraphModule) -> None:
+    """Rewrite narrow and thin products, and turn views into reshapes."""
+    turn_narrow_products(module)
+    spell_out_thin_products(module)
 
 
 def turn_narrow_products(module: fx.GraphModule) -> None:
@@ -31,4 +44,28 @@ def turn_narrow_products(module: fx.GraphModule) -> None:
     for view in (_A.view.default, _A._unsafe_view.default):
         for node in graph.find_nodes(op="call_function", target=view):
             node.target = _A.reshape.default
+    module.recompile()
+
+
+def spell_out_thin_products(module: fx.GraphModule) -> None:
+    """Rewrite every small product of matrices in which rows, columns or the terms of a sum are one, on a CPU."""
+    graph = module.graph
+    for node in graph.find_nodes(op="call_function", target=_A.mm.default):
+        left, right = node.args
+        value = left.meta["val"]  # type: ignore[union-attr]
+        (rows, terms), columns = value.shape, right.meta["val"].shape[1]  # type: ignore[union-attr]
+        sizes, exact = (rows, terms, columns), value.dtype in (torch.float32, torch.float64)
+        if 1 not in sizes or not 0 < math.prod(sizes) <= _SMALL or value.is_cuda or not exact:
+            continue
+        with graph.inserting_before(node):
+            if terms == 1:
+                product = graph.call_function(_A.mul.Tensor, (left, right))
+            else:
+                pair = (left, graph.call_function(_A.t.default, (right,)))
+                if columns > 1:
+                    pair = (graph.call_function(_A.t.default, (left,)), right)
+                entries = graph.call_function(_A.mul.Tensor, pair)
+                product = graph.call_function(_A.sum.dim_IntList, (entries, [int(columns == 1)], True))
+        node.replace_all_uses_with(product)
+        graph.erase_node(node)
     module.recompile()

@@ -7,7 +7,7 @@ A traced step draws its noise with a few operations. Each of them is replaced by
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,6 +51,9 @@ class Source(Protocol):
     def draw(self) -> list[Tensor]:
         """New random numbers for each input, ``[R, ...]``."""
 
+    def fill(self, places: Iterator[Tensor]) -> None:
+        """Draw for one replicate into the next of these tensors, one per input."""
+
 
 class Filled:
     """One random input.
@@ -68,6 +71,9 @@ class Filled:
         for noise, place, generator in zip(self.noises, drawn.unbind(0), self.generators, strict=True):
             _FILL[noise.kind](noise, place, generator)
         return [drawn]
+
+    def fill(self, places: Iterator[Tensor]) -> None:
+        _FILL[self.noises[0].kind](self.noises[0], next(places), self.generators[0])
 
 
 class Tossed:
@@ -91,6 +97,10 @@ class Tossed:
         if self.singles is not None:
             return [toss_one(rate, shape)[None] for rate, shape in self.singles]
         return self.tosses.draw()
+
+    def fill(self, places: Iterator[Tensor]) -> None:
+        for mask in self.draw():
+            next(places).copy_(mask[0])
 
 
 def sources(inputs: Iterable[Sequence[Noise]], generators: Sequence[torch.Generator | None]) -> list[Source]:

@@ -28,6 +28,7 @@ from pyrodrop.engines.stacked import _block as block_size
 from pyrodrop.inputs import named_parts
 from pyrodrop.training import spread
 from pyrodrop.training.fitted import Fit
+from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.minibatches import Minibatches
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.settings import Settings
@@ -77,7 +78,7 @@ class Parts:
         return self.pairs[0 if len(self.pairs) == 1 else replicate]
 
 
-Train = Callable[[Parts, Settings, float | None, bool | None], tuple[list[Fit], dict[int, int]]]
+Train = Callable[[Parts, Settings, float | None, bool | None], Replicates]
 
 
 def train_in_blocks(
@@ -159,11 +160,11 @@ def _trained(
     train: Train, parts: Parts, numbers: list[int], settings: Settings, memory: float | None
 ) -> _Trained | str:
     try:
-        fits, failed = train(parts, settings, memory, False)
+        done = train(parts, settings, memory, False)
     except FloatingPointError as error:
         return str(error)
-    own = {r: replace(fit, data=None) for r, fit in zip(numbers, fits, strict=True)}
-    return _Trained(own, {numbers[at]: step for at, step in failed.items()})
+    own = {r: replace(fit, data=None) for r, fit in zip(numbers, done, strict=True)}
+    return _Trained(own, {numbers[at]: step for at, step in done.failed.items()})
 
 
 def blocks_of(parts: Parts, settings: Settings) -> list[Block]:

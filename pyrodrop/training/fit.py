@@ -16,7 +16,7 @@ from typing import Any, Unpack, overload
 import torch
 
 from pyrodrop import threads
-from pyrodrop.arguments import count, path, shown
+from pyrodrop.arguments import count, shown
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data
 from pyrodrop.devices import seeded
@@ -24,12 +24,13 @@ from pyrodrop.engines import Name as EngineName
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.fitted import Fit
+from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.options import FitOptions, ReplicateOptions, names_checked
 from pyrodrop.training.problem import training_mode
-from pyrodrop.training.record import check_allowed
-from pyrodrop.training.replicates import Replicates, train_replicates
+from pyrodrop.training.replicates import train_replicates
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.runaway import warn_of_runaways
+from pyrodrop.training.saving import Saving, callback, saving_of
 from pyrodrop.training.settings import (
     Estimator,
     KLWeight,
@@ -97,7 +98,7 @@ def fit(
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = None,
     checkpoint_allow: Collection[str] = (),
-    after_epoch: Callable[[Fit, int], None] | None = None,
+    after_epoch: Callable[[Any, int], None] | None = None,
 ) -> Fit | Replicates:
     """Train a guide of a model on data.
 
@@ -160,7 +161,7 @@ def fit(
             functions in a model or guide if their bytecode, constants and defaults are equal.
         after_epoch: called as ``after_epoch(fit, epoch)`` after every epoch, with the fit in evaluation mode and the number
             of epochs done; also when a run continues from a checkpoint at the end of an epoch. Its random draws do not
-            change the training; its return value is ignored.
+            change the training; its return value is ignored. With `replicates`, called with all of them.
 
     Raises:
         TypeError: an unknown argument, or one of the wrong kind, such as a schedule of the learning rate for `kl_weight`.
@@ -192,28 +193,19 @@ def fit(
         kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
         device=device, seed=seed,
     )  # fmt: skip
-    save_every = _checkpoint_every(checkpoint_every, checkpoint)
+    saving = saving_of(checkpoint, checkpoint_every, checkpoint_allow)
     checked_progress(progress)
-    if checkpoint is not None:
-        checkpoint = path(checkpoint, "checkpoint", "the file to save the state of the training to")
-    if after_epoch is not None and not callable(after_epoch):
-        raise TypeError(
-            f"after_epoch must be a function of a fit and the number of epochs, or None; got {shown(after_epoch)}"
-        )
-    allow = check_allowed(checkpoint_allow, "checkpoint_allow")
-    if allow and checkpoint is None:
-        raise ValueError(f"checkpoint_allow needs a checkpoint; got checkpoint_allow={allow} without checkpoint")
+    after_epoch = callback(after_epoch)
     if replicates is not None:
         if settings.accumulate != 1:
             raise ValueError(
                 f"accumulate is not supported with replicates and must be 1; got {settings.accumulate}: train fewer "
                 "replicates at a time, as memory= does"
             )
-        for name, value in (("checkpoint", checkpoint), ("after_epoch", after_epoch)):
-            if value is not None:
-                raise ValueError(f"{name} is not supported with replicates and must be None; got {shown(value)}")
         replicates = count(replicates, "replicates", "the number of independent fits")
-        return train_replicates(model, guide, data, settings, replicates, memory, progress, jobs)
+        return train_replicates(
+            model, guide, data, settings, replicates, memory, progress, jobs, saving=saving, after_epoch=after_epoch
+        )
     for name, number in (("memory", memory), ("jobs", jobs)):
         if number is not None:
             raise ValueError(f"{name} is for replicates only and must be None without them; got {shown(number)}")
@@ -222,12 +214,12 @@ def fit(
     start = time.perf_counter()
     with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
         run = Run.of(problem, settings)
-        kept = None if checkpoint is None else _resumed(run, checkpoint, allow)
+        kept = None if saving is None else _resumed(run, saving)
         try:
             run.loop.run(
                 progress,
                 None if kept is None else kept.save,
-                save_every,
+                0 if saving is None else saving.every,
                 None if after_epoch is None else _with_fit(after_epoch, run),
             )
         except FloatingPointError as error:
@@ -236,20 +228,9 @@ def fit(
     return run.fit(seconds=time.perf_counter() - start, engine=run.loop.engine.name)
 
 
-def _checkpoint_every(value: int | None, checkpoint: object) -> int:
-    """The number of steps between checkpoints; a ValueError if it is less than 1 or there is no checkpoint."""
-    if value is None:
-        return 10_000
-    if checkpoint is None:
-        raise ValueError(
-            f"checkpoint_every needs a checkpoint; got checkpoint_every={value} without checkpoint, the file to save to"
-        )
-    return count(value, "checkpoint_every", "the number of steps between two savings")
-
-
-def _resumed(run: Run, path: Path, allow: Collection[str]) -> Checkpoint:
+def _resumed(run: Run, saving: Saving) -> Checkpoint:
     """The checkpoint of a run, which continues from the file if it exists."""
-    checkpoint = Checkpoint(path, run.state(), run.record, run.identity, allow)
+    checkpoint = Checkpoint(saving.path, run.state(), run.record, run.identity, saving.allow)
     checkpoint.resume()
     return checkpoint
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop.devices import denormals_flushed, keep_heap
-from pyrodrop.engines import Engine, Plan
+from pyrodrop.engines import Engine, InBlocks, Plan, StackedInBlocks
 from pyrodrop.training.minibatches import Batches
 from pyrodrop.training.settings import Settings
 
@@ -83,18 +83,20 @@ class Loop:
         save: Callable[[], None] | None = None,
         save_every: int = 0,
         after_epoch: Callable[[int], None] | None = None,
+        until: int | None = None,
     ) -> None:
-        """Make all remaining steps.
+        """Make all remaining steps, or those up to number `until`.
 
         Args:
             progress: whether to show a progress bar; if None, where the output is a terminal.
             save: called after every `save_every` steps and after the last one.
             save_every: see `save`.
             after_epoch: called after every epoch with the number of epochs done.
+            until: see above.
         """
-        steps = len(self.history)
+        steps = len(self.history) if until is None else until
         bar = tqdm(
-            total=steps, initial=self.done, unit="step", desc=self.title, leave=False,
+            total=len(self.history), initial=self.done, unit="step", desc=self.title, leave=False,
             disable=None if progress is None else not progress,
         )  # fmt: skip
         with bar, denormals_flushed():
@@ -102,7 +104,7 @@ class Loop:
                 self._call(after_epoch)
             fresh = self.done == 0
             self.start()
-            if fresh and save is not None and 1 in (save_every, steps):
+            if fresh and save is not None and 1 in (save_every, self.steps):
                 save()
             if after_epoch is not None and fresh:
                 self._call(after_epoch)  # an epoch of one step
@@ -168,14 +170,34 @@ class Loop:
         self.engine.begin(plan)
         weights = torch.tensor([weight for _, weight in plan.factors]).to(self.history)
         self.history[first:end, ..., 2] = weights.reshape(-1, *(1,) * (self.history.dim() - 2))
-        for index, row in enumerate(self.history[first:end, ..., :2].unbind(0)):
-            terms = self.engine.step(self.batches.next(), index)
+        while self.done < end:
+            stop = end if save is None else min(end, _next_multiple(self.done, save_every))
+            if isinstance(self.engine, InBlocks | StackedInBlocks):
+                self._in_blocks(self.engine, first, stop)
+            else:
+                self._singly(first, stop)
+            if save is not None and (self.done % save_every == 0 or self.done == self.steps):
+                save()
+
+    def _singly(self, first: int, end: int) -> None:
+        """Make the steps up to number `end` one by one, by a plan whose first is `first`."""
+        for row in self.history[self.done : end, ..., :2].unbind(0):
+            terms = self.engine.step(self.batches.next(), self.done - first)
             if self.done == 0:
                 row = self._of_dtype(terms.dtype)[0, ..., :2]
             row.copy_(terms)
             self.done += 1
-            if save is not None and (self.done % save_every == 0 or self.done == self.steps):
-                save()
+
+    def _in_blocks(self, engine: InBlocks | StackedInBlocks, first: int, end: int) -> None:
+        """Make the steps up to number `end` in blocks, by a plan whose first is `first`."""
+        while self.done < end:
+            made: list[Tensor] = []
+            try:
+                engine.block(self.batches, self.done - first, end - self.done, made)  # type: ignore[arg-type]
+            finally:
+                if made:
+                    self.history[self.done : self.done + len(made), ..., :2] = torch.stack(made)
+                    self.done += len(made)
 
     def plan(self, first: int, end: int) -> Plan:
         """The factors and learning rates of the steps from number `first` to `end`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -71,13 +72,36 @@ class Minibatches:
 
     def next(self) -> Batch:
         """The next minibatch; the last of an epoch may be smaller."""
+        return self._all() if self.size == len(self.y) else self.rows(self._take(1))
+
+    def coming(self) -> tuple[int, int]:
+        """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
         if self.size == len(self.y):
-            return self._all()
+            return self.size, sys.maxsize
+        left = len(self.y) - (self.position if self.position < len(self.order) else 0)
+        return min(self.size, left), max(1, left // self.size)
+
+    def fill(self, places: Sequence[Tensor], count: int) -> None:
+        """Take the next `count` minibatches, of one size, into these tensors ``[>= count, size, ...]``, one of x and y each.
+
+        There are no such tensors, and nothing is to be taken, where a minibatch is the whole data set.
+        """
+        if self.size == len(self.y):
+            return
+        rows = self._take(count)
+        for of, place in zip([*parts(self.x), self.y], places, strict=True):
+            if place.is_contiguous():
+                torch.index_select(of, 0, rows, out=place[:count].flatten(0, 1))
+                continue
+            for own, target in zip(rows.view(count, -1), place, strict=False):
+                torch.index_select(of, 0, own, out=target)
+
+    def _take(self, count: int) -> Tensor:
+        """The numbers of the rows of the next `count` minibatches, which belong to one epoch."""
         if self.position >= len(self.order):
             self.order, self.position = torch.randperm(len(self.y), device=self.y.device), 0
-        rows = self.order[self.position : self.position + self.size]
-        self.position += self.size
-        return self.rows(rows)
+        first, self.position = self.position, self.position + count * self.size
+        return self.order[first : self.position]
 
     def _first(self, count: int) -> Batch:
         """The first rows, with the strides that rows of `next` have: a compiled step accepts no others."""
@@ -129,6 +153,15 @@ class StackedMinibatches:
         self.position = 0
 
     @property
+    def order(self) -> Tensor:
+        """The order of the rows in this epoch, ``[R, N]``, or ``[R, 0]`` before the first."""
+        return self._order
+
+    @order.setter
+    def order(self, order: Tensor) -> None:
+        self._order, self._places = order, order + self._offsets
+
+    @property
     def per_epoch(self) -> int:
         """Number of minibatches in an epoch."""
         return -(-self.num_rows // self.size)
@@ -140,19 +173,39 @@ class StackedMinibatches:
     def samples(self, steps: int | None) -> list[Batch]:
         """A minibatch of each shape that so many steps use, of any number of steps if None; they are not the training's."""
         rest = self.num_rows % self.size
-        reached = steps is None or steps >= self.per_epoch
+        left = self.order.shape[1] - self.position or self.num_rows
+        reached = steps is None or steps >= -(-left // self.size)
         return [self.first(), *([self._batch(self._all[:, :rest])] if rest and reached else [])]
 
     def next(self) -> Batch:
         """The next minibatch of every replicate."""
+        return self._batch(self._all if self.size == self.num_rows else self.take(1))
+
+    def coming(self) -> tuple[int, int]:
+        """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
         if self.size == self.num_rows:
-            return self._batch(self._all)
+            return self.size, sys.maxsize
+        left = self.num_rows - (self.position if self.position < self.order.shape[1] else 0)
+        return min(self.size, left), max(1, left // self.size)
+
+    def take(self, count: int) -> Tensor:
+        """The numbers of the rows of the next `count` minibatches, which belong to one epoch, ``[R, count * size]``."""
         if self.position >= self.order.shape[1]:
             orders = [torch.randperm(self.num_rows, generator=g, device=self.y.device) for g in self.generators]
-            self.order, self.position = torch.stack(orders) + self._offsets, 0
-        rows = self.order[:, self.position : self.position + self.size]
-        self.position += self.size
-        return self._batch(rows)
+            self.order, self.position = torch.stack(orders), 0
+        first, self.position = self.position, self.position + count * self.size
+        return self._places[:, first : self.position]
+
+    def gather(self, rows: Tensor, places: Sequence[Tensor], count: int) -> None:
+        """Copy rows ``[R, count * size]``, as `take` gives them, into ``[>= count, R, size, ...]``, one of x and y each."""
+        by_step = rows.unflatten(1, (count, -1)).transpose(0, 1).reshape(count, -1)
+        for of, place in zip([*parts(self.x), self.y], places, strict=True):
+            numbers = of.numel() == len(of)  # one per row: `torch.take` has less overhead for each
+            for own, target in zip(by_step, place, strict=False):
+                if numbers and of.is_contiguous():
+                    torch.take(of, own, out=target.view(-1))
+                else:
+                    torch.index_select(of, 0, own, out=target.flatten(0, 1))
 
     def _batch(self, rows: Tensor) -> Batch:
         kwargs = {} if self.size == self.num_rows else {"num_data": self.num_rows}

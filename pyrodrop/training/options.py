@@ -13,6 +13,7 @@ import torch
 
 from pyrodrop.engines import Name as EngineName
 from pyrodrop.training.fitted import Fit
+from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.settings import (
     Estimator,
     KLWeight,
@@ -50,6 +51,10 @@ class ReplicateOptions(TrainingOptions, total=False):
     memory: float | None
     jobs: int | None
     progress: bool | None
+    checkpoint: str | Path | None
+    checkpoint_every: int | None
+    checkpoint_allow: Collection[str]
+    after_epoch: Callable[[Replicates, int], None] | None
 
 
 class StepOptions(TrainingOptions, total=False):

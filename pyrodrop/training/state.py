@@ -36,10 +36,7 @@ class State:
         found["history"] = loop.history[: loop.done]
         found["batches.order"] = loop.batches.order
         found["batches.position"] = torch.tensor(loop.batches.position)
-        found["random.cpu"] = torch.get_rng_state()
-        if loop.history.is_cuda:
-            found["random.cuda"] = torch.cuda.get_rng_state(loop.history.device)
-        return found
+        return found | self._random()
 
     def load(
         self,
@@ -91,9 +88,7 @@ class State:
         )
         loop.batches.order = tensors["batches.order"].to(loop.history.device)
         loop.batches.position = position
-        torch.set_rng_state(tensors["random.cpu"].cpu())
-        if loop.history.is_cuda:
-            torch.cuda.set_rng_state(tensors["random.cuda"].cpu(), loop.history.device)
+        self._restore_random(tensors)
 
     def _check(self, tensors: Mapping[str, Tensor], position: int, name: str, new_optimizer: bool) -> None:
         """Raise a ValueError unless these tensors are a whole state of this model, guide and data set."""
@@ -103,27 +98,23 @@ class State:
                 f"{name} is of another model or guide: {', '.join(wrong)} of this run is missing there or has another shape "
                 "or dtype"
             )
-        batches, random = self.loop.batches, "random.cuda" if self.loop.history.is_cuda else "random.cpu"
-        missing = [n for n in ("history", "batches.order", "random.cpu", random) if n not in tensors]
+        batches = self.loop.batches
+        missing = [n for n in ("history", "batches.order", *self._random()) if n not in tensors]
         if missing:
-            raise ValueError(f"{name} is not whole: it lacks {', '.join(dict.fromkeys(missing))}")
+            raise ValueError(f"{name} is not whole: it lacks {', '.join(missing)}")
         history, want = tensors["history"], self.loop.history
         if history.shape[1:] != want.shape[1:] or history.dim() != want.dim() or not history.is_floating_point():
             raise ValueError(
                 f"{name} must have three numbers for every step in its history; it has shape {list(history.shape)} of "
                 f"{history.dtype}"
             )
-        for key in dict.fromkeys(("random.cpu", random)):
-            try:
-                torch.Generator("cuda" if key == "random.cuda" else "cpu").set_state(tensors[key].cpu())
-            except (RuntimeError, TypeError) as error:
-                raise ValueError(f"{name} has no random state of this version of PyTorch in {key}: {error}") from None
+        self._check_random(tensors, name)
         order = tensors["batches.order"]
         rows = batches.num_rows if order.numel() else 0
         if (
-            order.shape != (rows,)
+            order.shape != (*batches.order.shape[:-1], rows)
             or order.dtype != torch.long
-            or not torch.equal(order.sort().values.cpu(), torch.arange(rows))
+            or not bool((order.sort(-1).values.cpu() == torch.arange(rows)).all())
         ):
             raise ValueError(
                 f"{name} is of other data: its order of the rows must be a permutation of {batches.num_rows}; "
@@ -144,6 +135,26 @@ class State:
                 f"{name} is of another optimizer: {', '.join(sorted(other)[:5])} is missing there or in this run, or has "
                 "another shape or dtype"
             )
+
+    def _random(self) -> dict[str, Tensor]:
+        """The states of the random generators, by name."""
+        found = {"random.cpu": torch.get_rng_state()}
+        if self.loop.history.is_cuda:
+            found["random.cuda"] = torch.cuda.get_rng_state(self.loop.history.device)
+        return found
+
+    def _restore_random(self, tensors: Mapping[str, Tensor]) -> None:
+        torch.set_rng_state(tensors["random.cpu"].cpu())
+        if self.loop.history.is_cuda:
+            torch.cuda.set_rng_state(tensors["random.cuda"].cpu(), self.loop.history.device)
+
+    def _check_random(self, tensors: Mapping[str, Tensor], name: str) -> None:
+        """Raise a ValueError unless these are states of generators of this version of PyTorch."""
+        for key in self._random():
+            try:
+                torch.Generator("cuda" if key == "random.cuda" else "cpu").set_state(tensors[key].cpu())
+            except (RuntimeError, TypeError) as error:
+                raise ValueError(f"{name} has no random state of this version of PyTorch in {key}: {error}") from None
 
     def _own(self) -> dict[str, Tensor]:
         """Parameters and buffers, by reference."""

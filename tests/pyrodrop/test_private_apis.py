@@ -94,7 +94,7 @@ def test_without_the_interpreter_stack_masks_come_from_torch_bernoulli(
     [
         ("torch.fx.experimental.proxy_tensor.make_fx", "traced", "pyro"),
         ("torch._decomp.get_decompositions", "compiled", "traced"),
-        ("torch._inductor.compile", "compiled", "traced"),
+        ("torch._inductor.compile_fx.compile_fx", "compiled", "traced"),
     ],
 )
 def test_without_a_tracer_or_compiler_another_engine_trains(

@@ -1,0 +1,87 @@
+"""Noise of several consecutive steps, drawn at once: the numbers that drawing step by step gives, in the same memory every time.
+
+A generator fills memory in order, so one call for several steps gives the numbers of one call for each, where
+
+    masks     every step takes whole random words for each of its masks, which it does in any case
+    uniform   always
+    normal    every step takes a multiple of 16 numbers: PyTorch draws them in groups of 16 and others by other algorithms
+
+and where all random inputs of a step are of one of these kinds. Otherwise every step draws for itself, into its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from pyrodrop.distributions.coins import TossesAhead
+from pyrodrop.engines.noise import Noise, sources
+
+_LINE = 64  # bytes: PyTorch's alignment of tensors, on which the rounding of matrix products may depend
+_GROUP = 16  # of normal numbers
+
+
+class NoiseAhead:
+    """Draws the random inputs of up to `steps` consecutive steps from torch's default CPU generator.
+
+    Args:
+        noises: the random inputs of a step.
+        steps: the largest number of steps.
+
+    Attributes:
+        inputs: the random inputs of every step, by reference; `draw` fills them.
+    """
+
+    def __init__(self, noises: Sequence[Noise], steps: int) -> None:
+        self._draw: Callable[[int], object]
+        if noises and all(noise.kind == "coins" for noise in noises):
+            tosses = TossesAhead([noise.like for noise in noises], [noise.shape for noise in noises], steps)
+            drawn, self._draw = tosses.masks, tosses.draw
+        elif _is_one_stream(noises):
+            sizes = [noise.like.numel() for noise in noises]
+            stream = noises[0].like.new_empty(steps, sum(sizes))
+            drawn = [
+                part.unflatten(1, noise.like.shape) if noise.like.dim() else part[:, 0]
+                for part, noise in zip(stream.split(sizes, 1), noises, strict=True)
+            ]
+            fill = torch.Tensor.normal_ if noises[0].kind == "normal" else torch.Tensor.uniform_
+            self._draw = lambda count: fill(stream[:count])
+        else:
+            drawn = [spaced(noise.empty(), steps) for noise in noises]
+            self._sources = sources([[noise] for noise in noises], [None])
+            self._draw = self._by_step
+        self.inputs = list(zip(*(of.unbind(0) for of in drawn), strict=True)) if drawn else [()] * steps
+
+    def draw(self, count: int) -> None:
+        """Draw for the first `count` steps."""
+        self._draw(count)
+
+    def _by_step(self, count: int) -> None:
+        for places in self.inputs[:count]:
+            left = iter(places)
+            for source in self._sources:
+                source.fill(left)
+
+
+def _is_one_stream(noises: Sequence[Noise]) -> bool:
+    """Whether one call may draw all random inputs of several steps."""
+    kinds = {(noise.kind, noise.like.dtype) for noise in noises}
+    if len(kinds) != 1 or not kinds <= {(kind, dtype) for kind in ("normal", "uniform") for dtype in _REAL}:
+        return False
+    return all(noise.like.numel() and noise.like.numel() % _GROUP == 0 for noise in noises)
+
+
+_REAL = (torch.float32, torch.float64)
+
+
+def spaced(like: Tensor, steps: int) -> Tensor:
+    """Uninitialised memory for one such contiguous tensor per step, ``[steps, ...]``, each aligned like a tensor of its own."""
+    unit = max(1, _LINE // like.element_size())
+    size = -(-like.numel() // unit) * unit
+    return (
+        like.new_empty(steps, size)[:, : like.numel()].unflatten(1, like.shape)
+        if like.dim()
+        else (like.new_empty(steps, size)[:, 0])
+    )
