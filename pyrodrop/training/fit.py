@@ -96,6 +96,7 @@ def fit(
     replicates: int | None = None,
     starts: Starts = "model",
     memory: float | None = None,
+    jobs: int | None = None,
     device: str | torch.device = "auto",
     distributed: bool | None = None,
     rank_noise: RankNoise = "own",
@@ -159,7 +160,7 @@ def fit(
         replicates: R, for R independent fits in one call: ``fit_replicates(model, guide, data, count=R)``.
         starts: ``model`` to start from the weights that the model has, ``new`` to start from new ones: those of
             ``restart(model, guide, seed)``.
-        memory: of `fit_replicates`.
+        memory, jobs: of `fit_replicates`.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
         distributed: whether to train together with the other ranks of `torch.distributed`, which make the same call. None:
             with those of the default process group, or those that ``torchrun`` has started; otherwise alone. False: alone.
@@ -232,10 +233,11 @@ def fit(
             )
         replicates = count(replicates, "replicates", "the number of independent fits")
         return train_replicates(
-            model, guide, data, settings, replicates, memory, progress, saving=saving, after_epoch=after_epoch
+            model, guide, data, settings, replicates, memory, progress, jobs, saving=saving, after_epoch=after_epoch
         )
-    if memory is not None:
-        raise ValueError(f"memory is for replicates only and must be None without them; got {shown(memory)}")
+    for name, number in (("memory", memory), ("jobs", jobs)):
+        if number is not None:
+            raise ValueError(f"{name} is for replicates only and must be None without them; got {shown(number)}")
 
     ranks = join(settings.distributed, settings.place)
     settings = replace(settings, device=ranks.device)

@@ -50,6 +50,7 @@ class ReplicateOptions(TrainingOptions, total=False):
     """The options of `fit_replicates`."""
 
     memory: float | None
+    jobs: int | None
     progress: bool | None
     checkpoint: str | Path | None
     checkpoint_every: int | None
