@@ -25,6 +25,9 @@ from pyrodrop.training.settings import Settings
 from pyrodrop.training.stack import Stack
 
 ROWS, RATE, STEPS = 512, 0.05, 10
+_OWN = (
+    1000  # replicates with a model and a guide of their own; more of them share the first one's, to be ready in minutes
+)
 
 
 def main(count: int = 240, rounds: int = 9, out: Path | None = None, device: str = "cpu") -> None:
@@ -51,16 +54,21 @@ def main(count: int = 240, rounds: int = 9, out: Path | None = None, device: str
 
 def stacked(count: int, device: str = "cpu") -> Loop:
     """A compiled training of that many nets."""
-    problems = []
+    problems: list[Problem] = []
+    sets = []
     for r in range(count):
         generator = torch.Generator().manual_seed(r)
         data = Dataset(*(torch.randn(ROWS, d, generator=generator) for d in (13, 1))).standardized()
+        sets.append(data)
+        if r > 0 and count > _OWN:
+            problems.append(problems[0])
+            continue
         model = models.MLP([13, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
         guide = guides.BernoulliDropout(model, RATE)
         problems.append(Problem.of(model, guide, data, "local", torch.device(device)))
     settings = Settings(steps=100_000, batch_size=BATCH, estimator="local", engine="compiled", device=device)
     generators = [torch.Generator(device).manual_seed(r) for r in range(count)]
-    loop = Stack(problems, generators, settings).loop()
+    loop = Stack(problems, generators, settings, sets).loop()
     loop.start()
     if loop.engine.name != "compiled":
         raise RuntimeError("the replicated step was not compiled")

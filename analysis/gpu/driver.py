@@ -96,9 +96,11 @@ def _once(piece: Piece, place: Place, limit: float) -> str:
     content: dict[str, Any] = {"attempts": kept.get("attempts", 0) + 1, "seconds": kept.get("seconds", 0.0)}
     print(f"{piece.name}: attempt {content['attempts']}, at most {limit:.0f} s", flush=True)
     place.write(piece, BROKEN_OFF, {**content, "progress": progress(folder)})  # should this process be killed
+    start = time.perf_counter()
     try:
         got = attempt(place.words(piece), folder / "log.txt", limit)
     except KeyboardInterrupt:
+        content["seconds"] += time.perf_counter() - start
         place.write(piece, BROKEN_OFF, {**content, "progress": progress(folder)})
         raise
     content["seconds"] += got.seconds

@@ -81,7 +81,7 @@ def _trainings() -> list[Piece]:
             "kingma-fig1a-paper", "kingma-fig1a", "--preset", "paper",
             small=("--epochs", "1", "--digits", "512", "--seeds", "2", "--widths", "8", "--methods", "variational-b"),
         ),
-        _job("co2-paper", "co2", "--preset", "paper", small=("--steps", "3")),
+        _job("co2-paper", "co2", "--preset", "paper", small=("--preset", "default", "--steps", "3")),
         *(
             _job(
                 f"uci-gal2018-{name}", "uci", "--data", name, "--protocol", "gal2018",
