@@ -27,7 +27,9 @@ from pyrodrop.private_apis import Program
 
 _log = logging.getLogger("pyrodrop")
 
-NATIVE = {"cpp_wrapper": True, "size_asserts": False}  # options of TorchInductor
+# Options of TorchInductor. For bfloat16 it may make a program that reads a buffer before there is one (2.13, a LeNet with
+# noise on its activations): in Python that is an error, and another engine trains; in C++ the process crashes.
+NATIVE = {"cpp_wrapper": True, "size_asserts": False}
 _BYTES = 2**20  # of rows and noise of a block: what stays in a core's own cache
 _STEPS = 100  # of a block
 
@@ -117,11 +119,12 @@ class InBlocks(Compiled):
             torch.autograd.graph.increment_version(self._held)
 
     def _program(self, batch: Batch) -> tuple[Any, Callable[..., Any]]:
-        self.options = NATIVE  # type: ignore[misc]
-        try:
-            return super()._program(batch)
-        except Untraceable as error:
-            _log.info("the compiled step is called from Python, which is slower: as a C++ function, %s", error)
+        if self.loss.precision is None:  # under autocast, see `NATIVE`
+            self.options = NATIVE  # type: ignore[misc]
+            try:
+                return super()._program(batch)
+            except Untraceable as error:
+                _log.info("the compiled step is called from Python, which is slower: as a C++ function, %s", error)
         self.options = {}  # type: ignore[misc]
         return super()._program(batch)
 

@@ -73,7 +73,7 @@ class StackedInBlocks(StackedCompiled):
     def _program(self, batch: Batch) -> tuple[Any, Callable[..., Any]]:
         usual = self.options
         try:
-            self.options = self.native  # type: ignore[misc]
+            self.options = self.native if self.loss.precision is None else usual  # type: ignore[misc]
             graph, program = super()._program(batch)
         except Untraceable as error:
             _log.info("the compiled step is called from Python, which is slower: as a C++ function, %s", error)

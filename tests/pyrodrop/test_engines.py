@@ -299,6 +299,23 @@ def test_bfloat16_is_for_matrix_products_alone(engine: str, low_rank: bool) -> N
     torch.testing.assert_close(low.history[0, 0], plain.history[0, 0], rtol=0.02, atol=0)
 
 
+@pytest.mark.parametrize("replicates", [None, 2])
+@pytest.mark.parametrize("precision", [None, "bfloat16"])
+def test_programs_in_bfloat16_are_not_cpp(precision: Any, replicates: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where TorchInductor makes a wrong one, an error in Python would be a crash in C++."""
+    seen: list[bool] = []
+
+    def refuse(module: Any, inputs: Any, options: Any = None) -> Any:
+        seen.append(bool((options or {}).get("cpp_wrapper")))
+        raise Untraceable("it is not compiled here")
+
+    monkeypatch.setattr("pyrodrop.engines.compiled.compile_graph", refuse)
+    model, guide = parts()
+    trained("compiled", model, guide, steps=3, precision=precision, replicates=replicates)
+    assert any(seen) == (precision is None)
+    assert seen
+
+
 def test_unknown_engines_and_precisions_are_named() -> None:
     model, guide = parts()
     with pytest.raises(ValueError, match="engine.*'compiled'"):
