@@ -19,23 +19,15 @@ ROWS = re.findall(r"^\| (.+) \| (.+) \| `([\w-]+\.json): (.+)` \|$", PAGE, flags
 OPEN = "to be measured"
 
 
-def options() -> set[str]:
-    """Names of the arguments of `fit` and `fit_replicates`."""
-    return {n for function in (pyrodrop.fit, pyrodrop.fit_replicates) for n in inspect.signature(function).parameters}
-
-
-def missing() -> list[str]:
-    return sorted({"jobs", "distributed", "rank_noise"} - options())
-
-
-def test_the_code_of_the_page_runs_in_order() -> None:
-    if missing():
-        pytest.skip(f"the page is ahead of the package by {missing()}")
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_code_of_the_page_runs_in_order(jobs: int) -> None:
+    """By default in this process alone."""
     namespace: dict[str, Any] = {"__name__": "page"}
     found = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
     assert len(found) == PAGE.count("```python")
+    assert sum("jobs=2" in code for code in found) == 1
     for code in found:
-        exec(compile(code, "scale.md", "exec"), namespace)
+        exec(compile(code.replace("jobs=2", f"jobs={jobs}"), "scale.md", "exec"), namespace)
     assert len(namespace["runs"]) == 4
     assert len(namespace["many"]) == 8
 
@@ -62,7 +54,7 @@ def test_options_that_the_page_names_exist() -> None:
     """Those of `fit`, and the words after `pyrodrop run`."""
     from pyrodrop.analysis.experiments import JOBS
 
-    if missing():
-        pytest.skip(f"the page is ahead of the package by {missing()}")
-    assert set(re.findall(r"`(\w+)=", PAGE)) - {"ARGS"} <= options()
+    functions = (pyrodrop.fit, pyrodrop.fit_replicates)
+    options = {name for function in functions for name in inspect.signature(function).parameters}
+    assert set(re.findall(r"`(\w+)=", PAGE)) - {"ARGS"} <= options
     assert set(re.findall(r"`pyrodrop run ([\w-]+)`", PAGE)) <= set(JOBS)
