@@ -99,6 +99,9 @@ class Lists(ParallelBackendBase):
     def effective_n_jobs(self, n_jobs: int) -> int:
         return 2
 
+    def get_nested_backend(self) -> tuple[Lists, int]:
+        return Lists(nesting_level=1), 2  # itself within its units, as Dask's
+
     def submit(self, func: Any, callback: Any = None) -> Any:
         Lists.units += 1
         result = func()
