@@ -104,14 +104,14 @@ def test_every_epoch_deals_every_row_once(results: Results, size: int) -> None:
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-def test_what_is_not_finite_on_one_rank_stops_all_with_its_number(results: Results) -> None:
-    found = [own["NaN"] for own in results("errors", 2)]
-    saw = [own["saw"] for own in found]
-    assert sum(saw) == 1
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_is_not_finite_on_one_rank_stops_all_with_its_number(results: Results, rank: int) -> None:
+    found = [own[f"NaN on rank {rank}"] for own in results("errors", 2)]
+    assert [own["saw"] for own in found] == [rank == 0, rank == 1]
     for own in found:
         assert own["kind"] == "FloatingPointError"
         assert own["text"] == found[0]["text"]
-        assert f"in step 1: the loss or its gradient on rank {saw.index(True)} of 2" in own["text"]
+        assert f"in step 1: the loss or its gradient on rank {rank} of 2" in own["text"]
 
 
 @pytest.mark.parametrize("when", ["before a step", "in a step", "after an epoch", "at the end"])
@@ -179,6 +179,7 @@ def test_another_number_of_ranks_continues_with_a_note(results: Results) -> None
         assert any("of 1 rank(s)" in line and words in line for line in found[0][noise]["log"])
         assert any("of 3 rank(s)" in line and words in line for line in found[0][noise]["log of three"])
         assert found[0][noise]["numbers"] == found[1][noise]["numbers"]
+        assert (found[0][noise]["random"] == found[1][noise]["random"]) == (noise == "shared")
     close(found[0]["shared"]["numbers"], found[0]["shared"]["alone"], rtol=1e-4, atol=1e-5)
 
 
