@@ -231,7 +231,13 @@ def _shapes(data: Dataset) -> str:
 
 
 def check_minibatches(
-    size: int | None, x: Inputs, model: Callable[..., Any], guide: Callable[..., Any], *, parts: int = 1
+    size: int | None,
+    x: Inputs,
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    *,
+    parts: int = 1,
+    ranks: int = 1,
 ) -> None:
     """Raise a ValueError for minibatches that model, guide or the model's network do not support.
 
@@ -239,26 +245,38 @@ def check_minibatches(
         size: rows per minibatch; all rows if None.
         x: all rows.
         model, guide: to be trained.
-        parts: number of parts that a minibatch is evaluated in.
+        parts: number of parts that a minibatch, or a rank's share of it, is evaluated in.
+        ranks: number of processes that share a minibatch.
     """
     rows = num_rows(x)
     size = min(size or rows, rows)
-    if parts > size:
-        raise ValueError(f"accumulate must be at most the number of rows of a minibatch, {size}; got {parts}")
-    if size == rows and parts == 1:
+    if ranks > size:
+        raise ValueError(
+            f"batch_size is the number of rows of a minibatch of all ranks together and must be at least their number, "
+            f"{ranks}; got {size} of {rows} rows of data: start fewer ranks, or pass distributed=False"
+        )
+    if parts > size // ranks:
+        of = "" if ranks == 1 else f" of each of {ranks} ranks"
+        raise ValueError(
+            f"accumulate must be at most the number of rows of a minibatch{of}, {size // ranks}; got {parts}"
+        )
+    if size == rows and parts == ranks == 1:
         return
-    how = "on minibatches" if parts == 1 else f"in {parts} parts of a minibatch"
+    how = "on minibatches" if parts == ranks == 1 else f"in {parts * ranks} parts of a minibatch"
+    whole = "" if parts == 1 else " and accumulate 1"
+    got = f"{size}" if parts == 1 else f"{size} and {parts}"
+    if ranks > 1:
+        whole, got = f"{whole}, and the process train alone (distributed=False)", f"{got}, on {ranks} ranks"
     for name, part in (("model", model), ("guide", guide)):
         if not takes_num_data(part):
             raise ValueError(
                 f"training {how} needs a {name} that takes the size of the data set, "
                 f"{name}(x, y, num_data=N); this one takes no num_data, so batch_size must be None or at least "
-                f"{rows} and accumulate 1; got {size} and {parts}"
+                f"{rows}{whole}; got {got}"
             )
     if hasattr(model, "takes_all_rows") and model.takes_all_rows(x):
         raise ValueError(
-            f"this network can only be called on all {rows} rows of x together: batch_size must be None and accumulate 1; "
-            f"got {size} and {parts}"
+            f"this network can only be called on all {rows} rows of x together: batch_size must be None{whole}; got {got}"
         )
 
 

@@ -21,6 +21,7 @@ from pyrodrop.training.settings import (
     LearningRateSchedule,
     Optimizer,
     Precision,
+    RankNoise,
     Starts,
 )
 
@@ -49,6 +50,7 @@ class ReplicateOptions(TrainingOptions, total=False):
     """The options of `fit_replicates`."""
 
     memory: float | None
+    jobs: int | None
     progress: bool | None
     checkpoint: str | Path | None
     checkpoint_every: int | None
@@ -60,6 +62,8 @@ class StepOptions(TrainingOptions, total=False):
     """The options that a single `fit` and `Training` share."""
 
     accumulate: int
+    distributed: bool | None
+    rank_noise: RankNoise
 
 
 class FitOptions(StepOptions, total=False):

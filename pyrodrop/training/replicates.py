@@ -25,6 +25,7 @@ from pyrodrop.data import Data, Dataset
 from pyrodrop.engines import Name as EngineName
 from pyrodrop.networks.agreement import check_guide
 from pyrodrop.training.autoguides import autoguides
+from pyrodrop.training.blocks import Parts, train_in_blocks
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.minibatches import check_minibatches
 from pyrodrop.training.options import names_checked
@@ -42,6 +43,7 @@ from pyrodrop.training.settings import (
     Starts,
     adam,
 )
+from pyrodrop.training.spread import spreads
 from pyrodrop.training.stack import loss_of
 from pyrodrop.training.turns import Turns, groups_of, parts_of
 from pyrodrop.training.turns_checkpoint import TurnsCheckpoint
@@ -73,6 +75,7 @@ def fit_replicates(
     precision: Precision | None = None,
     starts: Starts = "model",
     memory: float | None = None,
+    jobs: int | None = None,
     device: str | torch.device = "auto",
     seed: int = 0,
     progress: bool | None = None,
@@ -100,7 +103,13 @@ def fit_replicates(
             deep ensembles do: replicate r from ``restart(model, guide, seed + r)``.
         memory: bytes that all replicates together may take; half of the free memory if None. Where that is not enough they
             are trained in turn, as many at a time as fit. With `checkpoint` or `after_epoch`, parameters and optimisers of
-            all are in memory all the time.
+            all are in memory all the time. With several processes it is that of all on this machine, or of
+            each worker of a cluster.
+        jobs: number of processes of this machine to train blocks of replicates in, one thread each. If None, the workers of
+            a joblib backend that is active, such as a Dask cluster under ``joblib.parallel_config("dask")``; otherwise this
+            process. Workers need this package, and the modules that model and guide are defined in. Any number of workers
+            gives the same bits: those of this process with one thread, where replicates are so small that a block has
+            several; larger ones are a block each, and equal them up to rounding.
         device: as in `fit`.
         seed: of the first replicate; replicate r has ``seed + r``.
         progress: as in `fit`.
@@ -136,7 +145,7 @@ def fit_replicates(
     )  # fmt: skip
     saving = saving_of(checkpoint, checkpoint_every, checkpoint_allow)
     return train_replicates(
-        models, guides, data, settings, count, memory, progress, saving=saving, after_epoch=callback(after_epoch)
+        models, guides, data, settings, count, memory, progress, jobs, saving=saving, after_epoch=callback(after_epoch)
     )
 
 
@@ -148,6 +157,7 @@ def train_replicates(
     count: int,
     memory: float | None,
     progress: bool | None,
+    jobs: int | None = None,
     *,
     saving: Saving | None = None,
     after_epoch: Callable[[Replicates, int], None] | None = None,
@@ -162,11 +172,41 @@ def train_replicates(
             "replicates are trained as one traced step: engine must be 'auto', 'traced' or 'compiled'; got 'pyro'"
         )
     seeds = [settings.seed + r for r in range(count)]
-    problems = _problems(models, guides, data, settings, seeds)
+    away = spreads(jobs)
+    for name, value in (("checkpoint", saving), ("after_epoch", after_epoch)):
+        if away and value is not None:
+            raise ValueError(
+                f"{name} is for replicates in one process and must be None in several; got jobs={jobs}"
+                f"{'' if jobs else ' and a joblib backend that is active'}"
+            )
+    made_of = _parts(models, guides, data, seeds)
+    if away:
+        done = Replicates(*train_in_blocks(_in_one_process, made_of, settings, memory, progress, jobs))
+    else:
+        done = _in_one_process(made_of, settings, memory, progress, saving, after_epoch)
+    for number, step in done.failed.items():
+        _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
+    warn_of_runaways(*done)
+    return done
+
+
+@threads.training()
+@torch.inference_mode(False)
+@torch.enable_grad()
+def _in_one_process(
+    made_of: Parts,
+    settings: Settings,
+    memory: float | None,
+    progress: bool | None,
+    saving: Saving | None = None,
+    after_epoch: Callable[[Replicates, int], None] | None = None,
+) -> Replicates:
+    """Train all replicates in this process."""
+    problems = _problems(made_of, settings)
     for problem in problems:
         check_minibatches(settings.batch_size, problem.data.x, problem.model, problem.guide)
     with settings.products(), training_mode(*problems):
-        return _train(problems, settings, seeds, memory, progress, saving, after_epoch)
+        return _train(problems, settings, made_of.seeds, memory, progress, saving, after_epoch)
 
 
 def _train(
@@ -193,14 +233,22 @@ def _train(
             done = turns.run(progress, checkpoint.save, saving.every, after_epoch)
         except FloatingPointError as error:
             raise FloatingPointError(f"{error}{checkpoint.where()}") from None
-    for number, step in done.failed.items():
-        _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
-    warn_of_runaways(*problems)
     return done
 
 
-def _problems(models: Any, guides: Any, data: Any, settings: Settings, seeds: Sequence[int]) -> list[Problem]:
-    """One problem per replicate, from one model, guide and data set for all or a list of them."""
+def _problems(made_of: Parts, settings: Settings) -> list[Problem]:
+    """One problem per replicate."""
+    pairs = [made_of.pair(r) for r in range(len(made_of))]
+    if settings.starts == "new":
+        pairs = [restart(*pair, own) for pair, own in zip(pairs, made_of.seeds, strict=True)]
+    return [
+        Problem.of(model, guide, own, settings.estimator, settings.place)
+        for (model, guide), own in zip(pairs, made_of.sets, strict=True)
+    ]
+
+
+def _parts(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> Parts:
+    """What the replicates are made of, from one model, guide and data set for all or a list of them."""
     count = len(seeds)
     models, guides = (list(value) if isinstance(value, tuple) else value for value in (models, guides))
     _check_autoguides(models, guides)
@@ -217,13 +265,9 @@ def _problems(models: Any, guides: Any, data: Any, settings: Settings, seeds: Se
             "nn.RNN; call nn.LSTMCell and its relatives step by step, or fit one by one"
         )
     _check_callable(models, guides)
-    pairs = list(zip(models, guides, strict=True)) if isinstance(models, list) else [(models, guides)] * count
-    if settings.starts == "new":
-        pairs = [restart(*pair, own) for pair, own in zip(pairs, seeds, strict=True)]
-    return [
-        Problem.of(model, guide, own, settings.estimator, settings.place)
-        for (model, guide), own in zip(pairs, sets, strict=True)
-    ]
+    return Parts(
+        list(zip(models, guides, strict=True)) if isinstance(models, list) else [(models, guides)], sets, seeds
+    )
 
 
 def _check_autoguides(models: Any, guides: Any) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.training.loop import Loop
+from pyrodrop.training.rank_noise import RankRandom
 
 
 class State:
@@ -17,10 +18,13 @@ class State:
     Args:
         loop: whose state it is.
         buffers: returns the buffers that the steps update, by name.
+        random: the generators of this rank, where several train together.
     """
 
-    def __init__(self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]]) -> None:
-        self.loop, self.buffers = loop, buffers
+    def __init__(
+        self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]], random: RankRandom | None = None
+    ) -> None:
+        self.loop, self.buffers, self.random = loop, buffers, random
 
     def tensors(self, *, finish: bool = True) -> dict[str, Tensor]:
         """The state by name; tensors of the loop are not copied. The random state is torch's own at this moment.
@@ -36,7 +40,8 @@ class State:
         found["history"] = loop.history[: loop.done]
         found["batches.order"] = loop.batches.order
         found["batches.position"] = torch.tensor(loop.batches.position)
-        return found | self._random()
+        found |= self._random()
+        return found if self.random is None else found | self.random.tensors()
 
     def load(
         self,
@@ -61,6 +66,8 @@ class State:
                 loop has. Nothing is changed then.
         """
         loop = self.loop
+        if self.random is not None:
+            tensors = self.random.taken(tensors, name)
         tensors = {n: v for n, v in tensors.items() if not (new_optimizer and n.startswith("optimizer."))}
         if new_epoch:
             tensors["batches.order"], position = loop.batches.order[..., :0], 0
@@ -89,6 +96,8 @@ class State:
         loop.batches.order = tensors["batches.order"].to(loop.history.device)
         loop.batches.position = position
         self._restore_random(tensors)
+        if self.random is not None:
+            self.random.restore(tensors)
 
     def _check(self, tensors: Mapping[str, Tensor], position: int, name: str, new_optimizer: bool) -> None:
         """Raise a ValueError unless these tensors are a whole state of this model, guide and data set."""
@@ -150,7 +159,8 @@ class State:
 
     def _check_random(self, tensors: Mapping[str, Tensor], name: str) -> None:
         """Raise a ValueError unless these are states of generators of this version of PyTorch."""
-        for key in self._random():
+        rows = ["random.rows"] if "random.rows" in tensors else []
+        for key in (*self._random(), *rows):
             try:
                 torch.Generator("cuda" if key == "random.cuda" else "cpu").set_state(tensors[key].cpu())
             except (RuntimeError, TypeError) as error:

@@ -40,6 +40,8 @@ SETTINGS = {
     "precision": NAME.but("None"),
     "starts": NAME,
     "device": DEVICE,
+    "distributed": OPTIONAL_FLAG | Kind({"without ranks": lambda: True}),
+    "rank_noise": NAME,
     "seed": SEED,
 }  # fmt: skip
 NO_Y = tensor(N, 1) | Kind({
@@ -139,6 +141,7 @@ CALLS = [
             **SETTINGS,
             "memory": POSITIVE.but("None"),
             "replicates": COUNT.but("None"),
+            "jobs": COUNT.but("None"),
             "progress": OPTIONAL_FLAG,
             "checkpoint": PATH.but("None"),
             "checkpoint_every": Kind({"without a checkpoint": lambda: 3}),
@@ -210,6 +213,7 @@ CALLS = [
             "count": COUNT,
             "steps": COUNT,
             "memory": POSITIVE.but("None"),
+            "jobs": COUNT.but("None"),
             "progress": OPTIONAL_FLAG,
             "checkpoint": PATH.but("None"),
             "checkpoint_every": Kind({"without a checkpoint": lambda: 3}),
@@ -234,6 +238,8 @@ CALLS = [
             "seed": SEED.only("float", "string", "negative"),
             "estimator": NAME.only("unknown", "None"),
             "device": DEVICE.only("unknown", "number", "other"),
+            "distributed": FLAG.only("word", "one") | {"without ranks": lambda: True},
+            "rank_noise": NAME.only("unknown", "None"),
         },
         function=trained,
     ),

@@ -150,7 +150,7 @@ def test_more_steps_continue_a_run_that_ended(whole: Any, tmp_path: Path) -> Non
 def test_compiled_steps_continue_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"engine": "compiled", "checkpoint_every": 4}
     want = fit(five(), checkpoint=tmp_path / "whole", **options)
-    interrupted(monkeypatch, 2, lambda: fit(five(), checkpoint=tmp_path / "state", **options))
+    interrupted(monkeypatch, 1, lambda: fit(five(), checkpoint=tmp_path / "state", **options))
     got = fit(five(), checkpoint=tmp_path / "state", **options)
     assert got[0].settings["engine"] == "compiled"
     assert_same_bits(want, got)

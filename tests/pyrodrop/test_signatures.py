@@ -26,7 +26,7 @@ def test_every_argument_is_spelled_once_per_function() -> None:
     """Signatures, types of the overloads and `Settings` have the same names, and the same defaults."""
     fit, many, step = (arguments(f) for f in (pyrodrop.fit, pyrodrop.fit_replicates, pyrodrop.Training))
     shared = set(get_type_hints(TrainingOptions))
-    assert set(fit) == PARTS | {"steps", "replicates", "memory"} | set(get_type_hints(FitOptions))
+    assert set(fit) == PARTS | {"steps", "replicates", "memory", "jobs"} | set(get_type_hints(FitOptions))
     assert set(many) == {"models", "guides", "data", "count", "steps"} | set(get_type_hints(ReplicateOptions))
     of_steps = set(get_type_hints(StepOptions))
     assert set(step) == PARTS | {"steps"} | of_steps
