@@ -1,8 +1,8 @@
 """Several LeNets at once: one replicated step against compiled fits one by one, and against plain PyTorch steps.
 
-``python -m pyrodrop.analysis.benchmarks.convolutional_replicates [--count R] [--rounds N] [--out FILE]``: minibatch 128, Adam,
-one thread, process time, interleaved medians. On a CPU the replicates are called one after the other, since a convolution of R
-groups takes longer than R convolutions.
+``python -m pyrodrop.analysis.benchmarks.convolutional_replicates [--count R] [--rounds N] [--out FILE]``: minibatch 128,
+Adam, one thread, process time, interleaved medians. On a CPU the replicates are called one after the other, since a
+convolution of R groups takes longer than R convolutions.
 """
 
 from __future__ import annotations
