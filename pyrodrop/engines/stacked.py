@@ -63,13 +63,18 @@ class StackedGraph:
         inputs = (*(0,) * (parameters + tensors), None, *axes, *(0,) * len(graph.noise))
         self.looped = _convolves(graph) and generators[0].device.type == "cpu"
         one: Callable[..., Any] = lambda *given: tuple(graph.module(*given))  # noqa: E731
-        self.module: Callable[..., Any] = _looped(one, inputs) if self.looped else torch.vmap(one, in_dims=inputs)
+        self._mapped: Callable[..., Any] = torch.vmap(one, in_dims=inputs)
+        self.module = _looped(one, inputs) if self.looped else self._mapped
         self.inputs = list(zip(*(graph.noise_of(row) for row in rows), strict=True))
         self.sources = sources(self.inputs, generators)
 
     def part(self, rows: slice) -> StackedGraph:
-        """This graph for some of the replicates."""
+        """This graph for some of the replicates, mapped over them in any case.
+
+        TorchInductor 2.13 computes other gradients of convolutions from the loop than from the mapped graph.
+        """
         part = copy.copy(self)
+        part.module = self._mapped
         part.generators = self.generators[rows]
         part.constants = [c if axis is None else c[rows] for c, axis in zip(self.constants, self.axes, strict=True)]
         part.inputs = [noises[rows] for noises in self.inputs]

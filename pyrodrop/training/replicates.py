@@ -251,10 +251,7 @@ def _parts(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> Parts:
     """What the replicates are made of, from one model, guide and data set for all or a list of them."""
     count = len(seeds)
     models, guides = (list(value) if isinstance(value, tuple) else value for value in (models, guides))
-    if any(autoguides(one) for one in (guides if isinstance(guides, list) else [guides])):
-        raise TypeError(
-            "replicates need guides with parameters of their own; those of an AutoGuide are in Pyro's global store"
-        )
+    _check_autoguides(models, guides)
     sets = data_sets(data, count)
     for name, value in (("models", models), ("guides", guides)):
         if isinstance(value, list) and len(value) != count:
@@ -271,6 +268,18 @@ def _parts(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> Parts:
     return Parts(
         list(zip(models, guides, strict=True)) if isinstance(models, list) else [(models, guides)], sets, seeds
     )
+
+
+def _check_autoguides(models: Any, guides: Any) -> None:
+    """Raise a TypeError for autoguides, which are trained in place with their models, unless there is one for each."""
+    if not any(autoguides(one) for one in (guides if isinstance(guides, list) else [guides])):
+        return
+    for name, value in (("models", models), ("guides", guides)):
+        if not isinstance(value, list) or len(set(map(id, value))) < len(value):
+            raise TypeError(
+                "an AutoGuide is trained in place, together with the model that it refers to, so replicates need a model "
+                f"and a guide of that model each: pass lists of both; got the same one for several in {name}"
+            )
 
 
 def _check_callable(models: Any, guides: Any) -> None:

@@ -20,6 +20,7 @@ from pyrodrop.engines.graph import near, peak
 from pyrodrop.engines.stacked import Stacked, StackedCompiled, StackedLoss
 from pyrodrop.inputs import named_parts, parts
 from pyrodrop.networks.modes import undisturbed
+from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.minibatches import Minibatches, StackedMinibatches
@@ -78,7 +79,8 @@ class Stack:
         try:
             graph = loss.graph(batch)
         except Untraceable as error:
-            raise _refusal(str(error)) from error
+            kinds = [type(auto).__name__ for auto in autoguides(first.guide)]
+            raise _refusal(f"{error}{_of_autoguide(kinds[0]) if kinds else ''}") from error
         need = (
             peak(graph.module.graph) + sum(x.nbytes for x in parts(first.data.x)) + (0 if kept else state_bytes(loss))
         )
@@ -97,9 +99,10 @@ class Stack:
         settings, count = self.settings, len(self.problems)
         self.batches = StackedMinibatches(self.data, settings.batch_size, self.generators, settings.place)
         starts = starts or {
-            name: torch.stack([loss.parameters[name].unconstrained.detach() for loss in self.losses])
-            for name in self.losses[0].parameters
+            name: torch.stack([loss.leaves[number].detach() for loss in self.losses])
+            for number, name in enumerate(self.losses[0].parameters)
         }
+        self._check_rates()
         self.parameters = {name: starts[name].clone().requires_grad_() for name in self.losses[0].parameters}
         optimizer = optimizer_of(self.parameters, settings.optimizer, settings.lr, stacked=True)
         self.loss = StackedLoss(self.losses, list(self.parameters.values()), self.held, self.generators)
@@ -165,8 +168,8 @@ class Stack:
     def load(self, replicate: int) -> None:
         """Give the results of one replicate to its model and guide, which other replicates may share."""
         with torch.no_grad():
-            for name, values in self.parameters.items():
-                self.losses[replicate].parameters[name].unconstrained.copy_(values[replicate])
+            for leaf, values in zip(self.losses[replicate].leaves, self.parameters.values(), strict=True):
+                leaf.copy_(values[replicate])
         self.losses[replicate].moving.take([buffer[replicate] for buffer in self.loss.buffers])
 
     @contextmanager
@@ -182,6 +185,19 @@ class Stack:
             with torch.no_grad():
                 for value, old in zip(state, before, strict=True):
                     value.copy_(old)
+
+    def _check_rates(self) -> None:
+        """Raise a ValueError if a function of a parameter's name gives replicates different learning rates."""
+        lr = self.settings.lr
+        if not callable(lr):
+            return
+        for r, loss in enumerate(self.losses):
+            for name, own in zip(self.losses[0].parameters, loss.parameters, strict=True):
+                if name != own and lr(name) != lr(own):  # autoguides have names of their own
+                    raise ValueError(
+                        f"replicates have the same learning rates; lr is {lr(name)} for {name} of replicate 0 and {lr(own)} "
+                        f"for {own} of replicate {r}"
+                    )
 
     def _choose(self, optimizer: torch.optim.Optimizer, batches: Sequence[Batch], steps: int) -> Engine:
         name, traced = self.settings.engine, Stacked(self.loss, optimizer)
@@ -273,7 +289,11 @@ def loss_of(problem: Problem, data: Dataset, settings: Settings) -> Loss:
 
 def shapes_of(problem: Problem, loss: Loss) -> tuple[Any, ...]:
     """What must be equal in replicates that are stacked: classes of model and guide, shapes and dtypes of all tensors."""
-    tensors = problem.tensors() | {n: p.unconstrained for n, p in loss.parameters.items()}
+    names = {auto._pyro_name: f"autoguide {n}" for n, auto in enumerate(autoguides(problem.guide))}
+    tensors = problem.tensors()
+    for name, parameter in loss.parameters.items():
+        first, dot, rest = name.partition(".")
+        tensors[f"parameter {names.get(first, first)}{dot}{rest}"] = parameter.unconstrained
     tensors |= {f"moving buffer {n}": buffer for n, buffer in loss.moving.named().items()}
     tensors |= {f"data.{n}": value for n, value in {**named_parts(problem.data.x), "y": problem.data.y}.items()}
     shapes = [(name, value.shape, str(value.dtype)) for name, value in sorted(tensors.items())]
@@ -294,6 +314,13 @@ def _firsts(problems: Sequence[Problem]) -> list[int]:
 def _refusal(why: str) -> ValueError:
     return ValueError(
         f"replicates are trained as one traced step, which is impossible for this model and guide: {why}. Fit one by one"
+    )
+
+
+def _of_autoguide(kind: str) -> str:
+    return (
+        f" (the constraints of an {kind}'s parameters, such as positive scales, are in Pyro's global store, where a trace "
+        "does not find them; AutoDelta has none)"
     )
 
 
