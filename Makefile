@@ -7,12 +7,13 @@ STAMP := $(VENV)/.ready
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
 
-.PHONY: help co2 test slow lint types clean
+.PHONY: help co2 test slow gpu lint types clean
 
 help:
 	@echo "make co2     install and run the Mauna Loa CO2 experiment: table and figure"
 	@echo "make test    install and run the tests"
 	@echo "make slow    the long reproductions"
+	@echo "make gpu     all that waits for a GPU, in pieces that go on where they were; ARGS='--list' shows them"
 	@echo "make lint    ruff; make types: mypy; make clean: remove the environment and what was built"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -30,6 +31,9 @@ test: $(STAMP)
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+gpu: $(STAMP)
+	$(BIN)/python -m pyrodrop.analysis.gpu $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

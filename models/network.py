@@ -110,6 +110,7 @@ class NetworkModel(LocalModule):
         self._in_training = tuple(name for name, module in network.named_modules() if mode_changes(module))
         self._moving = tuple(name for name, _ in network.named_buffers())
         self._attends = any(isinstance(module, nn.MultiheadAttention) for module in network.modules())
+        self._recurs = any(isinstance(module, nn.RNNBase) for module in network.modules())
         self.free = ParameterTree({n: v for n, v in found.trained.items() if n not in self.priors})
         freeze(network)
         self.network = network
@@ -137,8 +138,7 @@ class NetworkModel(LocalModule):
 
         False for networks with nn.LSTM, nn.GRU or nn.RNN, and for those that failed under vmap in `examined`.
         """
-        network: nn.Module = self.network
-        if any(isinstance(module, nn.RNNBase) for module in network.modules()):
+        if self._recurs:
             return False
         return all(examined.maps for examined in self._examined.values())
 
@@ -359,7 +359,7 @@ class NetworkModel(LocalModule):
             x = self.inputs(x)
         x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
         values = {**{n: self.free[n] for n in self.free}, **weights}
-        return call(self.network, values, self._names, x, attends=self._attends)
+        return call(self.network, values, self._names, x, attends=self._attends, recurs=self._recurs)
 
     def _still(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
         """As `_call`, with the network's attributes and buffers restored afterwards."""

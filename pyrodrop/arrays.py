@@ -1,7 +1,7 @@
 """Numbers that users bring, as tensors: tensors, NumPy arrays, pandas tables and columns, and lists of numbers.
 
     tensor              as it is, without a copy
-    NumPy array         of any real dtype, byte order and strides; long doubles become float64
+    NumPy array         of any real dtype, byte order and strides; long doubles become float64; np.memmap stays mapped
     pandas DataFrame    [rows, columns] of their common dtype; nullable columns too, if no value is missing
     pandas Series       [rows], in the order of its rows, whatever its index says
     list, tuple, range  of numbers: torch's default dtype for real numbers, int64 for whole ones
@@ -12,6 +12,7 @@ and more, for which torch has few operations, become int64. pandas is not import
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,7 +101,18 @@ def _of_numpy(values: np.ndarray[Any, Any], name: str) -> Tensor:
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     odd = any(step < 0 or step % values.dtype.itemsize for step in values.strides)
-    return torch.from_numpy(np.array(values, order="C") if odd or not values.flags.writeable else values)
+    if odd or not (values.flags.writeable or _is_mapped(values)):
+        values = np.array(values, order="C")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # data are never written to
+        return torch.from_numpy(values)
+
+
+def _is_mapped(values: Any) -> bool:
+    """Whether the values are in a file that is mapped into memory: a copy would take the memory of all of it."""
+    while values is not None and not isinstance(values, np.memmap):
+        values = getattr(values, "base", None)
+    return values is not None
 
 
 def _unmasked(values: Any, name: str) -> np.ndarray[Any, Any]:

@@ -32,7 +32,7 @@ from pyrodrop.json_files import Failed
 USAGE = """usage: pyrodrop run NAME [options]  run an experiment or train an entry of the zoo (--help: its options)
        pyrodrop list                list what can be run, and the zoo's entries
        pyrodrop show ENTRY          the model card of an entry: what it is, published figures, our reference
-       pyrodrop check ENTRY...      train entries briefly and compare with their references; status 1 on a miss
+       pyrodrop check ENTRY...      train entries briefly and compare with their references; status 1 on a miss (--jobs N)
        pyrodrop compare RUN_DIR...  one table of the models of several runs, by held-out log density
        pyrodrop report RUN_DIR [-o report.html]   one page with a run's tables and pictures
        --debug with any of them shows the traceback of an error"""
@@ -206,15 +206,19 @@ def _show(words: list[str]) -> int:
 
 
 def _check(words: list[str]) -> int:
-    from pyrodrop.analysis.zoo.check import check
+    from pyrodrop.analysis.zoo.check import check_each
     from pyrodrop.zoo import entry
 
-    names = [word for word in words if word != "--quiet"]
-    if not names or any(name.startswith("-") for name in names):
+    parser = _parser("check", "Train entries of the zoo briefly and compare with their references.")
+    parser.add_argument("names", nargs="*", help="of the entries")
+    parser.add_argument("--jobs", type=int, help="number of processes, one thread each; this one if not given")
+    parser.add_argument("--quiet", action="store_true", help="show no progress, only the result")
+    unknown = any(word.startswith("-") and word.partition("=")[0] not in ("--jobs", "--quiet") for word in words)
+    chosen = None if unknown else parser.parse_args(words)
+    if chosen is None or not chosen.names:
         raise ValueError(f"check needs names of zoo entries, see pyrodrop list; got {' '.join(words) or 'none'}")
-    entries = [entry(name) for name in names]
-    held = [check(each, quiet="--quiet" in words) for each in entries]
-    return 0 if all(held) else FAILED
+    entries = [entry(name) for name in chosen.names]
+    return 0 if check_each(entries, jobs=chosen.jobs, quiet=chosen.quiet) else FAILED
 
 
 def _compare(folders: list[str]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -118,7 +119,9 @@ def _terms(
             nll = nll - scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"]).sum()
             continue
         if site is None:  # an auxiliary site of the guide, from which it computes the model's sites
-            density = scale_and_mask(q["fn"].log_prob(q["value"]), _plates(q) if whole else q["scale"], q["mask"]).sum()
+            with _no_autocast(q):
+                density = q["fn"].log_prob(q["value"])
+            density = scale_and_mask(density, _plates(q) if whole else q["scale"], q["mask"]).sum()
             if q["name"].removesuffix("_unconstrained") in hyper:
                 kl_hyper = kl_hyper + density
             else:
@@ -127,7 +130,8 @@ def _terms(
         name = site["name"]
         kl = None if known is None else known.get(name)
         if kl is None:
-            exact, of_draw = _divergence(q, site)
+            with _no_autocast(q):
+                exact, of_draw = _divergence(q, site)
             kl = scale_and_mask(exact, _plates(q) if whole else q["scale"], q["mask"]).sum()
             if known is not None and name in fixed and not of_draw:
                 known[name] = kl
@@ -267,6 +271,12 @@ def _divergence(q: Any, site: Any) -> tuple[Tensor, bool]:
         return q["value"]  # type: ignore[no-any-return]
 
     return divergence(q["fn"], site["fn"], value), used
+
+
+def _no_autocast(q: Any) -> AbstractContextManager[Any]:
+    """The dtype of the parameters for KL divergences, some of which have matrix products (`LowRankNormal`)."""
+    device = q["value"].device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def _without_hyperparameters(model: Callable[..., Any], guide: Callable[..., Any]) -> frozenset[str]:

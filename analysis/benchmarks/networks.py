@@ -22,7 +22,7 @@ from pyrodrop.analysis.benchmarks.timing import Parameters
 from pyrodrop.engines import Name
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.run import Run, problem_of
-from pyrodrop.training.settings import Estimator, Settings
+from pyrodrop.training.settings import Estimator, Precision, Settings
 
 ROWS, BATCH, RATE = 2048, 128, 0.5
 
@@ -49,12 +49,12 @@ class Network:
     steps: int
 
 
-def networks() -> dict[str, Network]:
-    """The three of the table."""
+def networks(device: str = "cpu") -> dict[str, Network]:
+    """The three of the table, with their data on a device."""
     generator = torch.Generator().manual_seed(0)
-    images = torch.rand(ROWS, 1, 28, 28, generator=generator)
-    digits = torch.randint(10, (ROWS,), generator=generator)
-    numbers, targets = (torch.randn(ROWS, d, generator=generator) for d in (13, 1))
+    images = torch.rand(ROWS, 1, 28, 28, generator=generator).to(device)
+    digits = torch.randint(10, (ROWS,), generator=generator).to(device)
+    numbers, targets = (torch.randn(ROWS, d, generator=generator).to(device) for d in (13, 1))
     classes = (nn.CrossEntropyLoss(), likelihoods.Categorical())
     found = (
         Network("MLP", lambda d: dense(d, 784, 1000, 1000, 10), images.flatten(1), digits, *classes, 5),
@@ -88,12 +88,12 @@ Steps = tuple[Callable[[], object], Parameters]
 
 def plain(network: Network, *, fused: bool = False) -> Steps:
     """`nn.Dropout` and Adam, eager."""
-    net = network.build(lambda: nn.Dropout(RATE))
+    net = network.build(lambda: nn.Dropout(RATE)).to(network.x.device)
     optimizer = torch.optim.Adam(net.parameters(), fused=fused)
 
     def steps() -> None:
         for _ in range(network.steps):
-            rows = torch.randint(len(network.x), (BATCH,))
+            rows = torch.randint(len(network.x), (BATCH,), device=network.x.device)
             optimizer.zero_grad()
             network.loss(net(network.x[rows]), network.y[rows]).backward()
             optimizer.step()
@@ -108,19 +108,28 @@ POSTERIORS: dict[str, tuple[Callable[[Any], guides.Guide], Callable[[], priors.P
 }
 
 
-def ours(network: Network, posterior: str, engine: Name, estimator: Estimator = "local") -> Steps:
+def ours(
+    network: Network, posterior: str, engine: Name, estimator: Estimator = "local", precision: Precision | None = None
+) -> Steps:
     """Steps of `pyrodrop.fit`, as its loop makes them."""
-    training = prepared(network, posterior, engine, estimator)
+    training = prepared(network, posterior, engine, estimator, precision=precision)
     return (lambda: training.advance(training.done + network.steps)), list(training.parameters.values())
 
 
 def prepared(
-    network: Network, posterior: str, engine: Name, estimator: Estimator = "local", steps: int = 200_000
+    network: Network,
+    posterior: str,
+    engine: Name,
+    estimator: Estimator = "local",
+    steps: int = 200_000,
+    precision: Precision | None = None,
 ) -> Loop:
     """A training that has made its first step and makes the others by this engine."""
     guide, prior = POSTERIORS[posterior]
     model = models.from_module(network.build(nn.Identity), prior(), network.likelihood)
-    settings = Settings(steps=steps, batch_size=BATCH, estimator=estimator, engine=engine, device="cpu")
+    settings = Settings(
+        steps=steps, batch_size=BATCH, estimator=estimator, engine=engine, precision=precision, device=str(network.x.device)
+    )  # fmt: skip
     loop = Run.of(problem_of(model, guide(model), (network.x, network.y), settings), settings).loop
     loop.start()
     if loop.engine.name != engine:

@@ -1,8 +1,8 @@
 """Prediction by T passes of dropout, against the plain PyTorch loop: one thread, process time, interleaved medians.
 
-``python -m pyrodrop.analysis.benchmarks.predict [--rounds 11] [--out FILE]``: for each network the loop of T passes of
-``nn.Dropout`` in training mode that collects its outputs, and the variants of ``predict``, each checked to have the loop's
-mean and variance at every point. Then masks per second against ``Tensor.bernoulli_``.
+``python -m pyrodrop.analysis.benchmarks.predict [--rounds 11] [--out FILE] [--device cuda]``: for each network the loop of T
+passes of ``nn.Dropout`` in training mode that collects its outputs, and the variants of ``predict``, each checked to have
+the loop's mean and variance at every point. Then masks per second against ``Tensor.bernoulli_``. On a GPU: wall time.
 
 The loop samples one mask per example. ``predict`` samples functions, with one mask for all examples, which has the same
 distribution at every single point; ``joint=False`` samples like the loop.
@@ -14,7 +14,6 @@ import argparse
 import functools
 import itertools
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.benchmarks.timing import interleaved, machine
+from pyrodrop.analysis.benchmarks.timing import clock_of, interleaved, machine
 from pyrodrop.distributions.coins import keep_mask
 
 RATE = 0.5
@@ -55,26 +54,31 @@ def main(words: Sequence[str] | None = None, cases: Sequence[Case] = CASES, mask
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11, help="timed rounds of every variant (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 ... (default: %(default)s)")
     options = parser.parse_args(words)
+    device = options.device
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    print(machine())
-    record: dict[str, Any] = {"machine": machine(), "rounds": options.rounds, "clock": "process time"}
-    record["prediction"] = [compare(case, options.rounds) for case in cases]
-    record["masks"] = compare_masks(masks, options.rounds)
+    print(machine(device))
+    record: dict[str, Any] = {
+        "machine": machine(device),
+        "rounds": options.rounds,
+        "clock": "process time" if device == "cpu" else "wall time",
+    }
+    record["prediction"] = [compare(case, options.rounds, device) for case in cases]
+    record["masks"] = compare_masks(masks, options.rounds, device)
     if options.out is not None:
         options.out.write_text(json.dumps(record, indent=2) + "\n")
 
 
-def compare(case: Case, rounds: int) -> dict[str, Any]:
+def compare(case: Case, rounds: int, device: str = "cpu") -> dict[str, Any]:
     """Medians of one network's variants, as ratios to the loop's, printed and returned."""
-    fit, loop = twins(case)
-    x = torch.randn(case.points, case.widths[0])
+    fit, loop = twins(case, device)
+    x = torch.randn(case.points, case.widths[0], device=device)
     variants = forms(fit, x, case)
     deviations = {name: check_law(name, fit, loop, x[:CHECK_POINTS], case) for name in variants}
-    medians = interleaved(
-        {"loop": functools.partial(passes, loop, x, case.passes), **variants}, rounds, warmup=1, clock=time.process_time
-    )
+    every: dict[str, Callable[[], object]] = {"loop": functools.partial(passes, loop, x, case.passes), **variants}
+    medians = interleaved(every, rounds, warmup=1, clock=clock_of(device))
     print(f"\n{case.name}, {case.points:,} points, {case.passes} passes, ratio to the loop (target {case.target:.2f})")
     for name, seconds in medians.items():
         law = f"largest deviation from the loop's moments {deviations[name]:.1f} s.e." if name in deviations else ""
@@ -90,7 +94,7 @@ def compare(case: Case, rounds: int) -> dict[str, Any]:
     }
 
 
-def twins(case: Case) -> tuple[pyrodrop.Fit, nn.Sequential]:
+def twins(case: Case, device: str = "cpu") -> tuple[pyrodrop.Fit, nn.Sequential]:
     """The same posterior here and in plain PyTorch: ``nn.Dropout`` divides by 1 - rate, so its weights are the means."""
     model = models.MLP(case.widths, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
     guide = guides.BernoulliDropout(model, RATE, mask_input=False)
@@ -102,7 +106,8 @@ def twins(case: Case) -> tuple[pyrodrop.Fit, nn.Sequential]:
             assert layer.bias is not None
             layer.bias.copy_(model.free[f"layers.{index}.bias"])
         layers += [layer, nn.ReLU(), nn.Dropout(RATE)]
-    return pyrodrop.Fit(model, guide, None, torch.zeros(1, 3), {}), nn.Sequential(*layers[:-2]).train()
+    fit = pyrodrop.Fit(model.to(device), guide.to(device), None, torch.zeros(1, 3), {}, torch.device(device))
+    return fit, nn.Sequential(*layers[:-2]).to(device).train()
 
 
 def forms(fit: pyrodrop.Fit, x: Tensor, case: Case) -> dict[str, Callable[[], object]]:
@@ -141,17 +146,17 @@ def check_law(name: str, fit: pyrodrop.Fit, loop: nn.Module, x: Tensor, case: Ca
     return worst
 
 
-def compare_masks(count: int, rounds: int) -> dict[str, float]:
+def compare_masks(count: int, rounds: int, device: str = "cpu") -> dict[str, float]:
     """Masks per second of `keep_mask` and of ``bernoulli_``, printed and returned."""
-    shape, coins = (count // 1000, 1000), torch.empty(count // 1000, 1000)
+    shape, coins = (count // 1000, 1000), torch.empty(count // 1000, 1000, device=device)
     variants: Mapping[str, Callable[[], object]] = {
         "bernoulli_, float": functools.partial(coins.bernoulli_, 0.9),
-        "bernoulli_, bool": functools.partial(torch.empty(shape, dtype=torch.bool).bernoulli_, 0.9),
-        "16 bits, rate .1": functools.partial(keep_mask, shape, 0.1),
-        "8 bits, rate .1": functools.partial(keep_mask, shape, 0.1, bits=8),
-        "8 bits, rate .5": functools.partial(keep_mask, shape, 0.5),
+        "bernoulli_, bool": functools.partial(torch.empty(shape, dtype=torch.bool, device=device).bernoulli_, 0.9),
+        "16 bits, rate .1": functools.partial(keep_mask, shape, 0.1, device=device),
+        "8 bits, rate .1": functools.partial(keep_mask, shape, 0.1, bits=8, device=device),
+        "8 bits, rate .5": functools.partial(keep_mask, shape, 0.5, device=device),
     }
-    medians = interleaved(variants, rounds, warmup=1, clock=time.process_time)
+    medians = interleaved(variants, rounds, warmup=1, clock=clock_of(device))
     slowest = medians["bernoulli_, float"]
     print(f"\nmasks of {shape[0]:,} x {shape[1]:,}, per second and as a multiple of bernoulli_'s")
     for name, seconds in medians.items():

@@ -37,10 +37,23 @@ def interleaved(
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def machine() -> str:
-    """Processor, threads and versions in one line."""
+def clock_of(device: str | torch.device) -> Callable[[], float]:
+    """The clock for single-threaded work on a device: process time on a CPU; on a GPU wall time, when its work is done."""
+    if torch.device(device).type == "cpu":
+        return time.process_time
+
+    def clock() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return clock
+
+
+def machine(device: str | torch.device = "cpu") -> str:
+    """Device, processor, threads and versions in one line."""
     threads, python = torch.get_num_threads(), platform.python_version()
-    return f"{processor()}, {threads} thread(s), torch {torch.__version__}, Python {python}"
+    gpu = "" if torch.device(device).type == "cpu" else f"{torch.cuda.get_device_name(device)}, "
+    return f"{gpu}{processor()}, {threads} thread(s), torch {torch.__version__}, Python {python}"
 
 
 Parameters = Iterable[Tensor] | Callable[[], Iterable[Tensor]]
@@ -80,8 +93,8 @@ def report(title: str, rows: Mapping[str, Mapping[str, float]], form: str = ".2f
     console().print(score_table(rows, title=title, form=form))
 
 
-def write(path: Path | None, benchmark: str, content: Mapping[str, Any]) -> None:
+def write(path: Path | None, benchmark: str, content: Mapping[str, Any], device: str | torch.device = "cpu") -> None:
     """Write the results with machine and versions as JSON if a path is given."""
     if path is not None:
-        write_json(path, {"benchmark": benchmark, "machine": machine(), "versions": versions(), **content})
+        write_json(path, {"benchmark": benchmark, "machine": machine(device), "versions": versions(), **content})
         print(f"results: {path}")

@@ -31,6 +31,7 @@ JOBS = {
     "sbc": Job(
         "simulation-based calibration of a known posterior and of four guides (Talts et al. 2018; Yao et al. 2018)"
     ),
+    "tuning": Job("the drop rate and the scale of the prior, tuned by Optuna with pruning on a UCI set"),
     "uci": Job("nine UCI regression sets, all splits: dropout and other posteriors (Gal & Ghahramani 2016, table 1)"),
 }
 

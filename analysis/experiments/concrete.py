@@ -41,7 +41,13 @@ QUANTITIES = ("rmse", "epistemic_sd", "aleatoric_sd", "rate_1", "rate_2", "rate_
 
 
 def run(
-    *, device: str = "auto", seed: int = 0, seeds: int = 5, out: Path = Path("runs/concrete"), quiet: bool = False
+    *,
+    device: str = "auto",
+    seed: int = 0,
+    seeds: int = 5,
+    jobs: int | None = None,
+    out: Path = Path("runs/concrete"),
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train concrete dropout at every size, with several seeds, and print the table next to the published one.
 
@@ -49,6 +55,7 @@ def run(
         device: auto, cpu, cuda, cuda:1 ...
         seed: the first seed.
         seeds: number of seeds.
+        jobs: number of processes, one thread each; as many as there are cores if left out.
         out: folder for results.json and what has been trained: a run that was broken off goes on there.
         quiet: show no progress.
 
@@ -60,7 +67,7 @@ def run(
     with run_folder(out, "concrete", {"device": where.type, "seed": seed}) as folder:
         names = [f"{n}-{s}" for n in reversed(SIZES) for s in range(seed, seed + seeds)]
         cells = Cells(folder / "cells", {"device": where.type}, _checked)
-        measured = train_each(measure, names, quiet, device=where, keep=cells)
+        measured = train_each(measure, names, quiet, device=where, jobs=jobs, keep=cells)
         table = {n: [measured[f"{n}-{s}"] for s in range(seed, seed + seeds)] for n in SIZES}
         content = {
             "sizes": {str(n): {q: [row[q] for row in rows] for q in QUANTITIES} for n, rows in table.items()},

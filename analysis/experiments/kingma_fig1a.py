@@ -59,6 +59,7 @@ def run(
     epochs: int | None = None,
     seeds: int = 5,
     digits: int = 60_000,
+    jobs: int | None = None,
     device: str = "auto",
     seed: int = 0,
     out: Path | None = None,
@@ -74,6 +75,7 @@ def run(
         epochs: passes over the digits; those of the preset if not given.
         seeds: networks per cell, trained at once.
         digits: number of training digits, the first ones.
+        jobs: number of processes, one thread each; as many as there are cores if left out.
         device: auto, cpu, cuda, cuda:1 ...
         seed: first seed of initial weights, minibatches and noise.
         out: folder of the cells, results.json and figure.png; runs/kingma-fig1a-PRESET if left out.
@@ -97,7 +99,10 @@ def run(
         say_reused([cell.name for cell in cells if cell.name not in missing], folder)
         if missing:
             order = sorted(missing, key=lambda name: -missing[name].width)
-            train_each(_measure, order, quiet, device=where, cells=missing, folder=folder)
+            train_each(
+                _measure, order, quiet, device=where, jobs=jobs, cells=missing,
+                done=lambda name, content: write_json(folder / f"{name}.json", content),
+            )  # fmt: skip
         found = {cell.name: _load(folder, cell) for cell in cells}
         content = {
             "errors": {name: _row(cell) for name, cell in found.items() if cell},
@@ -115,10 +120,8 @@ def run(
         return content
 
 
-def _measure(
-    name: str, *, cells: Mapping[str, Cell], folder: Path, device: torch.device, progress: bool | None
-) -> dict[str, Any]:
-    """Train one cell and write its result."""
+def _measure(name: str, *, cells: Mapping[str, Cell], device: torch.device, progress: bool | None) -> dict[str, Any]:
+    """The result of one cell."""
     cell, split = cells[name], mnist(progress=False)
     data = split.train.first(cell.digits)
     models, posteriors = [], []
@@ -133,7 +136,7 @@ def _measure(
     if many.failed:
         raise FloatingPointError(f"the loss of {name} stopped being finite in replicates {sorted(many.failed)}")
     errors = [100 * (1 - accuracy(averaged(each).predict(split.test.x, 1), split.test.y)) for each in many]
-    content = {
+    return {
         "cell": asdict(cell),
         "errors": errors,
         "alphas": _alphas(many[0]),
@@ -141,8 +144,6 @@ def _measure(
         "versions": versions(),
         "machine": {"processor": processor(), "device": device.type},
     }
-    write_json(folder / f"{name}.json", content)
-    return content
 
 
 def _alphas(trained: Fit) -> dict[str, float]:

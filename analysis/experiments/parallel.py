@@ -1,26 +1,25 @@
-"""Several trainings in parallel processes: small networks gain more from a second process than from a second thread.
+"""Several trainings as units of work (`pyrodrop.training.spread`).
 
-Finished trainings are kept in `Cells`, if there are some: a run that was broken off computes the others only. A worker
-process ends when its parent does, even if the parent is killed.
+Small networks gain more from a second process than from a second thread. Names and settings are sent to the workers, which
+load data for themselves. Finished trainings are kept in `Cells`, if there are some: a run that was broken off computes the
+others only.
 """
 
 from __future__ import annotations
 
-import os
-import threading
-import time
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import joblib
 import torch
-from tqdm import tqdm
 
-from pyrodrop.analysis.reports.folder import Cells, say_reused
+from pyrodrop.analysis.reports.folder import RECORD, Cells, say_reused
+from pyrodrop.training import spread
 
 T = TypeVar("T")
-
-_WATCH = 0.5  # seconds between two looks at the parent
 
 
 def train_each(
@@ -29,71 +28,67 @@ def train_each(
     quiet: bool,
     *,
     device: torch.device,
+    jobs: int | None = None,
     keep: Cells | None = None,
+    done: Callable[[str, T], object] | None = None,
     **options: Any,
 ) -> dict[str, T]:
     """``train(name, device=..., progress=..., **options)`` for every name.
 
-    On a CPU each is a process with one thread, as many at a time as there are cores, so results do not depend on the
-    number of cores. On a GPU they take turns. With `keep`, what `train` returns is a JSON object; what the cells have is
-    not trained again.
+    On a CPU each has a process with one thread, so results do not depend on the number of processes. On a GPU they take
+    turns.
+
+    Args:
+        train: a function of a module.
+        names: of the trainings.
+        quiet: show no progress.
+        device: to train on.
+        jobs: the number of processes of this machine. If None, the workers of the joblib backend that is active, such as
+            Dask's; otherwise as many processes as there are cores.
+        keep: what `train` returns is a JSON object and kept there; what is there is not trained again.
+        done: called in this process with a name and its result, when it has arrived.
+        options: of `train`.
+
+    Raises:
+        ValueError: several processes would share a GPU; or as `spread.spreads`.
     """
     kept = {name: found for name in names if keep is not None and (found := keep.kept(name)) is not None}
     missing = [name for name in names if name not in kept]
     if keep is not None:
         say_reused(kept, keep.folder)
-    if device.type != "cpu":
-        done = {
-            name: _kept(train, name, keep, options | {"device": device, "progress": False if quiet else None})
-            for name in missing
-        }
+    own: dict[str, Any] = options | {"device": device}
+    if device.type != "cpu" and (jobs or 1) == 1 and not spread.spreads(None):
+        jobs, own["progress"] = 1, False if quiet else None
+    elif device.type != "cpu" and jobs is not None:
+        raise ValueError(f"on {device} trainings take turns, so jobs must be 1 or left out; got {jobs}")
     else:
-        done = _in_processes(train, missing, quiet, keep, options | {"device": device})
-    return {name: kept[name] if name in kept else done[name] for name in names}  # type: ignore[misc]
+        own["progress"] = False
+        if jobs is None and not spread.spreads(None):
+            jobs = max(1, min(len(missing), joblib.cpu_count()))
+
+    def arrived(number: int, result: T) -> None:
+        if keep is not None:
+            keep.keep(missing[number], result)  # type: ignore[arg-type]
+        if done is not None:
+            done(missing[number], result)
+
+    results = spread.each(
+        _unit, [(train, name, own) for name in missing], len(missing), jobs=jobs, title="training", unit="network",
+        progress=False if quiet else None, done=arrived,
+    )  # fmt: skip
+    new = dict(zip(missing, results, strict=True))
+    return {name: kept[name] if name in kept else new[name] for name in names}  # type: ignore[misc]
 
 
-def _in_processes(
-    train: Callable[..., T], names: Sequence[str], quiet: bool, keep: Cells | None, options: dict[str, Any]
-) -> dict[str, T]:
-    if not names:
-        return {}
-    workers = joblib.Parallel(n_jobs=min(len(names), joblib.cpu_count()), return_as="generator")
-    jobs = (joblib.delayed(_alone)(train, name, keep, options, os.getpid()) for name in names)
-    bar = tqdm(
-        workers(jobs), total=len(names), unit="network", desc="training", leave=False, disable=True if quiet else None
-    )
-    return dict(zip(names, bar, strict=True))
+def _unit(train: Callable[..., T], name: str, options: dict[str, Any]) -> T:
+    return train(name, **options)
 
 
-def _alone(train: Callable[..., T], name: str, keep: Cells | None, options: dict[str, Any], parent: int) -> T:
-    end_with(parent)
-    torch.set_num_threads(1)
-    return _kept(train, name, keep, options | {"progress": False})
-
-
-def _kept(train: Callable[..., T], name: str, keep: Cells | None, options: dict[str, Any]) -> T:
-    result = train(name, **options)
-    if keep is not None:
-        keep.keep(name, result)  # type: ignore[arg-type]
-    return result
-
-
-_watched: set[int] = set()
-
-
-def end_with(parent: int) -> None:
-    """End this process soon after its parent, process number `parent`, has ended; no effect in that process itself.
-
-    A killed parent cannot end its workers, which would train on for nobody. An orphan gets another parent, so a thread
-    compares the parent's number every half second.
-    """
-    if os.getpid() == parent or parent in _watched:
+@contextmanager
+def on_this_machine(folder: Path) -> Iterator[Path]:
+    """The folder of a run, where a worker has it; otherwise a temporary one, for a worker of another machine."""
+    if (folder / RECORD).exists():
+        yield folder
         return
-    _watched.add(parent)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_WATCH)
-        os._exit(1)  # at once, without waiting for the training
-
-    threading.Thread(target=watch, daemon=True, name="end-with-parent").start()
+    with tempfile.TemporaryDirectory() as own:
+        yield Path(own)

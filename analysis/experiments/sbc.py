@@ -26,6 +26,7 @@ from pyrodrop import arguments, guides, likelihoods, models, priors, schedules
 from pyrodrop.analysis.calibration.figure import plot_sbc
 from pyrodrop.analysis.calibration.result import SBC
 from pyrodrop.analysis.calibration.sbc import sbc, sbc_of_draws
+from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import console, processor, versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.style import write_figure
@@ -62,6 +63,7 @@ def run(
     count: int = 1000,
     steps: int = 2000,
     num_draws: int = 199,
+    jobs: int | None = None,
     device: str = "auto",
     seed: int = 0,
     out: Path | None = None,
@@ -74,6 +76,7 @@ def run(
         count: number of data sets, simulated from the prior.
         steps: gradient steps of every fit.
         num_draws: posterior draws per data set.
+        jobs: number of processes, one thread each; as many as there are cores if left out.
         device: auto, cpu, cuda, cuda:1 ...
         seed: of the data sets, the fits and the draws.
         out: folder of results.json, figure.png and the ranks of every posterior; runs/sbc if left out. A run that was
@@ -92,24 +95,14 @@ def run(
     num_draws = arguments.count(num_draws, "num_draws", "the number of posterior draws per data set")
     settings = {"count": count, "steps": steps, "num_draws": num_draws, "device": where.type, "seed": seed}
     with run_folder(out or Path("runs") / "sbc", "sbc", settings) as folder:
-        x, points = inputs()
         kept = {name: SBC.load(folder / f"{name}.json") for name in names if (folder / f"{name}.json").exists()}
         say_reused(kept, folder)
-        results: dict[str, SBC] = {}
-        for name in names:
-            if name in kept:
-                results[name] = kept[name]
-                continue
-            about: dict[str, Any] = {"points": points, "count": count, "num_draws": num_draws, "seed": seed}
-            if name in CLOSED_FORM:
-                results[name] = sbc_of_draws(regression(), in_closed_form(CLOSED_FORM[name]), x, **about)
-            else:
-                own = GUIDES[name]
-                results[name] = sbc(
-                    network(seed), own.guide, x, estimator=own.estimator, steps=steps, lr=LEARNING_RATE,
-                    lr_schedule=schedules.cosine(steps), device=where, progress=False if quiet else None, **about,
-                )  # fmt: skip
-            results[name].save(folder / f"{name}.json")
+        about: dict[str, Any] = {"count": count, "steps": steps, "num_draws": num_draws, "seed": seed}
+        found = train_each(
+            calibrated, [name for name in names if name not in kept], quiet, device=where, jobs=jobs,
+            done=lambda name, result: result.save(folder / f"{name}.json"), **about,
+        )  # fmt: skip
+        results = {name: kept[name] if name in kept else found[name] for name in names}
         content = {
             "posteriors": {name: _summary(result) for name, result in results.items()},
             "settings": {"count": count, "steps": steps, "num_draws": num_draws, "seed": seed, "lr": LEARNING_RATE},
@@ -121,6 +114,21 @@ def run(
         _print(results)
         print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
         return content
+
+
+def calibrated(
+    name: str, *, count: int, steps: int, num_draws: int, seed: int, device: torch.device, progress: bool | None
+) -> SBC:
+    """The calibration of one posterior."""
+    x, points = inputs()
+    about: dict[str, Any] = {"points": points, "count": count, "num_draws": num_draws, "seed": seed}
+    if name in CLOSED_FORM:
+        return sbc_of_draws(regression(), in_closed_form(CLOSED_FORM[name]), x, **about)
+    own = GUIDES[name]
+    return sbc(
+        network(seed), own.guide, x, estimator=own.estimator, steps=steps, lr=LEARNING_RATE,
+        lr_schedule=schedules.cosine(steps), device=device, progress=progress, **about,
+    )  # fmt: skip
 
 
 def inputs() -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ slowly; the difference must stay within that of another seed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,9 @@ from pyrodrop.analysis.zoo.train import Measured, load_splits, machine, measure
 from pyrodrop.data import Split
 from pyrodrop.devices import resolve
 from pyrodrop.files import write_json
+from pyrodrop.training import spread
 from pyrodrop.zoo import Entry
+from pyrodrop.zoo import entry as entry_of
 
 SEEDS = (0, 1, 2, 3)  # the first is the seed of the check
 _SHARE, _LEAST = 0.01, 1e-6
@@ -29,8 +31,38 @@ _SHARE, _LEAST = 0.01, 1e-6
 
 def check(entry: Entry, *, quiet: bool = False) -> bool:
     """Repeat the short run, print it next to the reference, and return whether every score is within its tolerance."""
+    return _reported(entry, short(entry, references.load(entry.name)["check"]["seed"], quiet))
+
+
+def check_each(entries: Sequence[Entry], *, jobs: int | None = None, quiet: bool = False) -> bool:
+    """`check` for several entries, each a unit of work of `pyrodrop.training.spread`.
+
+    Args:
+        entries: of the zoo, which workers find by their names.
+        jobs: number of processes, one thread each. If None, the workers of the joblib backend that is active; otherwise the
+            entries are checked in this process, one after the other.
+        quiet: show no progress.
+    """
+    if not spread.spreads(jobs):
+        held = [check(entry, quiet=quiet) for entry in entries]
+        return all(held)
+    seeds = {entry.name: references.load(entry.name)["check"]["seed"] for entry in entries}
+    measured = spread.each(
+        _measured, list(seeds.items()), len(seeds), jobs=jobs, title="checks", unit="entry",
+        progress=False if quiet else None,
+    )  # fmt: skip
+    found = dict(zip(seeds, measured, strict=True))
+    held = [_reported(entry, found[entry.name]) for entry in entries]
+    return all(held)
+
+
+def _measured(name: str, seed: int) -> Measured:
+    return replace(short(entry_of(name), seed), fits=())
+
+
+def _reported(entry: Entry, measured: Measured) -> bool:
+    """Print the scores next to the reference, and return whether every score is within its tolerance."""
     content = references.load(entry.name)["check"]
-    measured = short(entry, content["seed"], quiet)
     missed = references.misses(entry.name, measured.scores)
     table = Table(title=f"{entry.name}, check: {entry.check.steps:,} steps, {measured.seconds:.0f} s")
     for header in ("score", "now", "reference", "tolerance", ""):

@@ -82,7 +82,10 @@ def toss(keep: Tensor, shape: Size | Sequence[int], generators: Sequence[torch.G
 
 
 class Tosses:
-    """Draws several masks per generator with one call of each generator.
+    """Draws several masks per generator: the numbers of one call per mask.
+
+    A CPU's generator is a stream of words, of which one call takes those of all masks. On a GPU the numbers of a call depend
+    on its size, so there is one call per mask.
 
     Args:
         keeps: probabilities of each mask, see `toss`.
@@ -98,7 +101,10 @@ class Tosses:
     ) -> None:
         words = [_words(torch.Size(shape).numel()) for shape in shapes]
         bits = torch.empty(len(generators), sum(words), dtype=torch.int64, device=keeps[0].device)
-        self._rows = list(zip(bits.unbind(0), generators, strict=True))
+        calls = [sum(words)] if _is_stream(bits.device) else words
+        self._rows = [
+            (part, own) for row, own in zip(bits.unbind(0), generators, strict=True) for part in row.split(calls)
+        ]
         self._draws = list(zip(keeps, shapes, bits.view(torch.int16).split([4 * n for n in words], 1), strict=True))
 
     def draw(self) -> list[Tensor]:
@@ -106,6 +112,11 @@ class Tosses:
         for row, generator in self._rows:
             _fill(row, generator)
         return [_compare(*draw) for draw in self._draws]
+
+
+def _is_stream(device: torch.device) -> bool:
+    """Whether a call of the device's generators gives the numbers of several smaller calls."""
+    return device.type == "cpu"
 
 
 def _compare(keep: Tensor, shape: Size | Sequence[int], pieces: Tensor) -> Tensor:

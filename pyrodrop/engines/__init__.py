@@ -8,6 +8,7 @@ from pyrodrop.engines.in_parts import InParts, Joint, Part
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.moving import Moving, Watch
 from pyrodrop.engines.pyro_engine import Pyro
+from pyrodrop.engines.stacked_in_blocks import StackedInBlocks
 from pyrodrop.engines.untraceable import Untraceable
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Part",
     "Plan",
     "Pyro",
+    "StackedInBlocks",
     "Untraceable",
     "Watch",
     "choose",

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import math
 import operator
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyro
 import torch
 from pyro import poutine
@@ -33,6 +31,7 @@ from pyrodrop.engines.noise import Noise, hoist, sources
 from pyrodrop.engines.untraceable import Untraceable, needs_private_apis
 from pyrodrop.inputs import Inputs, mapped, parts, rebuilt
 from pyrodrop.networks.modes import undisturbed
+from pyrodrop.networks.noise import drawn_outside_torch, outside_torch
 from pyrodrop.private_apis import MissingApi, arguments_of, record
 
 Shapes = tuple[torch.Size, ...]
@@ -173,17 +172,18 @@ def pure_graph(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], 
         Untraceable: the function does something that depends on the values of tensors, draws random numbers outside torch,
             draws noise whose distribution depends on its inputs, or changes a tensor in place that is not an input.
     """
-    outside = _states_outside_torch()
+    outside = outside_torch()
     devices = list({tensor.device for tensor in inputs if tensor.is_cuda})
     with pyro.validation_enabled(False), torch.random.fork_rng(devices), undisturbed(*parts):
         try:
             with sdpa_kernel(SDPBackend.MATH):  # attention by elementary operations, which can be mapped and compiled
                 module = record(function, inputs)
+            drawn = drawn_outside_torch(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
         except MissingApi:
             raise
         except Exception as error:  # whatever a user's model raises when its tensors have no values
             raise Untraceable(f"it cannot be traced: {_first_line(error)}") from error
-    if _states_outside_torch() != outside:
+    if drawn:
         raise Untraceable("it draws random numbers outside torch, which a trace would freeze")
     return _purify(module, len(inputs))
 
@@ -321,12 +321,6 @@ def _verify(
 
 def _devices(batch: Batch) -> list[torch.device]:
     return [batch.device] if batch.y.is_cuda else []
-
-
-def _states_outside_torch() -> tuple[Any, ...]:
-    """The states of the generators of Python and NumPy, which a trace does not record."""
-    _, keys, position, *_ = np.random.get_state(legacy=True)
-    return random.getstate(), keys.tobytes(), position  # type: ignore[union-attr]
 
 
 def _first_line(error: Exception) -> str:

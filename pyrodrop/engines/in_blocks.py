@@ -22,10 +22,11 @@ from pyrodrop.engines.compiled import Compiled, any_number
 from pyrodrop.engines.graph import Batch, Shapes
 from pyrodrop.engines.noise_ahead import NoiseAhead, spaced
 from pyrodrop.engines.untraceable import Untraceable
+from pyrodrop.private_apis import Program
 
 _log = logging.getLogger("pyrodrop")
 
-_NATIVE = {"cpp_wrapper": True, "size_asserts": False}  # options of TorchInductor
+NATIVE = {"cpp_wrapper": True, "size_asserts": False}  # options of TorchInductor
 _BYTES = 2**20  # of rows and noise of a block: what stays in a core's own cache
 _STEPS = 100  # of a block
 
@@ -62,7 +63,9 @@ class InBlocks(Compiled):
         super().prepare(batch)
         graph, program = self._programs[batch.shapes]
         self._strides[batch.shapes] = [tensor.stride() for tensor in batch.tensors]
-        call = self._calls[batch.shapes] = self._call(graph, program, batch)
+        noise = [torch.full_like(n, any_number(n)) for n in graph.shapes()]
+        rest = [*batch.tensors, self._controls_like(), *graph.constants, *noise]
+        call = self._calls[batch.shapes] = bare_call(program, self._held, rest)  # type: ignore[arg-type]
         if all(tensor.is_contiguous() for tensor in batch.tensors):
             self._ahead[len(batch.y)] = _Ahead(call, self._held, batch, graph, len(self._controls_like()))
 
@@ -110,7 +113,7 @@ class InBlocks(Compiled):
             torch.autograd.graph.increment_version(self._held)
 
     def _program(self, batch: Batch) -> tuple[Any, Callable[..., Any]]:
-        self.options = _NATIVE  # type: ignore[misc]
+        self.options = NATIVE  # type: ignore[misc]
         try:
             return super()._program(batch)
         except Untraceable as error:
@@ -118,27 +121,32 @@ class InBlocks(Compiled):
         self.options = {}  # type: ignore[misc]
         return super()._program(batch)
 
-    def _call(self, graph: Any, program: Any, batch: Batch) -> Call:
-        """The bare program, if it moves copies as the whole program does, else the whole one."""
-
-        def whole(inputs: list[Tensor]) -> Sequence[Tensor]:
-            return program.whole(*inputs)
-
-        if program.bare is None:
-            return whole
-        noise = [torch.full_like(n, any_number(n)) for n in graph.shapes()]
-        rest = [*batch.tensors, self._controls_like(), *graph.constants, *noise]
-        with torch.no_grad():
-            want, got = ([held.clone() for held in self._held] for _ in range(2))
-            want += whole([*want, *rest])
-            try:
-                got += program.bare([*got, *rest])
-            except Exception:
-                return whole
-        return program.bare if all(_same(a, b) for a, b in zip(want, got, strict=True)) else whole
-
     def _controls_like(self) -> Tensor:
         return torch.ones(2 + sum(rule.numbers for rule in self.rules)).to(self._held[0])
+
+
+def bare_call(program: Program, held: Sequence[Tensor], rest: Sequence[Tensor]) -> Call:
+    """The bare program, if it moves copies as the whole program does, else the whole one.
+
+    Args:
+        program: of a step.
+        held: what it updates.
+        rest: its other inputs.
+    """
+
+    def whole(inputs: list[Tensor]) -> Sequence[Tensor]:
+        return program.whole(*inputs)
+
+    if program.bare is None:
+        return whole
+    with torch.no_grad():
+        want, got = ([tensor.clone() for tensor in held] for _ in range(2))
+        want += whole([*want, *rest])
+        try:
+            got += program.bare([*got, *rest])
+        except Exception:
+            return whole
+    return program.bare if all(_same(a, b) for a, b in zip(want, got, strict=True)) else whole
 
 
 class _Ahead:

@@ -4,6 +4,9 @@ Optimisers are elementwise, so R fits are one fit of parameters ``[R, ...]``. Th
 over all of them (`torch.vmap`); tensors that all replicates share are stored once. Every replicate has a random generator of
 its own and draws the same numbers as it would alone. A replicate whose loss or gradient is no longer finite keeps its last
 parameters; the others continue.
+
+Convolutions of R replicates are mapped to one with R groups, which is slower on a CPU than R convolutions. There, a graph
+that has some is called for one replicate after the other.
 """
 
 from __future__ import annotations
@@ -58,7 +61,9 @@ class StackedGraph:
             axes.append(None if same else 0)
         self.axes = axes
         inputs = (*(0,) * (parameters + tensors), None, *axes, *(0,) * len(graph.noise))
-        self.module: Callable[..., Any] = torch.vmap(lambda *given: tuple(graph.module(*given)), in_dims=inputs)
+        self.looped = _convolves(graph) and generators[0].device.type == "cpu"
+        one: Callable[..., Any] = lambda *given: tuple(graph.module(*given))  # noqa: E731
+        self.module: Callable[..., Any] = _looped(one, inputs) if self.looped else torch.vmap(one, in_dims=inputs)
         self.inputs = list(zip(*(graph.noise_of(row) for row in rows), strict=True))
         self.sources = sources(self.inputs, generators)
 
@@ -78,6 +83,27 @@ class StackedGraph:
     def draw(self) -> list[Tensor]:
         """Random numbers for one step, ``[R, ...]`` each; every replicate draws in the same order as it would alone."""
         return [drawn for source in self.sources for drawn in source.draw()]
+
+
+def _convolves(graph: Graph) -> bool:
+    """Whether a graph has convolutions."""
+    return any(node.target is torch.ops.aten.convolution.default for node in graph.module.graph.nodes)
+
+
+def _looped(function: Callable[..., Any], axes: Sequence[int | None]) -> Callable[..., Any]:
+    """A function of tensors and the function itself, mapped over their first axes (None for none) by a loop."""
+
+    def run(*given: Tensor) -> tuple[Tensor, ...]:
+        rows = [value.unbind(0) if axis == 0 else None for value, axis in zip(given, axes, strict=True)]
+        results = [
+            function(*(value if own is None else own[r] for value, own in zip(given, rows, strict=True)))
+            for r in range(len(given[0]))
+        ]
+        return tuple(
+            column[0][None] if len(column) == 1 else torch.stack(column) for column in zip(*results, strict=True)
+        )
+
+    return run
 
 
 class StackedLoss:
@@ -162,17 +188,22 @@ class StackedCompiled(Compiled):
     """Makes the steps of all replicates with one compiled program.
 
     On a CPU the program is called for a block of replicates at a time, so that a block's tensors stay in the cache.
+
+    Args:
+        loss: of all replicates.
+        optimizer: of the stacked parameters.
+        looped: whether a block is one replicate.
     """
 
     # Where rows are short, an operation that is fused into each of its readers is computed again for every few entries, so
     # fewer are fused.
     options: ClassVar[dict[str, Any]] = {"realize_opcount_threshold": 10}
 
-    def __init__(self, loss: StackedLoss, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, loss: StackedLoss, optimizer: torch.optim.Optimizer, looped: bool = False) -> None:
         super().__init__(loss, optimizer)
         self._held += [loss.alive, loss.lived]
         count = len(loss.held)
-        size = count if loss.alive.is_cuda else _block(count)
+        size = 1 if looped else count if loss.alive.is_cuda else _block(count)
         self._rows = [slice(first, first + size) for first in range(0, count, size)]
         self._parts = [[held[rows] for held in self._held] for rows in self._rows]
         self._blocks: dict[Shapes, list[StackedGraph]] = {}

@@ -20,6 +20,7 @@ def call(
     x: Inputs,
     *,
     attends: bool = False,
+    recurs: bool = False,
 ) -> Tensor:
     """The network's output at x.
 
@@ -30,12 +31,16 @@ def call(
         x: a tensor, or a tuple or mapping of tensors that are the positional or keyword arguments.
         attends: whether the network has PyTorch's attention layers; their fast path does not support function transforms
             and lazy weights, so it is disabled.
+        recurs: whether it has PyTorch's recurrent layers. cuDNN computes their gradients in training mode alone, in which
+            they draw masks, so it is disabled for gradients.
 
     Raises:
         RuntimeError: with gradients, the network recomputes activations (`torch.utils.checkpoint`). That would happen in the
             backward pass, after this call, with other values of the parameters.
     """
-    with torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTES) if torch.is_grad_enabled() else nullcontext():
+    if not torch.is_grad_enabled():
+        return _call(network, values, names, x, attends)
+    with torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTES), _without_cudnn() if recurs else nullcontext():
         return _call(network, values, names, x, attends)
 
 
@@ -92,6 +97,17 @@ def _put(module: nn.Module, own: str, value: Tensor | None) -> None:
     module._buffers[own] = value
     if isinstance(module, nn.RNNBase) and own in module._flat_weights_names:  # recurrent layers keep a second list
         module._flat_weights[module._flat_weights_names.index(own)] = value  # type: ignore[index]
+
+
+@contextmanager
+def _without_cudnn() -> Iterator[None]:
+    """Disable cuDNN within the block; without a GPU that changes nothing."""
+    before = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = before
 
 
 @contextmanager

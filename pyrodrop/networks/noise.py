@@ -9,6 +9,8 @@ generators before and after.
 from __future__ import annotations
 
 import random
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -45,10 +47,46 @@ def random_module(network: nn.Module, call: Callable[[], Tensor]) -> tuple[Tenso
         call: runs the network once.
     """
     watch = _Watch(network)
-    before = _generators()
+    before, outside = _of_torch(), outside_torch()
     with watch:
         result = call()
-    return result, None if _generators() == before else watch.culprit()
+    drawn = _of_torch() != before or drawn_outside_torch(outside, call)
+    return result, watch.culprit() if drawn else None
+
+
+def outside_torch() -> tuple[Any, ...]:
+    """States of the generators of Python and NumPy."""
+    _, keys, position, *_ = np.random.get_state(legacy=True)
+    return random.getstate(), keys.tobytes(), position  # type: ignore[union-attr]
+
+
+def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> bool:
+    """Whether a call that was just made drew numbers from the generators of Python or NumPy.
+
+    Other threads may use Python's, as the event loop of a Dask worker does twice a second. Where there are some and it has
+    advanced, the call is made again, and what it calls is watched on this thread alone.
+
+    Args:
+        before: `outside_torch` before the call.
+        call: makes it again.
+    """
+    after = outside_torch()
+    if after == before or after[1:] != before[1:] or threading.active_count() == 1:
+        return after != before
+    drawn = False
+
+    def watch(_: Any, event: str, called: Any) -> None:
+        nonlocal drawn
+        of_python = event == "c_call" and isinstance(getattr(called, "__self__", None), random.Random)
+        drawn |= of_python and called.__name__ in ("random", "getrandbits")
+
+    own = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        call()
+    finally:
+        sys.setprofile(own)
+    return drawn
 
 
 def check_noiseless(network: nn.Module, call: Callable[[], Tensor]) -> None:
@@ -100,12 +138,14 @@ class _Watch:
         return f", in {self.found[0]}" if self.found else ""
 
 
-def _generators() -> tuple[Any, ...]:
-    """States of the generators of torch, Python and NumPy."""
-    _, keys, position, *_ = np.random.get_state(legacy=True)
+def _of_torch() -> list[bytes]:
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
-    return (*(state.numpy().tobytes() for state in states), random.getstate(), keys.tobytes(), position)  # type: ignore[union-attr]
+    return [state.numpy().tobytes() for state in states]
+
+
+def _generators() -> tuple[Any, ...]:
+    return (*_of_torch(), *outside_torch())
 
 
 _DETERMINISTIC = (

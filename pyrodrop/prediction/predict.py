@@ -26,6 +26,8 @@ from pyrodrop.prediction.closed_form import dropout_moments
 from pyrodrop.prediction.moments import Moments, RunningMoments
 from pyrodrop.prediction.prediction import Prediction, Predicts
 from pyrodrop.prediction.tiles import cost
+from pyrodrop.ranks import Ranks, digest, join, tensors_of
+from pyrodrop.ranks import asked as shared
 
 Keep = Literal["draws", "moments"]
 Method = Literal["draws", "analytic"]
@@ -46,10 +48,18 @@ def predict(
     seed: int = ...,
     joint: bool = ...,
     keep: Literal["draws"] = ...,
+    distributed: bool | None = ...,
 ) -> Prediction: ...
 @overload
 def predict(
-    run: Predicts, x: Inputs, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["moments"]
+    run: Predicts,
+    x: Inputs,
+    num_samples: int = ...,
+    *,
+    seed: int = ...,
+    joint: bool = ...,
+    keep: Literal["moments"],
+    distributed: bool | None = ...,
 ) -> Moments: ...
 @overload
 def predict(run: Predicts, x: Inputs, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
@@ -62,12 +72,13 @@ def predict(
     joint: bool = True,
     keep: Keep = "draws",
     method: Method = "draws",
+    distributed: bool | None = False,
 ) -> Prediction | Moments:
     """Predict at x with `num_samples` functions sampled from the posterior, with the network in evaluation mode.
 
     Args:
         run: a `Fit`, or an object with a method ``predict``, such as a Gaussian process of `pyrodrop.analysis`. Only a `Fit`
-            supports `joint`, `keep` and `method`.
+            supports `joint`, `keep`, `method` and `distributed`.
         x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. If the
             network's examples depend on each other, it is called on all points at once.
         num_samples: S, number of sampled functions; ignored by ``method="analytic"``.
@@ -79,6 +90,9 @@ def predict(
             depend on S.
         method: ``"analytic"`` returns `Moments` in closed form, without sampling. It requires dropout at theta = 0 on the
             input of the last layer as the only noise, as in a network with one hidden layer whose units are dropped.
+        distributed: whether the points are shared by the ranks of `torch.distributed` (see `pyrodrop.fit`), which must then
+            all make this call; each returns what one process returns, up to rounding. None: if there are several. By default
+            a process predicts alone, so that one rank can do it while the others do something else.
 
     Returns:
         A `Prediction` with f ``[S, N, ...]``, or `Moments` with mean and variance ``[N, ...]``, in the units of y.
@@ -86,7 +100,8 @@ def predict(
     Raises:
         ValueError: x is empty, has NaN or infinite values, or a width that is not the model's; a number is out of its range;
             the guide was made for another model; there is no closed form;
-            ``joint=False`` for a network whose examples depend on each other.
+            ``joint=False`` for a network whose examples depend on each other; points that ranks cannot share, or ranks whose
+            fits, points or arguments differ.
         TypeError: ``joint=False`` or ``method="analytic"`` for a guide without a method ``posterior``; an argument of the
             wrong kind.
 
@@ -106,8 +121,8 @@ def predict(
     """
     if not callable(getattr(run, "predict", None)):
         raise TypeError(f"run must be a Fit, or an object with a method predict; got {shown(run)}")
-    usual = {"joint": True, "keep": "draws", "method": "draws"}
-    asked = {"joint": joint, "keep": keep, "method": method}
+    usual = {"joint": True, "keep": "draws", "method": "draws", "distributed": False}
+    asked = {"joint": joint, "keep": keep, "method": method, "distributed": distributed}
     options: dict[str, Any] = {
         name: value
         for name, value in asked.items()
@@ -127,6 +142,7 @@ def draw_functions(
     joint: bool = True,
     keep: Keep = "draws",
     method: Method = "draws",
+    distributed: bool | None = False,
 ) -> Prediction | Moments:
     """`predict` for a model of `pyrodrop.models` and any guide that samples its weights; arguments as there.
 
@@ -146,6 +162,45 @@ def draw_functions(
             f"predict supports models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"
         )
     x = check_inputs(x)
+    ranks = join(shared(distributed), device)
+    if ranks.size > 1:
+        with ranks.together():
+            _check_shared(model, x, joint, method)
+            words = {"num_samples": num_samples, "seed": seed, "keep": keep, "x": digest(parts(x)), "rows": num_rows(x)}
+            words["the fit"] = digest(tensors_of(model, guide))
+        ranks.agree({name: str(word) for name, word in words.items()}, "fit and arguments of predict")
+    with ranks.together():
+        own = _rows(x, _share(num_rows(x), ranks), parts(x)[0].device) if ranks.size > 1 else x
+        found = _drawn(model, guide, own, num_samples, seed, device, joint, keep, method, num_rows(x))
+    if isinstance(found, Tensor):
+        where = found.device
+        if ranks.size > 1:
+            found = ranks.joined(found, 1)[:, : num_rows(x)]
+        with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
+            likelihood, targets = (_on(part, where) for part in (model.likelihood, model.targets))
+            law, f = likelihood.predictive(found, targets)
+        return Prediction(f=f, law=per_row(law, 2), seed=seed, joint=joint)
+    if ranks.size == 1:
+        return found
+    mean, variance, spread = (
+        ranks.joined(part, 0)[: num_rows(x)] for part in (found.mean, found.variance, found.spread)
+    )
+    return replace(found, mean=mean, variance=variance, spread=spread)
+
+
+def _drawn(
+    model: Any,
+    guide: Callable[..., Any],
+    x: Inputs,
+    num_samples: int,
+    seed: int,
+    device: torch.device,
+    joint: bool,
+    keep: Keep,
+    method: Method,
+    points: int,
+) -> Tensor | Moments:
+    """Outputs ``[S, N, ...]`` at x, or moments; `points` is the number of points of the result, of all ranks."""
     where = parts(x)[0].device
     with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
         if method == "analytic":
@@ -164,13 +219,28 @@ def draw_functions(
         for draw, first, output in tiles:
             if outputs is None:
                 shape = (num_samples, num_rows(x), *output.shape[2:])
-                _check_memory(shape, output.dtype, where, model.likelihood.copies)
+                _check_memory((num_samples, points, *output.shape[2:]), output.dtype, where, model.likelihood.copies)
                 outputs = output.new_empty(shape, device=where)
             outputs[draw : draw + len(output), first : first + output.shape[1]] = output
         assert outputs is not None
-        likelihood, targets = (_on(part, where) for part in (model.likelihood, model.targets))
-        law, f = likelihood.predictive(outputs, targets)
-    return Prediction(f=f, law=per_row(law, 2), seed=seed, joint=joint)
+        return outputs
+
+
+def _share(points: int, ranks: Ranks) -> slice:
+    """The points of a rank; of the ranks for which there is none, the last one, which is left out at the end."""
+    first, end = (points * rank // ranks.size for rank in (ranks.rank, ranks.rank + 1))
+    if points >= ranks.size:
+        return slice(first, end)
+    return slice(min(ranks.rank, points - 1), min(ranks.rank, points - 1) + 1)
+
+
+def _check_shared(model: Any, x: Inputs, joint: bool, method: Method) -> None:
+    """Raise a ValueError for what ranks cannot share."""
+    why = "noise per point cannot be shared by ranks, which draw the same functions" * (not joint)
+    why = why or "a closed form has no draws to share" * (method == "analytic")
+    why = why or "this network needs all points at once" * mixes_examples(model, x)
+    if why:
+        raise ValueError(f"{why}: distributed must be False for this call, on every rank")
 
 
 def _check_memory(shape: Sequence[int], dtype: torch.dtype, device: torch.device, copies: int) -> None:

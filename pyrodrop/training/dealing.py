@@ -24,7 +24,8 @@ class Dealt:
         ranks: number of processes.
         joined_noise: whether noise is drawn for the whole minibatch, of which every process takes its rows, or for the rows
             of this process alone.
-        generator: of the order of rows, where torch's default generator is not the same on all processes.
+        generator: of the order of rows, where torch's default generator is not the same on all processes; of the CPU, since
+            GPUs of different kinds draw different orders.
     """
 
     def __init__(
@@ -72,11 +73,16 @@ class Dealt:
         if self.size == self.num_rows:
             return self.first()
         if self.position >= len(self.order):
-            self.order = torch.randperm(self.num_rows, generator=self.generator, device=self.order.device)
+            self.order = self._permutation()
             self.position = 0
         rows = self.order[self.position : self.position + self.size]
         self.position += self.size
         return self._joint(rows, len(rows))
+
+    def _permutation(self) -> Tensor:
+        if self.generator is None:
+            return torch.randperm(self.num_rows, device=self.order.device)
+        return torch.randperm(self.num_rows, generator=self.generator).to(self.order.device)
 
     def _joint(self, rows: Tensor | None, total: int) -> Joint:
         """This process's parts of a minibatch of `total` rows of the data: of these, or of the first ones if None."""

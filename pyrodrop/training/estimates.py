@@ -20,6 +20,7 @@ from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
 from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.networks.modes import evaluating, undisturbed
+from pyrodrop.ranks import Ranks, alone
 from pyrodrop.threads import drawing
 from pyrodrop.training.minibatches import takes_num_data
 
@@ -90,6 +91,7 @@ class Draws:
         num_samples: number of draws, at least 1.
         seed: of the draws.
         whole: whether to count the KL divergence in full, without the guide's ``kl_scale``.
+        ranks: processes that share the draws; each has all of them afterwards.
 
     Attributes:
         nll, kl_weights, kl_hyper: of every draw, ``[num_samples]``, in float64.
@@ -111,25 +113,31 @@ class Draws:
         seed: int,
         *,
         whole: bool,
+        ranks: Ranks | None = None,
     ) -> None:
         self._data, self._device = data, device
         dropouts = getattr(model, "dropouts", None)
         self.noise: tuple[str, ...] = () if dropouts is None else tuple(dropouts.noise)
-        with drawing(), torch.no_grad(), evaluating(model, guide):
+        ranks = ranks or alone(device)
+        with ranks.together(), drawing(), torch.no_grad(), evaluating(model, guide):
             seeds = torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()
             self._rows = _rows_at_a_time(model, guide, data)
             self._check(model, guide)
             drawn = DrawnTerms(model, guide, whole=whole)
+            mine = seeds[ranks.rank :: ranks.size]
             try:
-                terms = [self._terms(drawn, seeds[0])]
+                terms = [self._terms(drawn, draw) for draw in mine[:1]]
             except (RuntimeError, IndexError) as error:
                 if not mixes_examples(model, data.x):
                     raise
                 raise ValueError(cannot_run(data.x, True, error)) from error
             with pyro.validation_enabled(False):  # the first draw was validated
-                terms += [self._terms(drawn, draw) for draw in seeds[1:]]
+                terms += [self._terms(drawn, draw) for draw in mine[1:]]
             with seeded(seed, device):
                 members: list[dict[str, Factor]] = site_factors(model, guide, *self._part(0))
+        if ranks.size > 1:
+            found = ranks.gather(terms)
+            terms = [found[number % ranks.size][number // ranks.size] for number in range(num_samples)]
         self.nll, self.kl_weights, self.kl_hyper = torch.tensor(terms, dtype=torch.float64).unbind(1)
         self.factors = [factor for member in members for factor in member.values()]
 

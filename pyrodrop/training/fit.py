@@ -10,26 +10,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, overload
 
 import torch
 
 from pyrodrop import threads
-from pyrodrop.arguments import count, path, shown
+from pyrodrop.arguments import count, shown
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data
 from pyrodrop.devices import seeded
 from pyrodrop.engines import Name as EngineName
 from pyrodrop.networks.modes import evaluating
+from pyrodrop.ranks import join
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.fitted import Fit
+from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.options import FitOptions, ReplicateOptions, names_checked
 from pyrodrop.training.problem import training_mode
-from pyrodrop.training.record import check_allowed
-from pyrodrop.training.replicates import Replicates, train_replicates
+from pyrodrop.training.rank_noise import RankRandom
+from pyrodrop.training.replicates import train_replicates
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.runaway import warn_of_runaways
+from pyrodrop.training.saving import Saving, callback, saving_of
 from pyrodrop.training.settings import (
     Estimator,
     KLWeight,
@@ -37,6 +42,7 @@ from pyrodrop.training.settings import (
     LearningRateSchedule,
     Optimizer,
     Precision,
+    RankNoise,
     Settings,
     Starts,
     adam,
@@ -90,13 +96,16 @@ def fit(
     replicates: int | None = None,
     starts: Starts = "model",
     memory: float | None = None,
+    jobs: int | None = None,
     device: str | torch.device = "auto",
+    distributed: bool | None = None,
+    rank_noise: RankNoise = "own",
     seed: int = 0,
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = None,
     checkpoint_allow: Collection[str] = (),
-    after_epoch: Callable[[Fit, int], None] | None = None,
+    after_epoch: Callable[[Any, int], None] | None = None,
 ) -> Fit | Replicates:
     """Train a guide of a model on data.
 
@@ -108,13 +117,22 @@ def fit(
     Pyro's global store, and a guide that is or contains one of Pyro's autoguides, together with its model. An autoguide
     refers to its model, which must be the `model` of this call.
 
+    Several processes train together (``torchrun --nproc-per-node 4 train.py``) if all of them make the same call. Every
+    minibatch is divided between them: `batch_size` counts the rows of all ranks, so the same call makes as many steps on any
+    number of ranks. Every rank knows the order of all rows and reads its own. Each estimates the whole loss, and one
+    all-reduce per step takes the mean of their gradients: by nccl on GPUs, by gloo otherwise. Parameters and buffers start
+    from those of rank 0. Layers that normalise over the rows of a minibatch, such as nn.BatchNorm, do so over those of a
+    rank; floating-point buffers that a step updates, such as running statistics, are averaged with the gradients. Rank 0
+    shows progress and reads and writes the checkpoint; every rank returns the same fit. Replicates are trained by every rank
+    alone.
+
     Args:
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.
         guide: its guide, called with the same arguments.
         data: a `Dataset` or a pair (x, y), in their own units. A model of `pyrodrop.models` takes over the standardisation
             of a `Dataset`.
         steps: number of gradient steps.
-        batch_size: rows per minibatch; all rows if None.
+        batch_size: rows per minibatch, of all ranks together; all rows if None.
         accumulate: k, to evaluate every minibatch in k parts, one after the other, where it does not fit into memory. Their
             gradients are averaged before the step, and every part has the noise that its rows have in the whole minibatch,
             so the steps are the same up to rounding. Layers that normalise over the rows of a minibatch do so over those of
@@ -142,8 +160,14 @@ def fit(
         replicates: R, for R independent fits in one call: ``fit_replicates(model, guide, data, count=R)``.
         starts: ``model`` to start from the weights that the model has, ``new`` to start from new ones: those of
             ``restart(model, guide, seed)``.
-        memory: of `fit_replicates`.
+        memory, jobs: of `fit_replicates`.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
+        distributed: whether to train together with the other ranks of `torch.distributed`, which make the same call. None:
+            with those of the default process group, or those that ``torchrun`` has started; otherwise alone. False: alone.
+            True: an error if there is no group. See below.
+        rank_noise: of several ranks: ``own``, every rank draws noise of its own; or ``shared``, all use the noise of one
+            process, so that the steps are those of one process up to rounding, except where layers normalise over the rows
+            of a minibatch.
         seed: of minibatches and noise. The same seed gives the same bits on the same machine with the same number of
             threads; the caller's random state does not change.
         progress: whether to show a progress bar; if None, where the output is a terminal.
@@ -156,20 +180,23 @@ def fit(
             difference is an error that names it. More `steps` are always allowed. With another class of `optimizer` its
             state begins anew, with other `data` or another `batch_size` an epoch. Functions count as equal if they return
             the same: `lr` for every parameter, `lr_schedule` and `kl_weight` at 0, 1, 2, 5, 10 ... steps or epochs;
-            functions in a model or guide if their bytecode, constants and defaults are equal.
+            functions in a model or guide if their bytecode, constants and defaults are equal. Another number of ranks needs
+            no permission: the epoch continues, the noise is new (but ``shared`` noise continues), and the log says so.
         after_epoch: called as ``after_epoch(fit, epoch)`` after every epoch, with the fit in evaluation mode and the number
             of epochs done; also when a run continues from a checkpoint at the end of an epoch. Its random draws do not
-            change the training; its return value is ignored.
+            change the training; its return value is ignored. With `replicates`, called with all of them; with several ranks,
+            on each of them.
 
     Raises:
         TypeError: an unknown argument, or one of the wrong kind, such as a schedule of the learning rate for `kl_weight`.
         ValueError: before the first step, for data, shapes, settings or a device that cannot be trained with, and for a
-            guide of another model, a checkpoint of another run or a damaged one; before a step at which a schedule is
-            negative, NaN or infinite.
-        RuntimeError: the first step changes no parameter, as when a model reaches its network through a closure; or another
-            thread trains: see `pyrodrop.threads`.
+            guide of another model, a checkpoint of another run or a damaged one, ranks whose models, guides, data or
+            arguments differ; before a step at which a schedule is negative, NaN or infinite.
+        RuntimeError: the first step changes no parameter, as when a model reaches its network through a closure; another
+            thread trains: see `pyrodrop.threads`; or an error has stopped another rank, or the ranks have lost each other.
         FloatingPointError: the loss or a parameter is no longer finite; with replicates, all losses. The message says the
-            step, what broke first as far as that can be told, the rows of its minibatch, and the file to continue from.
+            step, what broke first as far as that can be told, the rows of its minibatch or the rank, and the file to
+            continue from. With several ranks, all of them raise it.
         OSError: the checkpoint cannot be read or written.
 
     Returns:
@@ -189,65 +216,58 @@ def fit(
         steps=steps, batch_size=batch_size, accumulate=accumulate, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule,
         estimator=estimator,
         kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
-        device=device, seed=seed,
+        device=device, distributed=distributed, rank_noise=rank_noise, seed=seed,
     )  # fmt: skip
-    save_every = _checkpoint_every(checkpoint_every, checkpoint)
+    saving = saving_of(checkpoint, checkpoint_every, checkpoint_allow)
     checked_progress(progress)
-    if checkpoint is not None:
-        checkpoint = path(checkpoint, "checkpoint", "the file to save the state of the training to")
-    if after_epoch is not None and not callable(after_epoch):
-        raise TypeError(
-            f"after_epoch must be a function of a fit and the number of epochs, or None; got {shown(after_epoch)}"
-        )
-    allow = check_allowed(checkpoint_allow, "checkpoint_allow")
-    if allow and checkpoint is None:
-        raise ValueError(f"checkpoint_allow needs a checkpoint; got checkpoint_allow={allow} without checkpoint")
+    after_epoch = callback(after_epoch)
     if replicates is not None:
+        if settings.distributed:
+            raise ValueError(
+                "distributed is not supported with replicates, which every rank trains alone, and must not be True; got True"
+            )
         if settings.accumulate != 1:
             raise ValueError(
                 f"accumulate is not supported with replicates and must be 1; got {settings.accumulate}: train fewer "
                 "replicates at a time, as memory= does"
             )
-        for name, value in (("checkpoint", checkpoint), ("after_epoch", after_epoch)):
-            if value is not None:
-                raise ValueError(f"{name} is not supported with replicates and must be None; got {shown(value)}")
         replicates = count(replicates, "replicates", "the number of independent fits")
-        return train_replicates(model, guide, data, settings, replicates, memory, progress)
-    if memory is not None:
-        raise ValueError(f"memory is for replicates only and must be None without them; got {shown(memory)}")
+        return train_replicates(
+            model, guide, data, settings, replicates, memory, progress, jobs, saving=saving, after_epoch=after_epoch
+        )
+    for name, number in (("memory", memory), ("jobs", jobs)):
+        if number is not None:
+            raise ValueError(f"{name} is for replicates only and must be None without them; got {shown(number)}")
 
-    problem = problem_of(model, guide, data, settings)
-    start = time.perf_counter()
-    with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
-        run = Run.of(problem, settings)
-        kept = None if checkpoint is None else _resumed(run, checkpoint, allow)
+    ranks = join(settings.distributed, settings.place)
+    settings = replace(settings, device=ranks.device)
+    with ranks.together():
+        problem = problem_of(model, guide, data, settings, ranks.size)
+    start, random = time.perf_counter(), RankRandom(ranks, settings.rank_noise, settings.seed)
+    with seeded(random.start, settings.place), settings.products(), training_mode(problem):
+        with ranks.together():
+            run = Run.of(problem, settings, random)
+        run.align(steps=steps, after_epoch=after_epoch is not None, checkpoint=None if saving is None else saving[1:])
+        kept = None if saving is None else _resumed(run, saving)
         try:
-            run.loop.run(
-                progress,
-                None if kept is None else kept.save,
-                save_every,
-                None if after_epoch is None else _with_fit(after_epoch, run),
-            )
+            with nullcontext() if run.average is None else run.average.stopping(closing=True):
+                run.loop.run(
+                    progress if ranks.first else False,
+                    None if kept is None else kept.save,
+                    0 if saving is None else saving.every,
+                    None if after_epoch is None else _with_fit(after_epoch, run),
+                )
         except FloatingPointError as error:
             raise FloatingPointError(f"{error}{'' if kept is None else kept.where()}") from None
     warn_of_runaways(problem)
     return run.fit(seconds=time.perf_counter() - start, engine=run.loop.engine.name)
 
 
-def _checkpoint_every(value: int | None, checkpoint: object) -> int:
-    """The number of steps between checkpoints; a ValueError if it is less than 1 or there is no checkpoint."""
-    if value is None:
-        return 10_000
-    if checkpoint is None:
-        raise ValueError(
-            f"checkpoint_every needs a checkpoint; got checkpoint_every={value} without checkpoint, the file to save to"
-        )
-    return count(value, "checkpoint_every", "the number of steps between two savings")
-
-
-def _resumed(run: Run, path: Path, allow: Collection[str]) -> Checkpoint:
+def _resumed(run: Run, saving: Saving) -> Checkpoint:
     """The checkpoint of a run, which continues from the file if it exists."""
-    checkpoint = Checkpoint(path, run.state(), run.record, run.identity, allow)
+    with run.ranks.together():
+        state = run.state()
+    checkpoint = Checkpoint(saving.path, state, run.record, run.identity, saving.allow, run.random, run.average)
     checkpoint.resume()
     return checkpoint
 

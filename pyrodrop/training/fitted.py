@@ -24,6 +24,7 @@ from pyrodrop.networks.agreement import check_guide
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
 from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.ranks import asked, digest, join, tensors_of
 from pyrodrop.training.estimates import Draws, Elbo, Objective, elbo_of, objective_of
 
 _FILE = "fit"
@@ -65,7 +66,14 @@ class Fit:
         """nll + kl of every step, ``[steps]``: for a guide with ``kl_scale`` 1, minus a one-draw estimate of the ELBO."""
         return self.history[:, :2].sum(1)
 
-    def elbo(self, num_samples: int = 100, data: Data | None = None, *, seed: int = 0) -> Elbo:
+    def elbo(
+        self,
+        num_samples: int = 100,
+        data: Data | None = None,
+        *,
+        seed: int = 0,
+        distributed: bool | None = False,
+    ) -> Elbo:
         """Estimate the ELBO on all of the training data, or on `data`. The network is in evaluation mode.
 
         The likelihood and the KL divergence count in full, whatever `kl_weight`, `likelihood_power` and the guide's
@@ -76,10 +84,14 @@ class Fit:
             num_samples: number of draws from the guide.
             data: needed after loading, which does not restore the training data.
             seed: of the draws.
+            distributed: whether the draws are shared by the ranks of `torch.distributed` (see `pyrodrop.fit`), which must
+                then all make this call; each returns what one process returns. None: if there are several. By default a
+                process estimates alone, so that one rank can do it while the others do something else.
 
         Raises:
             TypeError: an argument is of the wrong kind.
-            ValueError: num_samples is less than 1, there are no data, or they do not fit the model.
+            ValueError: num_samples is less than 1, there are no data, or they do not fit the model; there are no ranks, or
+                their fits, data or arguments differ.
 
         Example:
             >>> import torch, pyrodrop
@@ -90,9 +102,16 @@ class Fit:
             >>> str(fit.elbo(10).convention)
             'exact'
         """
-        return elbo_of(self._draws("elbo", num_samples, data, seed, whole=True), self.settings)
+        return elbo_of(self._draws("elbo", num_samples, data, seed, distributed, whole=True), self.settings)
 
-    def objective(self, num_samples: int = 100, data: Data | None = None, *, seed: int = 0) -> Objective:
+    def objective(
+        self,
+        num_samples: int = 100,
+        data: Data | None = None,
+        *,
+        seed: int = 0,
+        distributed: bool | None = False,
+    ) -> Objective:
         """Estimate what the last training step maximised, on all of the training data, or on `data`.
 
             -(likelihood_power nll + kl_weight kl_scale kl(weights) + kl(hyperparameters))
@@ -104,22 +123,33 @@ class Fit:
             num_samples: number of draws from the guide.
             data: needed after loading, which does not restore the training data.
             seed: of the draws; the same seed draws the same weights as in `elbo`.
+            distributed: whether ranks share the draws, as in `elbo`.
 
         Raises:
             TypeError: an argument is of the wrong kind.
             ValueError: num_samples is less than 1, there are no data, or they do not fit the model.
         """
         return objective_of(
-            self._draws("objective", num_samples, data, seed, whole=False), self.settings, self._kl_weight()
+            self._draws("objective", num_samples, data, seed, distributed, whole=False),
+            self.settings,
+            self._kl_weight(),
         )
 
-    def _draws(self, name: str, num_samples: int, data: Data | None, seed: int, *, whole: bool) -> Draws:
+    def _draws(
+        self, name: str, num_samples: int, data: Data | None, seed: int, distributed: bool | None, *, whole: bool
+    ) -> Draws:
         """Draws on the training data, or on `data`, for the method of this name."""
         num_samples, seed = whole_number(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
         chosen = self.data if data is None else Dataset.of(data)
         if chosen is None:
             raise ValueError(f"a loaded fit or a reading has no training data: pass them as {name}(data=...)")
-        return Draws(self.model, self.guide, chosen, self.device, num_samples, seed, whole=whole)
+        ranks = join(asked(distributed), self.device)
+        if ranks.size > 1:
+            with ranks.together():
+                words = {"num_samples": str(num_samples), "seed": str(seed), "data": chosen.fingerprint}
+                words["the fit"] = digest(tensors_of(self.model, self.guide))
+            ranks.agree(words, f"fit, data and arguments of {name}")
+        return Draws(self.model, self.guide, chosen, self.device, num_samples, seed, whole=whole, ranks=ranks)
 
     def _kl_weight(self) -> float:
         """The weight of the KL divergence at the last step."""
@@ -127,11 +157,25 @@ class Fit:
 
     @overload
     def predict(
-        self, x: Inputs, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["draws"] = ...
+        self,
+        x: Inputs,
+        num_samples: int = ...,
+        *,
+        seed: int = ...,
+        joint: bool = ...,
+        keep: Literal["draws"] = ...,
+        distributed: bool | None = ...,
     ) -> Prediction: ...
     @overload
     def predict(
-        self, x: Inputs, num_samples: int = ..., *, seed: int = ..., joint: bool = ..., keep: Literal["moments"]
+        self,
+        x: Inputs,
+        num_samples: int = ...,
+        *,
+        seed: int = ...,
+        joint: bool = ...,
+        keep: Literal["moments"],
+        distributed: bool | None = ...,
     ) -> Moments: ...
     @overload
     def predict(self, x: Inputs, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
@@ -144,6 +188,7 @@ class Fit:
         joint: bool = True,
         keep: Keep = "draws",
         method: Method = "draws",
+        distributed: bool | None = False,
     ) -> Prediction | Moments:
         """Draw functions from the posterior; see `pyrodrop.predict`."""
         # under torch.compile(run.predict) this runs as it is: Dynamo cannot follow the sizes of the blocks of draws
@@ -158,6 +203,7 @@ class Fit:
             joint=joint,
             keep=keep,
             method=method,
+            distributed=distributed,
         )
 
     def pruned(self, threshold: float = 3.0) -> Fit:

@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop.devices import denormals_flushed, keep_heap
-from pyrodrop.engines import Engine, InBlocks, Plan
+from pyrodrop.engines import Engine, InBlocks, Plan, StackedInBlocks
 from pyrodrop.training.minibatches import Batches
 from pyrodrop.training.settings import Settings
 
@@ -83,18 +83,20 @@ class Loop:
         save: Callable[[], None] | None = None,
         save_every: int = 0,
         after_epoch: Callable[[int], None] | None = None,
+        until: int | None = None,
     ) -> None:
-        """Make all remaining steps.
+        """Make all remaining steps, or those up to number `until`.
 
         Args:
             progress: whether to show a progress bar; if None, where the output is a terminal.
             save: called after every `save_every` steps and after the last one.
             save_every: see `save`.
             after_epoch: called after every epoch with the number of epochs done.
+            until: see above.
         """
-        steps = len(self.history)
+        steps = len(self.history) if until is None else until
         bar = tqdm(
-            total=steps, initial=self.done, unit="step", desc=self.title, leave=False,
+            total=len(self.history), initial=self.done, unit="step", desc=self.title, leave=False,
             disable=None if progress is None else not progress,
         )  # fmt: skip
         with bar, denormals_flushed():
@@ -102,7 +104,7 @@ class Loop:
                 self._call(after_epoch)
             fresh = self.done == 0
             self.start()
-            if fresh and save is not None and 1 in (save_every, steps):
+            if fresh and save is not None and 1 in (save_every, self.steps):
                 save()
             if after_epoch is not None and fresh:
                 self._call(after_epoch)  # an epoch of one step
@@ -170,7 +172,7 @@ class Loop:
         self.history[first:end, ..., 2] = weights.reshape(-1, *(1,) * (self.history.dim() - 2))
         while self.done < end:
             stop = end if save is None else min(end, _next_multiple(self.done, save_every))
-            if isinstance(self.engine, InBlocks):
+            if isinstance(self.engine, InBlocks | StackedInBlocks):
                 self._in_blocks(self.engine, first, stop)
             else:
                 self._singly(first, stop)
@@ -186,7 +188,7 @@ class Loop:
             row.copy_(terms)
             self.done += 1
 
-    def _in_blocks(self, engine: InBlocks, first: int, end: int) -> None:
+    def _in_blocks(self, engine: InBlocks | StackedInBlocks, first: int, end: int) -> None:
         """Make the steps up to number `end` in blocks, by a plan whose first is `first`."""
         while self.done < end:
             made: list[Tensor] = []
@@ -194,7 +196,7 @@ class Loop:
                 engine.block(self.batches, self.done - first, end - self.done, made)  # type: ignore[arg-type]
             finally:
                 if made:
-                    self.history[self.done : self.done + len(made), :2] = torch.stack(made)
+                    self.history[self.done : self.done + len(made), ..., :2] = torch.stack(made)
                     self.done += len(made)
 
     def plan(self, first: int, end: int) -> Plan:

@@ -153,6 +153,15 @@ class StackedMinibatches:
         self.position = 0
 
     @property
+    def order(self) -> Tensor:
+        """The order of the rows in this epoch, ``[R, N]``, or ``[R, 0]`` before the first."""
+        return self._order
+
+    @order.setter
+    def order(self, order: Tensor) -> None:
+        self._order, self._places = order, order + self._offsets
+
+    @property
     def per_epoch(self) -> int:
         """Number of minibatches in an epoch."""
         return -(-self.num_rows // self.size)
@@ -164,19 +173,39 @@ class StackedMinibatches:
     def samples(self, steps: int | None) -> list[Batch]:
         """A minibatch of each shape that so many steps use, of any number of steps if None; they are not the training's."""
         rest = self.num_rows % self.size
-        reached = steps is None or steps >= self.per_epoch
+        left = self.order.shape[1] - self.position or self.num_rows
+        reached = steps is None or steps >= -(-left // self.size)
         return [self.first(), *([self._batch(self._all[:, :rest])] if rest and reached else [])]
 
     def next(self) -> Batch:
         """The next minibatch of every replicate."""
+        return self._batch(self._all if self.size == self.num_rows else self.take(1))
+
+    def coming(self) -> tuple[int, int]:
+        """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
         if self.size == self.num_rows:
-            return self._batch(self._all)
+            return self.size, sys.maxsize
+        left = self.num_rows - (self.position if self.position < self.order.shape[1] else 0)
+        return min(self.size, left), max(1, left // self.size)
+
+    def take(self, count: int) -> Tensor:
+        """The numbers of the rows of the next `count` minibatches, which belong to one epoch, ``[R, count * size]``."""
         if self.position >= self.order.shape[1]:
             orders = [torch.randperm(self.num_rows, generator=g, device=self.y.device) for g in self.generators]
-            self.order, self.position = torch.stack(orders) + self._offsets, 0
-        rows = self.order[:, self.position : self.position + self.size]
-        self.position += self.size
-        return self._batch(rows)
+            self.order, self.position = torch.stack(orders), 0
+        first, self.position = self.position, self.position + count * self.size
+        return self._places[:, first : self.position]
+
+    def gather(self, rows: Tensor, places: Sequence[Tensor], count: int) -> None:
+        """Copy rows ``[R, count * size]``, as `take` gives them, into ``[>= count, R, size, ...]``, one of x and y each."""
+        by_step = rows.unflatten(1, (count, -1)).transpose(0, 1).reshape(count, -1)
+        for of, place in zip([*parts(self.x), self.y], places, strict=True):
+            numbers = of.numel() == len(of)  # one per row: `torch.take` has less overhead for each
+            for own, target in zip(by_step, place, strict=False):
+                if numbers and of.is_contiguous():
+                    torch.take(of, own, out=target.view(-1))
+                else:
+                    torch.index_select(of, 0, own, out=target.flatten(0, 1))
 
     def _batch(self, rows: Tensor) -> Batch:
         kwargs = {} if self.size == self.num_rows else {"num_data": self.num_rows}
@@ -202,7 +231,13 @@ def _shapes(data: Dataset) -> str:
 
 
 def check_minibatches(
-    size: int | None, x: Inputs, model: Callable[..., Any], guide: Callable[..., Any], *, parts: int = 1
+    size: int | None,
+    x: Inputs,
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    *,
+    parts: int = 1,
+    ranks: int = 1,
 ) -> None:
     """Raise a ValueError for minibatches that model, guide or the model's network do not support.
 
@@ -210,26 +245,38 @@ def check_minibatches(
         size: rows per minibatch; all rows if None.
         x: all rows.
         model, guide: to be trained.
-        parts: number of parts that a minibatch is evaluated in.
+        parts: number of parts that a minibatch, or a rank's share of it, is evaluated in.
+        ranks: number of processes that share a minibatch.
     """
     rows = num_rows(x)
     size = min(size or rows, rows)
-    if parts > size:
-        raise ValueError(f"accumulate must be at most the number of rows of a minibatch, {size}; got {parts}")
-    if size == rows and parts == 1:
+    if ranks > size:
+        raise ValueError(
+            f"batch_size is the number of rows of a minibatch of all ranks together and must be at least their number, "
+            f"{ranks}; got {size} of {rows} rows of data: start fewer ranks, or pass distributed=False"
+        )
+    if parts > size // ranks:
+        of = "" if ranks == 1 else f" of each of {ranks} ranks"
+        raise ValueError(
+            f"accumulate must be at most the number of rows of a minibatch{of}, {size // ranks}; got {parts}"
+        )
+    if size == rows and parts == ranks == 1:
         return
-    how = "on minibatches" if parts == 1 else f"in {parts} parts of a minibatch"
+    how = "on minibatches" if parts == ranks == 1 else f"in {parts * ranks} parts of a minibatch"
+    whole = "" if parts == 1 else " and accumulate 1"
+    got = f"{size}" if parts == 1 else f"{size} and {parts}"
+    if ranks > 1:
+        whole, got = f"{whole}, and the process train alone (distributed=False)", f"{got}, on {ranks} ranks"
     for name, part in (("model", model), ("guide", guide)):
         if not takes_num_data(part):
             raise ValueError(
                 f"training {how} needs a {name} that takes the size of the data set, "
                 f"{name}(x, y, num_data=N); this one takes no num_data, so batch_size must be None or at least "
-                f"{rows} and accumulate 1; got {size} and {parts}"
+                f"{rows}{whole}; got {got}"
             )
     if hasattr(model, "takes_all_rows") and model.takes_all_rows(x):
         raise ValueError(
-            f"this network can only be called on all {rows} rows of x together: batch_size must be None and accumulate 1; "
-            f"got {size} and {parts}"
+            f"this network can only be called on all {rows} rows of x together: batch_size must be None{whole}; got {got}"
         )
 
 

@@ -13,6 +13,7 @@ import torch
 
 from pyrodrop.engines import Name as EngineName
 from pyrodrop.training.fitted import Fit
+from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.settings import (
     Estimator,
     KLWeight,
@@ -20,6 +21,7 @@ from pyrodrop.training.settings import (
     LearningRateSchedule,
     Optimizer,
     Precision,
+    RankNoise,
     Starts,
 )
 
@@ -48,13 +50,20 @@ class ReplicateOptions(TrainingOptions, total=False):
     """The options of `fit_replicates`."""
 
     memory: float | None
+    jobs: int | None
     progress: bool | None
+    checkpoint: str | Path | None
+    checkpoint_every: int | None
+    checkpoint_allow: Collection[str]
+    after_epoch: Callable[[Replicates, int], None] | None
 
 
 class StepOptions(TrainingOptions, total=False):
     """The options that a single `fit` and `Training` share."""
 
     accumulate: int
+    distributed: bool | None
+    rank_noise: RankNoise
 
 
 class FitOptions(StepOptions, total=False):

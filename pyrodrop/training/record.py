@@ -23,7 +23,7 @@ from pyrodrop.training.settings import Settings
 # What a run is made of, by the names of the arguments of `fit`; it may have more steps than the one that it continues.
 PARTS = (
     "model", "guide", "data", "batch_size", "accumulate", "lr", "optimizer", "lr_schedule", "estimator", "kl_weight",
-    "likelihood_power", "engine", "precision", "starts", "device", "seed",
+    "likelihood_power", "engine", "precision", "starts", "device", "rank_noise", "seed",
 )  # fmt: skip
 _SHOWN = 4  # differences in a message
 _PROBED = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, *(k * 10**n for n in range(3, 8) for k in (1, 2, 5)))
@@ -31,7 +31,7 @@ _PROBED = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, *(k * 10**n for n in range(3, 
 Identity = dict[str, dict[str, str]]
 
 
-def record(settings: Settings, problem: Problem, seed: int) -> dict[str, Any]:
+def record(settings: Settings, problem: Problem, seed: int, ranks: int = 1) -> dict[str, Any]:
     """The settings that a problem is trained with, under this seed, and the fingerprint of its data.
 
     Training adds ``seconds`` and ``engine``, and ``replicates`` where there are several.
@@ -51,6 +51,8 @@ def record(settings: Settings, problem: Problem, seed: int) -> dict[str, Any]:
         "num_data": rows,
         "data_fingerprint": problem.data.fingerprint,
         "noise_by_row": problem.noise_by_row(),
+        "ranks": ranks,
+        **({"rank_noise": settings.rank_noise} if ranks > 1 else {}),
         "seed": seed,
     }
 

@@ -2,37 +2,36 @@
 
     fit_replicates(models, guides, data, count=R)  =  [fit(models[r], guides[r], data[r], seed=seed + r) for r in range(R)]
 
-as one step of stacked parameters (`pyrodrop.training.stack`). Replicates may differ in data of equal shapes, initial
-weights, noise, minibatches, drop rates, precisions and scales of Gaussian priors; everything else is the same. Every
-replicate updates the buffers of its own network, such as running statistics.
+as steps of stacked parameters (`pyrodrop.training.stack`). Replicates that are stacked may differ in data, initial weights,
+noise, minibatches, drop rates, precisions and scales of Gaussian priors; everything else is the same. Those whose tensors
+have other shapes, such as networks of another width or data of another size, are another stack (`pyrodrop.training.turns`).
+Every replicate updates the buffers of its own network, such as running statistics.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pyrodrop import threads
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import positive, shown
 from pyrodrop.arguments import progress as checked_progress
-from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data import Data, Dataset
-from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.engines import Name as EngineName
 from pyrodrop.networks.agreement import check_guide
-from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.autoguides import autoguides
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.blocks import Parts, train_in_blocks
+from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.minibatches import check_minibatches
 from pyrodrop.training.options import names_checked
 from pyrodrop.training.problem import Problem, restart, training_mode
 from pyrodrop.training.runaway import warn_of_runaways
+from pyrodrop.training.saving import Saving, callback, saving_of
 from pyrodrop.training.settings import (
     Estimator,
     KLWeight,
@@ -44,56 +43,14 @@ from pyrodrop.training.settings import (
     Starts,
     adam,
 )
-from pyrodrop.training.stack import Stack
+from pyrodrop.training.spread import spreads
+from pyrodrop.training.stack import loss_of
+from pyrodrop.training.turns import Turns, groups_of, parts_of
+from pyrodrop.training.turns_checkpoint import TurnsCheckpoint
+
+__all__ = ["Replicates", "data_sets", "fit_replicates", "train_replicates"]
 
 _log = logging.getLogger("pyrodrop")
-
-
-@dataclass
-class Replicates(Sequence[Fit]):
-    """R independent fits, as a sequence.
-
-    Attributes:
-        fits: one per replicate; a failed one has its parameters before the step that failed.
-        failed: the number of that step for every replicate whose loss or gradient stopped being finite, by the replicate's
-            number.
-    """
-
-    fits: list[Fit]
-    failed: dict[int, int] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.fits)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.fits[index]
-
-    def __iter__(self) -> Iterator[Fit]:
-        return iter(self.fits)
-
-    def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
-        """Predict with the equal mixture of all replicates that did not fail, as an ensemble.
-
-        Args:
-            x: points, ``[N, ...]``.
-            num_samples: number of draws in all, at least one per replicate; each contributes an equal share, rounded up.
-            seed: of the draws.
-
-        Raises:
-            TypeError: a number is no whole number, or the likelihood has no mixture of its distributions.
-            ValueError: fewer draws than replicates, all replicates failed, or as `Fit.predict`.
-        """
-        members = [fit for number, fit in enumerate(self.fits) if number not in self.failed]
-        if not members:
-            raise ValueError(
-                f"a prediction needs at least one replicate that did not fail; got {len(self.fits)} failed ones"
-            )
-        what = f"the number of draws in all, at least one for each of {len(members)} replicates,"
-        num_samples, seed = whole_number(num_samples, "num_samples", what, least=len(members)), checked_seed(seed)
-        share = -(-num_samples // len(members))
-        parts = [fit.predict(x, share, seed=seed + number) for number, fit in enumerate(members)]
-        law = _joined([part.law for part in parts])
-        return Prediction(f=torch.cat([part.f for part in parts]), law=law, seed=seed)
 
 
 @names_checked
@@ -118,20 +75,26 @@ def fit_replicates(
     precision: Precision | None = None,
     starts: Starts = "model",
     memory: float | None = None,
+    jobs: int | None = None,
     device: str | torch.device = "auto",
     seed: int = 0,
     progress: bool | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    checkpoint_allow: Collection[str] = (),
+    after_epoch: Callable[[Replicates, int], None] | None = None,
 ) -> Replicates:
     """Train independent fits as one, which is faster than one by one.
 
     Replicate r is the fit alone with ``seed + r``; see `pyrodrop.fit` for the arguments that are not described here. One
-    whose loss or gradient stops being finite keeps its last parameters, and the others continue.
+    whose loss or gradient stops being finite keeps its last parameters, and the others continue. Replicates whose tensors
+    have the same shapes train together, other ones (networks of another width, data of another size) after them.
 
     Args:
         models: one model for all replicates, or a list or tuple of `count`.
         guides: one guide for all, or a list or tuple of `count`. A guide belongs to its model, so pass lists of both or of
             neither.
-        data: one data set for all, or a list or tuple of `count` data sets of equal shapes.
+        data: one data set for all, or a list or tuple of `count` data sets.
         count: R, the number of replicates.
         steps, batch_size, lr, optimizer, lr_schedule, estimator, kl_weight, likelihood_power: as in `fit`.
         engine: ``traced``, ``compiled``, or ``auto``.
@@ -139,16 +102,31 @@ def fit_replicates(
         starts: ``model`` to start from the weights that the models have, ``new`` to start each replicate from new ones, as
             deep ensembles do: replicate r from ``restart(model, guide, seed + r)``.
         memory: bytes that all replicates together may take; half of the free memory if None. Where that is not enough they
-            are trained in turn, as many at a time as fit.
+            are trained in turn, as many at a time as fit. With `checkpoint` or `after_epoch`, parameters and optimisers of
+            all are in memory all the time. With several processes it is that of all on this machine, or of
+            each worker of a cluster.
+        jobs: number of processes of this machine to train blocks of replicates in, one thread each. If None, the workers of
+            a joblib backend that is active, such as a Dask cluster under ``joblib.parallel_config("dask")``; otherwise this
+            process. Workers need this package, and the modules that model and guide are defined in. Any number of workers
+            gives the same bits: those of this process with one thread, where replicates are so small that a block has
+            several; larger ones are a block each, and equal them up to rounding.
         device: as in `fit`.
         seed: of the first replicate; replicate r has ``seed + r``.
         progress: as in `fit`.
+        checkpoint, checkpoint_every, checkpoint_allow: as in `fit`; the file has the state of all replicates, and a run that
+            continues from it trains the same ones together. Steps count for each replicate: where replicates are trained in
+            turn, a file after every `checkpoint_every` steps of each turn.
+        after_epoch: called as ``after_epoch(replicates, epoch)`` with all replicates, in evaluation mode, after every epoch;
+            as in `fit`. Replicates that are trained in turn take turns at every epoch. Those that failed so far are in
+            ``replicates.failed``.
 
     Raises:
         TypeError: an unknown argument, one of the wrong kind, or one of Pyro's autoguides.
-        ValueError: before the first step, for settings, data or networks that cannot be trained as replicates.
+        ValueError: before the first step, for settings, data or networks that cannot be trained as replicates, and for a
+            checkpoint of another run or a damaged one.
         RuntimeError: as `fit`.
         FloatingPointError: no replicate has a finite loss.
+        OSError: the checkpoint cannot be read or written.
 
     Example:
         >>> import torch, pyrodrop
@@ -165,11 +143,24 @@ def fit_replicates(
         kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
         device=device, seed=seed,
     )  # fmt: skip
-    return train_replicates(models, guides, data, settings, count, memory, progress)
+    saving = saving_of(checkpoint, checkpoint_every, checkpoint_allow)
+    return train_replicates(
+        models, guides, data, settings, count, memory, progress, jobs, saving=saving, after_epoch=callback(after_epoch)
+    )
 
 
 def train_replicates(
-    models: Any, guides: Any, data: Any, settings: Settings, count: int, memory: float | None, progress: bool | None
+    models: Any,
+    guides: Any,
+    data: Any,
+    settings: Settings,
+    count: int,
+    memory: float | None,
+    progress: bool | None,
+    jobs: int | None = None,
+    *,
+    saving: Saving | None = None,
+    after_epoch: Callable[[Replicates, int], None] | None = None,
 ) -> Replicates:
     """`fit_replicates` with its settings in one object."""
     if memory is not None:
@@ -181,35 +172,83 @@ def train_replicates(
             "replicates are trained as one traced step: engine must be 'auto', 'traced' or 'compiled'; got 'pyro'"
         )
     seeds = [settings.seed + r for r in range(count)]
-    problems = _problems(models, guides, data, settings, seeds)
-    check_minibatches(settings.batch_size, problems[0].data.x, problems[0].model, problems[0].guide)
+    away = spreads(jobs)
+    for name, value in (("checkpoint", saving), ("after_epoch", after_epoch)):
+        if away and value is not None:
+            raise ValueError(
+                f"{name} is for replicates in one process and must be None in several; got jobs={jobs}"
+                f"{'' if jobs else ' and a joblib backend that is active'}"
+            )
+    made_of = _parts(models, guides, data, seeds)
+    if away:
+        done = Replicates(*train_in_blocks(_in_one_process, made_of, settings, memory, progress, jobs))
+    else:
+        done = _in_one_process(made_of, settings, memory, progress, saving, after_epoch)
+    for number, step in done.failed.items():
+        _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
+    warn_of_runaways(*done)
+    return done
+
+
+@threads.training()
+@torch.inference_mode(False)
+@torch.enable_grad()
+def _in_one_process(
+    made_of: Parts,
+    settings: Settings,
+    memory: float | None,
+    progress: bool | None,
+    saving: Saving | None = None,
+    after_epoch: Callable[[Replicates, int], None] | None = None,
+) -> Replicates:
+    """Train all replicates in this process."""
+    problems = _problems(made_of, settings)
+    for problem in problems:
+        check_minibatches(settings.batch_size, problem.data.x, problem.model, problem.guide)
     with settings.products(), training_mode(*problems):
-        return _train(problems, settings, seeds, memory, progress)
+        return _train(problems, settings, made_of.seeds, memory, progress, saving, after_epoch)
 
 
 def _train(
-    problems: Sequence[Problem], settings: Settings, seeds: Sequence[int], memory: float | None, progress: bool | None
+    problems: Sequence[Problem],
+    settings: Settings,
+    seeds: Sequence[int],
+    memory: float | None,
+    progress: bool | None,
+    saving: Saving | None,
+    after_epoch: Callable[[Replicates, int], None] | None,
 ) -> Replicates:
-    """Train all replicates, as many at a time as fit into memory."""
-    generators = [torch.Generator(settings.place).manual_seed(seed) for seed in seeds]
-    chunk = Stack(problems[:1], generators[:1], settings).fitting(memory)
-    if chunk < len(problems):
-        _log.info("training %d of %d replicates at a time, limited by memory", chunk, len(problems))
-    fits: list[Fit] = []
-    failed: dict[int, int] = {}
-    for first in range(0, len(problems), chunk):
-        part = slice(first, first + chunk)
-        done, broken = Stack(problems[part], generators[part], settings).train(seeds[part], progress)
-        fits += done
-        failed |= {first + number: step for number, step in broken.items()}
-    for number, step in failed.items():
-        _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
-    warn_of_runaways(*problems)
-    return Replicates(fits, failed)
+    """Train all replicates, as many at a time as can be stacked and fit into memory."""
+    losses = [loss_of(problem, problem.data, settings) for problem in problems]
+    kept = saving is not None or after_epoch is not None
+    checkpoint = None if saving is None else TurnsCheckpoint(saving, problems, losses, settings)
+    parts = None if checkpoint is None else checkpoint.parts(groups_of(problems, losses))
+    parts = parts or parts_of(problems, losses, settings, memory, kept=kept)
+    turns = Turns(problems, losses, settings, seeds, parts, kept=kept)
+    if checkpoint is None or saving is None:
+        done = turns.run(progress, after_epoch=after_epoch)
+    else:
+        checkpoint.resume(turns)
+        try:
+            done = turns.run(progress, checkpoint.save, saving.every, after_epoch)
+        except FloatingPointError as error:
+            raise FloatingPointError(f"{error}{checkpoint.where()}") from None
+    return done
 
 
-def _problems(models: Any, guides: Any, data: Any, settings: Settings, seeds: Sequence[int]) -> list[Problem]:
-    """One problem per replicate, from one model, guide and data set for all or a list of them."""
+def _problems(made_of: Parts, settings: Settings) -> list[Problem]:
+    """One problem per replicate."""
+    pairs = [made_of.pair(r) for r in range(len(made_of))]
+    if settings.starts == "new":
+        pairs = [restart(*pair, own) for pair, own in zip(pairs, made_of.seeds, strict=True)]
+    return [
+        Problem.of(model, guide, own, settings.estimator, settings.place)
+        for (model, guide), own in zip(pairs, made_of.sets, strict=True)
+    ]
+
+
+def _parts(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> Parts:
+    """What the replicates are made of, from one model, guide and data set for all or a list of them."""
     count = len(seeds)
     models, guides = (list(value) if isinstance(value, tuple) else value for value in (models, guides))
     if any(autoguides(one) for one in (guides if isinstance(guides, list) else [guides])):
@@ -229,13 +268,9 @@ def _problems(models: Any, guides: Any, data: Any, settings: Settings, seeds: Se
             "nn.RNN; call nn.LSTMCell and its relatives step by step, or fit one by one"
         )
     _check_callable(models, guides)
-    pairs = list(zip(models, guides, strict=True)) if isinstance(models, list) else [(models, guides)] * count
-    if settings.starts == "new":
-        pairs = [restart(*pair, own) for pair, own in zip(pairs, seeds, strict=True)]
-    return [
-        Problem.of(model, guide, own, settings.estimator, settings.place)
-        for (model, guide), own in zip(pairs, sets, strict=True)
-    ]
+    return Parts(
+        list(zip(models, guides, strict=True)) if isinstance(models, list) else [(models, guides)], sets, seeds
+    )
 
 
 def _check_callable(models: Any, guides: Any) -> None:
@@ -281,14 +316,3 @@ def _is_data(value: Any) -> bool:
     """Whether this can be a data set by itself: y of a pair is a tensor or an array, never a pair."""
     pair = isinstance(value, list | tuple) and len(value) == 2
     return isinstance(value, Dataset) or (pair and hasattr(value[1], "__array__"))
-
-
-def _joined(laws: Sequence[Any]) -> Any:
-    """Distributions of one class, concatenated along their first axis."""
-    try:
-        return rebuilt(lambda *values: torch.cat(values), *laws)
-    except TypeError as error:
-        raise TypeError(
-            "replicates predict as a mixture of their distributions of y, which is made of the parameters of each: predict "
-            f"with each fit by itself. {error}"
-        ) from error

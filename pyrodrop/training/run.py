@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyrodrop.data import Data
 from pyrodrop.engines import Loss, Pyro, choose, choose_in_parts
+from pyrodrop.ranks import Averaging, Ranks, alone, digest
 from pyrodrop.training.dealing import Dealt
-from pyrodrop.training.failure import FirstFailure
+from pyrodrop.training.failure import FirstFailure, RankFailure
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.minibatches import Minibatches, check_minibatches
 from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem, describe, restart
+from pyrodrop.training.rank_noise import RankRandom
 from pyrodrop.training.record import Identity, identity, record
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.state import State
+
+_log = logging.getLogger("pyrodrop")
 
 
 @dataclass
@@ -34,6 +39,8 @@ class Run:
         loop: makes the steps.
         record: the settings in plain numbers and words.
         whole_state: access to the state of the loop, whether it is all of the training's or not.
+        random: the generators of this rank.
+        average: of the gradients of several ranks; None for one.
     """
 
     problem: Problem
@@ -42,6 +49,13 @@ class Run:
     loop: Loop
     record: dict[str, Any]
     whole_state: State
+    random: RankRandom
+    average: Averaging | None
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train together."""
+        return self.random.ranks
 
     @functools.cached_property
     def identity(self) -> Identity:
@@ -52,20 +66,26 @@ class Run:
         return identity(self.settings, self.problem, self.loss, self.loop.optimizer, rates)
 
     @classmethod
-    def of(cls, problem: Problem, settings: Settings) -> Run:
+    def of(cls, problem: Problem, settings: Settings, random: RankRandom | None = None) -> Run:
         """The training of a problem before its first step; called in training mode and with the training's random state.
+
+        Args:
+            problem, settings: of the training.
+            random: the generators of this rank; None for a process that trains alone.
 
         Raises:
             ValueError: see `fit`.
         """
-        batches = Minibatches(problem.data, settings.batch_size, settings.place)
-        dealt = Dealt(batches, parts=settings.accumulate) if settings.accumulate > 1 else None
+        random = random or RankRandom(alone(settings.place), settings.rank_noise, settings.seed)
+        batches, ranks = Minibatches(problem.data, settings.batch_size, settings.place), random.ranks
+        dealt = _dealt(batches, settings, random)
         samples = batches.samples(settings.steps) if dealt is None else dealt.shapes(settings.steps)
         loss = problem.loss(samples[0], settings.dtype)
         problem.check_batches(loss, samples[1:])
         leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
         _check_trainable(leaves)
         optimizer = optimizer_of(leaves, settings.optimizer, settings.lr)
+        average = None if ranks.size == 1 else _averaging(ranks, loss)
         loop = Loop(
             leaves,
             dealt or batches,
@@ -73,14 +93,58 @@ class Run:
             settings,
             first=Pyro(loss, optimizer)
             if dealt is None
-            else choose_in_parts("pyro", loss, optimizer, [dealt.first()], 1),
-            choose=functools.partial(choose if dealt is None else choose_in_parts, settings.engine, loss, optimizer),
+            else choose_in_parts("pyro", loss, optimizer, [dealt.first()], 1, average),
+            choose=functools.partial(choose, settings.engine, loss, optimizer)
+            if dealt is None
+            else functools.partial(choose_in_parts, settings.engine, loss, optimizer, average=average),
             title=describe(problem.guide).split("(")[0],
         )
         loop.moving = loss.moving.named
-        state = State(loop, functools.partial(problem.buffers, loss))
-        loop.failure = FirstFailure(loop, loss, state)
-        return cls(problem, settings, loss, loop, record(settings, problem, settings.seed), state)
+        state = State(loop, functools.partial(problem.buffers, loss), random)
+        loop.failure = FirstFailure(loop, loss, state) if average is None else RankFailure(loop, average)
+        about = record(settings, problem, settings.seed, ranks.size)
+        return cls(problem, settings, loss, loop, about, state, random, average)
+
+    def align(self, **more: object) -> None:
+        """Check that all ranks make the same training, and start all from the parameters and buffers of rank 0.
+
+        Args:
+            more: arguments that the ranks must agree on beside the run's own, by name.
+
+        Raises:
+            ValueError: they do not; the same error on all ranks.
+        """
+        if self.average is None:
+            return
+        held = self._tensors()
+        with self.ranks.together():
+            words = {name: word for part in self.identity.values() for name, word in part.items()}
+            words |= {name: f"{list(value.shape)} of {value.dtype}" for name, value in held.items()}
+            words |= {name: repr(value) for name, value in more.items()}
+        self.ranks.agree(words, "model, guide, data and arguments of a training")
+        self.ranks.broadcast(held.values())
+        if self.ranks.first:
+            noise = "noise of its own on each" if self.random.own else "noise shared by all"
+            _log.info("training on %d ranks by %s, %s", self.ranks.size, self.ranks.backend, noise)
+
+    def check_aligned(self) -> None:
+        """Raise a ValueError on all ranks if one of them has another state, but for its random numbers."""
+        if self.average is not None:
+            with self.ranks.together():
+                words = {name: digest([value]) for name, value in self._tensors().items()}
+                words |= {"the number of steps done": str(self.loop.done)}
+                words |= {"the order of the rows": digest([self.loop.batches.order])}
+            self.ranks.agree(words, "the state of a training")
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """All parameters and buffers by name, each once."""
+        found: dict[str, Tensor] = {f"parameter {name}": leaf for name, leaf in self.loop.parameters.items()}
+        for role, part in (("model", self.problem.model), ("guide", self.problem.guide)):
+            if isinstance(part, nn.Module):
+                found |= {f"{role}.{name}": value for name, value in part.named_parameters()}
+                found |= {f"{role}.{name}": value for name, value in part.named_buffers()}
+        once = {id(value): name for name, value in reversed(found.items())}
+        return {name: found[name] for name in once.values()}
 
     def state(self) -> State:
         """Access to the state between two steps.
@@ -102,13 +166,39 @@ class Run:
         return Fit(problem.model, problem.guide, problem.data, history, {**self.record, **more}, self.settings.place)
 
 
-def problem_of(model: Callable[..., Any], guide: Callable[..., Any], data: Data, settings: Settings) -> Problem:
+def problem_of(
+    model: Callable[..., Any], guide: Callable[..., Any], data: Data, settings: Settings, ranks: int = 1
+) -> Problem:
     """Copies of a user's model and guide with their data, checked, with new initial weights if the settings ask for them."""
     if settings.starts == "new":
         model, guide = restart(model, guide, settings.seed)
     problem = Problem.of(model, guide, data, settings.estimator, settings.place)
-    check_minibatches(settings.batch_size, problem.data.x, problem.model, problem.guide, parts=settings.accumulate)
+    check_minibatches(
+        settings.batch_size, problem.data.x, problem.model, problem.guide, parts=settings.accumulate, ranks=ranks
+    )
     return problem
+
+
+def _dealt(batches: Minibatches, settings: Settings, random: RankRandom) -> Dealt | None:
+    """The minibatches in parts of ranks or of `accumulate`; None where they are whole."""
+    ranks = random.ranks
+    if settings.accumulate == 1 and ranks.size == 1:
+        return None
+    return Dealt(
+        batches,
+        parts=settings.accumulate,
+        rank=ranks.rank,
+        ranks=ranks.size,
+        joined_noise=not random.own,
+        generator=random.of_rows,
+    )
+
+
+def _averaging(ranks: Ranks, loss: Loss) -> Averaging:
+    """The average over ranks of what a step exchanges: nll and kl, gradients, floating-point buffers."""
+    values = [leaf.detach() for leaf in loss.leaves]
+    buffers = [buffer for buffer in loss.buffers if buffer.is_floating_point()]
+    return Averaging(ranks, [values[0].new_zeros(2), *values, *buffers])
 
 
 def _check_trainable(leaves: Mapping[str, Tensor]) -> None:

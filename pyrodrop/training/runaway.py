@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrodrop.training.fitted import Fit
 from pyrodrop.training.problem import Problem
 
 _log = logging.getLogger("pyrodrop")
 
 
-def warn_of_runaways(*problems: Problem) -> None:
+def warn_of_runaways(*problems: Problem | Fit) -> None:
     """Say once, in a warning of the log, which alpha or precision of trained problems ran away; of replicates the first."""
     found = {number: [*_alphas(p.guide), *_precisions(p)] for number, p in enumerate(problems)}
     found = {number: words for number, words in found.items() if words}
@@ -47,10 +48,12 @@ def _alphas(guide: Any) -> list[str]:
     ]
 
 
-def _precisions(problem: Problem) -> list[str]:
+def _precisions(problem: Problem | Fit) -> list[str]:
     """A learned precision of Gaussian noise that is too large."""
     likelihood = getattr(problem.model, "likelihood", None)
     precision = getattr(likelihood, "precision", None)
+    if problem.data is None:
+        return []
     y = problem.data.y
     if not (getattr(likelihood, "learned", False) and isinstance(precision, Tensor) and y.is_floating_point()):
         return []

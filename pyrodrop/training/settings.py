@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from pyrodrop.arguments import count, positive, real, seed, shown
+from pyrodrop.arguments import count, flag, positive, real, seed, shown
 from pyrodrop.devices import resolve, tf32_products
 from pyrodrop.engines import Name as EngineName
 from pyrodrop.names import one_of
@@ -23,6 +23,7 @@ KLWeight = float | Callable[[float], float]
 Estimator = Literal["shared", "per_example", "local", "flipout"]
 Precision = Literal["float32", "bfloat16", "tf32"]
 Starts = Literal["model", "new"]
+RankNoise = Literal["own", "shared"]
 
 adam = functools.partial(torch.optim.Adam, fused=True)
 _LR = "the learning rate, a number or a function of a parameter's name,"
@@ -53,6 +54,8 @@ class Settings:
     precision: Precision | None = None
     starts: Starts = "model"
     device: str | torch.device = "auto"
+    distributed: bool | None = None
+    rank_noise: RankNoise = "own"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -84,6 +87,10 @@ class Settings:
         if self.precision is not None:
             one_of(self.precision, Precision, "precision")
         self._set("device", resolve(self.device))
+        if self.distributed is not None:
+            what = "whether to train together with the other ranks, where it is not None,"
+            self._set("distributed", flag(self.distributed, "distributed", what))
+        one_of(self.rank_noise, RankNoise, "rank_noise")
         self._set("seed", seed(self.seed))
 
     def _set(self, name: str, value: Any) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pyro
 import torch
@@ -14,14 +15,14 @@ from torch import Tensor
 from pyrodrop.arguments import MOST
 from pyrodrop.data import Dataset
 from pyrodrop.devices import available, seeded
-from pyrodrop.engines import Batch, Engine, Untraceable, worth_compiling
+from pyrodrop.engines import Batch, Engine, Loss, StackedInBlocks, Untraceable, worth_compiling
 from pyrodrop.engines.graph import near, peak
 from pyrodrop.engines.stacked import Stacked, StackedCompiled, StackedLoss
-from pyrodrop.inputs import parts
+from pyrodrop.inputs import named_parts, parts
 from pyrodrop.networks.modes import undisturbed
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import Loop
-from pyrodrop.training.minibatches import StackedMinibatches
+from pyrodrop.training.minibatches import Minibatches, StackedMinibatches
 from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.record import record
@@ -39,6 +40,7 @@ class Stack:
         generators: one per replicate.
         settings: of all replicates.
         data: one data set per replicate, of equal shapes; those of the problems if None.
+        losses: of the problems, by `loss_of`; computed if None.
 
     Raises:
         ValueError: the problems differ in more than their tensors, or cannot be traced.
@@ -50,44 +52,37 @@ class Stack:
         generators: Sequence[torch.Generator],
         settings: Settings,
         data: Sequence[Dataset] | None = None,
+        losses: Sequence[Loss] | None = None,
     ) -> None:
         self.problems, self.generators, self.settings = problems, generators, settings
-        data = [problem.data for problem in problems] if data is None else data
-        self.batches = StackedMinibatches(data, settings.batch_size, generators, settings.place)
-        batch = self.batches.first()
+        self.data = [problem.data for problem in problems] if data is None else data
         self._first_of = _firsts(problems)
-        own = {r: problems[r].loss(batch.at(r), settings.dtype) for r in sorted(set(self._first_of))}
+        own = {
+            r: loss_of(problems[r], self.data[r], settings) if losses is None else losses[r]
+            for r in sorted(set(self._first_of))
+        }
         self.losses = [own[first] for first in self._first_of]
-        changes = [loss.changes for loss in self.losses if loss.changes]
-        if changes:
-            raise _refusal(f"{changes[0]}, which a trace would freeze")
-        samples = self.batches.samples(settings.steps)
-        problems[0].check_batches(self.losses[0], [sample.at(0) for sample in samples[1:]])
         held = {r: problems[r].tensors() for r in own}
         self.held = [held[first] for first in self._first_of]
-        shapes = {r: self._shapes(r) for r in own}
-        for r, mine in shapes.items():
-            other = sorted(n for n in mine.keys() | shapes[0].keys() if mine.get(n) != shapes[0].get(n))
-            if other:
-                raise ValueError(f"replicate {r} differs from replicate 0 in what it is made of: {', '.join(other)}")
 
-    def _shapes(self, replicate: int) -> dict[str, torch.Size]:
-        """The shape of every tensor of a replicate, by name."""
-        loss = self.losses[replicate]
-        shapes = {n: v.shape for n, v in self.held[replicate].items()}
-        shapes |= {n: p.unconstrained.shape for n, p in loss.parameters.items()}
-        return shapes | {f"moving buffer {n}": b.shape for n, b in loss.moving.named().items()}
+    def fitting(self, memory: float | None, kept: float = 0.0) -> int:
+        """How many replicates like the first fit into memory, at least 1.
 
-    def fitting(self, memory: float | None) -> int:
-        """How many replicates like the first fit into so many bytes, at least 1; into half of the free memory if None."""
+        Args:
+            memory: bytes; half of the free memory if None.
+            kept: bytes of the parameters and optimisers of all replicates of the call, if they are in memory all the time;
+                0 if those that do not train are not.
+        """
         first, loss = self.problems[0], self.losses[0]
+        batch = Minibatches(self.data[0], self.settings.batch_size, self.settings.place).first()
         try:
-            graph = loss.graph(self.batches.first().at(0))
+            graph = loss.graph(batch)
         except Untraceable as error:
             raise _refusal(str(error)) from error
-        weights = sum(leaf.nbytes for leaf in loss.leaves)
-        need = 5 * weights + peak(graph.module.graph) + sum(x.nbytes for x in parts(first.data.x))
-        budget = memory or 0.5 * available(self.settings.place)
+        need = (
+            peak(graph.module.graph) + sum(x.nbytes for x in parts(first.data.x)) + (0 if kept else state_bytes(loss))
+        )
+        budget = (memory or 0.5 * available(self.settings.place)) - kept
         return max(1, int(min(budget, MOST) // need))
 
     def loop(self, starts: Mapping[str, Tensor] | None = None) -> Loop:
@@ -95,8 +90,12 @@ class Stack:
 
         Args:
             starts: initial values of what is trained, ``[R, ...]`` by name; those of the problems if None.
+
+        Raises:
+            ValueError: the replicates cannot be stacked, or differ in more than their tensors.
         """
         settings, count = self.settings, len(self.problems)
+        self.batches = StackedMinibatches(self.data, settings.batch_size, self.generators, settings.place)
         starts = starts or {
             name: torch.stack([loss.parameters[name].unconstrained.detach() for loss in self.losses])
             for name in self.losses[0].parameters
@@ -119,34 +118,33 @@ class Stack:
         loop.failure = _AllFailed(self)
         return loop
 
-    def train(self, seeds: Sequence[int], progress: bool | None) -> tuple[list[Fit], dict[int, int]]:
-        """Train all replicates.
+    def fits(self, loop: Loop, seeds: Sequence[int], seconds: float) -> list[Fit]:
+        """The fits of all replicates, whose models and guides get the present parameters and buffers.
 
         Args:
+            loop: of this stack, by `loop`.
             seeds: of the replicates, for the record.
-            progress: whether to show a progress bar.
-
-        Returns:
-            The fits, and by number the last step of every replicate that failed.
+            seconds: that the training took so far, for the record.
         """
-        start = time.perf_counter()
-        loop = self.run(progress)
-        seconds = time.perf_counter() - start
-        self._take_over()
-        history = loop.history.cpu()
+        for r in range(len(self.losses)):
+            self.load(r)
+        history = loop.history[: loop.done].cpu()
         more = {"engine": loop.engine.name, "replicates": len(self.problems), "seconds": seconds}
-        fits = [
+        return [
             Fit(
                 problem.model,
                 problem.guide,
                 problem.data,
                 history[:, r].contiguous(),
-                {**record(self.settings, problem, seeds[r]), **more},
+                {**self._records[r], "seed": seeds[r], **more},
                 self.settings.place,
             )
             for r, problem in enumerate(self.problems)
         ]
-        return fits, self.failed()
+
+    @functools.cached_property
+    def _records(self) -> list[dict[str, Any]]:
+        return [record(self.settings, problem, self.settings.seed) for problem in self.problems]
 
     def run(self, progress: bool | None, starts: Mapping[str, Tensor] | None = None) -> Loop:
         """Make all steps. `parameters` then has the results, stacked; models and guides do not change.
@@ -185,11 +183,6 @@ class Stack:
                 for value, old in zip(state, before, strict=True):
                     value.copy_(old)
 
-    def _take_over(self) -> None:
-        """Copy every replicate's parameters and buffers to its own model and guide."""
-        for r in range(len(self.losses)):
-            self.load(r)
-
     def _choose(self, optimizer: torch.optim.Optimizer, batches: Sequence[Batch], steps: int) -> Engine:
         name, traced = self.settings.engine, Stacked(self.loss, optimizer)
         if name == "traced" or (
@@ -197,7 +190,8 @@ class Stack:
         ):
             return traced
         try:
-            compiled = StackedCompiled(self.loss, optimizer)
+            kind = StackedCompiled if self.settings.place.type == "cuda" else StackedInBlocks
+            compiled = kind(self.loss, optimizer, self.loss.graph(batches[0]).looped)
             for batch in batches:
                 compiled.prepare(batch)
             return compiled
@@ -261,6 +255,34 @@ class _AllFailed:
             f"of {batches.num_rows} rows; they keep their last finite parameters. To see which parameter broke first, fit "
             f"replicate {first} alone, with seed + {first}."
         )
+
+
+def loss_of(problem: Problem, data: Dataset, settings: Settings) -> Loss:
+    """The loss of one replicate.
+
+    Raises:
+        ValueError: it cannot be traced, or not be trained on minibatches of this size.
+    """
+    batches = Minibatches(data, settings.batch_size, settings.place)
+    loss = problem.loss(batches.first(), settings.dtype)
+    if loss.changes:
+        raise _refusal(f"{loss.changes}, which a trace would freeze")
+    problem.check_batches(loss, batches.samples(settings.steps)[1:])
+    return loss
+
+
+def shapes_of(problem: Problem, loss: Loss) -> tuple[Any, ...]:
+    """What must be equal in replicates that are stacked: classes of model and guide, shapes and dtypes of all tensors."""
+    tensors = problem.tensors() | {n: p.unconstrained for n, p in loss.parameters.items()}
+    tensors |= {f"moving buffer {n}": buffer for n, buffer in loss.moving.named().items()}
+    tensors |= {f"data.{n}": value for n, value in {**named_parts(problem.data.x), "y": problem.data.y}.items()}
+    shapes = [(name, value.shape, str(value.dtype)) for name, value in sorted(tensors.items())]
+    return type(problem.model), type(problem.guide), *shapes
+
+
+def state_bytes(loss: Loss) -> int:
+    """Bytes of the parameters of one replicate, their gradients and the optimiser's state, beside model and guide."""
+    return 5 * sum(leaf.nbytes for leaf in loss.leaves)
 
 
 def _firsts(problems: Sequence[Problem]) -> list[int]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.training.loop import Loop
+from pyrodrop.training.rank_noise import RankRandom
 
 
 class State:
@@ -17,10 +18,13 @@ class State:
     Args:
         loop: whose state it is.
         buffers: returns the buffers that the steps update, by name.
+        random: the generators of this rank, where several train together.
     """
 
-    def __init__(self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]]) -> None:
-        self.loop, self.buffers = loop, buffers
+    def __init__(
+        self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]], random: RankRandom | None = None
+    ) -> None:
+        self.loop, self.buffers, self.random = loop, buffers, random
 
     def tensors(self, *, finish: bool = True) -> dict[str, Tensor]:
         """The state by name; tensors of the loop are not copied. The random state is torch's own at this moment.
@@ -36,10 +40,8 @@ class State:
         found["history"] = loop.history[: loop.done]
         found["batches.order"] = loop.batches.order
         found["batches.position"] = torch.tensor(loop.batches.position)
-        found["random.cpu"] = torch.get_rng_state()
-        if loop.history.is_cuda:
-            found["random.cuda"] = torch.cuda.get_rng_state(loop.history.device)
-        return found
+        found |= self._random()
+        return found if self.random is None else found | self.random.tensors()
 
     def load(
         self,
@@ -64,6 +66,8 @@ class State:
                 loop has. Nothing is changed then.
         """
         loop = self.loop
+        if self.random is not None:
+            tensors = self.random.taken(tensors, name)
         tensors = {n: v for n, v in tensors.items() if not (new_optimizer and n.startswith("optimizer."))}
         if new_epoch:
             tensors["batches.order"], position = loop.batches.order[..., :0], 0
@@ -91,9 +95,9 @@ class State:
         )
         loop.batches.order = tensors["batches.order"].to(loop.history.device)
         loop.batches.position = position
-        torch.set_rng_state(tensors["random.cpu"].cpu())
-        if loop.history.is_cuda:
-            torch.cuda.set_rng_state(tensors["random.cuda"].cpu(), loop.history.device)
+        self._restore_random(tensors)
+        if self.random is not None:
+            self.random.restore(tensors)
 
     def _check(self, tensors: Mapping[str, Tensor], position: int, name: str, new_optimizer: bool) -> None:
         """Raise a ValueError unless these tensors are a whole state of this model, guide and data set."""
@@ -103,27 +107,23 @@ class State:
                 f"{name} is of another model or guide: {', '.join(wrong)} of this run is missing there or has another shape "
                 "or dtype"
             )
-        batches, random = self.loop.batches, "random.cuda" if self.loop.history.is_cuda else "random.cpu"
-        missing = [n for n in ("history", "batches.order", "random.cpu", random) if n not in tensors]
+        batches = self.loop.batches
+        missing = [n for n in ("history", "batches.order", *self._random()) if n not in tensors]
         if missing:
-            raise ValueError(f"{name} is not whole: it lacks {', '.join(dict.fromkeys(missing))}")
+            raise ValueError(f"{name} is not whole: it lacks {', '.join(missing)}")
         history, want = tensors["history"], self.loop.history
         if history.shape[1:] != want.shape[1:] or history.dim() != want.dim() or not history.is_floating_point():
             raise ValueError(
                 f"{name} must have three numbers for every step in its history; it has shape {list(history.shape)} of "
                 f"{history.dtype}"
             )
-        for key in dict.fromkeys(("random.cpu", random)):
-            try:
-                torch.Generator("cuda" if key == "random.cuda" else "cpu").set_state(tensors[key].cpu())
-            except (RuntimeError, TypeError) as error:
-                raise ValueError(f"{name} has no random state of this version of PyTorch in {key}: {error}") from None
+        self._check_random(tensors, name)
         order = tensors["batches.order"]
         rows = batches.num_rows if order.numel() else 0
         if (
-            order.shape != (rows,)
+            order.shape != (*batches.order.shape[:-1], rows)
             or order.dtype != torch.long
-            or not torch.equal(order.sort().values.cpu(), torch.arange(rows))
+            or not bool((order.sort(-1).values.cpu() == torch.arange(rows)).all())
         ):
             raise ValueError(
                 f"{name} is of other data: its order of the rows must be a permutation of {batches.num_rows}; "
@@ -144,6 +144,27 @@ class State:
                 f"{name} is of another optimizer: {', '.join(sorted(other)[:5])} is missing there or in this run, or has "
                 "another shape or dtype"
             )
+
+    def _random(self) -> dict[str, Tensor]:
+        """The states of the random generators, by name."""
+        found = {"random.cpu": torch.get_rng_state()}
+        if self.loop.history.is_cuda:
+            found["random.cuda"] = torch.cuda.get_rng_state(self.loop.history.device)
+        return found
+
+    def _restore_random(self, tensors: Mapping[str, Tensor]) -> None:
+        torch.set_rng_state(tensors["random.cpu"].cpu())
+        if self.loop.history.is_cuda:
+            torch.cuda.set_rng_state(tensors["random.cuda"].cpu(), self.loop.history.device)
+
+    def _check_random(self, tensors: Mapping[str, Tensor], name: str) -> None:
+        """Raise a ValueError unless these are states of generators of this version of PyTorch."""
+        rows = ["random.rows"] if "random.rows" in tensors else []
+        for key in (*self._random(), *rows):
+            try:
+                torch.Generator("cuda" if key == "random.cuda" else "cpu").set_state(tensors[key].cpu())
+            except (RuntimeError, TypeError) as error:
+                raise ValueError(f"{name} has no random state of this version of PyTorch in {key}: {error}") from None
 
     def _own(self) -> dict[str, Tensor]:
         """Parameters and buffers, by reference."""

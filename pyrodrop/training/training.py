@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,10 +18,12 @@ from pyrodrop.arguments import shown
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, keep_heap, seeded
 from pyrodrop.engines import Name as EngineName
+from pyrodrop.ranks import join
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import CHECK_EVERY, REMEMBER_EVERY
 from pyrodrop.training.options import names_checked
 from pyrodrop.training.problem import training_mode
+from pyrodrop.training.rank_noise import RankRandom
 from pyrodrop.training.record import as_tensor, check_allowed, check_same, of_tensor
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.settings import (
@@ -31,6 +33,7 @@ from pyrodrop.training.settings import (
     LearningRateSchedule,
     Optimizer,
     Precision,
+    RankNoise,
     Settings,
     Starts,
     adam,
@@ -67,6 +70,10 @@ class Training:
             follow: it chooses the engine that ``fit(steps=steps)`` would choose, with 10,000 steps if this is None. The
             engine is prepared at the second step, and a compilation takes many seconds: for few steps, pass their number or
             ``engine="traced"``.
+
+    With several ranks (see `pyrodrop.fit`), each of them makes the training, every step, and `load_state`. Everything else
+    may be done on one of them. Its `state` continues to the same bits if every rank loads its own; where all load that of
+    one rank, the others continue with new noise, as the log says.
 
     Raises:
         TypeError, ValueError, RuntimeError: as `pyrodrop.fit` before its first step.
@@ -107,22 +114,29 @@ class Training:
         precision: Precision | None = None,
         starts: Starts = "model",
         device: str | torch.device = "auto",
+        distributed: bool | None = None,
+        rank_noise: RankNoise = "own",
         seed: int = 0,
     ) -> None:
         expected = Settings(
             steps=steps, batch_size=batch_size, accumulate=accumulate, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule,
             estimator=estimator,
             kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
-            device=device, seed=seed,
+            device=device, distributed=distributed, rank_noise=rank_noise, seed=seed,
         )  # fmt: skip
         self._expected = expected.steps or _EXPECTED_STEPS
-        self._settings = settings = replace(expected, steps=None)
+        ranks = join(expected.distributed, expected.place)
+        self._settings = settings = replace(expected, steps=None, device=ranks.device)
         self._seconds = 0.0
         with threads.training():
-            problem = problem_of(model, guide, data, settings)
-            with seeded(settings.seed, settings.place), settings.products(), training_mode(problem):
-                self._run = Run.of(problem, settings)
-                self._run.identity  # noqa: B018  what the run is made of before its first step
+            with ranks.together():
+                problem = problem_of(model, guide, data, settings, ranks.size)
+            random = RankRandom(ranks, settings.rank_noise, settings.seed)
+            with seeded(random.start, settings.place), settings.products(), training_mode(problem):
+                with ranks.together():
+                    self._run = Run.of(problem, settings, random)
+                    self._run.identity  # noqa: B018  what the run is made of before its first step
+                self._run.align(steps=steps)
                 self._random = _random_state(settings.place)
                 parts = [part for part in (problem.model, problem.guide) if isinstance(part, nn.Module)]
                 self._modules = [module for part in parts for module in part.modules() if module.training]
@@ -179,7 +193,8 @@ class Training:
         count = whole_number(count, "count", "the number of steps")
         loop = self._run.loop
         first, end = loop.done, loop.done + count
-        with self._in_context():
+        average = self._run.average
+        with self._in_context(), nullcontext() if average is None else average.stopping(closing=False):
             if first == 0:
                 keep_heap()
                 loop.first_step()
@@ -220,6 +235,11 @@ class Training:
             TypeError: the state is not a mapping, or `allow` not a collection of names.
             ValueError: it is not a whole state, or the state of a training with other arguments. Nothing is changed then.
         """
+        with self._run.ranks.together():
+            self._load(state, allow)
+        self._run.check_aligned()
+
+    def _load(self, state: Mapping[str, Tensor], allow: Collection[str]) -> None:
         if not isinstance(state, Mapping):
             raise TypeError(f"state must be a mapping of tensors by name, as state() returns it; got {shown(state)}")
         allow = check_allowed(allow, "allow")

@@ -84,6 +84,7 @@ def prediction_at(**given: Any) -> Any:
 
 
 P = torch.full((N, 3), 1 / 3)
+SHARED = FLAG.but("None") | {"without ranks": lambda: True}
 CALLS = [
     Call(
         "predict",
@@ -96,6 +97,7 @@ CALLS = [
             "joint": FLAG,
             "keep": NAME,
             "method": NAME,
+            "distributed": SHARED,
         },
         works={
             "x: whole numbers": (lambda: TENS, lambda p: torch.equal(p.f, fit().predict(TENS.float(), 2).f)),
@@ -121,7 +123,12 @@ CALLS = [
         {"x": NO_POINTS.only("three columns", "NaN", "None"), "num_samples": COUNT, "seed": FEW_SEEDS, "keep": NAME},
         function=lambda **given: sampled().predict(**given),
     ),
-    Call("Fit.elbo", dict, {"num_samples": COUNT, "seed": SEED, "data": DATA, "x": NO_X, "y": NO_Y}, function=elbo),
+    Call(
+        "Fit.elbo",
+        dict,
+        {"num_samples": COUNT, "seed": SEED, "data": DATA, "x": NO_X, "y": NO_Y, "distributed": SHARED},
+        function=elbo,
+    ),
     Call(
         "Fit.elbo of labels",
         lambda: {"y": LABELS},

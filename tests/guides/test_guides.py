@@ -208,6 +208,21 @@ def test_trace_elbo_agrees_in_the_mean_for_a_proper_mixture() -> None:
     assert abs(float(difference)) < 4 * float(se)
 
 
+@pytest.mark.parametrize("name", GUIDES)
+def test_modules_list_the_parameters_that_pyro_sees(name: str) -> None:
+    """Each once, at construction: what wraps the modules (DDP, an optimiser of torch) has no other way to find them."""
+    prior = priors.Gaussian() if name == "from_noise" else priors.ARD("input", dist.HalfCauchy(0.5))
+    model = models.MLP([3, 4, 1], prior=prior, likelihood=likelihoods.Gaussian(learned=True))
+    guide = GUIDES[name](model)
+    listed = [*model.parameters(), *guide.parameters()]
+    with poutine.trace(param_only=True) as seen:
+        guide(torch.zeros(2, 3))
+        model(torch.zeros(2, 3))
+    values = [site["value"].unconstrained() for site in seen.trace.nodes.values()]
+    assert {id(value) for value in values} == {id(parameter) for parameter in listed}
+    assert len(listed) == len({id(parameter) for parameter in listed})
+
+
 def test_two_guides_of_one_model_live_side_by_side() -> None:
     model = small_model(bias_prior=priors.Gaussian())
     one, two = guides.BernoulliDropout(model, 0.1), guides.BernoulliDropout(model, 0.1)

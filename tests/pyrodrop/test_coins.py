@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyrodrop.distributions import coins as module
 from pyrodrop.distributions import keep_mask, row_correlation
-from pyrodrop.distributions.coins import check_drop_rate, coins, toss, toss_one
+from pyrodrop.distributions.coins import Tosses, check_drop_rate, coins, toss, toss_one
 
 LOWEST = -(2**15)
 
@@ -226,6 +226,30 @@ def test_a_keep_mask_of_a_gpu_is_that_of_a_cpu(rate: float, bits: int, monkeypat
     of_gpu = keep_mask((50, 40), rate, bits=bits, generator=seed.manual_seed(5))
     assert isinstance(of_gpu, OfGpu)
     assert torch.equal(of_gpu.as_subclass(Tensor), of_cpu)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_masks_of_a_gpu_are_drawn_by_calls_of_their_own(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Pyro draws them: there the numbers of a call depend on its size. On a CPU both ways give the same masks."""
+    calls: list[int] = []
+    fill = module._fill
+
+    def counted(words: Tensor, generator: Any = None) -> Tensor:
+        calls.append(len(words))
+        return fill(words, generator)
+
+    shapes, rates = [(5, 3), (2,)], [torch.tensor([0.3], dtype=torch.float64), torch.tensor([0.6], dtype=torch.float64)]
+
+    def generators() -> list[torch.Generator]:
+        return [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+
+    own = generators()
+    want = [toss(rate[:, None].expand(2, 1), shape, own) for rate, shape in zip(rates, shapes, strict=True)]
+    monkeypatch.setattr(module, "_fill", counted)
+    monkeypatch.setattr(module, "_is_stream", lambda device: stream)
+    got = Tosses([rate[:, None].expand(2, 1) for rate in rates], shapes, generators()).draw()
+    assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
+    assert calls == ([5, 5] if stream else [4, 1, 4, 1])
 
 
 def test_mistakes_are_named() -> None:

@@ -287,9 +287,11 @@ def test_an_interrupted_run_goes_on_where_it_was(engine: str, tmp_path: Path) ->
     torch.testing.assert_close(values(rest), values(whole), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("low_rank", [False, True], ids=["", "LowRank, with matrix products in its divergence"])
 @pytest.mark.parametrize("engine", ["pyro", "traced"])
-def test_bfloat16_is_for_matrix_products_alone(engine: str) -> None:
+def test_bfloat16_is_for_matrix_products_alone(engine: str, low_rank: bool) -> None:
     model, guide = parts()
+    guide = guides.LowRank(model, 2) if low_rank else guide
     plain = trained("pyro", model, guide, steps=2)
     low = trained(engine, model, guide, steps=2, precision="bfloat16")
     assert not torch.equal(low.history[0, 0], plain.history[0, 0])

@@ -115,3 +115,35 @@ def test_an_lstm_trains_by_default_where_there_are_steps_enough_for_a_trace(capl
     assert "nn.LSTM runs a kernel on this processor" in caplog.text
     assert torch.equal(fit.history, trained(model, guide, steps=301, engine="pyro").history)
     assert float(fit.losses[-50:].mean()) < 0.7 * float(fit.losses[:10].mean())
+
+
+def test_gradients_of_recurrent_layers_do_without_cudnn() -> None:
+    """Which computes them in training mode alone; predictions use it."""
+    seen: list[tuple[bool, bool]] = []
+
+    class Watched(nn.GRU):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append((torch.is_grad_enabled(), torch.backends.cudnn.enabled))
+            return super().forward(*args, **kwargs)
+
+    assert torch.backends.cudnn.enabled
+    model = model_of(LastStep(Watched))
+    fit = trained(model, guides.MeanField(model), engine="pyro")
+    assert seen.count((True, False)) >= 10
+    fit.predict(X, 3)
+    assert set(seen) == {(True, False), (False, True)}
+    assert torch.backends.cudnn.enabled
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("engine", ["pyro", "traced", "compiled"])
+def test_recurrent_layers_train_on_a_gpu(kind: Any, engine: Any) -> None:
+    torch.manual_seed(0)
+    model = model_of(LastStep(kind))
+    guide = guides.Point(model)
+    fits = [trained(model, guide, steps=40, engine=engine, device=device) for device in ("cuda", "cpu")]
+    torch.testing.assert_close(fits[0].history, fits[1].history, rtol=1e-3, atol=1e-2)
+    means = [fit.predict(X, 1).mean for fit in fits]
+    torch.testing.assert_close(means[0], means[1], rtol=1e-2, atol=1e-3)

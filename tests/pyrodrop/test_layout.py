@@ -30,7 +30,8 @@ LAYERS = (
         "pyrodrop/param_names.py",
     )
     + ("pyrodrop/scaling.py", "pyrodrop/schedules.py", "pyrodrop/threads.py"),
-    ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/identity.py", "pyrodrop/modules.py", "pyrodrop/priors"),
+    ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/identity.py", "pyrodrop/modules.py", "pyrodrop/priors")
+    + ("pyrodrop/ranks.py",),
     ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam"),
     ("pyrodrop/networks",),
     ("pyrodrop/compression", "pyrodrop/elbo.py", "pyrodrop/prediction", "guides", "models"),
@@ -42,7 +43,7 @@ LAYERS = (
     ("analysis/comparison", "analysis/gp"),
     ("analysis/arviz", "analysis/calibration", "analysis/divergences", "analysis/networks")
     + ("analysis/plots.py", "analysis/zoo"),
-    ("analysis/benchmarks", "analysis/experiments"),
+    ("analysis/benchmarks", "analysis/experiments", "analysis/gpu"),
     ("pyrodrop/cli.py",),
     ("pyrodrop/__main__.py",),
 )

@@ -121,8 +121,12 @@ def test_the_first_rows_have_the_strides_of_all_later_ones(layout: str) -> None:
         assert first.kwargs == later.kwargs == {"num_data": 10}
 
 
-def test_replicates_of_other_shapes_or_forms_are_refused() -> None:
+def test_replicates_of_other_shapes_or_forms_are_the_fits_alone() -> None:
+    """They are not stacked."""
     model = models.from_module(two(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
-    sets = [((A, WORDS), Y), ((A, WORDS[:, :3]), Y)]
-    with pytest.raises(ValueError, match=r"data of equal shapes.*x\[1\] \(20, 4\).*replicate 1.*x\[1\] \(20, 3\)"):
-        pyrodrop.fit(model, guides.Point(model), sets, replicates=2, steps=2)  # type: ignore[call-overload]
+    guide, settings = guides.Point(model), {"steps": 3, "engine": "traced", "progress": False}
+    sets = [((A, WORDS), Y), ((A, WORDS[:, :3]), Y), (FORMS["mapping"], Y)]
+    many = pyrodrop.fit(model, guide, sets, replicates=3, **settings)  # type: ignore[call-overload]
+    for seed, (one, data) in enumerate(zip(many, sets, strict=True)):
+        assert one.settings["replicates"] == 1
+        torch.testing.assert_close(one.history, pyrodrop.fit(model, guide, data, seed=seed, **settings).history)

@@ -26,7 +26,7 @@ def test_every_argument_is_spelled_once_per_function() -> None:
     """Signatures, types of the overloads and `Settings` have the same names, and the same defaults."""
     fit, many, step = (arguments(f) for f in (pyrodrop.fit, pyrodrop.fit_replicates, pyrodrop.Training))
     shared = set(get_type_hints(TrainingOptions))
-    assert set(fit) == PARTS | {"steps", "replicates", "memory"} | set(get_type_hints(FitOptions))
+    assert set(fit) == PARTS | {"steps", "replicates", "memory", "jobs"} | set(get_type_hints(FitOptions))
     assert set(many) == {"models", "guides", "data", "count", "steps"} | set(get_type_hints(ReplicateOptions))
     of_steps = set(get_type_hints(StepOptions))
     assert set(step) == PARTS | {"steps"} | of_steps
@@ -58,7 +58,7 @@ reveal_type(pyrodrop.fit(m, m, d, steps=1, replicates=2, memory=1e9))
 reveal_type(pyrodrop.fit_replicates(m, m, d, count=2, steps=1))
 reveal_type(pyrodrop.Training(m, m, d, batch_size=3).step().nll)
 pyrodrop.fit(m, m, d, steps=1, batchsize=3)
-pyrodrop.fit(m, m, d, steps=1, replicates=2, checkpoint="file")
+pyrodrop.fit(m, m, d, steps=1, replicates=2, checkpoint=3)
 pyrodrop.fit(m, m, d, steps=1, estimator="locl")
 pyrodrop.fit_replicates(m, m, d, count=2, steps=1, batchsize=3)
 pyrodrop.Training(m, m, d, batchsize=3)
@@ -77,8 +77,8 @@ def test_types_of_results_and_errors_of_mypy(tmp_path: Path, monkeypatch: pytest
     kinds = [lines[n].split('"')[1] for n in range(6, 10)]
     assert kinds == [
         "pyrodrop.training.fitted.Fit",
-        "pyrodrop.training.replicates.Replicates",
-        "pyrodrop.training.replicates.Replicates",
+        "pyrodrop.training.fitted_replicates.Replicates",
+        "pyrodrop.training.fitted_replicates.Replicates",
         "torch._tensor.Tensor",
     ]
     assert all("error: " in lines[n] for n in range(10, 15)), said

@@ -265,6 +265,7 @@ def test_inputs_of_another_shape_are_refused_where_a_weight_cannot_carry_the_mas
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_network_on_a_gpu_is_read_there(net: Small, data: tuple[Tensor, Tensor]) -> None:
     class Both(nn.Module):
         def __init__(self) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.averaged import averaged
-from pyrodrop.analysis.experiments.parallel import train_each
+from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
 from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
 from pyrodrop.analysis.reports.console import print_table, versions, write_draws
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
@@ -67,6 +67,7 @@ def run(
     device: str = "auto",
     seed: int = 0,
     steps: int | None = None,
+    jobs: int | None = None,
     out: Path = Path("runs/co2"),
     quiet: bool = False,
 ) -> dict[str, Any]:
@@ -78,6 +79,7 @@ def run(
         device: auto, cpu, cuda, cuda:1 ...
         seed: seed of initial weights, minibatches, noise and prediction.
         steps: gradient steps per network; those of the preset if not given.
+        jobs: number of processes, one thread each; as many as there are cores if left out.
         out: folder for results.json, draws.nc and figure.png. A run that was broken off goes on from the checkpoints there.
         quiet: show no progress.
 
@@ -92,20 +94,20 @@ def run(
     about: dict[str, Any] = {"preset": preset, "data": data, "device": where.type, "seed": seed}
     longer = preset == "paper"  # goes on from its checkpoints to more steps
     with run_folder(out, "co2", about if longer else {**about, "steps": steps}) as folder:
-        series = mauna_loa() if data == "mauna-loa" else gal2016("co2")
+        series = _series(data)
         settings = about | {"draws": DRAWS, "far": FAR, "threads": torch.get_num_threads()}
 
         say_reused([name for name in NETWORKS if _checkpoint(folder, name).exists()], folder)
         runs: dict[str, tuple[Predicts, float]] = {}
         options: dict[str, Any] = {
             "preset": preset,
-            "series": series,
+            "data": data,
             "folder": folder,
             "device": where,
             "seed": seed,
             "steps": steps,
         }
-        for name, fit in train_each(_train, NETWORKS, quiet, **options).items():
+        for name, fit in train_each(_train, NETWORKS, quiet, jobs=jobs, **options).items():
             runs[name] = fit, fit.settings["seconds"]
             settings.setdefault("networks", {})[name] = fit.settings
         runs["weight-averaging"] = averaged(runs["mc-dropout-relu"][0]), runs["mc-dropout-relu"][1]
@@ -144,7 +146,7 @@ def _train(
     name: str,
     *,
     preset: str,
-    series: Split,
+    data: str,
     folder: Path,
     device: torch.device,
     seed: int,
@@ -154,7 +156,13 @@ def _train(
     options: dict[str, Any] = {"device": device, "seed": seed, "progress": progress}
     if steps is not None:
         options["steps"] = steps
-    return fit_resumed(zoo.entry(f"{PRESETS[preset]}/{name}"), series.train, _checkpoint(folder, name), **options)
+    series = _series(data)
+    with on_this_machine(folder) as own:
+        return fit_resumed(zoo.entry(f"{PRESETS[preset]}/{name}"), series.train, _checkpoint(own, name), **options)
+
+
+def _series(data: str) -> Split:
+    return mauna_loa() if data == "mauna-loa" else gal2016("co2")
 
 
 def _checkpoint(folder: Path, name: str) -> Path:

@@ -28,6 +28,7 @@ def run(
     preset: Size = "default",
     panels: list[str] = list(PANELS),  # noqa: B006
     seed: int = 0,
+    jobs: int | None = None,
     out: Path = Path("runs/critiques"),
     quiet: bool = False,
 ) -> dict[str, Any]:
@@ -38,6 +39,7 @@ def run(
             long samples the two-layer posterior of Foong et al. too, for hours.
         panels: which papers, by first author.
         seed: seed of data, initial weights, noise and prediction.
+        jobs: number of processes, one thread each; as many as there are cores if left out.
         out: folder for results.json, page.html, a figure per panel, and the finished panels: a run that was broken off
             goes on there.
         quiet: show no progress.
@@ -56,7 +58,9 @@ def run(
     with run_folder(out, "critiques", about) as folder:
         order = [name for name in _LONGEST_FIRST if name in names]
         cells = Cells(folder / "cells", about, Panel.from_record)
-        done = train_each(_timed, order, quiet, device=torch.device("cpu"), keep=cells, size=preset, seed=seed)
+        done = train_each(
+            _timed, order, quiet, device=torch.device("cpu"), jobs=jobs, keep=cells, size=preset, seed=seed
+        )
         made = {name: Panel.from_record(Record(cells.file(name), done[name])) for name in PANELS if name in names}
         content = {
             "panels": {name: panel.content for name, panel in made.items()},

@@ -1,7 +1,8 @@
 """The UCI regression table (Gal & Ghahramani 2016, table 1, and its re-run of 2018), for MC dropout and other posteriors.
 
 A cell is a posterior on all splits of a data set; all splits and grid points are one replicated fit. Cells run in parallel,
-one thread each, and are stored when they finish: run the same command again to resume.
+one thread each, and are stored when they finish: run the same command again to resume. The processes of a single cell share
+its replicates.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from pyrodrop import arguments
-from pyrodrop.analysis.experiments.parallel import train_each
+from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
 from pyrodrop.analysis.experiments.uci.cell import POSTERIORS, Cell, checked, load, run_cell
 from pyrodrop.analysis.experiments.uci.plan import Penalty, Precision
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, SETTINGS, chosen_sets
@@ -21,9 +22,10 @@ from pyrodrop.analysis.reports.console import console
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.data import uci
 from pyrodrop.devices import resolve
-from pyrodrop.files import whole
+from pyrodrop.files import whole, write_json
 from pyrodrop.json_files import read_record
 from pyrodrop.names import known, some
+from pyrodrop.training.spread import processes
 
 
 def run(
@@ -34,6 +36,7 @@ def run(
     precision: Precision = "auto",
     penalty: Penalty = "released",
     splits: int | None = None,
+    jobs: int | None = None,
     device: str = "auto",
     seed: int = 0,
     out: Path | None = None,
@@ -50,6 +53,7 @@ def run(
         precision: noise precision: from the published grid, learned or heteroscedastic; auto is the posterior's default.
         penalty: weight penalty of MC dropout: that of the released code, or that of the paper.
         splits: number of splits, the first ones; all if not given.
+        jobs: number of processes, one thread each; as many as there are cores if left out.
         device: auto, cpu, cuda, cuda:1 ...
         seed: seed of initial weights, minibatches, noise and prediction.
         out: folder of the cells and of table.md and table.html; runs/uci-PROTOCOL if not given.
@@ -77,9 +81,13 @@ def run(
         say_reused([f"{n}/{c}" for n, c in cells if f"{n}/{c}" not in missing], folder)
         order = sorted(missing, key=lambda key: -_work(missing[key]))
         if len(order) == 1:
-            run_cell(missing[order[0]], folder, where, False if quiet else None)
+            with processes(jobs):  # the units are blocks of its replicates
+                run_cell(missing[order[0]], folder, where, False if quiet else None)
         elif order:
-            train_each(_one, order, quiet, device=where, cells=missing, folder=folder)
+            train_each(
+                _one, order, quiet, device=where, jobs=jobs, cells=missing, folder=folder.resolve(),
+                done=lambda name, content: _keep(content, missing[name].file(folder)),
+            )  # fmt: skip
         done = _all(folder, protocol)
         _write(folder, done, PROTOCOLS[protocol].published)
         return {f"{name}/{column}": content for (name, column), content in done.items()}
@@ -96,7 +104,14 @@ def _all(folder: Path, protocol: str) -> dict[tuple[str, str], dict[str, Any]]:
 def _one(
     name: str, *, cells: dict[str, Cell], folder: Path, device: torch.device, progress: bool | None
 ) -> dict[str, Any]:
-    return run_cell(cells[name], folder, device, progress)
+    with on_this_machine(folder) as own:
+        return run_cell(cells[name], own, device, progress)
+
+
+def _keep(content: dict[str, Any], file: Path) -> None:
+    """Write the results of a cell that a worker of another machine computed."""
+    if not file.exists():
+        write_json(file, content)
 
 
 def _work(cell: Cell) -> float:

@@ -1,0 +1,106 @@
+"""The pieces, as data: what is run with ``python -m``, the safest first.
+
+``{device}`` and ``{folder}`` stand for the device and for the piece's own folder. A piece that takes longer than one attempt
+must go on where it was when its command is given again: the experiments keep checkpoints and finished cells there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyrodrop import zoo
+
+ROOT = Path(__file__).resolve().parents[2]  # of a checkout
+REPLICATES = (240, 1_000, 10_000)
+LARGE_SETS = ("kin8nm", "power", "naval", "protein")  # of the UCI sets, those that take hours on a CPU
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A command with its results.
+
+    Attributes:
+        name: of its record and folder.
+        words: what follows ``python -m``.
+        results: the files in its folder that have the results, as patterns; JSON files, and JUnit's XML.
+        small: options that make it a trial of a minute, added to `words`; of two equal options the last one counts.
+        missing: what it lacks, in a sentence; such a piece is not run.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    results: tuple[str, ...] = ("result.json",)
+    small: tuple[str, ...] = ()
+    missing: str = ""
+
+    def command(self, *, small: bool) -> tuple[str, ...]:
+        """The words, with those of a trial if it is one."""
+        return self.words + (self.small if small else ())
+
+
+def pieces(entries: Sequence[str] = tuple(zoo.ENTRIES), root: Path = ROOT) -> list[Piece]:
+    """All pieces in their order.
+
+    Args:
+        entries: names of the zoo's entries.
+        root: of the checkout that has the tests.
+    """
+    return [_tests(root), *_benchmarks(), *_trainings(), *_cifar10(entries)]
+
+
+def _tests(root: Path) -> Piece:
+    words = ("pytest", "-m", "gpu", "-q", "--junitxml={folder}/junit.xml", "{root}/tests")
+    missing = "" if (root / "tests").is_dir() else "this installation has no tests: run it in a checkout"
+    return Piece("tests", words, results=("junit.xml",), missing=missing)
+
+
+def _benchmarks() -> list[Piece]:
+    return [
+        _benchmark("steps", "--no-peers", small=("--rounds", "1")),
+        *(
+            _benchmark("replicates", "--count", f"{count}", name=f"replicates-{count}", small=("--count", "8"))
+            for count in REPLICATES
+        ),
+        _benchmark("predict", small=("--rounds", "1")),
+        _benchmark("graphs_and_precisions", name="graphs-and-precisions", small=("--rounds", "1", "--width", "16")),
+    ]
+
+
+def _benchmark(module: str, *options: str, name: str = "", small: tuple[str, ...] = ()) -> Piece:
+    words = (f"pyrodrop.analysis.benchmarks.{module}", "--device", "{device}", "--out", "{folder}/result.json")
+    return Piece(name or module, (*words, *options), small=small)
+
+
+def _trainings() -> list[Piece]:
+    uci = ("--data", "yacht", "--protocol", "quick", "--splits", "1")
+    return [
+        _job("sparse-lenet-5", "sparse", "--net", "lenet-5", small=("--epochs", "21", "--digits", "256")),
+        _job(
+            "kingma-fig1a-paper", "kingma-fig1a", "--preset", "paper",
+            small=("--epochs", "1", "--digits", "512", "--seeds", "2", "--widths", "8", "--methods", "variational-b"),
+        ),
+        _job("co2-paper", "co2", "--preset", "paper", small=("--preset", "default", "--steps", "3")),
+        *(
+            _job(
+                f"uci-gal2018-{name}", "uci", "--data", name, "--protocol", "gal2018",
+                small=uci, results=("*-bernoulli.json",),
+            )
+            for name in LARGE_SETS
+        ),
+    ]  # fmt: skip
+
+
+def _cifar10(entries: Sequence[str]) -> list[Piece]:
+    names = [name for name in entries if name.startswith("cifar10/")]
+    if not names:
+        return [Piece("cifar10", (), missing="the zoo has no entries for CIFAR-10 yet")]
+    return [_job(name.replace("/", "-"), name, small=("--steps", "3")) for name in names]
+
+
+def _job(
+    name: str, job: str, *options: str, small: tuple[str, ...], results: tuple[str, ...] = ("results.json",)
+) -> Piece:
+    words = ("pyrodrop", "run", job, "--device", "{device}", "--out", "{folder}", "--quiet")
+    return Piece(name, (*words, *options), results, small)

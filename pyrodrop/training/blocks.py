@@ -1,0 +1,247 @@
+"""Replicates in blocks, which are units of work for several processes (`pyrodrop.training.spread`).
+
+The blocks depend on the call and not on the workers, so any number of workers gives the same bits. A block is
+
+    1 replicate       where the arithmetic of one takes longer than the calls of its operations
+    16 to 79          where it does not, for the engine `traced`; the replicates of one call of the program for `compiled`
+
+Blocks of the second kind have the bits of the call in one process. Vector instructions round differently from those that
+compute the rest of a tensor, and a stack that is cut at a multiple of 16 replicates has the same rest. A replicate alone is
+the same as in a stack up to rounding.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from pyrodrop.arguments import MOST
+from pyrodrop.data import Dataset
+from pyrodrop.devices import available
+from pyrodrop.engines import Untraceable, worth_compiling
+from pyrodrop.engines.graph import Graph
+from pyrodrop.engines.stacked import _block as block_size
+from pyrodrop.inputs import named_parts
+from pyrodrop.training import spread
+from pyrodrop.training.fitted import Fit
+from pyrodrop.training.fitted_replicates import Replicates
+from pyrodrop.training.minibatches import Minibatches
+from pyrodrop.training.problem import Problem, training_mode
+from pyrodrop.training.settings import Settings
+
+_LANES = 16  # entries of float32 in the widest vector
+_LIGHT = 64  # replicates in a block, besides a rest of less than 16
+_CALL_SECONDS, _ELEMENT_SECONDS = 5e-6, 1e-9  # of an operation, and of an element of its result
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some replicates of a call.
+
+    Attributes:
+        numbers: of the replicates.
+        settings: of the call, with the engine that the call in one process takes.
+        alike: the replicates that can be stacked with these.
+    """
+
+    numbers: list[int]
+    settings: Settings
+    alike: list[int]
+
+
+class Parts:
+    """What replicates are made of: a pair of model and guide, or a list of them, and data sets.
+
+    Args:
+        pairs: one pair for all replicates, or one for each.
+        sets: one per replicate.
+        seeds: of the replicates.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[Any, Any]], sets: Sequence[Dataset], seeds: Sequence[int]) -> None:
+        self.pairs, self.sets, self.seeds = pairs, sets, seeds
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def some(self, numbers: Sequence[int]) -> Parts:
+        """Those of some replicates."""
+        pairs = self.pairs if len(self.pairs) == 1 else [self.pairs[r] for r in numbers]
+        return Parts(pairs, [self.sets[r] for r in numbers], [self.seeds[r] for r in numbers])
+
+    def pair(self, replicate: int) -> tuple[Any, Any]:
+        """Model and guide of one replicate, which others may share."""
+        return self.pairs[0 if len(self.pairs) == 1 else replicate]
+
+
+Train = Callable[[Parts, Settings, float | None, bool | None], Replicates]
+
+
+def train_in_blocks(
+    train: Train, parts: Parts, settings: Settings, memory: float | None, progress: bool | None, jobs: int | None
+) -> tuple[list[Fit], dict[int, int]]:
+    """The fits of all replicates and the last steps of those that failed, trained in blocks by several processes.
+
+    Args:
+        train: trains replicates in one process.
+        parts: of all replicates.
+        settings: of the training.
+        memory: bytes for the processes of this machine together, or for each worker of a cluster.
+        progress: whether to show a progress bar.
+        jobs: as in `spread.spreads`.
+
+    Raises:
+        ValueError: several processes of this machine would share a GPU.
+        TypeError: model, guide or settings cannot be sent to another process.
+        FloatingPointError: no replicate has a finite loss.
+    """
+    if settings.place.type != "cpu" and jobs is not None and jobs > 1:
+        raise ValueError(
+            f"replicates train on {settings.place} together, in one process: jobs must be None; got {jobs}"
+        )
+    for name, each in (("a model", [m for m, _ in parts.pairs]), ("a guide", [g for _, g in parts.pairs])):
+        spread.pickled({name: each})
+    names = ("optimizer", "lr", "lr_schedule", "kl_weight")
+    spread.pickled({f"the {name} of the call": getattr(settings, name) for name in names})
+    if jobs is not None and jobs > 1:
+        memory = min(memory or 0.5 * available(settings.place), MOST) / jobs
+    blocks = blocks_of(parts, settings)
+    several = functools.partial(_all, train, parts, memory, progress, jobs)
+    done = several([(block.numbers, block.settings) for block in blocks])
+    fits = {r: fit for own in done if not isinstance(own, str) for r, fit in own.fits.items()}
+    failed = {r: step for own in done if not isinstance(own, str) for r, step in own.failed.items()}
+    lost = [block for block, own in zip(blocks, done, strict=True) if isinstance(own, str)]
+    if lost:  # a training ends where no replicate has a finite loss; beside a good one these go on
+        good = [r for r in fits if r not in failed]
+        if not good:
+            raise FloatingPointError(next(own for own in done if isinstance(own, str)))
+        beside = [next((r for r in good if r in block.alike), good[0]) for block in lost]
+        for block, own, other in zip(
+            lost,
+            several([([*b.numbers, r], b.settings) for b, r in zip(lost, beside, strict=True)]),
+            beside,
+            strict=True,
+        ):
+            if isinstance(own, str):
+                raise FloatingPointError(f"replicates {block.numbers}: {own}")
+            fits |= {r: fit for r, fit in own.fits.items() if r != other}
+            failed |= {r: step for r, step in own.failed.items() if r != other}
+    return [replace(fits[r], data=parts.sets[r]) for r in range(len(parts))], dict(sorted(failed.items()))
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """The fits of a block, without their data, and the last steps of those that failed, by the numbers of the replicates."""
+
+    fits: dict[int, Fit]
+    failed: dict[int, int]
+
+
+def _all(
+    train: Train,
+    parts: Parts,
+    memory: float | None,
+    progress: bool | None,
+    jobs: int | None,
+    blocks: Sequence[tuple[list[int], Settings]],
+) -> list[_Trained | str]:
+    """Train blocks, as units of work; the error of each in which no replicate has a finite loss."""
+    arguments = ((train, parts.some(numbers), numbers, own, memory) for numbers, own in blocks)
+    return spread.each(
+        _trained, arguments, len(blocks), jobs=jobs, title=f"{len(parts)} replicates", unit="block", progress=progress
+    )
+
+
+def _trained(
+    train: Train, parts: Parts, numbers: list[int], settings: Settings, memory: float | None
+) -> _Trained | str:
+    try:
+        done = train(parts, settings, memory, False)
+    except FloatingPointError as error:
+        return str(error)
+    own = {r: replace(fit, data=None) for r, fit in zip(numbers, done, strict=True)}
+    return _Trained(own, {numbers[at]: step for at, step in done.failed.items()})
+
+
+def blocks_of(parts: Parts, settings: Settings) -> list[Block]:
+    """The blocks of a call. Networks of different widths, and data of different sizes, are in different ones.
+
+    Raises:
+        ValueError, TypeError: a replicate cannot be trained.
+    """
+    found = []
+    for group in _groups(parts):
+        graph = _graph(parts, group[0], settings)
+        if graph is None:  # what training raises for it
+            found.append(Block(group, settings, group))
+            continue
+        assert settings.steps is not None
+        compiled = settings.engine == "compiled" or (
+            settings.engine == "auto" and worth_compiling(graph, settings.steps - 1, len(group))
+        )
+        own = replace(settings, engine="compiled" if compiled else "traced")
+        sizes = block_sizes(len(group), heavy=_heavy(graph), program=block_size(len(group)) if compiled else None)
+        firsts = [sum(sizes[:n]) for n in range(len(sizes))]
+        found += [Block(group[first : first + size], own, group) for first, size in zip(firsts, sizes, strict=True)]
+    return found
+
+
+def block_sizes(count: int, *, heavy: bool, program: int | None) -> list[int]:
+    """The sizes of the blocks of so many equal replicates.
+
+    Args:
+        count: the number of replicates.
+        heavy: whether the arithmetic of one replicate takes longer than the calls of its operations.
+        program: the number of replicates of a call of the compiled program; None for the engine `traced`.
+    """
+    if heavy:
+        return [1] * count
+    if program is not None:
+        return [program] * (count // program)
+    lanes, rest = divmod(count, _LANES)
+    if lanes < 2:
+        return [count]
+    blocks = max(2, -(-count // _LIGHT))
+    each, more = divmod(lanes, blocks)
+    sizes = [_LANES * (each + (number < more)) for number in range(blocks)]
+    sizes[-1] += rest
+    return sizes
+
+
+def _groups(parts: Parts) -> list[list[int]]:
+    """The numbers of the replicates whose tensors have equal shapes, in the order of their first ones."""
+    found: dict[Hashable, list[int]] = {}
+    for r in range(len(parts)):
+        shapes = [
+            (name, value.shape)
+            for part in parts.pair(r)
+            if isinstance(part, nn.Module)
+            for name, value in part.state_dict().items()
+        ]
+        data = parts.sets[r]
+        rows = [(name, value.shape) for name, value in {**named_parts(data.x), "y": data.y}.items()]
+        found.setdefault((tuple(map(type, parts.pair(r))), *shapes, *rows), []).append(r)
+    return list(found.values())
+
+
+def _graph(parts: Parts, replicate: int, settings: Settings) -> Graph | None:
+    """The graph of the gradient of a replicate; None if it cannot be traced."""
+    problem = Problem.of(*parts.pair(replicate), parts.sets[replicate], settings.estimator, settings.place)
+    with settings.products(), training_mode(problem):
+        batch = Minibatches(problem.data, settings.batch_size, settings.place).first()
+        loss = problem.loss(batch, settings.dtype)
+        try:
+            return None if loss.changes else loss.graph(batch)
+        except Untraceable:
+            return None
+
+
+def _heavy(graph: Graph) -> bool:
+    """Whether the arithmetic of a step takes longer than the calls of its operations; by sizes and never by a clock."""
+    results = [node.meta.get("val") for node in graph.module.graph.nodes if node.op == "call_function"]
+    elements = sum(result.numel() for result in results if isinstance(result, Tensor))
+    return elements * _ELEMENT_SECONDS > len(results) * _CALL_SECONDS

@@ -1,0 +1,209 @@
+"""DDP and Lightning Fabric on two processes, against one process, a loss written by hand, and the ways that are wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pyro.infer import JitTrace_ELBO, Trace_ELBO, TraceMeanField_ELBO
+from torch import Tensor, nn
+from torch.distributions import Normal
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+
+from .two_ranks import (
+    GUIDES,
+    LR,
+    MINIBATCHES,
+    PAGE,
+    RANKS,
+    N,
+    X,
+    Y,
+    blocks,
+    descend,
+    elbo,
+    first_gradient,
+    gradients,
+    normalised,
+    parameters,
+)
+
+pytest.importorskip("lightning_fabric")
+close: Callable[..., None] = torch.testing.assert_close
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of the two processes got."""
+    folder = tmp_path_factory.mktemp("ranks")
+    start = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+    done = subprocess.run(
+        [*start, str(Path(__file__).with_name("two_ranks.py")), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
+
+
+def one_process(name: str, way: Callable[[Any], None]) -> Tensor:
+    loss = elbo(name)
+    way(loss)
+    return parameters(loss)
+
+
+@pytest.mark.parametrize(
+    ("case", "posterior", "kind"),
+    [
+        ("page, DDP", lambda model: guides.BernoulliDropout(model, 0.1, mask_input=False), Trace_ELBO),
+        ("page, Fabric", guides.MeanField, TraceMeanField_ELBO),
+    ],
+)
+def test_the_code_of_the_page_averages_the_gradients_of_two_ranks(
+    ranks: list[dict[str, Any]], case: str, posterior: Any, kind: Any
+) -> None:
+    """Its 50 steps in one process, which takes the rows and the noise of each rank in turn."""
+    torch.manual_seed(0)
+    x = torch.randn(1000, 4)
+    data = TensorDataset(x, x.sum(1, keepdim=True).sin())
+    net = nn.Sequential(nn.Linear(4, 50), nn.ReLU(), nn.Linear(50, 1))
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))
+    loss = kind()(model, posterior(model))
+    optimizer = torch.optim.Adam(loss.parameters(), 1e-3)
+    noise = [torch.Generator().manual_seed(1 + rank).get_state() for rank in range(RANKS)]
+
+    def as_rank(rank: int, call: Callable[[], Any]) -> Any:
+        torch.set_rng_state(noise[rank])
+        result = call()
+        noise[rank] = torch.get_rng_state()
+        return result
+
+    for epoch in range(5):
+        samplers = [DistributedSampler(data, RANKS, rank, seed=0) for rank in range(RANKS)]
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        loaders = [DataLoader(data, 50, sampler=sampler) for sampler in samplers]
+        rows = [as_rank(rank, lambda own=loader: iter(own)) for rank, loader in enumerate(loaders)]
+        for _ in range(len(loaders[0])):
+            optimizer.zero_grad()
+            for rank, own in enumerate(rows):
+                (as_rank(rank, lambda own=own: loss(*next(own), num_data=1000)) / RANKS).backward()
+            optimizer.step()
+    close(ranks[0][case], parameters(loss), rtol=1e-3, atol=1e-5)
+    assert torch.equal(ranks[0][case], ranks[1][case])
+
+
+@pytest.mark.parametrize("case", [*(f"DDP, {name}" for name in GUIDES), "Fabric, variational"])
+def test_two_ranks_descend_as_one_process_on_all_rows(ranks: list[dict[str, Any]], case: str) -> None:
+    want = one_process(case.partition(", ")[2], lambda loss: descend(loss, loss, Tensor.backward, lambda rows: rows))
+    close(ranks[0][case], want, rtol=1e-9, atol=1e-12)
+    assert torch.equal(ranks[0][case], ranks[1][case])
+
+
+def test_the_point_estimate_descends_as_a_loss_written_by_hand(ranks: list[dict[str, Any]]) -> None:
+    """-log likelihood of N rows - log prior, in plain PyTorch."""
+    loss = elbo("point")
+    values = {n: p.detach().clone().requires_grad_() for n, p in loss.named_parameters()}
+    w, b = ([values[n] for n in values if what in n] for what in ("weight", "bias"))
+    (tau,) = (values[n] for n in values if "precision" in n)
+    for rows in MINIBATCHES:
+        f = F.linear(torch.tanh(F.linear(X[rows], w[0], b[0])), w[1], b[1])
+        nll = -N / len(f) * Normal(f, (-tau / 2).exp()).log_prob(Y[rows]).sum()
+        total = nll - sum(Normal(0.0, 0.8).log_prob(one).sum() for one in w)
+        for value, slope in zip(values.values(), torch.autograd.grad(total, list(values.values())), strict=True):
+            value.data -= LR * slope
+    close(ranks[0]["DDP, point"], torch.cat([v.detach().flatten() for v in values.values()]), rtol=1e-9, atol=1e-12)
+
+
+def test_noise_per_example_gives_the_mean_of_the_ranks_own_gradients(ranks: list[dict[str, Any]]) -> None:
+    space: dict[str, Any] = {"nn": torch.nn, "Trace_ELBO": Trace_ELBO}
+    exec(blocks(PAGE.read_text(encoding="utf-8"))[1], space)
+    own = []
+    for rank in range(RANKS):
+        loss = elbo("variational")
+        local = space["LocalLoss"](loss.model, loss.guide)
+        own.append(first_gradient(local, local, rank, 10 + rank, N))
+    close(ranks[0]["local"], (own[0] + own[1]) / 2)
+    assert torch.equal(ranks[0]["local"], ranks[1]["local"])
+    assert not torch.allclose(own[0], own[1])
+
+
+def joined(num_data: int) -> Tensor:
+    """The gradient of one process on the rows of both ranks, for this size of the data set."""
+    loss = elbo("variational")
+    torch.manual_seed(0)
+    loss(X[MINIBATCHES[0]], Y[MINIBATCHES[0]], num_data=num_data).backward()
+    return gradients(loss)
+
+
+def test_what_the_wrong_ways_minimise(ranks: list[dict[str, Any]]) -> None:
+    right = joined(N)
+    close(ranks[0]["summed"], RANKS * right)
+    for way in ("num_data of the shard", "num_data of the none"):
+        rows = 8 if way.endswith("shard") else 4
+        close(ranks[0][way], joined(rows))  # the divergence counts N / rows times
+        assert not torch.allclose(N / rows * ranks[0][way], right, rtol=0.05)
+
+
+def test_an_autoguide_made_after_wrapping_is_not_averaged(ranks: list[dict[str, Any]]) -> None:
+    assert not torch.allclose(*(rank["autoguide made after wrapping"] for rank in ranks), rtol=0.01)
+
+
+def test_batch_norm_normalises_by_rank_and_keeps_the_statistics_of_rank_0(ranks: list[dict[str, Any]]) -> None:
+    own = []
+    for rank in range(RANKS):
+        loss = elbo("variational", normalised)
+        own.append(first_gradient(loss, loss, rank, 0, N))
+        close(ranks[rank]["BatchNorm, mean"], loss.model.network[1].running_mean)
+    close(ranks[0]["BatchNorm"], (own[0] + own[1]) / 2)
+    whole = elbo("variational", normalised)
+    torch.manual_seed(0)
+    whole(X[MINIBATCHES[0]], Y[MINIBATCHES[0]], num_data=N).backward()
+    assert not torch.allclose(gradients(whole), ranks[0]["BatchNorm"], rtol=0.01)
+    after = [rank["BatchNorm, mean, next step"] for rank in ranks]
+    assert torch.equal(after[0], after[1])
+    assert not torch.equal(ranks[0]["BatchNorm, mean"], ranks[1]["BatchNorm, mean"])
+
+
+def test_what_raises_an_error(ranks: list[dict[str, Any]]) -> None:
+    assert "RuntimeError: Expected to have finished reduction" in ranks[0]["unused"]
+    assert "RuntimeError: DistributedDataParallel is not needed" in ranks[0]["functions"]
+    assert "TypeError: the network of a model must be the plain module" in ranks[0]["network"]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")
+def test_the_loss_of_a_jitted_elbo_has_twice_the_gradient() -> None:
+    """Of Pyro 1.9.1, so that the page advises against it."""
+    slopes = []
+    for kind in (Trace_ELBO, lambda: JitTrace_ELBO(ignore_jit_warnings=True)):
+        loss = elbo("point")
+        kind()(loss.model, loss.guide)(X, Y).backward()
+        slopes.append(gradients(loss))
+    close(slopes[1], 2 * slopes[0])
+
+
+def test_a_fit_of_what_was_trained() -> None:
+    loss = elbo("variational")
+    fit = pyrodrop.Fit(loss.model, loss.guide, None, torch.zeros(0, 3), {})
+    assert fit.predict(X, 5).mean.shape == Y.shape
+
+
+def test_mixed_precision_of_fabric_rounds_x_and_y() -> None:
+    from lightning_fabric.plugins.precision import MixedPrecision
+
+    years = MixedPrecision("bf16-mixed", "cpu").convert_input(torch.tensor([1958.2]))
+    assert years.dtype is torch.bfloat16
+    assert float(years) == 1960

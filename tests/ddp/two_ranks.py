@@ -1,0 +1,174 @@
+"""One of the processes that the tests start with torchrun.
+
+It runs the code of the page and cases of its own, and saves parameters, gradients and errors by the name of the case, as
+``0.pt`` and ``1.pt`` in a folder.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoNormal
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pyrodrop import guides, likelihoods, models, priors
+
+PAGE = Path(__file__).parents[2] / "docs" / "lightning-and-ddp.md"
+N, RANKS, LR = 40, 2, 1e-3
+X = torch.randn(N, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = X.sum(1, keepdim=True)
+MINIBATCHES = (slice(0, 8), slice(8, 16), slice(16, 24))
+GUIDES: dict[str, tuple[Callable[[Any], Any], type[Any]]] = {
+    "point": (guides.Point, Trace_ELBO),
+    "bernoulli": (lambda m: guides.BernoulliDropout(m, 0.3, mask_input=False), Trace_ELBO),
+    "variational": (guides.VariationalDropout, TraceMeanField_ELBO),
+    "low rank": (lambda m: guides.LowRank(m, 2), Trace_ELBO),
+    "concrete": (guides.ConcreteDropout, TraceMeanField_ELBO),
+    "autonormal": (AutoNormal, Trace_ELBO),
+    "ensemble": (lambda m: guides.Ensemble(m, guides.MeanField, 2), TraceMeanField_ELBO),
+}
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 1))
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
+
+
+def elbo(name: str, network: Callable[[], nn.Module] = plain) -> Any:
+    """The loss of a small network, float64, with a learned precision; the same values in every process."""
+    torch.manual_seed(3)
+    net = network()
+    likelihood = likelihoods.Gaussian(2.0, learned=True)
+    model = models.from_module(net.double(), prior=priors.Gaussian(0.8), likelihood=likelihood).double()
+    guide, kind = GUIDES[name]
+    posterior = guide(model)
+    if isinstance(posterior, AutoNormal):
+        posterior(X[:2], Y[:2], num_data=N)
+    return kind()(model, posterior.double())
+
+
+def blocks(text: str) -> list[str]:
+    """The code of every fenced Python block."""
+    return re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def shard(rows: slice, rank: int) -> slice:
+    """The rows of a minibatch that a rank evaluates."""
+    size = (rows.stop - rows.start) // RANKS
+    return slice(rows.start + rank * size, rows.start + (rank + 1) * size)
+
+
+def parameters(loss: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in loss.parameters()])
+
+
+def gradients(loss: nn.Module) -> Tensor:
+    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in loss.parameters()])
+
+
+def descend(
+    loss: nn.Module, call: Callable[..., Tensor], backward: Callable[[Tensor], Any], rows: Callable[[slice], slice]
+) -> None:
+    """Steps of SGD, with the same noise on every rank and in one process."""
+    optimizer = torch.optim.SGD(loss.parameters(), LR)
+    for seed, minibatch in enumerate(MINIBATCHES):
+        mine = rows(minibatch)
+        optimizer.zero_grad()
+        torch.manual_seed(seed)
+        backward(call(X[mine], Y[mine], num_data=N))
+        optimizer.step()
+
+
+def first_gradient(call: Any, loss: nn.Module, rank: int, seed: int, num_data: int | None) -> Tensor:
+    mine = shard(MINIBATCHES[0], rank)
+    torch.manual_seed(seed)
+    call(X[mine], Y[mine], **({} if num_data is None else {"num_data": num_data})).backward()
+    return gradients(loss)
+
+
+def caught(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def main(folder: Path) -> None:
+    """Run everything; the code of the page first, which makes the process group."""
+    got: dict[str, Any] = {}
+    destroy, distributed.destroy_process_group = distributed.destroy_process_group, lambda: None
+    with_ddp, local, with_fabric = blocks(PAGE.read_text(encoding="utf-8"))
+    page: dict[str, Any] = {"__name__": "page"}
+    exec(compile(with_ddp + local, f"{PAGE.name}, DDP", "exec"), page)
+    rank = distributed.get_rank()
+    got["page, DDP"] = parameters(page["loss"])
+
+    fabrics: dict[str, Any] = {"__name__": "page"}
+    exec(compile(with_fabric, f"{PAGE.name}, Fabric", "exec"), fabrics)
+    got["page, Fabric"] = parameters(fabrics["loss"])
+    fabric = fabrics["fabric"]
+
+    for name in GUIDES:
+        loss = elbo(name)
+        ddp = DistributedDataParallel(loss, find_unused_parameters=name == "ensemble")
+        descend(loss, ddp, Tensor.backward, lambda rows: shard(rows, rank))
+        got[f"DDP, {name}"] = parameters(loss)
+    loss = elbo("variational")
+    wrapped: Any = fabric.setup(loss)
+    descend(loss, wrapped, fabric.backward, lambda rows: shard(rows, rank))
+    got["Fabric, variational"] = parameters(loss)
+
+    loss = elbo("variational")
+    own = page["LocalLoss"](loss.model, loss.guide)
+    got["local"] = first_gradient(DistributedDataParallel(own), own, rank, 10 + rank, N)
+    for way, num_data in (("shard", RANKS * 4), ("none", None)):
+        loss = elbo("variational")
+        got[f"num_data of the {way}"] = first_gradient(DistributedDataParallel(loss), loss, rank, 0, num_data)
+    loss = elbo("variational")
+    first_gradient(loss, loss, rank, 0, N)
+    for p in loss.parameters():
+        distributed.all_reduce(p.grad)  # without division
+    got["summed"] = gradients(loss)
+
+    late = elbo("point")
+    late.guide = AutoNormal(late.model)
+    first_gradient(DistributedDataParallel(late), late, rank, 0, N)
+    got["autoguide made after wrapping"] = torch.cat([p.grad.flatten() for p in late.guide.parameters()])
+
+    loss = elbo("variational", normalised)
+    ddp = DistributedDataParallel(loss)
+    got["BatchNorm"] = first_gradient(ddp, loss, rank, 0, N)
+    got["BatchNorm, mean"] = loss.model.network[1].running_mean.clone()
+    with torch.no_grad():
+        ddp(X[:8], Y[:8], num_data=N)  # buffers of rank 0 are sent first
+    got["BatchNorm, mean, next step"] = loss.model.network[1].running_mean.clone()
+
+    loss = elbo("ensemble")
+    ddp = DistributedDataParallel(loss)
+    got["unused"] = caught(lambda: [first_gradient(ddp, loss, rank, 0, N) for _ in range(2)])
+    pair = page["reparameterize"](loss.model, loss.guide, page["LocalReparam"]())
+    got["functions"] = caught(lambda: DistributedDataParallel(Trace_ELBO()(*pair)))
+    net = nn.Linear(3, 1)
+    wrap = DistributedDataParallel(net)
+    got["network"] = caught(
+        lambda: models.from_module(wrap, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    )
+
+    torch.save(got, folder / f"{rank}.pt")
+    distributed.barrier()
+    destroy()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,238 @@
+"""A minibatch that is evaluated in parts gives the step of the whole minibatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.engines import Joint
+from pyrodrop.training.dealing import Dealt
+from pyrodrop.training.minibatches import Minibatches
+
+ROWS, SIZE = 47, 20  # minibatches of 20, 20 and 7 rows
+OPTIONS: dict[str, Any] = {"steps": 4, "batch_size": SIZE, "lr": 1e-3, "optimizer": torch.optim.SGD, "device": "cpu"}
+X = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(0))
+Y = X.sum(1, keepdim=True)
+
+
+def small() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 1))
+
+
+def mlp(network: Callable[[], nn.Module] = small) -> models.NetworkModel:
+    torch.manual_seed(1)
+    return models.from_module(network(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+
+
+GUIDES = {
+    "Bernoulli": lambda model: guides.BernoulliDropout(model, 0.3),
+    "type B": lambda model: guides.GaussianDropout(model, "B", drop_rate=0.3),
+    "mean field": guides.MeanField,
+    "DropConnect": lambda model: guides.DropConnect(model, 0.3),
+}
+CASES = [
+    (name, estimator, engine)
+    for name in GUIDES
+    for estimator in ("shared", "local", "per_example", "flipout")
+    for engine in ("pyro", "traced")
+    if estimator != "flipout" or name == "mean field"
+]
+QUICK = {("Bernoulli", "local", "traced"), ("Bernoulli", "local", "pyro"), ("mean field", "shared", "traced")}
+QUICK |= {("mean field", "flipout", "traced"), ("mean field", "per_example", "pyro"), ("mean field", "shared", "pyro")}
+
+
+def fitted(make: Any, **options: Any) -> pyrodrop.Fit:
+    model = mlp(options.pop("network", small))
+    return pyrodrop.fit(model, make(model), (X, Y), **{**OPTIONS, **options})
+
+
+def parameters(fit: pyrodrop.Fit) -> Tensor:
+    """All that was trained, in one vector."""
+    parts = [*fit.guide.parameters(), *fit.model.parameters()]
+    return torch.cat([parameter.detach().flatten().double() for parameter in parts])
+
+
+def assert_same_steps(one: pyrodrop.Fit, other: pyrodrop.Fit) -> None:
+    torch.testing.assert_close(one.losses, other.losses, rtol=2e-6, atol=0.0)
+    torch.testing.assert_close(parameters(one), parameters(other), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "estimator", "engine"),
+    [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in CASES],
+)
+def test_the_steps_in_parts_are_those_of_the_whole_minibatch(name: str, estimator: Any, engine: Any) -> None:
+    """By SGD, which shows a wrong factor of the gradient; 8 parts are more than the last minibatch has rows."""
+    options = {"estimator": estimator, "engine": engine, "kl_weight": 0.3, "likelihood_power": 0.7}
+    whole, cut = fitted(GUIDES[name], **options), fitted(GUIDES[name], accumulate=8, **options)
+    assert cut.settings["engine"] == engine
+    assert_same_steps(whole, cut)
+
+
+@pytest.mark.slow  # compiles
+@pytest.mark.parametrize("estimator", ["shared", "local"])
+def test_compiled_steps_in_parts_are_those_of_the_whole_minibatch(estimator: Any) -> None:
+    options = {"estimator": estimator, "engine": "compiled", "optimizer": torch.optim.Adam}
+    whole, cut = (fitted(GUIDES["mean field"], accumulate=parts, **options) for parts in (1, 3))
+    assert cut.settings["engine"] == "compiled"
+    torch.testing.assert_close(whole.losses, cut.losses, rtol=1e-4, atol=0.0)
+    torch.testing.assert_close(parameters(whole), parameters(cut), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_all_rows_in_parts_are_the_whole_data_set(engine: Any) -> None:
+    whole, cut = (
+        fitted(guides.MeanField, estimator="local", engine=engine, batch_size=None, accumulate=parts)
+        for parts in (1, 4)
+    )
+    assert_same_steps(whole, cut)
+
+
+class Tokens(nn.Module):
+    """Takes rows of three numbers as three tokens, the rows in the second axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.out = nn.Linear(1, 4), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.inside(x.T[..., None]))).mean(0)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_rows_that_are_not_the_first_axis_keep_their_noise(engine: Any) -> None:
+    whole, cut = (
+        fitted(guides.MeanField, network=Tokens, estimator="local", engine=engine, accumulate=parts) for parts in (1, 3)
+    )
+    assert_same_steps(whole, cut)
+
+
+def test_the_network_never_sees_more_rows_than_a_part_has() -> None:
+    seen: list[int] = []
+
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(len(x))
+            return self.linear(x)  # type: ignore[no-any-return]
+
+    model = mlp(Counts)
+    guide = guides.MeanField(model)
+    training = pyrodrop.Training(model, guide, (X, Y), batch_size=SIZE, accumulate=4, engine="pyro", estimator="local")
+    seen.clear()
+    training.advance(4)
+    # 20, 20, 7 and 20 rows in four parts; the first step looks at one row more, to see what noise belongs to rows
+    assert max(seen) == SIZE // 4 + 1
+    assert sum(seen) >= 67
+
+
+def test_statistics_of_batch_norm_are_means_over_the_parts() -> None:
+    """Against the equations: 0.9 of the old value and 0.1 of the mean over the parts of their own statistics."""
+    model = mlp(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)))
+    cut = pyrodrop.fit(model, guides.Point(model), (X, Y), **{**OPTIONS, "steps": 1, "batch_size": None}, accumulate=3)
+    means = torch.stack([part.mean(0) for part in (X[:16], X[16:32], X[32:])])
+    variances = torch.stack([part.var(0) for part in (X[:16], X[16:32], X[32:])])
+    buffers = dict(cut.model.network.named_buffers())
+    torch.testing.assert_close(buffers["0.running_mean"], 0.1 * means.mean(0))
+    torch.testing.assert_close(buffers["0.running_var"], 0.9 + 0.1 * variances.mean(0))
+    assert int(buffers["0.num_batches_tracked"]) == 1
+
+
+@pytest.mark.parametrize("engine", ["pyro", pytest.param("traced", marks=pytest.mark.slow)])
+def test_an_interrupted_run_in_parts_goes_on_to_the_same_bits(engine: Any, tmp_path: Path) -> None:
+    options = {"estimator": "local", "engine": engine, "accumulate": 3, "optimizer": torch.optim.Adam}
+    whole = fitted(GUIDES["Bernoulli"], **options)
+    path = tmp_path / "a.safetensors"
+    fitted(GUIDES["Bernoulli"], **options, steps=2, checkpoint=path)
+    rest = fitted(GUIDES["Bernoulli"], **options, checkpoint=path)
+    assert torch.equal(whole.losses, rest.losses)
+    assert torch.equal(parameters(whole), parameters(rest))
+    with pytest.raises(ValueError, match="of another run: accumulate"):
+        fitted(GUIDES["Bernoulli"], **{**options, "accumulate": 1}, checkpoint=path)
+
+
+def test_a_failure_in_parts_says_what_broke() -> None:
+    x = X.clone()
+    x[40] = float("inf")
+    model = mlp()
+    with pytest.raises((FloatingPointError, ValueError), match=r"finite"):
+        pyrodrop.fit(model, guides.MeanField(model), (x, Y), **OPTIONS, accumulate=3)
+    model = mlp()
+    with pytest.raises(FloatingPointError, match=r"step \d+.*What broke first"):
+        pyrodrop.fit(model, guides.MeanField(model), (X, Y), **{**OPTIONS, "lr": 1e6, "steps": 50}, accumulate=3)
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_noise_whose_size_is_no_multiple_of_the_rows_is_refused(engine: Any) -> None:
+    def model(x: Tensor, y: Tensor, num_data: int | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", num_data or len(x), subsample=x):
+            pyro.sample("y", dist.Normal(w * x[:, 0], 1.0), obs=y[:, 0])
+
+    def guide(x: Tensor, y: Tensor, num_data: int | None = None) -> None:
+        loc = pyro.param("loc of scattered noise", torch.zeros(()))
+        pyro.sample("w", dist.Delta(loc + torch.randn(len(x) + 1).mean(), event_dim=0))
+
+    with pytest.raises(ValueError, match="cannot be made in parts.*cannot be told apart by rows"):
+        pyrodrop.fit(model, guide, (X, Y), **OPTIONS, accumulate=3, engine=engine)
+
+
+def test_refused_are_more_parts_than_rows_and_models_without_num_data() -> None:
+    with pytest.raises(ValueError, match="accumulate must be at most .* 20; got 21"):
+        fitted(guides.MeanField, accumulate=21)
+    with pytest.raises(ValueError, match="accumulate is not supported with replicates"):
+        fitted(guides.MeanField, accumulate=2, replicates=2)
+    model = mlp()
+    guide = guides.MeanField(model)
+
+    def without(x: Tensor, y: Tensor) -> Any:
+        return model(x, y)
+
+    with pytest.raises(ValueError, match="in 2 parts of a minibatch needs a model that takes the size of the data set"):
+        pyrodrop.fit(without, guide, (X, Y), steps=2, accumulate=2)
+
+
+@pytest.mark.parametrize("size", [None, 47, 20, 7])
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_every_row_is_dealt_once_per_epoch_and_counts_alike(ranks: int, parts: int, size: int | None) -> None:
+    """The parts of all ranks together are the rows of the minibatches of one process, in its order."""
+    data = pyrodrop.data.Dataset(torch.arange(ROWS, dtype=torch.float32)[:, None], Y)
+    place = torch.device("cpu")
+    alone = Minibatches(data, size, place)
+    dealt = [
+        Dealt(
+            Minibatches(data, size, place), parts=parts, rank=rank, ranks=ranks, joined_noise=rank % 2 == 0,
+            generator=torch.Generator().manual_seed(3),
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+    for _ in range(2 * alone.per_epoch):
+        if alone.position >= len(alone.order) and alone.size < ROWS:
+            state = torch.get_rng_state()
+            torch.set_rng_state(dealt[0].generator.get_state())  # type: ignore[union-attr]
+            whole = alone.next().x
+            torch.set_rng_state(state)
+        else:
+            whole = alone.next().x
+        joints: list[Joint] = [own.next() for own in dealt]
+        counted = [[part for part in joint.parts if part.share] for joint in joints]
+        rows = torch.cat([part.batch.x for own in counted for part in own])  # type: ignore[misc]
+        assert torch.equal(rows, whole)
+        for own in counted:  # the mean over ranks of the mean over parts counts every row alike
+            for part in own:
+                weight = part.share / len(own) / ranks * ROWS / len(part.batch.y)
+                assert weight == pytest.approx(ROWS / len(whole))
+            assert all(part.batch.kwargs == {"num_data": ROWS} for part in own)

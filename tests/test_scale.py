@@ -1,0 +1,68 @@
+"""The page docs/scale.md: its code, and the numbers of its table, which are those of the result files."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyrodrop
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+RESULTS = ROOT / "analysis" / "benchmarks" / "results"
+ROWS = re.findall(r"^\| (.+) \| (.+) \| `([\w-]+\.json): (.+)` \|$", PAGE, flags=re.MULTILINE)
+OPEN = "to be measured"
+
+
+def options() -> set[str]:
+    """Names of the arguments of `fit` and `fit_replicates`."""
+    return {n for function in (pyrodrop.fit, pyrodrop.fit_replicates) for n in inspect.signature(function).parameters}
+
+
+def missing() -> list[str]:
+    return sorted({"jobs", "distributed", "rank_noise"} - options())
+
+
+def test_the_code_of_the_page_runs_in_order() -> None:
+    if missing():
+        pytest.skip(f"the page is ahead of the package by {missing()}")
+    namespace: dict[str, Any] = {"__name__": "page"}
+    found = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    assert len(found) == PAGE.count("```python")
+    for code in found:
+        exec(compile(code, "scale.md", "exec"), namespace)
+    assert len(namespace["runs"]) == 4
+    assert len(namespace["many"]) == 8
+
+
+def test_the_table_is_read() -> None:
+    table = PAGE[PAGE.index("| | ratio") :].strip().splitlines()
+    assert len(ROWS) == len(table) - 2
+
+
+@pytest.mark.parametrize(("what", "ratio", "file", "entry"), ROWS)
+def test_numbers_are_those_of_the_result_files(what: str, ratio: str, file: str, entry: str) -> None:
+    """A row without a number waits for its file."""
+    path = RESULTS / file
+    if ratio == OPEN:
+        assert not path.exists(), f"{file} is there: fill in the row {what!r}"
+        return
+    value: Any = json.loads(path.read_text(encoding="utf-8"))
+    for key in entry.split(" / "):
+        value = value[int(key) if isinstance(value, list) else key]
+    assert ratio == f"{value:.2f}"
+
+
+def test_options_that_the_page_names_exist() -> None:
+    """Those of `fit`, and the words after `pyrodrop run`."""
+    from pyrodrop.analysis.experiments import JOBS
+
+    if missing():
+        pytest.skip(f"the page is ahead of the package by {missing()}")
+    assert set(re.findall(r"`(\w+)=", PAGE)) - {"ARGS"} <= options()
+    assert set(re.findall(r"`pyrodrop run ([\w-]+)`", PAGE)) <= set(JOBS)
