@@ -224,7 +224,7 @@ def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], option
         return compiled
 
     with _traced_afresh():
-        whole = compile_fx(module, list(inputs), inner_compile=compile_inner, config_patches=options)
+        whole: Any = compile_fx(module, list(inputs), inner_compile=compile_inner, config_patches=options)
     return Program(whole, inner[0] if len(inner) == 1 and callable(inner[0]) else None)
 
 

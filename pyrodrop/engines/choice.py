@@ -49,7 +49,7 @@ def choose(name: Name, loss: Loss, optimizer: torch.optim.Optimizer, batches: Se
         graphs = [loss.graph(batch) for batch in batches]
         engine = Traced(loss, optimizer)
         if name == "compiled" or (name == "auto" and worth_compiling(graphs[0], steps)):
-            compiled = (Compiled if batches[0].y.is_cuda else InBlocks)(loss, optimizer)
+            compiled = _compiled(batches[0])(loss, optimizer)
             for batch in batches:
                 compiled.prepare(batch)
             engine = compiled
@@ -57,6 +57,11 @@ def choose(name: Name, loss: Loss, optimizer: torch.optim.Optimizer, batches: Se
         say = _log.info if name == "auto" else _log.warning
         say("training with engine %r instead of %r: %s", engine.name, name, error)
     return engine
+
+
+def _compiled(batch: Batch) -> type[Compiled]:
+    """The compiled engine for the device of the minibatches."""
+    return Compiled if batch.y.is_cuda else InBlocks
 
 
 def choose_in_parts(

@@ -79,7 +79,8 @@ class Compiled:
             )
             for i, (factors, rates) in enumerate(zip(plan.factors, plan.rates, strict=True), 1)
         ]
-        self._controls = torch.tensor(rows, dtype=torch.float64).to(self._held[0]).unbind(0)
+        self._numbers = torch.tensor(rows, dtype=torch.float64).to(self._held[0])
+        self._controls = self._numbers.unbind(0)
 
     def prepare(self, batch: Batch) -> None:
         """Compile the step for minibatches of this shape.

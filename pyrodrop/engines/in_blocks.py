@@ -2,7 +2,7 @@
 
 In a step of a small network the arithmetic takes less time than what Python does around it. Here
 
-    the program       is one C++ function, where TorchInductor can make it, and is called without PyTorch's checks of each call
+    the program       is one C++ function, where TorchInductor can make it, called without PyTorch's checks of every call
     rows and noise    of several consecutive steps are fetched and drawn at once, into memory that the program then reads
 
 A block of steps lies within one order of the rows. After it, the random state and the place in the epoch are those of
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from pyrodrop.engines.compiled import Compiled, any_number
-from pyrodrop.engines.engine import Plan
 from pyrodrop.engines.graph import Batch, Shapes
 from pyrodrop.engines.noise_ahead import NoiseAhead, spaced
 from pyrodrop.engines.untraceable import Untraceable
@@ -48,7 +47,7 @@ class Rows(Protocol):
         """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
 
     def fill(self, places: Sequence[Tensor], count: int) -> None:
-        """Take the next `count` minibatches, of one size, into these tensors ``[>= count, size, ...]``, one of x and y each."""
+        """Take the next `count` minibatches, of one size, into tensors ``[>= count, size, ...]``, of x and y each."""
 
 
 class InBlocks(Compiled):
@@ -59,10 +58,6 @@ class InBlocks(Compiled):
         self._ahead: dict[int, _Ahead] = {}
         self._calls: dict[Shapes, Call] = {}
         self._strides: dict[Shapes, list[tuple[int, ...]]] = {}
-
-    def begin(self, plan: Plan) -> None:
-        super().begin(plan)
-        self._numbers = torch.stack(self._controls)
 
     def prepare(self, batch: Batch) -> None:
         if batch.shapes in self._programs:
@@ -78,13 +73,14 @@ class InBlocks(Compiled):
 
     def step(self, batch: Batch, index: int) -> Tensor:
         self.prepare(batch)
-        graph, _ = self._programs[batch.shapes]
-        tensors = batch.tensors
-        if [tensor.stride() for tensor in tensors] != self._strides[batch.shapes]:
-            raise ValueError(f"a compiled step takes no other strides than {self._strides[batch.shapes]}")
+        shapes, tensors = batch.shapes, batch.tensors
+        strides = [tensor.stride() for tensor in tensors]
+        if strides != self._strides[shapes]:
+            raise RuntimeError(f"the program takes tensors with strides {self._strides[shapes]}; got {strides}")
+        graph, _ = self._programs[shapes]
         inputs = [*self._held, *tensors, self._controls[index], *graph.constants, *graph.draw()]
         with torch.no_grad():
-            terms = self._calls[batch.shapes](inputs)[0]
+            terms = self._calls[shapes](inputs)[0]
         torch.autograd.graph.increment_version(self._held)
         return terms
 

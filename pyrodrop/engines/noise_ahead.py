@@ -1,4 +1,4 @@
-"""Noise of several consecutive steps, drawn at once: the numbers that drawing step by step gives, in the same memory every time.
+"""Noise of several consecutive steps, drawn at once into the same memory every time: the numbers of drawing step by step.
 
 A generator fills memory in order, so one call for several steps gives the numbers of one call for each, where
 
@@ -77,7 +77,7 @@ _REAL = (torch.float32, torch.float64)
 
 
 def spaced(like: Tensor, steps: int) -> Tensor:
-    """Uninitialised memory for one such contiguous tensor per step, ``[steps, ...]``, each aligned like a tensor of its own."""
+    """Uninitialised memory for a contiguous tensor per step, ``[steps, ...]``, each aligned like a tensor of its own."""
     unit = max(1, _LINE // like.element_size())
     size = -(-like.numel() // unit) * unit
     return (

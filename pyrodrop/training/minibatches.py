@@ -82,7 +82,7 @@ class Minibatches:
         return min(self.size, left), max(1, left // self.size)
 
     def fill(self, places: Sequence[Tensor], count: int) -> None:
-        """Take the next `count` minibatches, of one size, into these tensors ``[>= count, size, ...]``, one of x and y each.
+        """Take the next `count` minibatches, of one size, into tensors ``[>= count, size, ...]``, one per tensor of x and y.
 
         There are no such tensors, and nothing is to be taken, where a minibatch is the whole data set.
         """

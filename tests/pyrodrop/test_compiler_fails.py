@@ -11,6 +11,7 @@ import torch
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.engines import compiled
 from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
 
@@ -32,15 +33,15 @@ def weights(fit: pyrodrop.Fit) -> torch.Tensor:
 def failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[Mapping[str, Any]], bool]) -> list[Mapping[str, Any]]:
     """The compiler fails for options of which `fails` says so; the options of all its calls."""
     calls: list[Mapping[str, Any]] = []
-    works = torch._inductor.compile  # type: ignore[attr-defined]
+    works = compiled.compile_by_inductor
 
     def compile_or_fail(module: Any, inputs: Any, options: Mapping[str, Any]) -> Any:
         calls.append(options)
         if fails(options):
             raise KeyError("buf126")  # as TorchInductor has it
-        return works(module, inputs, options=options)
+        return works(module, inputs, {**options})
 
-    monkeypatch.setattr(torch._inductor, "compile", compile_or_fail)
+    monkeypatch.setattr(compiled, "compile_by_inductor", compile_or_fail)
     return calls
 
 

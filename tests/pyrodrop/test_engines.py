@@ -436,7 +436,7 @@ def test_the_engine_that_is_chosen(name: Any, steps: int, chosen: str, monkeypat
         def prepare(self, batch: Any) -> None:
             prepared.append(batch)
 
-    monkeypatch.setattr(choice, "Compiled", Compiler)
+    monkeypatch.setattr(choice, "_compiled", lambda batch: Compiler)
     monkeypatch.setattr(choice, "worth_compiling", lambda graph, steps: steps >= 1000)
     loss: Any = SimpleNamespace(changes="", leaves=[], graph=lambda batch: None)
     batches: Any = ["whole", "rest"]
