@@ -14,6 +14,7 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.engines import compiled
 from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
+from pyrodrop.private_apis import Program
 
 X = torch.linspace(-2, 2, 23)[:, None] * torch.tensor([1.0, -0.5])
 Y = X.sin().sum(1, keepdim=True)
@@ -73,6 +74,37 @@ def test_smaller_kernels_are_tried(replicates: int | None, monkeypatch: pytest.M
     for a, b in [(got, want)] if replicates is None else zip(got, want, strict=True):
         assert a.settings["engine"] == "compiled"
         torch.testing.assert_close(weights(a), weights(b), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("replicates", [None, 2])
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_program_with_another_gradient_is_not_used(
+    wrong: bool,
+    optimizer: Any,
+    replicates: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its losses are right. It runs the graph and moves one parameter, or its first moment, by 3 % more."""
+
+    def compile_wrongly(module: Any, inputs: Any, options: Mapping[str, Any]) -> Any:
+        def program(*given: torch.Tensor) -> Any:
+            place = given[0] if optimizer is torch.optim.SGD else given[4]  # four parameters before
+            before = place.clone()
+            results = module(*given)
+            if wrong:
+                place.add_(0.03 * (place - before))
+            return results
+
+        return Program(program, None)
+
+    extra = {} if replicates is None else {"replicates": replicates}
+    monkeypatch.setattr(compiled, "compile_by_inductor", compile_wrongly)
+    with caplog.at_level(logging.WARNING, "pyrodrop"):
+        got = pyrodrop.fit(*parts(), (X, Y), engine="compiled", optimizer=optimizer, **SETTINGS, **extra)
+    assert ("gives other numbers than the trace does" in caplog.text) is wrong
+    assert (got if replicates is None else got[0]).settings["engine"] == ("traced" if wrong else "compiled")
 
 
 @pytest.mark.slow
