@@ -101,6 +101,7 @@ def run(
             order = sorted(missing, key=lambda name: -missing[name].width)
             train_each(
                 _measure, order, quiet, device=where, jobs=jobs, cells=missing,
+                folder=None if where.type == "cpu" else folder,
                 done=lambda name, content: write_json(folder / f"{name}.json", content),
             )  # fmt: skip
         found = {cell.name: _load(folder, cell) for cell in cells}
@@ -120,8 +121,10 @@ def run(
         return content
 
 
-def _measure(name: str, *, cells: Mapping[str, Cell], device: torch.device, progress: bool | None) -> dict[str, Any]:
-    """The result of one cell."""
+def _measure(
+    name: str, *, cells: Mapping[str, Cell], device: torch.device, progress: bool | None, folder: Path | None = None
+) -> dict[str, Any]:
+    """The result of one cell; a training that was broken off goes on from its checkpoint in the folder, if there is one."""
     cell, split = cells[name], mnist(progress=False)
     data = split.train.first(cell.digits)
     models, posteriors = [], []
@@ -129,12 +132,15 @@ def _measure(name: str, *, cells: Mapping[str, Cell], device: torch.device, prog
         with seeded(cell.seed + number, torch.device("cpu")):
             models.append(network(data, method=cell.method, width=cell.width))
             posteriors.append(METHODS[cell.method].guide(models[-1]))
+    checkpoint = None if folder is None else folder / f"{name}.safetensors"
     many = fit_replicates(
-        models, posteriors, data,
+        models, posteriors, data, checkpoint=checkpoint,
         count=cell.seeds, seed=cell.seed, device=device, progress=progress, **training(data, epochs=cell.epochs),
     )  # fmt: skip
     if many.failed:
         raise FloatingPointError(f"the loss of {name} stopped being finite in replicates {sorted(many.failed)}")
+    if checkpoint is not None:
+        checkpoint.unlink()
     errors = [100 * (1 - accuracy(averaged(each).predict(split.test.x, 1), split.test.y)) for each in many]
     return {
         "cell": asdict(cell),

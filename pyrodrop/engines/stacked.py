@@ -208,7 +208,7 @@ class StackedCompiled(Compiled):
         super().__init__(loss, optimizer)
         self._held += [loss.alive, loss.lived]
         count = len(loss.held)
-        size = 1 if looped else count if loss.alive.is_cuda else _block(count)
+        size = 1 if looped else count if loss.alive.is_cuda else block_size(count)
         self._rows = [slice(first, first + size) for first in range(0, count, size)]
         self._parts = [[held[rows] for held in self._held] for rows in self._rows]
         self._blocks: dict[Shapes, list[StackedGraph]] = {}
@@ -243,7 +243,7 @@ def finite(terms: Tensor, gradients: Sequence[Tensor]) -> Tensor:
     return torch.isfinite(sums).all(0)
 
 
-def _block(count: int) -> int:
+def block_size(count: int) -> int:
     """The number of replicates per call: what fits a core's own cache where networks are small, in blocks of equal size so
     that one program serves all of them; all replicates where no such size divides their number."""
     sizes = [size for size in range(_BLOCK, _BLOCK // 4, -1) if count % size == 0]

@@ -138,7 +138,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
     ):
         pyrodrop.fit(model, autoguide.AutoNormal(line(seed=1)), (X, Y), steps=1)
     for guide in (autoguide.AutoNormal(model), Inside(autoguide.AutoNormal(model))):
-        with pytest.raises(TypeError, match="replicates need guides with parameters of their own"):
+        with pytest.raises(TypeError, match="replicates need a model and a guide of that model each"):
             pyrodrop.fit(model, guide, (X, Y), steps=1, replicates=2)
 
 

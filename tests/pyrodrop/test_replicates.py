@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
-from pyrodrop.engines.stacked import _block
+from pyrodrop.engines.stacked import block_size
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.replicates import data_sets
 from pyrodrop.training.settings import Settings
@@ -110,7 +110,7 @@ def test_replicates_that_share_a_problem_have_starts_of_their_own() -> None:
 
 def test_blocks_of_replicates_are_equal_parts() -> None:
     """Of at most 64 and more than 16, or all of them: 67 is a prime, 34 = 2 * 17 stay together, 128 are two blocks."""
-    assert [_block(n) for n in (1, 16, 34, 64, 65, 66, 67, 68, 100, 128)] == [1, 16, 34, 64, 65, 33, 67, 34, 50, 64]
+    assert [block_size(n) for n in (1, 16, 34, 64, 65, 66, 67, 68, 100, 128)] == [1, 16, 34, 64, 65, 33, 67, 34, 50, 64]
 
 
 def test_blocks_of_replicates_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,8 +92,6 @@ def test_every_epoch_is_looked_at_without_changing_the_training(
     pyrodrop.fit(model, guide, (X, Y), steps=2 * -(-12 // batch_size), checkpoint=file, **options)
     pyrodrop.fit(model, guide, (X, Y), steps=steps, checkpoint=file, after_epoch=look, **options)
     assert [e for e, _, _ in seen] == list(range(2, looks + 1)), "going on, the epoch that was just done is seen again"
-    with pytest.raises(ValueError, match="after_epoch is not supported with replicates"):
-        pyrodrop.fit(model, guide, (X, Y), steps=1, replicates=2, after_epoch=look)
 
 
 @pytest.mark.parametrize(
