@@ -1,6 +1,6 @@
 """Training MNIST by several processes: accuracy, seconds per epoch, and the difference from one process.
 
-``python -m pyrodrop.analysis.benchmarks.ranks [--processes 1,2,3] [--epochs N] [--out FILE]`` starts, for each number W of
+``python -m pyrodrop.analysis.benchmarks.ranks [--net mlp|lenet-5] [--epochs N] [--out FILE]`` starts, for each number W of
 processes, ``torchrun --nproc-per-node W`` on the function `train` of this file: one call of `pyrodrop.fit`, the same for any
 W. Every process has one thread. It is called twice: every rank with noise of its own, and with the noise of one process, for
 which the losses of every step are compared with those of one process.
@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jsonargparse
 import torch
@@ -31,22 +31,33 @@ from pyrodrop.files import write_json
 from pyrodrop.training.settings import RankNoise
 
 WIDTHS, BATCH, RATE = (784, 400, 400, 10), 600, 0.2
+Net = Literal["mlp", "lenet-5"]
 NOISES: tuple[RankNoise, ...] = ("shared", "own")
 
 
-def main(processes: Sequence[int] = (1, 2, 3), epochs: int = 3, out: Path | None = None) -> None:
+def main(
+    processes: Sequence[int] = (1, 2, 3),
+    net: Net = "mlp",
+    epochs: int = 3,
+    digits: int = 60_000,
+    out: Path | None = None,
+) -> None:
     """Train with each number of processes.
 
     Args:
         processes: numbers of processes; 1 is the one that the others are compared with.
+        net: mlp, of widths 784-400-400-10, or lenet-5, whose convolutions leave less beside the rows to compute.
         epochs: of each training; the first, which includes tracing, is not timed.
+        digits: number of training digits, the first ones.
         out: JSON file for the results.
     """
     found: dict[int, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for size in processes:
             file = Path(folder) / f"{size}.json"
-            words = ["-m", "pyrodrop.analysis.benchmarks.ranks", "--epochs", str(epochs), "--train", str(file)]
+            options = {"--net": net, "--epochs": epochs, "--digits": digits, "--train": file}
+            given = [str(word) for option in options.items() for word in option]
+            words = ["-m", "pyrodrop.analysis.benchmarks.ranks", *given]
             launcher = (
                 ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)] if size > 1 else []
             )
@@ -58,25 +69,28 @@ def main(processes: Sequence[int] = (1, 2, 3), epochs: int = 3, out: Path | None
         for noise in NOISES:
             own = dict(result[noise])
             losses = own.pop("losses")
+            if 1 in found:
+                own["times as fast as 1"] = found[1][noise]["seconds per epoch"] / own["seconds per epoch"]
             if 1 in found and noise == "shared":
                 alone = found[1][noise]["losses"]
                 own["largest difference of a loss, relative"] = max(
                     abs(a - b) / abs(b) for a, b in zip(losses, alone, strict=True)
                 )
             rows[f"{size} process(es), {noise} noise"] = own
-    report(f"MNIST, {epochs} epochs, {BATCH} rows per minibatch", rows, ".4g")
-    write(out, "ranks", {"epochs": epochs, "batch_size": BATCH, "widths": WIDTHS, "rows": rows})
+    report(f"MNIST, {net}, {epochs} epochs, {BATCH} rows per minibatch", rows, ".4g")
+    write(out, "ranks", {"net": net, "epochs": epochs, "digits": digits, "batch_size": BATCH, "rows": rows})
 
 
-def train(file: Path, epochs: int) -> None:
+def train(file: Path, net: Net, epochs: int, digits: int) -> None:
     """Train on the ranks that torchrun has started, or alone; rank 0 writes the results."""
     torch.set_num_threads(1)
-    split = data.mnist()
-    steps = epochs * -(-len(split.train) // BATCH)
+    split = data.mnist(flat=net == "mlp")
+    digits_seen = split.train.first(digits)
+    steps = epochs * -(-len(digits_seen) // BATCH)
     found: dict[str, Any] = {}
     for noise in NOISES:
         torch.manual_seed(0)
-        model = models.MLP(WIDTHS, activation="relu", prior=priors.Gaussian(0.1), likelihood=likelihoods.Categorical())
+        model = _model(net)
         guide = guides.BernoulliDropout(model, RATE)
         marks: list[tuple[float, float]] = []
 
@@ -86,7 +100,7 @@ def train(file: Path, epochs: int) -> None:
         fit = pyrodrop.fit(
             model,
             guide,
-            split.train,
+            digits_seen,
             steps=steps,
             batch_size=BATCH,
             estimator="local",
@@ -109,6 +123,13 @@ def train(file: Path, epochs: int) -> None:
         write_json(file, found)
 
 
+def _model(net: Net) -> models.NetworkModel:
+    prior, likelihood = priors.Gaussian(0.1), likelihoods.Categorical()
+    if net == "lenet-5":
+        return models.LeNet5(prior=prior, likelihood=likelihood)
+    return models.MLP(WIDTHS, activation="relu", prior=prior, likelihood=likelihood)
+
+
 def command(words: Sequence[str] | None = None) -> None:
     """The command line of `main`; with ``--train FILE``, that of `train`."""
     parser = jsonargparse.ArgumentParser(description=__doc__)
@@ -119,7 +140,7 @@ def command(words: Sequence[str] | None = None) -> None:
     if file is None:
         main(**given)
     else:
-        train(file, given["epochs"])
+        train(file, given["net"], given["epochs"], given["digits"])
 
 
 if __name__ == "__main__":

@@ -128,6 +128,7 @@ def test_only_whole_files_are_left(folder: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_paper_preset_runs_resumes_and_uses_the_papers_series(
     tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,7 @@ def test_inducing_points_agree_with_exact_inference() -> None:
     assert bool((few.predict(new, 300).f.mean(0).argmax(-1) == mean_a.argmax(-1)).all())
 
 
+@pytest.mark.slow
 def test_networks_prior_classifies_digits(data_folder: Path) -> None:
     """MNIST, 600 digits for training: the prior of a 784-200-200-10 ReLU network with dropout, nothing learned."""
     digits = data.mnist(progress=False)

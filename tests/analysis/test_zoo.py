@@ -133,6 +133,7 @@ def test_scores_are_means_over_splits_of_fits_alone(data_folder: Path) -> None:
     assert both.scores["training_nll"] == pytest.approx(nll, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_compression_is_reported_once_the_divergence_has_its_full_weight(data_folder: Path) -> None:
     entry = zoo.entry("rotated-digit/sparse")
     split = _cut(load_splits(entry)[0], 200, 50)

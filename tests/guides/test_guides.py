@@ -196,6 +196,7 @@ def test_elbo_terms_are_pyros_mean_field_loss(make: Callable[[Any], guides.Guide
     torch.testing.assert_close(got, want)
 
 
+@pytest.mark.slow
 def test_trace_elbo_agrees_in_the_mean_for_a_proper_mixture() -> None:
     """theta > 0: Monte Carlo of log q - log p and the closed form are one expectation, within 4 standard errors."""
     model = small_model()
@@ -247,6 +248,7 @@ def test_predictive_and_autonormal_of_pyro() -> None:
     assert fit.predict(X, 4).f.shape == (4, 20, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [Trace_ELBO, TraceMeanField_ELBO])
 def test_vectorised_particles(loss: type) -> None:
     """The unmodified network under a plate of particles gives the mean of single ones."""

@@ -54,6 +54,7 @@ def trained(prior: priors.Prior, guide: type[guides.SparseDropout]) -> tuple[Ten
     return fit.guide.log_alpha("weight").detach()[0], fit.guide.mean()["weight"][0]
 
 
+@pytest.mark.slow
 def test_ard_is_tipping_and_fauls_posterior() -> None:
     log_alpha, mean = trained(priors.ARD(), guides.ARDDropout)
     w = torch.tensor(RELEVANT)

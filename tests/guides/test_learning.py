@@ -99,6 +99,7 @@ def test_the_mean_of_concrete_dropout_does_not_move_with_its_rates(rates: Any) -
         torch.testing.assert_close(guide.mean()["weight"], model.weight_sites()["weight"])
 
 
+@pytest.mark.slow
 def test_ard_variances_tell_the_layer_sizes() -> None:
     """With a hyperprior by input, the variance's factor is large for the inputs that matter."""
     model = linear(priors.ARD("input", dist.InverseGamma(0.5, 0.01)))

@@ -306,6 +306,7 @@ def test_pruned_draws_take_as_much_noise_as_there_are_weights() -> None:
     assert torch.equal(q.expand((4,)).sample()[:, keep], 1 + noise)
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_draws_of_the_posterior() -> None:
     """Networks are functions of x in its own units, the same when asked for again, and their mean is the prediction's."""
     x = torch.randn(6, 3)

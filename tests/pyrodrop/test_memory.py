@@ -114,7 +114,8 @@ print((peak() - before) / (2 * 4 * 600 * 50_000))
 )
 
 
-@pytest.mark.parametrize("likelihood", ["Gaussian", pytest.param("HeteroscedasticGaussian", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("likelihood", ["Gaussian", "HeteroscedasticGaussian"])
 def test_draws_take_little_more_than_their_outputs(likelihood: str) -> None:
     program = DRAWS.replace("LIKELIHOOD", likelihood)
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)

@@ -154,6 +154,7 @@ def test_local_convolutions_drop_the_correlation_between_positions() -> None:
     assert abs(float(local.T.corrcoef()[0, 4])) < 0.05
 
 
+@pytest.mark.slow
 def test_local_has_less_variance_and_the_same_answer() -> None:
     """fit(estimator=...) changes the noise of training and not what is trained."""
     model = models.MLP([3, 20, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(5.0))

@@ -113,6 +113,7 @@ def test_blocks_of_replicates_are_equal_parts() -> None:
     assert [block_size(n) for n in (1, 16, 34, 64, 65, 66, 67, 68, 100, 128)] == [1, 16, 34, 64, 65, 33, 67, 34, 50, 64]
 
 
+@pytest.mark.slow
 def test_blocks_of_replicates_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six in two calls of three, with rates of their own in the second call alone; one that fails does so in its place."""
     monkeypatch.setattr("pyrodrop.engines.stacked._BLOCK", 4)

@@ -111,6 +111,7 @@ def test_a_colder_likelihood_fits_closer() -> None:
     assert nll[1] < nll[0]
 
 
+@pytest.mark.slow
 def test_a_hyperprior_recovers_the_conjugate_posterior() -> None:
     """K weights seen through little noise, w ~ N(0, v), v ~ InverseGamma(a, b).
 

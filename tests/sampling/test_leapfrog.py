@@ -55,6 +55,7 @@ def by_hand(
     return State(q, p, gradient(q), of(q))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["compiled", "traced", "pyro"])
 def test_chains_follow_the_trajectories_written_out(engine: str) -> None:
     chains = Leapfrog(density_of(model(), (X, Y)), 6, engine)

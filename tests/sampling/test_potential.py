@@ -111,6 +111,7 @@ def test_the_density_of_a_weight_with_its_variance_by_hand() -> None:
     torch.testing.assert_close(p.constrained(values)["weight_prior_variance"].squeeze(), u.exp())
 
 
+@pytest.mark.slow
 def test_nuts_on_the_compiled_potential_gives_the_closed_form_posterior() -> None:
     """Linear regression with known noise: w | y is Gaussian."""
     torch.manual_seed(1)

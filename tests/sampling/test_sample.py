@@ -70,6 +70,7 @@ def test_a_conjugate_posterior(power: float, sampled: pyrodrop.Sampled) -> None:
     assert found.settings["dtype"] == "float64"
 
 
+@pytest.mark.slow
 def test_a_posterior_with_a_hyperprior() -> None:
     """w ~ N(0, v), v ~ InverseGamma(3, 2): E[w], E[w^2] and E[ln v] by quadrature over w and ln v."""
     x, y = torch.tensor([[1.0], [1.0]], dtype=torch.float64), torch.tensor([[1.2], [0.4]], dtype=torch.float64)
@@ -291,6 +292,7 @@ def test_diagnostics_count_divergences_and_rounding() -> None:
         diagnose(torch.zeros(8, 100, 3), own, 0, 0.0)
 
 
+@pytest.mark.slow
 def test_float64_where_float32_rounds_energies() -> None:
     x = torch.linspace(-1, 1, 400)[:, None]
     y = 1000 * torch.sign(torch.sin(40 * x))  # far from what the network can be, so that energies are large
