@@ -54,7 +54,7 @@ def attempt(words: Sequence[str], log: Path, limit: float) -> Attempt:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(_path())},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(_path()), "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
         )
         with _asked_to_end():
