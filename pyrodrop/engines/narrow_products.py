@@ -21,12 +21,14 @@ from torch import fx
 _A = torch.ops.aten
 _NARROW = 32  # numbers per row: two of the widest vectors
 _SMALL = 2**16  # products of two numbers
+_SUMS_SINCE = "2.13"  # of PyTorch: TorchInductor 2.6 computes other gradients of such a layer from the sums
 
 
 def rewrite_products(module: fx.GraphModule) -> None:
     """Rewrite narrow and thin products, and turn views into reshapes."""
     turn_narrow_products(module)
-    spell_out_thin_products(module)
+    if torch.__version__ >= _SUMS_SINCE:
+        spell_out_thin_products(module)
 
 
 def turn_narrow_products(module: fx.GraphModule) -> None:
