@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pyrodrop.arguments import shown
 from pyrodrop.threads import drawing
@@ -51,6 +52,19 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
     with drawing(), torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
+
+
+def random_state(device: torch.device) -> Tensor:
+    """The state of torch's default generator of a device."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def set_random_state(state: Tensor, device: torch.device) -> None:
+    """Set the state of torch's default generator of a device."""
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
 
 
 @contextmanager

@@ -19,10 +19,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from pyrodrop.devices import random_state, set_random_state
 from pyrodrop.engines.compiled import any_number, check_same, compile_pure
 from pyrodrop.engines.engine import Plan, set_rates
 from pyrodrop.engines.graph import Batch, Graph, Shapes
-from pyrodrop.engines.joined_noise import PooledNoise, ReplayedNoise, set_state, state_of
+from pyrodrop.engines.joined_noise import PooledNoise, ReplayedNoise
 from pyrodrop.engines.loss import Loss
 
 Average = Callable[[Tensor], None]
@@ -147,13 +148,13 @@ class ByPyro:
 
     def start(self, joint: Joint) -> None:
         self.prepare(joint)
-        self._state = state_of(joint.parts[0].batch.device)
+        self._state = random_state(joint.parts[0].batch.device)
 
     def of(self, part: Part, joint: Joint, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         moving, leaves = self.loss.moving, self.loss.leaves
         with moving.replaced([buffer.clone() for buffer in moving.tensors()]) as moved:
             if self._noise is None:
-                set_state(self._state, part.batch.device)
+                set_random_state(self._state, part.batch.device)
                 terms = self.loss.terms(part.batch)
             else:
                 with self._noise(part.batch, part.first, joint.pool, self._state):

@@ -15,7 +15,7 @@ import pyro
 import torch
 from torch import Tensor
 
-from pyrodrop.devices import seeded
+from pyrodrop.devices import seeded, set_random_state
 from pyrodrop.engines.graph import Batch, Graph
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.noise import draws
@@ -91,7 +91,7 @@ class ReplayedNoise:
     @contextmanager
     def __call__(self, part: Batch, first: int, pool: int, state: Tensor) -> Iterator[None]:
         """The noise of a part within the block; `state` is that of the generator before the noise of the pool."""
-        set_state(state, part.device)
+        set_random_state(state, part.device)
         if len(part.y) == pool:
             yield
             return
@@ -107,19 +107,6 @@ class ReplayedNoise:
 
         with intercepted(call):
             yield
-
-
-def state_of(device: torch.device) -> Tensor:
-    """The state of torch's default generator of a device."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
-def set_state(state: Tensor, device: torch.device) -> None:
-    """Set the state of torch's default generator of a device."""
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)
 
 
 def _rows_in(some: torch.Size, rows: int, whole: torch.Size, pool: int) -> Rows | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import MOST
 from pyrodrop.data import Dataset
-from pyrodrop.devices import available, seeded
+from pyrodrop.devices import available, seeded, set_random_state
 from pyrodrop.engines import Batch, Engine, Loss, StackedInBlocks, Untraceable, worth_compiling
 from pyrodrop.engines.graph import near, peak
 from pyrodrop.engines.stacked import Stacked, StackedCompiled, StackedLoss
@@ -236,7 +236,7 @@ class Stack:
         for r in sorted(set(self._first_of) | {min(1, len(states) - 1), len(states) - 1}):
             own, state = self.losses[r], states[r]
             with self._loaded(r), torch.no_grad(), pyro.validation_enabled(False), seeded(0, batch.device):
-                _set_state(state, batch.device)
+                set_random_state(state, batch.device)
                 with undisturbed(self.problems[r].model, self.problems[r].guide):
                     alone = own.terms(batch.at(r))
                     buffers = [buffer.detach().clone() for buffer in own.buffers]
@@ -322,10 +322,3 @@ def _of_autoguide(kind: str) -> str:
         f" (the constraints of an {kind}'s parameters, such as positive scales, are in Pyro's global store, where a trace "
         "does not find them; AutoDelta has none)"
     )
-
-
-def _set_state(state: Tensor, device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)

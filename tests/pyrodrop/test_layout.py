@@ -31,7 +31,7 @@ LAYERS = (
     )
     + ("pyrodrop/scaling.py", "pyrodrop/schedules.py", "pyrodrop/threads.py"),
     ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/identity.py", "pyrodrop/modules.py", "pyrodrop/priors")
-    + ("pyrodrop/ranks.py",),
+    + ("pyrodrop/ranks",),
     ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam"),
     ("pyrodrop/networks",),
     ("pyrodrop/compression", "pyrodrop/elbo.py", "pyrodrop/prediction", "guides", "models"),

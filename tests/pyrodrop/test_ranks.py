@@ -19,6 +19,7 @@ import torch
 
 import pyrodrop
 from pyrodrop import ranks
+from pyrodrop.ranks import joining
 
 WORK = Path(__file__).parent / "ranks" / "work.py"
 ROOT = Path(__file__).parents[2]
@@ -253,8 +254,8 @@ def test_distributed_needs_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_ranks_on_one_gpu_are_refused() -> None:
     with pytest.raises(ValueError, match="got GPU 1 of here for the ranks 1 and 2"):
-        ranks._check_gpus([("here", 0), ("here", 1), ("here", 1)])
-    ranks._check_gpus([("here", 0), ("there", 0)])
+        joining._check_gpus([("here", 0), ("here", 1), ("here", 1)])
+    joining._check_gpus([("here", 0), ("there", 0)])
 
 
 @pytest.mark.slow

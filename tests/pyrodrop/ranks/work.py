@@ -26,6 +26,8 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, ranks
+from pyrodrop.ranks import joining
+from pyrodrop.ranks import ranks as members
 from pyrodrop.training.rank_noise import RankRandom
 from pyrodrop.training.settings import Estimator
 
@@ -500,7 +502,7 @@ def lost() -> dict[str, Any]:
 
 def main() -> None:
     torch.set_num_threads(1)
-    ranks.WAIT = timedelta(seconds=90)
+    joining.WAIT = members.WAIT = timedelta(seconds=90)
     importlib.import_module("torch._dynamo")  # which every first step imports: once, before the fork
     folder = Path(sys.argv[1])
     children = []
