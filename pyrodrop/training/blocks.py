@@ -12,7 +12,6 @@ the same as in a stack up to rounding.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,12 +44,10 @@ class Block:
     Attributes:
         numbers: of the replicates.
         settings: of the call, with the engine that the call in one process takes.
-        alike: the replicates that can be stacked with these.
     """
 
     numbers: list[int]
     settings: Settings
-    alike: list[int]
 
 
 class Parts:
@@ -78,13 +75,13 @@ class Parts:
         return self.pairs[0 if len(self.pairs) == 1 else replicate]
 
 
-Train = Callable[[Parts, Settings, float | None, bool | None], Replicates]
+Train = Callable[[Parts, Settings, float | None, bool | None], tuple[Replicates, FloatingPointError | None]]
 
 
 def train_in_blocks(
     train: Train, parts: Parts, settings: Settings, memory: float | None, progress: bool | None, jobs: int | None
-) -> tuple[list[Fit], dict[int, int]]:
-    """The fits of all replicates and the last steps of those that failed, trained in blocks by several processes.
+) -> tuple[Replicates, FloatingPointError | None]:
+    """All replicates, trained in blocks by several processes; with an error where none of them has a finite loss.
 
     Args:
         train: trains replicates in one process.
@@ -97,7 +94,6 @@ def train_in_blocks(
     Raises:
         ValueError: several processes of this machine would share a GPU.
         TypeError: model, guide or settings cannot be sent to another process.
-        FloatingPointError: no replicate has a finite loss.
     """
     if settings.place.type != "cpu" and jobs is not None and jobs > 1:
         raise ValueError(
@@ -110,61 +106,33 @@ def train_in_blocks(
     if jobs is not None and jobs > 1:
         memory = min(memory or 0.5 * available(settings.place), MOST) / jobs
     blocks = blocks_of(parts, settings)
-    several = functools.partial(_all, train, parts, memory, progress, jobs)
-    done = several([(block.numbers, block.settings) for block in blocks])
-    fits = {r: fit for own in done if not isinstance(own, str) for r, fit in own.fits.items()}
-    failed = {r: step for own in done if not isinstance(own, str) for r, step in own.failed.items()}
-    lost = [block for block, own in zip(blocks, done, strict=True) if isinstance(own, str)]
-    if lost:  # a training ends where no replicate has a finite loss; beside a good one these go on
-        good = [r for r in fits if r not in failed]
-        if not good:
-            raise FloatingPointError(next(own for own in done if isinstance(own, str)))
-        beside = [next((r for r in good if r in block.alike), good[0]) for block in lost]
-        for block, own, other in zip(
-            lost,
-            several([([*b.numbers, r], b.settings) for b, r in zip(lost, beside, strict=True)]),
-            beside,
-            strict=True,
-        ):
-            if isinstance(own, str):
-                raise FloatingPointError(f"replicates {block.numbers}: {own}")
-            fits |= {r: fit for r, fit in own.fits.items() if r != other}
-            failed |= {r: step for r, step in own.failed.items() if r != other}
-    return [replace(fits[r], data=parts.sets[r]) for r in range(len(parts))], dict(sorted(failed.items()))
+    arguments = ((train, parts.some(block.numbers), block.numbers, block.settings, memory) for block in blocks)
+    done: list[_Trained] = spread.each(
+        _trained, arguments, len(blocks), jobs=jobs, title=f"{len(parts)} replicates", unit="block", progress=progress
+    )
+    fits = {r: fit for own in done for r, fit in own.fits.items()}
+    failed = {r: step for own in done for r, step in own.failed.items()}
+    errors = [own.error for own in done]
+    replicates = Replicates(
+        [replace(fits[r], data=parts.sets[r]) for r in range(len(parts))], dict(sorted(failed.items()))
+    )
+    return replicates, None if None in errors else errors[0]
 
 
 @dataclass(frozen=True)
 class _Trained:
-    """The fits of a block, without their data, and the last steps of those that failed, by the numbers of the replicates."""
+    """The fits of a block, without their data, and the last steps of those that failed, by the numbers of the replicates;
+    and what ended the training, where no replicate of the block has a finite loss."""
 
     fits: dict[int, Fit]
     failed: dict[int, int]
+    error: FloatingPointError | None
 
 
-def _all(
-    train: Train,
-    parts: Parts,
-    memory: float | None,
-    progress: bool | None,
-    jobs: int | None,
-    blocks: Sequence[tuple[list[int], Settings]],
-) -> list[_Trained | str]:
-    """Train blocks, as units of work; the error of each in which no replicate has a finite loss."""
-    arguments = ((train, parts.some(numbers), numbers, own, memory) for numbers, own in blocks)
-    return spread.each(
-        _trained, arguments, len(blocks), jobs=jobs, title=f"{len(parts)} replicates", unit="block", progress=progress
-    )
-
-
-def _trained(
-    train: Train, parts: Parts, numbers: list[int], settings: Settings, memory: float | None
-) -> _Trained | str:
-    try:
-        done = train(parts, settings, memory, False)
-    except FloatingPointError as error:
-        return str(error)
+def _trained(train: Train, parts: Parts, numbers: list[int], settings: Settings, memory: float | None) -> _Trained:
+    done, error = train(parts, settings, memory, False)
     own = {r: replace(fit, data=None) for r, fit in zip(numbers, done, strict=True)}
-    return _Trained(own, {numbers[at]: step for at, step in done.failed.items()})
+    return _Trained(own, {numbers[at]: step for at, step in done.failed.items()}, error)
 
 
 def blocks_of(parts: Parts, settings: Settings) -> list[Block]:
@@ -177,7 +145,7 @@ def blocks_of(parts: Parts, settings: Settings) -> list[Block]:
     for group in _groups(parts):
         graph = _graph(parts, group[0], settings)
         if graph is None:  # what training raises for it
-            found.append(Block(group, settings, group))
+            found.append(Block(group, settings))
             continue
         assert settings.steps is not None
         compiled = settings.engine == "compiled" or (
@@ -186,7 +154,7 @@ def blocks_of(parts: Parts, settings: Settings) -> list[Block]:
         own = replace(settings, engine="compiled" if compiled else "traced")
         sizes = block_sizes(len(group), heavy=_heavy(graph), program=block_size(len(group)) if compiled else None)
         firsts = [sum(sizes[:n]) for n in range(len(sizes))]
-        found += [Block(group[first : first + size], own, group) for first, size in zip(firsts, sizes, strict=True)]
+        found += [Block(group[first : first + size], own) for first, size in zip(firsts, sizes, strict=True)]
     return found
 
 

@@ -181,9 +181,11 @@ def train_replicates(
             )
     made_of = _parts(models, guides, data, seeds)
     if away:
-        done = Replicates(*train_in_blocks(_in_one_process, made_of, settings, memory, progress, jobs))
+        done, error = train_in_blocks(_in_one_process, made_of, settings, memory, progress, jobs)
     else:
-        done = _in_one_process(made_of, settings, memory, progress, saving, after_epoch)
+        done, error = _in_one_process(made_of, settings, memory, progress, saving, after_epoch)
+    if error is not None:
+        raise error
     for number, step in done.failed.items():
         _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
     warn_of_runaways(*done)
@@ -200,8 +202,8 @@ def _in_one_process(
     progress: bool | None,
     saving: Saving | None = None,
     after_epoch: Callable[[Replicates, int], None] | None = None,
-) -> Replicates:
-    """Train all replicates in this process."""
+) -> tuple[Replicates, FloatingPointError | None]:
+    """Train all replicates in this process; with an error where none of them has a finite loss."""
     problems = _problems(made_of, settings)
     for problem in problems:
         check_minibatches(settings.batch_size, problem.data.x, problem.model, problem.guide)
@@ -217,7 +219,7 @@ def _train(
     progress: bool | None,
     saving: Saving | None,
     after_epoch: Callable[[Replicates, int], None] | None,
-) -> Replicates:
+) -> tuple[Replicates, FloatingPointError | None]:
     """Train all replicates, as many at a time as can be stacked and fit into memory."""
     losses = [loss_of(problem, problem.data, settings) for problem in problems]
     kept = saving is not None or after_epoch is not None
@@ -226,14 +228,10 @@ def _train(
     parts = parts or parts_of(problems, losses, settings, memory, kept=kept)
     turns = Turns(problems, losses, settings, seeds, parts, kept=kept)
     if checkpoint is None or saving is None:
-        done = turns.run(progress, after_epoch=after_epoch)
-    else:
-        checkpoint.resume(turns)
-        try:
-            done = turns.run(progress, checkpoint.save, saving.every, after_epoch)
-        except FloatingPointError as error:
-            raise FloatingPointError(f"{error}{checkpoint.where()}") from None
-    return done
+        return turns.run(progress, after_epoch=after_epoch), turns.error
+    checkpoint.resume(turns)
+    done = turns.run(progress, checkpoint.save, saving.every, after_epoch)
+    return done, None if turns.error is None else FloatingPointError(f"{turns.error}{checkpoint.where()}")
 
 
 def _problems(made_of: Parts, settings: Settings) -> list[Problem]:

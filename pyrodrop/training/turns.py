@@ -144,8 +144,8 @@ class Turns:
             progress, save, save_every: as in `Loop.run`.
             after_epoch: called with all replicates after every epoch, and with the number of epochs.
 
-        Raises:
-            FloatingPointError: no replicate has a finite loss.
+        Returns:
+            All replicates. Where none has a finite loss, training ends early, and `error` says why.
         """
         steps = self.settings.steps
         assert steps is not None
@@ -156,7 +156,6 @@ class Turns:
         failed: dict[int, int] = {}
         for turn in self.turns:
             turn.begin().advance(steps, progress, save, save_every)
-            self._raise_if_all_failed()
             found |= zip(turn.numbers, turn.fits(self.seeds), strict=True)
             failed |= turn.failed()
             if not self.kept:
@@ -195,7 +194,8 @@ class Turns:
             epoch += 1
             for turn in self.turns:
                 turn.advance(min(steps, epoch * per_epoch), progress, save, save_every)
-                self._raise_if_all_failed()
+            if self.error is not None:
+                return
             done = [turn.loop.done for turn in self.turns if turn.error is None]
 
     def _per_epoch(self) -> int:
@@ -215,10 +215,11 @@ class Turns:
         with evaluating(*parts), torch.random.fork_rng([place] if place.type == "cuda" else []):
             after_epoch(self.replicates(), epoch)
 
-    def _raise_if_all_failed(self) -> None:
+    @property
+    def error(self) -> FloatingPointError | None:
+        """What ended the training of the first replicates, where no replicate has a finite loss; otherwise None."""
         errors = [turn.error for turn in self.turns]
-        if errors[0] is not None and None not in errors:
-            raise errors[0]
+        return None if None in errors else errors[0]
 
 
 def groups_of(problems: Sequence[Problem], losses: Sequence[Loss]) -> list[list[int]]:
