@@ -108,7 +108,7 @@ class InParts:
 
     def _evaluated(self, part: Part, joint: Joint, power: float, weight: float) -> tuple[Tensor, list[Tensor]]:
         """nll, kl, all gradients and floating-point buffers of a part as one flat tensor, and the other buffers."""
-        factors = torch.tensor([power * part.share, weight]).to(self.leaves[0])
+        factors = torch.tensor([power * part.share, weight], dtype=torch.float64).to(self.leaves[0])
         terms, gradients, moved = self.gradient.of(part, joint, factors)
         real = [buffer for buffer in moved if buffer.is_floating_point()]
         terms = torch.stack([terms[0] * part.share, terms[1]])

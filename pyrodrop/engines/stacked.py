@@ -163,7 +163,7 @@ class Stacked:
 
     def begin(self, plan: Plan) -> None:
         self.plan = plan
-        self._factors = torch.tensor(plan.factors).to(self.loss.leaves[0])
+        self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.loss.leaves[0])
 
     def step(self, batch: Batch, index: int) -> Tensor:
         loss, leaves, graph = self.loss, self.loss.leaves, self.loss.graph(batch)

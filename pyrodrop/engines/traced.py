@@ -25,7 +25,7 @@ class Traced:
 
     def begin(self, plan: Plan) -> None:
         self.plan = plan
-        self._factors = torch.tensor(plan.factors).to(self.leaves[0])
+        self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.leaves[0])
 
     def step(self, batch: Batch, index: int) -> Tensor:
         graph = self.loss.graph(batch)

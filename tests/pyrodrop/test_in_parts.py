@@ -97,6 +97,21 @@ def test_all_rows_in_parts_are_the_whole_data_set(engine: Any) -> None:
     assert_same_steps(whole, cut)
 
 
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_float64_is_as_exact_in_parts(engine: Any) -> None:
+    """The factors of the terms are in float64 too: a likelihood_power of 0.7 is no float32 number."""
+    fits = []
+    for accumulate in (1, 3):
+        model = mlp(lambda: small().double())
+        fit = pyrodrop.fit(
+            model, guides.MeanField(model), (X.double(), Y.double()), engine=engine, estimator="local",
+            likelihood_power=0.7, accumulate=accumulate, **OPTIONS,
+        )  # fmt: skip
+        fits.append(fit)
+    torch.testing.assert_close(fits[0].losses, fits[1].losses, rtol=1e-14, atol=0.0)
+    torch.testing.assert_close(parameters(fits[0]), parameters(fits[1]), rtol=1e-13, atol=1e-14)
+
+
 class Tokens(nn.Module):
     """Takes rows of three numbers as three tokens, the rows in the second axis."""
 
