@@ -67,10 +67,9 @@ def test_smaller_kernels_are_tried(replicates: int | None, monkeypatch: pytest.M
     want = pyrodrop.fit(*parts(), (X, Y), engine="traced", **SETTINGS, **extra)
     calls = failing(monkeypatch, lambda options: "max_fusion_size" not in options)
     got = pyrodrop.fit(*parts(), (X, Y), engine="compiled", **SETTINGS, **extra)
-    assert ["max_fusion_size" in options for options in calls] == [
-        False,
-        True,
-    ] * 2  # whole minibatches and the last one
+    smaller = ["max_fusion_size" in options for options in calls]
+    # For whole minibatches and the last one; twice where C++ cannot call the program (PyTorch 2.6), so that Python does.
+    assert smaller in ([False, True] * 2, [False, True] * 4)
     for a, b in [(got, want)] if replicates is None else zip(got, want, strict=True):
         assert a.settings["engine"] == "compiled"
         torch.testing.assert_close(weights(a), weights(b), rtol=1e-5, atol=1e-6)
