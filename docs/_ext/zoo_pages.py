@@ -78,23 +78,23 @@ def index() -> str:
     """A table of all entries."""
     lines = ["# Zoo", "", "Published models and posteriors by name, each with its data, training and published results.", ""]
     lines += ["```{list-table}", ":header-rows: 1", ":class: zoo", ""]
-    lines += ["* - Entry", "  - Data set", "  - Posterior", "  - Network", "  - Score", "  - Published", "  - Ours"]
+    lines += ["* - Entry", "  - Data set", "  - Posterior", "  - Network", "  - Published", "  - Ours"]
     for entry in zoo.ENTRIES.values():
         reference = reference_of(entry)
         recipe = reference["recipe"] if reference else {"posterior": "", "network": ""}
         ours, errors = result_of(reference)
-        score = next(iter([*entry.published, *ours]), None)
+        score = next(iter([*entry.published, *ours]), "")
+        spread = f" ± {errors[score]:.2g}" if score in errors else ""
         cells = [
             f"[{entry.name}]({entry.name}.md)",
             entry.data,
             recipe["posterior"].partition("(")[0],
             recipe["network"].partition("(")[0],
-            f"`{score}`" if score else "",
-            number(entry.published.get(score)) if score else "",
-            number(ours.get(score)) + (f" ± {errors[score]:.2g}" if score in errors else "") if score else "",
+            f"`{score}` {number(entry.published[score])}" if score in entry.published else "",
+            f"`{score}` {number(ours[score])}{spread}" if score in ours else "",
         ]
         lines += [f"* - {cells[0]}", *(f"  - {cell}" for cell in cells[1:])]
-    lines += ["```", "", "`±` is one standard error over the splits of the data. A card has all scores.", ""]
+    lines += ["```", "", "The first score of each card is shown; ± is one standard error over the splits of the data.", ""]
     lines += ["```{toctree}", ":hidden:", "", *zoo.ENTRIES, "```", ""]
     return "\n".join(lines)
 
