@@ -30,7 +30,6 @@ extensions = [
     "names",
     "zoo_pages",
     "gallery",
-    "mathml",
 ]
 exclude_patterns = ["_build", "_ext"]
 nitpicky = True  # a reference that leads nowhere is a warning, and `make docs` fails on warnings
@@ -58,7 +57,6 @@ toc_object_entries_show_parents = "hide"
 
 intersphinx_mapping = mapping(HERE / "_build" / "inventories")  # names of other projects, without the network
 
-html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = "pyrodrop"
 html_static_path = ["_static"]
@@ -69,7 +67,6 @@ html_show_sourcelink = False
 html_theme_options = {"navigation_with_keys": False}
 pygments_style = "friendly"
 pygments_dark_style = "github-dark"
-smartquotes = False  # of two dashes before an option it would make one
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_exclude = ".linenos, .gp, .go"

@@ -80,10 +80,11 @@ def entry(module: str, name: str) -> list[str]:
     what = value(module, name)
     if inspect.isclass(what):
         kind = "autoexception" if issubclass(what, BaseException) else "autoclass"
-        return [f".. {kind}:: {module}.{name}", "   :members:", "   :show-inheritance:"]
+        bases = ["   :show-inheritance:"] if what.__bases__ != (object,) else []
+        return [f".. {kind}:: {module}.{name}", "   :members:", *bases]
     if inspect.isroutine(what):
         return [f".. autofunction:: {module}.{name}"]
-    return [f".. py:data:: {module}.{name}", "", f"   {CONSTANTS[f'{module}.{name}']}"]
+    return [f".. py:data:: {name}", f"   :module: {module}", "", f"   {CONSTANTS[f'{module}.{name}']}"]
 
 
 def words(module: str, name: str) -> str:

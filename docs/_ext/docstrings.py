@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from sphinx.application import Sphinx
+from sphinx.domains.python import PyObject
 
 _SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Example|Examples|Note):$")
 _SEVERAL = re.compile(r"    (\w+(?:, \w+)+): (.*)$")
@@ -19,12 +20,23 @@ _PLURAL = re.compile(r"(?<!`)(`[^`\s][^`]*`)(?=\w)")
 def setup(app: Sphinx) -> dict[str, bool]:
     """Change docstrings before Napoleon, whose priority is 500, reads them."""
     app.connect("autodoc-process-docstring", _change, priority=400)
+    app.connect("autodoc-process-signature", _default)
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"
     return {"parallel_read_safe": True}
 
 
 def _change(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     # Napoleon takes what stands before a colon in a property's first line for its type. All types are annotations here.
     lines[:] = ["..", "", *changed(lines)] if what in ("property", "attribute", "data") and lines else changed(lines)
+
+
+def _default(
+    app: Sphinx, what: str, name: str, obj: object, options: object, arguments: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """The default of a dataclass's field that a function makes is no Python, and no type of its signature would be a link."""
+    return arguments and arguments.replace("<factory>", "..."), returned
 
 
 def changed(lines: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from docutils import nodes
 from other_projects import WRITTEN
-from public import MODULES, elsewhere, places, value
+from public import elsewhere, places, value
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -42,7 +42,7 @@ def found(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes
         node["reftarget"] = WRITTEN[target]  # for the inventories
         return None
     if target.startswith("pyrodrop."):
-        return content if exists(target) else None
+        return content if exists(target) and target not in public() else None
     if node["reftype"] == "class" and target in NOT_PUBLIC:
         return content
     return None
@@ -68,6 +68,12 @@ def documented_as(target: str) -> str | None:
     if first in short():
         return short()[first] + dot + rest
     return defined().get(target)
+
+
+@functools.cache
+def public() -> set[str]:
+    """The paths under which names are documented."""
+    return {f"{module}.{name}" for module, names in places().items() for name in names}
 
 
 @functools.cache
@@ -107,5 +113,3 @@ def exists(path: str) -> bool:
         return True
     return False
 
-
-assert MODULES[0] == "pyrodrop"

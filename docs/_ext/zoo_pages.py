@@ -5,6 +5,7 @@ The facts and numbers are those of ``pyrodrop show NAME``. The index is a table,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pyrodrop import zoo
 from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.card import facts
 from pyrodrop.zoo import Entry
+from pyrodrop.zoo.entry import guide_class
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -81,14 +83,15 @@ def index() -> str:
     lines += ["* - Entry", "  - Data set", "  - Posterior", "  - Network", "  - Published", "  - Ours"]
     for entry in zoo.ENTRIES.values():
         reference = reference_of(entry)
-        recipe = reference["recipe"] if reference else {"posterior": "", "network": ""}
+        recipe = reference["recipe"] if reference else {"network": "-"}
+        posterior = guide_class(entry)
         ours, errors = result_of(reference)
         score = next(iter([*entry.published, *ours]), "")
         spread = f" ± {errors[score]:.2g}" if score in errors else ""
         cells = [
             f"[{entry.name}]({entry.name}.md)",
             entry.data,
-            recipe["posterior"].partition("(")[0],
+            posterior.__name__ if posterior else "-",
             recipe["network"].partition("(")[0],
             f"`{score}` {number(entry.published[score])}" if score in entry.published else "",
             f"`{score}` {number(ours[score])}{spread}" if score in ours else "",
@@ -116,5 +119,6 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    return "".join(f"\\{letter}" if letter in "*_`[]<>|\\$#" else letter for letter in text)
+    """Text that Markdown shows as it is, with commands as code."""
+    escaped = "".join(f"\\{letter}" if letter in "*_`[]<>|\\$#" else letter for letter in text)
+    return re.sub(r"\bpyrodrop run [^);:,]*[^);:, ]", lambda command: f"`{command[0]}`", escaped)
