@@ -14,7 +14,13 @@ from pathlib import Path, PurePosixPath
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[2]
-PROJECT = {name: f"docs/project/{name.lower()}" for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")}
+PROJECT = {
+    "README.md": "docs/project/readme.md",
+    "CHANGELOG.md": "docs/project/changelog.md",
+    "CONTRIBUTING.md": "docs/project/contributing.md",
+    "SECURITY.md": "docs/project/security.md",
+    "analysis/reference/README.md": "docs/project/results.md",
+}  # files elsewhere that are pages, and where
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 _FENCE = re.compile(r"(^[ ]*(```|~~~).*?^[ ]*\2[ ]*$)", re.MULTILINE | re.DOTALL)
 
@@ -54,7 +60,7 @@ def _link(words: str, target: str, lies: str, shown: str) -> str:
     if page:
         return f"[{words}]({os.path.relpath(page, PurePosixPath(shown).parent)}{mark}{anchor})"
     if (ROOT / file).exists() and not file.startswith(".."):
-        return words if words.startswith("`") or file in words else f"{words} (`{file}`)"
+        return words if words.startswith(("`", "!")) or file in words else f"{words} (`{file}`)"
     return f"[{words}]({target})"
 
 
@@ -62,7 +68,9 @@ def page_of(file: str) -> str | None:
     """The file of the page that shows a file of the repository; None if none does."""
     if file in PROJECT:
         return PROJECT[file]
+    if file in ("analysis/notebooks", "analysis/notebooks/README.md"):
+        return "docs/notebooks/index.md"
     path = PurePosixPath(file)
     if path.parent == PurePosixPath("analysis/notebooks") and (ROOT / path.with_suffix(".ipynb")).is_file():
         return f"docs/notebooks/{path.stem}.ipynb"
-    return file if path.parts[0] == "docs" and (ROOT / file).is_file() and path.suffix == ".md" else None
+    return file if path.parts[0] == "docs" and path.suffix == ".md" and (ROOT / file).is_file() else None

@@ -1,4 +1,4 @@
-"""README, CHANGELOG, CONTRIBUTING and SECURITY as pages: written to ``project/`` at the start of a build."""
+"""README, CHANGELOG and other files of `links.PROJECT` as pages: written to ``project/`` at the start of a build."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ def write(app: Sphinx) -> None:
     with Folder(Path(app.srcdir) / "project") as folder:
         for name, page in PROJECT.items():
             text = rewritten((ROOT / name).read_text(encoding="utf-8"), name, page)
-            folder.write(Path(page).name, _PICTURE.sub(lambda match: _picture(match, page), text))
+            folder.write(Path(page).name, _PICTURE.sub(lambda match, name=name, page=page: _picture(match, name, page), text))
 
 
-def _picture(match: re.Match[str], page: str) -> str:
-    file = match[2] or match[4]
-    path = os.path.relpath(file, Path(page).parent)
+def _picture(match: re.Match[str], lies: str, page: str) -> str:
+    path = os.path.relpath(Path(lies).parent / (match[2] or match[4]), Path(page).parent)
     return f'{match[1]}{path}"' if match[1] else f"{match[3]}{path})"
