@@ -106,7 +106,10 @@ def index(notebooks: list[Notebook]) -> str:
     for notebook in notebooks:
         lines += [f":::{{grid-item-card}} {notebook.title}", f":link: {notebook.name}", ":link-type: doc"]
         if notebook.thumbnail:
-            lines += [f":img-top: thumbnails/{notebook.name}.png", f":img-alt: A figure of the notebook {notebook.title}"]
+            lines += [
+                f":img-top: thumbnails/{notebook.name}.png",
+                f":img-alt: A figure of the notebook {notebook.title}",
+            ]
         lines += ["", notebook.summary, ":::", ""]
     lines += ["::::", "", "```{toctree}", ":hidden:", "", *(notebook.name for notebook in notebooks), "```", ""]
     return "\n".join(lines)

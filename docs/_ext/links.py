@@ -45,7 +45,7 @@ def rewritten(text: str, lies: str, shown: str) -> str:
         lies: the file that the text is from, from the root of the repository.
         shown: the file of the page that shows it.
     """
-    parts = _FENCE.split(text)[:: 3]
+    parts = _FENCE.split(text)[::3]
     fences = [match[0] for match in _FENCE.finditer(text)]
     done = [_LINK.sub(lambda match: _link(match[1], match[2], lies, shown), part) for part in parts]
     return "".join(a + b for a, b in zip(done, [*fences, ""], strict=True))

@@ -81,7 +81,9 @@ def short() -> dict[str, str]:
     """Public names without their modules, where only one has the name."""
     all_paths = [(name, f"{module}.{name}") for module, names in places().items() for name in names]
     paths = dict(all_paths)
-    return {name: path for name, path in paths.items() if [n for n, _ in all_paths].count(name) == 1 or name[0].islower()}
+    return {
+        name: path for name, path in paths.items() if [n for n, _ in all_paths].count(name) == 1 or name[0].islower()
+    }
 
 
 @functools.cache
@@ -112,4 +114,3 @@ def exists(path: str) -> bool:
             what = getattr(what, part, None)
         return True
     return False
-

@@ -76,7 +76,10 @@ PAGES = {
         "distributions.html": "class: torch.distributions.distribution.Distribution torch.distributions.normal.Normal "
         "torch.distributions.constraints.Constraint torch.distributions.categorical.Categorical",
     },
-    "xarray": {"generated/xarray.DataTree.html": "class: xarray.DataTree", "generated/xarray.Dataset.html": "class: xarray.Dataset"},
+    "xarray": {
+        "generated/xarray.DataTree.html": "class: xarray.DataTree",
+        "generated/xarray.Dataset.html": "class: xarray.Dataset",
+    },
 }
 
 # How annotations and docstrings write a name, and how its project documents it.

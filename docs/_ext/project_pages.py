@@ -24,7 +24,9 @@ def write(app: Sphinx) -> None:
     with Folder(Path(app.srcdir) / "project") as folder:
         for name, page in PROJECT.items():
             text = rewritten((ROOT / name).read_text(encoding="utf-8"), name, page)
-            folder.write(Path(page).name, _PICTURE.sub(lambda match, name=name, page=page: _picture(match, name, page), text))
+            folder.write(
+                Path(page).name, _PICTURE.sub(lambda match, name=name, page=page: _picture(match, name, page), text)
+            )
 
 
 def _picture(match: re.Match[str], lies: str, page: str) -> str:

@@ -78,7 +78,12 @@ def scores(entry: Entry, reference: Mapping[str, Any] | None) -> list[str]:
 
 def index() -> str:
     """A table of all entries."""
-    lines = ["# Zoo", "", "Published models and posteriors by name, each with its data, training and published results.", ""]
+    lines = [
+        "# Zoo",
+        "",
+        "Published models and posteriors by name, each with its data, training and published results.",
+        "",
+    ]
     lines += ["```{list-table}", ":header-rows: 1", ":class: zoo", ""]
     lines += ["* - Entry", "  - Data set", "  - Posterior", "  - Network", "  - Published", "  - Ours"]
     for entry in zoo.ENTRIES.values():
@@ -97,7 +102,12 @@ def index() -> str:
             f"`{score}` {number(ours[score])}{spread}" if score in ours else "",
         ]
         lines += [f"* - {cells[0]}", *(f"  - {cell}" for cell in cells[1:])]
-    lines += ["```", "", "The first score of each card is shown; ± is one standard error over the splits of the data.", ""]
+    lines += [
+        "```",
+        "",
+        "The first score of each card is shown; ± is one standard error over the splits of the data.",
+        "",
+    ]
     lines += ["```{toctree}", ":hidden:", "", *zoo.ENTRIES, "```", ""]
     return "\n".join(lines)
 

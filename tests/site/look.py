@@ -21,7 +21,13 @@ from typing import Any
 
 WIDTHS, THEMES = (1280, 400), ("light", "dark")
 HEIGHT = 900
-_FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+]
 _FLAGS += ["--disable-sync", "--no-first-run"]
 _MISSING = """() => [...document.images].filter(i => new URL(i.src, location).host === location.host || i.src.startsWith('data:'))
     .filter(i => getComputedStyle(i).display !== 'none').filter(i => { i.loading = 'eager'; return true; })
