@@ -15,15 +15,14 @@ from generated import Folder
 from public import MODULES, elsewhere, places, submodules, value
 from sphinx.application import Sphinx
 
-
 # Constants and aliases of types have no docstrings.
 CONSTANTS = {
     "pyrodrop.analysis.gp.EXACT_LIMIT": "Number of observations up to which inference of a Gaussian process is exact.",
-    "pyrodrop.analysis.gp.KERNELS": "Kernels by name, as `GaussianProcess` takes them: functions that make their initial values.",
+    "pyrodrop.analysis.gp.KERNELS": "Kernels by name, as `GaussianProcess` takes them: functions of a number of inputs.",
     "pyrodrop.data.Data": "What functions take as data: a `Dataset`, or a pair (x, y).",
     "pyrodrop.divergences.ATOMS": "Convention of a mixture of atoms, theta -> 0: a constant is left out.",
     "pyrodrop.divergences.EXACT": "Convention of a divergence that is computed exactly.",
-    "pyrodrop.divergences.FORMS": "Forms of the divergence from the log-uniform prior by name: exact, and two published fits.",
+    "pyrodrop.divergences.FORMS": "Forms of the divergence from the log-uniform prior by name.",
     "pyrodrop.divergences.POINT": "Convention of a point mass: a constant is left out.",
     "pyrodrop.divergences.RELAXED": "Convention of the concrete relaxation: the divergence is that of the mask.",
     "pyrodrop.metrics.Predicted": "What metrics take as a prediction: a `Prediction`, or class probabilities ``[N, C]``.",

@@ -35,7 +35,7 @@ def _change(app: Sphinx, what: str, name: str, obj: object, options: object, lin
 def _default(
     app: Sphinx, what: str, name: str, obj: object, options: object, arguments: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
-    """The default of a dataclass's field that a function makes is no Python, and no type of its signature would be a link."""
+    """The default of a dataclass's field that a function makes is no Python, so that no type would be a link."""
     return arguments and arguments.replace("<factory>", "..."), returned
 
 

@@ -1,7 +1,7 @@
 """The notebooks as pages and a gallery of them: written to ``notebooks/`` at the start of a build.
 
-A notebook is copied with its stored outputs, and its links rewritten. Its thumbnail is a figure among these outputs: one whose
-cell has the tag ``thumbnail``, or the first.
+A notebook is copied with its stored outputs, and its links rewritten. Its thumbnail is a figure among these outputs: one
+whose cell has the tag ``thumbnail``, or the first.
 """
 
 from __future__ import annotations

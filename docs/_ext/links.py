@@ -1,8 +1,8 @@
 """Links between files of the repository, as links between pages of the site.
 
-Pages, notebooks and the files at the top are written so that their links work where they lie. Here a link to a file that is
-also a page of the site leads to the page; a link to another file of the repository becomes its name; and a link to a file that
-is not there stays as it is, which Sphinx reports.
+Pages, notebooks and the files at the top are written so that their links work where they lie. Here a link to a file that
+is also a page of the site leads to the page; a link to another file of the repository becomes its name; and a link to a
+file that is not there stays as it is, which Sphinx reports.
 """
 
 from __future__ import annotations

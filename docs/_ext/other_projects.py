@@ -1,7 +1,7 @@
 """Names of other projects that the reference links to, and the pages that document them.
 
-Sphinx takes these from an inventory, which it would fetch from each project at every build. Here the few names that occur are
-listed, so that a build needs no network and gives the same links everywhere.
+Sphinx takes these from an inventory, which it would fetch from each project at every build. Here the few names that occur
+are listed, so that a build needs no network and gives the same links everywhere.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ PAGES = {
         "FloatingPointError ImportError IndexError KeyError MemoryError ModuleNotFoundError NotImplementedError OSError "
         "OverflowError RuntimeError RuntimeWarning TypeError UserWarning ValueError Warning ZeroDivisionError",
         "library/abc.html": "class: abc.ABC",
-        "library/collections.abc.html": "class: collections.abc.Callable collections.abc.Collection collections.abc.Hashable "
-        "collections.abc.Iterable collections.abc.Iterator collections.abc.Mapping collections.abc.MutableMapping "
+        "library/collections.abc.html": "class: collections.abc.Callable collections.abc.Collection collections.abc.Mapping "
+        "collections.abc.Hashable collections.abc.Iterable collections.abc.Iterator collections.abc.MutableMapping "
         "collections.abc.Sequence",
         "library/os.html": "class: os.PathLike",
         "library/pathlib.html": "class: pathlib.Path",

@@ -12,7 +12,7 @@ from typing import Any
 
 from generated import Folder
 from sphinx.application import Sphinx
-from zoo_figures import figures
+from zoo_figures import Figures, figures
 
 from pyrodrop import zoo
 from pyrodrop.analysis.zoo import references
@@ -39,24 +39,25 @@ def write(app: Sphinx) -> None:
         folder.write("index.md", index())
         for entry in zoo.ENTRIES.values():
             drawn = figures(entry)
-            for theme, content in drawn.files.items() if drawn else ():
-                folder.write(f"{entry.name}-{theme}.svg", content)
-            folder.write(f"{entry.name}.md", card(entry, drawn.words if drawn else None))
+            for end, content in drawn.files.items() if drawn else ():
+                folder.write(f"{entry.name}{end}", content)
+            folder.write(f"{entry.name}.md", card(entry, drawn))
 
 
-def card(entry: Entry, picture: str | None) -> str:
-    """The page of an entry; `picture` says in words what its figure shows."""
+def card(entry: Entry, drawn: Figures | None) -> str:
+    """The page of an entry."""
     reference = reference_of(entry)
     lines = [f"# {entry.name}", "", f"{entry.summary}.", ""]
     lines += ["```{list-table}", ":widths: 16 84", ":class: facts", ""]
     for title, text in facts(entry, reference["recipe"] if reference else None, reference):
         lines += [f"* - {title}", f"  - {plain(text)}"]
     lines += ["```", "", "## Scores", "", *scores(entry, reference), ""]
-    if picture:
+    if drawn:
         stem = entry.name.rpartition("/")[2]
-        for theme in ("light", "dark"):
-            lines += [f"```{{image}} {stem}-{theme}.svg", f":alt: {picture}", f":class: only-{theme}", "```", ""]
-        lines += [picture, ""]
+        for end in drawn.files:
+            theme = Path(end).stem.removeprefix("-")
+            lines += [f"```{{image}} {stem}{end}", f":alt: {drawn.words}", f":class: only-{theme}", "```", ""]
+        lines += [drawn.words, ""]
     lines += ["## Run it", "", "```bash", f"pyrodrop show {entry.name}     # this card"]
     lines += [f"pyrodrop check {entry.name}    # a short run, compared with the reference"]
     lines += [f"pyrodrop run {entry.name}      # as published", "```", "", "```python", "from pyrodrop import zoo", ""]
@@ -125,7 +126,7 @@ def result_of(reference: Mapping[str, Any] | None) -> tuple[dict[str, float], di
 
 def number(value: float | None, digits: int = 4) -> str:
     """A number as in the terminal, or a dash."""
-    return "–" if value is None else f"{value:.{digits}g}"
+    return "-" if value is None else f"{value:.{digits}g}"
 
 
 def plain(text: str) -> str:

@@ -29,9 +29,12 @@ _FLAGS = [
     "--disable-component-update",
 ]
 _FLAGS += ["--disable-sync", "--no-first-run"]
-_MISSING = """() => [...document.images].filter(i => new URL(i.src, location).host === location.host || i.src.startsWith('data:'))
-    .filter(i => getComputedStyle(i).display !== 'none').filter(i => { i.loading = 'eager'; return true; })
-    .filter(i => i.complete && i.naturalWidth === 0).map(i => i.getAttribute('src').slice(0, 80))"""
+_MISSING = """() => [...document.images]
+    .filter(i => i.currentSrc.startsWith('data:') || new URL(i.currentSrc || i.src, location).host === location.host)
+    .filter(i => getComputedStyle(i).display !== 'none' && i.complete && i.naturalWidth === 0)
+    .map(i => i.getAttribute('src').slice(0, 80))"""
+_WHOLE = """() => { for (const image of document.images) image.loading = 'eager'; return Promise.all([...document.images]
+    .filter(i => !i.complete).map(i => new Promise(done => { i.onload = i.onerror = done; setTimeout(done, 5000); }))); }"""
 _SIDEWAYS = """() => { const page = document.scrollingElement; page.scrollLeft = 1000; const moved = page.scrollLeft;
     page.scrollLeft = 0; return moved; }"""
 
@@ -97,6 +100,7 @@ def judged(context: Any, url: str, address: str, picture: Path | None) -> list[s
     page.on("pageerror", lambda error: found.append(f"script: {error}"))
     page.on("response", lambda got: found.append(f"missing: {got.url} ({got.status})") if got.status >= 400 else None)
     page.goto(url, wait_until="load")
+    page.evaluate(_WHOLE)
     found += [f"missing picture: {source}" for source in page.evaluate(_MISSING)]
     if moved := page.evaluate(_SIDEWAYS):
         found.append(f"scrolls sideways by {moved:.0f} pixels")

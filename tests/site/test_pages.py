@@ -24,7 +24,7 @@ from links import rewritten
 
 import pyrodrop
 import pyrodrop.analysis.gp
-import pyrodrop.analysis.plots  # noqa: F401
+import pyrodrop.analysis.plots
 from pyrodrop import zoo
 from pyrodrop.analysis.zoo import references
 
@@ -198,8 +198,9 @@ def test_every_entry_is_in_the_index() -> None:
 
 def test_a_notebook_is_shown_with_its_outputs(tmp_path: Path) -> None:
     stored = base64.b64encode(b"\x89PNG").decode()
+    text = ["# A *title*\n", "\n", "Words of [a page](../../docs/scale.md)."]
     cells = [
-        {"cell_type": "markdown", "metadata": {}, "source": ["# A *title*\n", "\n", "Words of [a page](../../docs/scale.md)."]},
+        {"cell_type": "markdown", "metadata": {}, "source": text},
         {"cell_type": "code", "metadata": {}, "execution_count": 1, "source": ["1"],
          "outputs": [{"output_type": "display_data", "data": {"image/png": stored}}]},
     ]  # fmt: skip
