@@ -18,14 +18,15 @@ def show(entry: Entry) -> None:
     recipe = reference["recipe"] if reference else entry.recipe(load_splits(entry, 1)[0].train)
     screen = console()
     screen.print(f"[bold]{entry.name}[/bold]  {entry.summary}\n", highlight=False)
-    for title, text in _lines(entry, recipe, reference):
+    for title, text in facts(entry, recipe, reference):
         screen.print(f"  [bold]{title:<10}[/bold]", text, highlight=False, soft_wrap=True)
     screen.print()
     if references.scores(entry.name) or entry.published:
         screen.print(scores_table("scores", entry, {}))
 
 
-def _lines(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """The lines of a card above its scores: titles, empty where a line belongs to the one before, and texts."""
     lines = [
         ("source", entry.source),
         ("data", f"{entry.data}: {SOURCES[entry.data].summary}"),
