@@ -222,13 +222,13 @@ def _check(words: list[str]) -> int:
 
 
 def _compare(folders: list[str]) -> int:
-    from pyrodrop.analysis.reports.console import console
     from pyrodrop.analysis.reports.runs import compare_runs, read_run
+    from pyrodrop.analysis.reports.terminal import print_table
 
     if not folders or any(folder.startswith("-") for folder in folders):
         got = " ".join(folders) or "none"
         raise ValueError(f"compare needs the folders of runs: pyrodrop compare RUN_DIR...; got {got}")
-    console().print(compare_runs([read_run(folder) for folder in folders]))
+    print_table(compare_runs([read_run(folder) for folder in folders]))
     return 0
 
 
