@@ -13,7 +13,6 @@ Exit statuses:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
 import os
@@ -280,27 +279,36 @@ def _parser(command: str, parser: Parser | None = None) -> Parser:
         parser.usage = "pyrodrop run NAME [options]"
         parser.epilog = "pyrodrop list has the names, and pyrodrop run NAME --help the options of each."
     if command == "completion":
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.epilog = f"for bash:\n  {_INSTALL}"
+        parser.epilog = f"for bash:\n{_INSTALL}"
     if command == "show":
-        parser.add_argument("entry", metavar="ENTRY", type=Value(str), help="its name, see pyrodrop list")
+        parser.add_argument(
+            "entry", metavar="ENTRY", type=Value(str), help="the name of a zoo entry, see pyrodrop list"
+        )
     if command == "check":
         parser.add_argument(
-            "entries", metavar="ENTRY", nargs="+", type=Value(str), help="their names, see pyrodrop list"
+            "entries", metavar="ENTRY", nargs="+", type=Value(str), help="names of zoo entries, see pyrodrop list"
         )
         words = "number of processes, one thread each; this one if left out"
         parser.add_argument("--jobs", metavar="NUMBER", type=Value(int, "a whole number"), help=words)
         parser.add_argument("--quiet", action="store_true", help="show no progress, only the result")
     if command == "compare":
         parser.add_argument(
-            "folders", metavar="RUN_DIR", nargs="+", type=Value(str), help="folders with a results.json"
+            "folders",
+            metavar="RUN_DIR",
+            nargs="+",
+            type=Value(str),
+            help="the folders of runs, with their results.json",
         )
     if command == "report":
-        parser.add_argument("folder", metavar="RUN_DIR", type=Value(str), help="a run's folder, with its results.json")
+        parser.add_argument(
+            "folder", metavar="RUN_DIR", type=Value(str), help="the folder of a run, with its results.json"
+        )
         words = "the page to write; report.html in the run's folder if left out"
         parser.add_argument("-o", "--output", metavar="PATH", type=Value(str), help=words)
     if command == "completion":
-        parser.add_argument("shell", choices=get_args(SHELLS), type=Word(SHELLS), help="the shell")
+        parser.add_argument(
+            "shell", choices=get_args(SHELLS), type=Word(SHELLS), help="the name of a shell, bash, zsh or tcsh"
+        )
     return parser
 
 

@@ -15,6 +15,7 @@ import argparse
 import difflib
 import inspect
 import re
+import textwrap
 import types
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are ValueErrors in words; ``--help`` and ``--version`` print and raise SystemExit(0)."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{"allow_abbrev": False, "exit_on_error": False, "add_help": False} | options)
+        own = {"allow_abbrev": False, "exit_on_error": False, "add_help": False, "formatter_class": _Help}
+        super().__init__(*args, **own | options)
         self.add_argument("-h", "--help", action="help", help="show this and end")
         self.add_argument("--version", action=_Version, help="show the version and end")
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -56,7 +58,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise what argparse itself finds missing."""
         missing = re.fullmatch("the following arguments are required: (.*)", message)
-        raise ValueError(f"{self.prog} needs {missing[1]}; got none" if missing else f"{self.prog}: {message}")
+        if missing:
+            needed = [action for action in self._actions if missing[1] in (action.metavar, action.dest)]
+            raise ValueError(
+                f"{self.prog} needs {''.join(str(action.help) for action in needed) or missing[1]}; got none"
+            )
+        raise ValueError(f"{self.prog}: {message}")
 
     def _unknown(self, left: Sequence[str]) -> str:
         names = [word.partition("=")[0] for word in left if word.startswith("-") and word.strip("-")]
@@ -131,6 +138,26 @@ class Word:
             return one_of(text, self.choices, "")
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error).strip()) from None
+
+
+class _Help(argparse.HelpFormatter):
+    """Help whose words are not broken at hyphens, which are part of names."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(
+            textwrap.fill(
+                line,
+                width,
+                initial_indent=indent,
+                subsequent_indent=indent,
+                break_on_hyphens=False,
+                break_long_words=False,
+            )
+            for line in text.splitlines()
+        )
 
 
 class _Once(argparse.Action):
