@@ -306,9 +306,7 @@ def _parser(command: str, parser: Parser | None = None) -> Parser:
         words = "the page to write; report.html in the run's folder if left out"
         parser.add_argument("-o", "--output", metavar="PATH", type=Value(str), help=words)
     if command == "completion":
-        parser.add_argument(
-            "shell", choices=get_args(SHELLS), type=Word(SHELLS), help="the name of a shell, bash, zsh or tcsh"
-        )
+        parser.add_argument("shell", choices=get_args(SHELLS), type=Word(SHELLS), help="the shell: bash, zsh or tcsh")
     return parser
 
 
