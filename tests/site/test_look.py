@@ -81,7 +81,7 @@ def test_the_report_of_a_run_has_nothing_wrong(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_the_site_has_nothing_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    """All pages, but one card of each set of the zoo. ``python tests/site/look.py docs/_build/html --out`` writes pictures."""
+    """All pages, but one card of each set of the zoo. Pictures: ``python tests/site/look.py docs/_build/html --out``."""
     if not (BUILT / "index.html").is_file():
         pytest.skip("the site is not built: make docs")
     cards = [page for page in (BUILT / "zoo").rglob("*.html") if page.parent != BUILT / "zoo"]
