@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from themes import THEMES, Theme, themed
 
 from pyrodrop.analysis.reports.runs import read_run
-from pyrodrop.analysis.reports.style import BLUE, RED
+from pyrodrop.analysis.reports.style import RED
 
 STATIC = Path(__file__).parents[1] / "_static"
-FRONT = {"standard-dropout": "standard dropout", "mc-dropout-relu": "MC dropout, ReLU", "gp-se": "Gaussian process"}
+FRONT = {"weight-averaging": "standard dropout", "mc-dropout-relu": "MC dropout, ReLU", "gp-se": "Gaussian process"}
 ENTRIES = ("mc-dropout-relu", "mc-dropout-tanh-0.1", "mc-dropout-tanh-0.2", "mean-field")
 
 
@@ -55,8 +55,8 @@ def picture(draws: xr.DataTree, models: Mapping[str, str], theme: Theme, size: t
             x, f = curve["x"].to_numpy(), curve["f"].to_numpy()[0]
             mean, sd = f.mean(0), f.std(0, ddof=1)
             for width in (2, 1):
-                axes.fill_between(x, mean - width * sd, mean + width * sd, color=BLUE, alpha=0.25, linewidth=0)
-            axes.plot(x, mean, color=BLUE, linewidth=1.2)
+                axes.fill_between(x, mean - width * sd, mean + width * sd, color=theme.model, alpha=0.25, linewidth=0)
+            axes.plot(x, mean, color=theme.model, linewidth=1.2)
             axes.plot(seen["x"], seen["y"], color=RED, linewidth=0.9)
             later = draws[f"{name}/predictions"]
             axes.plot(later["x"], later["observed"], color=theme.ink, linewidth=0.6)

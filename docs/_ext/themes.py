@@ -10,15 +10,16 @@ from dataclasses import dataclass
 import matplotlib
 from matplotlib.figure import Figure
 
-from pyrodrop.analysis.reports.style import styled
+from pyrodrop.analysis.reports.style import BLACK, BLUE, SKY, styled
 
 
 @dataclass(frozen=True)
 class Theme:
-    """A theme, and the colour of its text."""
+    """A theme, the colour of its text and that of a model."""
 
     name: str
     ink: str
+    model: str
 
     def png(self, figure: Figure) -> bytes:
         """A figure as PNG, for screens with two dots per pixel."""
@@ -39,7 +40,7 @@ class Theme:
         return file.getvalue()
 
 
-THEMES = (Theme("light", "#222222"), Theme("dark", "#d8d8d8"))
+THEMES = (Theme("light", BLACK, BLUE), Theme("dark", "#d8d8d8", SKY))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from themes import THEMES, Theme, themed
 from pyrodrop.analysis.experiments.uci.page import reference
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS
 from pyrodrop.analysis.experiments.uci.table import METRICS, mean_and_error
-from pyrodrop.analysis.reports.style import BLUE, GREY, RED
+from pyrodrop.analysis.reports.style import GREY, RED
 from pyrodrop.zoo import Entry
 from pyrodrop.zoo.uci_published import PUBLISHED
 
@@ -66,7 +66,7 @@ def uci(name: str, cells: Mapping[str, Mapping[str, Any]], theme: Theme) -> byte
         figure = Figure(figsize=(7.2, 0.7 + 0.26 * len(cells)), layout="constrained")
         panels = figure.subplots(1, len(METRICS), sharey=True)
         for axes, (metric, title) in zip(panels, METRICS.items(), strict=True):
-            panel(axes, {column: cell[metric] for column, cell in cells.items()})
+            panel(axes, {column: cell[metric] for column, cell in cells.items()}, theme)
             theirs = PUBLISHED[PROTOCOLS[PROTOCOL].published].get(name)
             if theirs:
                 mean, error = getattr(theirs, metric)
@@ -77,10 +77,10 @@ def uci(name: str, cells: Mapping[str, Mapping[str, Any]], theme: Theme) -> byte
         return theme.svg(figure)
 
 
-def panel(axes: Axes, values: Mapping[str, Any]) -> None:
+def panel(axes: Axes, values: Mapping[str, Any], theme: Theme) -> None:
     """Means with two standard errors, a row each."""
     for row, (column, each) in enumerate(values.items()):
         mean, error = mean_and_error(each)
-        colour = BLUE if column.startswith("bernoulli") else GREY
+        colour = theme.model if column.startswith("bernoulli") else GREY
         axes.errorbar(mean, row, xerr=2 * (error or 0), color=colour, marker="o", markersize=4, linewidth=1.2)
     axes.set_yticks(range(len(values)), list(values))

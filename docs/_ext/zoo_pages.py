@@ -70,9 +70,11 @@ def scores(entry: Entry, reference: Mapping[str, Any] | None) -> list[str]:
     ours, errors = result_of(reference)
     if not ours and not entry.published:
         return ["Neither the source nor a full run of ours gives scores."]
-    lines = ["| score | ours | standard error | published |", "|---|--:|--:|--:|"]
+    columns = {"ours": (ours, 4), "standard error": (errors, 2), "published": (entry.published, 4)}
+    shown = {title: column for title, column in columns.items() if column[0]}
+    lines = [f"| score | {' | '.join(shown)} |", "|---|" + "--:|" * len(shown)]
     for name in dict.fromkeys([*entry.published, *ours]):
-        row = [number(ours.get(name)), number(errors.get(name), 2), number(entry.published.get(name))]
+        row = [number(values.get(name), digits) for values, digits in shown.values()]
         lines.append(f"| `{name}` | {' | '.join(row)} |")
     return lines
 
