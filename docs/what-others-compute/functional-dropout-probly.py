@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 
-class Net(nn.Sequential):
+class Net(nn.Sequential):  # noqa: D101
     def forward(self, x):  # probly adds a dropout module before the last layer
         return self[1](F.dropout(self[0](x), 0.5, self.training))
 

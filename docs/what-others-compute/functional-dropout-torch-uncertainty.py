@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from torch_uncertainty.methods import mc_dropout
 
 
-class Net(nn.Sequential):
+class Net(nn.Sequential):  # noqa: D101
     def forward(self, x):  # a dropout module after the first layer, functional dropout after the second
         return self[2](F.dropout(self[1](self[0](x)), 0.5, self.training))
 

@@ -7,7 +7,7 @@ import tyxe
 from torch.nn import functional as F
 
 
-def outputs():
+def outputs():  # noqa: D103
     return F.linear(torch.ones(2, 3), pyro.sample("w", dist.Normal(torch.zeros(1, 3), 1.0).to_event(2)), None)[:, 0]
 
 
