@@ -17,9 +17,10 @@ from rich.table import Table
 
 from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.console import processor, versions
 from pyrodrop.analysis.reports.folder import differences, run_folder, say_reused
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, SKY, styled, write_figure
+from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import seeded
 from pyrodrop.files import write_json
@@ -133,7 +134,7 @@ def run_study(
         write_json(folder / "results.json", content)
         write_figure(folder / "figure.png", _figure(study, content["errors"]))
         for table in tables(study, content["errors"], settings):
-            console().print(table)
+            print_table(table)
         print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
         return content
 
