@@ -20,6 +20,7 @@ import pyrodrop
 from pyrodrop import cli, data, likelihoods, models, priors
 from pyrodrop.analysis.experiments import kingma_fig1b
 from pyrodrop.analysis.experiments.error_by_size import COLORS, tables
+from pyrodrop.analysis.zoo import references
 from pyrodrop.reparam import LocalReparam, reparameterize
 from pyrodrop.scaling import Standardize
 from pyrodrop.zoo.kingma_fig1a import METHODS as OF_DIGITS
@@ -253,6 +254,19 @@ def test_hours_on_a_cpu_are_said_before(monkeypatch: pytest.MonkeyPatch, capsys:
         kingma_fig1b._say_long(seconds)
         shown = capsys.readouterr().out
         assert (said in shown) if said else not shown
+
+
+def test_the_reference_is_a_whole_try_on_the_subset() -> None:
+    """Every method at k = 0.25 with five seeds; what it says of itself is what was run."""
+    content = json.loads((references.FOLDER / "kingma-fig1b-jpeg-subset.json").read_text())
+    assert content["settings"] == {
+        "preset": "default", "epochs": 3, "seeds": 5, "seed": 0, "train": None, "images": "jpeg-subset",
+    }  # fmt: skip
+    assert list(content["errors"]) == [f"{method}-0.25" for method in METHODS]
+    for row in content["errors"].values():
+        assert 0 < row["error_percent"] < 90  # below that of guessing
+        assert row["se"] > 0
+        assert row["published"] is None
 
 
 def test_tables_of_all_sizes_fit_a_terminal() -> None:
