@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import all_finite, flag, positive, real, shown
 from pyrodrop.arguments import count as whole_number
-from pyrodrop.arrays import tensor_of
+from pyrodrop.arrays import is_frame, tensor_of
 from pyrodrop.data.fingerprint import fingerprint
 from pyrodrop.data.frame import Columns, Encode, Read, checked_frame, read_frame
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
@@ -201,7 +201,7 @@ class Dataset:
             size = f" of {len(data)}" if isinstance(data, tuple | list) else ""
             raise TypeError(
                 f"{name} must be a Dataset or a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), "
-                f"y); got {shown(data)}{size}"
+                f"y); got {shown(data)}{size}{_instead(data)}"
             )
         x, y = data
         return cls(x, y)
@@ -382,6 +382,15 @@ def check_inputs(x: Inputs, argument: str = "x") -> Any:
         return _one_length(tuple(_part(value, f"{argument}[{place}]") for place, value in enumerate(x)))
     x = _part(x, argument)
     return x[:, None] if x.dim() == 1 else x
+
+
+def _instead(data: Any) -> str:
+    """What to pass instead of PyTorch's containers of data, or of a table."""
+    if isinstance(data, torch.utils.data.TensorDataset):
+        return ": pass its tensors, data.tensors"
+    if isinstance(data, torch.utils.data.DataLoader | torch.utils.data.Dataset):
+        return ": pass tensors of all rows; minibatches are made of them by batch_size"
+    return ": Dataset.from_frame makes a Dataset of it" if is_frame(data) else ""
 
 
 def _part(values: Any, name: str) -> Tensor:

@@ -51,10 +51,11 @@ class Categorical(Likelihood):
             raise ValueError(
                 f"y: class labels must have shape {list(want)}, one label per row of logits, for outputs "
                 f"[N, {', '.join(map(str, output.shape[1:]))}]; got shape {list(y.shape)}"
-                f"{': if these are one-hot, pass y.argmax(-1)' if one_hot else ''}"
+                f"{': if these are one-hot, pass y.argmax(-1)' if one_hot else ': pass y[:, 0]' if y.shape == (*want, 1) else ''}"
             )
         if not 0 <= int(y.min()) <= int(y.max()) < output.shape[-1]:
             raise ValueError(
                 f"y: class labels must lie in 0 ... {output.shape[-1] - 1}, for a network with {output.shape[-1]} outputs; "
                 f"got {int(y.min())} to {int(y.max())}"
+                f"{': subtract 1' if int(y.min()) == 1 and int(y.max()) == output.shape[-1] else ''}"
             )
