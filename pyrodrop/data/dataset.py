@@ -14,12 +14,14 @@ from torch import Tensor
 from pyrodrop.arguments import all_finite, flag, positive, real, shown
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arrays import is_frame, tensor_of
+from pyrodrop.cards import Card, carded, size
 from pyrodrop.data.fingerprint import fingerprint
-from pyrodrop.data.frame import Columns, Encode, Read, checked_frame, read_frame
+from pyrodrop.data.frame import Columns, Encode, Read, checked_frame, listed, read_frame
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.scaling import Standardize
 
 
+@carded
 class Dataset:
     """Inputs x and observations y with one row per example, checked for shape and finite values.
 
@@ -79,6 +81,20 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def card(self) -> Card:
+        """What text and HTML show of the data."""
+        facts = {"x": size(self.x), "y": size(self.y)}
+        if self.columns is not None:
+            labels = "" if self.columns.classes is None else f", classes {listed(self.columns.classes, str)}"
+            facts |= {
+                "columns": listed(self.columns.names, str),
+                "target": listed(self.columns.targets, str) + labels,
+            }
+        done = [n for n, given in (("x", self.inputs), ("y", self.targets)) if given is not None]
+        if self.columns is not None and self.columns.scaled is not None:
+            done = ["the numbers of x", *done]
+        return Card(f"Dataset of {len(self)} rows", facts | {"standardised": " and ".join(done) or "no"})
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -47,11 +47,14 @@ class Categorical(Likelihood):
         y = self.as_target(y)
         want = (len(y), *output.shape[1:-1])
         if y.shape != want:
-            one_hot = y.shape == (*want, output.shape[-1])
+            hints = {
+                (*want, output.shape[-1]): ": if these are one-hot, pass y.argmax(-1)",
+                (*want, 1): ": pass y[:, 0]",
+            }
             raise ValueError(
                 f"y: class labels must have shape {list(want)}, one label per row of logits, for outputs "
                 f"[N, {', '.join(map(str, output.shape[1:]))}]; got shape {list(y.shape)}"
-                f"{': if these are one-hot, pass y.argmax(-1)' if one_hot else ': pass y[:, 0]' if y.shape == (*want, 1) else ''}"
+                f"{hints.get(tuple(y.shape), '')}"
             )
         if not 0 <= int(y.min()) <= int(y.max()) < output.shape[-1]:
             raise ValueError(

@@ -70,7 +70,8 @@ class Settings:
         if not callable(self.optimizer):
             raise TypeError(
                 "optimizer must be a torch.optim class or a function with the same arguments, such as "
-                f"functools.partial(torch.optim.SGD, momentum=0.9); got {shown(self.optimizer)}{_made_optimizer(self.optimizer)}"
+                f"functools.partial(torch.optim.SGD, momentum=0.9); got {shown(self.optimizer)}"
+                f"{_made_optimizer(self.optimizer)}"
             )
         _check_lr_schedule(self.lr_schedule)
         _check_kl_weight(self.kl_weight)
@@ -143,7 +144,7 @@ def _made_optimizer(value: Any) -> str:
 
 
 def _check_lr_schedule(value: Any) -> None:
-    if isinstance(value, type) or isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+    if isinstance(value, type | torch.optim.lr_scheduler.LRScheduler):
         got = f"the class {value.__name__}" if isinstance(value, type) else shown(value)
         raise TypeError(
             "lr_schedule must be a function from the number of steps done to a factor of the learning rate, such as "

@@ -57,7 +57,7 @@ CALLS: dict[str, tuple[Any, str]] = {
     "a class as prior": (lambda: mlp(prior=priors.Gaussian), r"prior must .*got the class Gaussian: call it, Gaussian\("),
     "a class as likelihood": (lambda: mlp(likelihood=likelihoods.Gaussian), r"likelihood must .*call it, Gaussian\("),
     "a list to compare": (lambda: pyrodrop.compare([fit()], (X, Y)), r"fits must .*\{'a': fit\}; got a list"),  # type: ignore[arg-type]
-    "a label per row and column": (lambda: fit((X, LABELS[:, None]), outputs=3), r"y: .* got shape \[12, 1\]: pass y\[:, 0\]"),
+    "labels as a column": (lambda: fit((X, LABELS[:, None]), outputs=3), r"y: .* got shape \[12, 1\]: pass y\[:, 0\]"),
     "labels from 1": (lambda: fit((X, LABELS + 1), outputs=3), "y: .*got 1 to 3: subtract 1"),
     "images without a channel": (lambda: images(torch.randn(12, 8, 8), convolutions()), r"axis of channels, .*x\[:, None\]"),
     "digits without a channel": (lambda: images(torch.randn(12, 28, 28), lenet()), r"x must .*channels, x\[:, None\]"),
