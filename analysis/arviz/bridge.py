@@ -22,11 +22,11 @@ The name of the rates is the guide's (`guides.RateKind`). Draws are independent 
 r_hat and ess have no meaning. Restarts are several chains; their r_hat says whether they found the same posterior. Chains of
 `pyrodrop.sample` are Markov chains.
 
-ArviZ's `psense` and `psense_summary` take a tree with ``log_prior`` (and ``log_likelihood``, for that of the likelihood): they
-weight the draws by powers of the prior or
-of the likelihood. For draws of q the result is the sensitivity of q. It is that of the posterior where q is the
-posterior up to what importance weights see, k-hat below 0.7, and for the draws of `pyrodrop.sample`. For power-scaling
-of the prior of some weights pass ``prior_var_names``, the names of their sites.
+ArviZ's `psense` and `psense_summary` take a tree with ``log_prior``, and with ``log_likelihood`` for the power of the
+likelihood: they weight the draws by powers of the prior or of the likelihood. For draws of q the result is the sensitivity
+of q. It is that of the posterior where q is the posterior up to what importance weights see, k-hat below 0.7, and for the
+draws of `pyrodrop.sample`. For power-scaling of the prior of some weights pass ``prior_var_names``, the names of their
+sites.
 
 The groups are those of the ArviZ schema, https://python.arviz.org/en/stable/schema/schema.html.
 """
@@ -88,8 +88,8 @@ def to_arviz(
         test: further points for the group ``predictions``: x in the form of the training data's x, or x with y.
         num_samples: draws per chain; of a `Sampled` at most those that it has.
         weights: whether the group ``posterior`` contains all weights and latent hyperparameters of their priors.
-        log_likelihood: whether the tree has the group of this name, from which ArviZ's ``loo``, ``waic`` and ``compare`` take
-            the draws for those of the exact posterior: with draws of an approximation they give a wrong number without a
+        log_likelihood: whether the tree has the group of this name. ArviZ's ``loo`` and ``compare`` read it and take the
+            draws for those of the exact posterior: with draws of an approximation they give a wrong number without a
             warning. None: only for draws of an exact posterior, and where k-hat of p / q is known and at most 0.7;
             otherwise it is left out, and the attribute ``log_likelihood_missing`` and a warning of the log say why. Use
             `pyrodrop.analysis.loo`, which corrects for the approximation, or held-out data.

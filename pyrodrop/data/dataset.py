@@ -13,13 +13,15 @@ from torch import Tensor
 
 from pyrodrop.arguments import all_finite, flag, positive, real, shown
 from pyrodrop.arguments import count as whole_number
-from pyrodrop.arrays import tensor_of
+from pyrodrop.arrays import is_frame, tensor_of
+from pyrodrop.cards import Card, carded, size
 from pyrodrop.data.fingerprint import fingerprint
-from pyrodrop.data.frame import Columns, Encode, Read, checked_frame, read_frame
+from pyrodrop.data.frame import Columns, Encode, Read, checked_frame, listed, read_frame
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.scaling import Standardize
 
 
+@carded
 class Dataset:
     """Inputs x and observations y with one row per example, checked for shape and finite values.
 
@@ -79,6 +81,20 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def card(self) -> Card:
+        """What text and HTML show of the data."""
+        facts = {"x": size(self.x), "y": size(self.y)}
+        if self.columns is not None:
+            labels = "" if self.columns.classes is None else f", classes {listed(self.columns.classes, str)}"
+            facts |= {
+                "columns": listed(self.columns.names, str),
+                "target": listed(self.columns.targets, str) + labels,
+            }
+        done = [n for n, given in (("x", self.inputs), ("y", self.targets)) if given is not None]
+        if self.columns is not None and self.columns.scaled is not None:
+            done = ["the numbers of x", *done]
+        return Card(f"Dataset of {len(self)} rows", facts | {"standardised": " and ".join(done) or "no"})
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -201,7 +217,7 @@ class Dataset:
             size = f" of {len(data)}" if isinstance(data, tuple | list) else ""
             raise TypeError(
                 f"{name} must be a Dataset or a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), "
-                f"y); got {shown(data)}{size}"
+                f"y); got {shown(data)}{size}{_instead(data)}"
             )
         x, y = data
         return cls(x, y)
@@ -382,6 +398,15 @@ def check_inputs(x: Inputs, argument: str = "x") -> Any:
         return _one_length(tuple(_part(value, f"{argument}[{place}]") for place, value in enumerate(x)))
     x = _part(x, argument)
     return x[:, None] if x.dim() == 1 else x
+
+
+def _instead(data: Any) -> str:
+    """What to pass instead of PyTorch's containers of data, or of a table."""
+    if isinstance(data, torch.utils.data.TensorDataset):
+        return ": pass its tensors, data.tensors"
+    if isinstance(data, torch.utils.data.DataLoader | torch.utils.data.Dataset):
+        return ": pass tensors of all rows; minibatches are made of them by batch_size"
+    return ": Dataset.from_frame makes a Dataset of it" if is_frame(data) else ""
 
 
 def _part(values: Any, name: str) -> Tensor:

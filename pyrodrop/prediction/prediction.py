@@ -26,6 +26,7 @@ from torch.distributions import Categorical, Normal
 
 from pyrodrop.arguments import count, real, shown
 from pyrodrop.arrays import tensor_of
+from pyrodrop.cards import Card, carded, size
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods import check_support, elements
@@ -36,7 +37,8 @@ from pyrodrop.prediction.quantiles import checked_levels, draw_quantiles, mixtur
 Of = Literal["y", "f"]
 
 
-@dataclass(frozen=True)
+@carded
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """The predictive distribution at N points, in the units of y.
 
@@ -74,6 +76,19 @@ class Prediction:
                 f"law must be a distribution of batch shape [T, {self.f.shape[1]}], like f [S, N, ...] of shape "
                 f"{list(self.f.shape)}, with T = {len(self.f)} or 1; got {got}"
             )
+
+    def card(self) -> Card:
+        """What text and HTML show of the prediction."""
+        one, parts = elements(self.law), self.law.batch_shape[0]
+        mixture = f"mixture of {parts} {type(one).__name__}" if parts > 1 else type(one).__name__
+        joint = "functions, joint over the points" if self.joint else "independent at every point"
+        return Card(
+            f"Prediction at {self.f.shape[1]} points",
+            {
+                "f": f"{size(self.f)}, draws of {joint}",
+                "y": f"{mixture}, of shape {[*self.law.event_shape]} at every point",
+            },
+        )
 
     @property
     def mean(self) -> Tensor:
@@ -196,7 +211,7 @@ class Prediction:
     def interval(self, level: float = 0.9, *, of: Of = "y") -> tuple[Tensor, Tensor]:
         """The central interval that has this probability, for every element of y: its ends, ``[N, ...]`` each.
 
-        Its ends are ``quantile((1 - level) / 2)`` and ``quantile((1 + level) / 2)``: as much probability lies below as above.
+        Its ends are ``quantile((1 - level) / 2)`` and ``quantile((1 + level) / 2)``: equal probabilities lie outside.
 
         Args:
             level: probability of the interval, in (0, 1).
