@@ -18,9 +18,10 @@ from rich.table import Table
 from pyrodrop import arguments
 from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.console import processor, versions
 from pyrodrop.analysis.reports.folder import differences, run_folder, say_reused
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, SKY, styled, write_figure
+from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import mnist
 from pyrodrop.devices import resolve, seeded
 from pyrodrop.files import write_json
@@ -202,7 +203,7 @@ def _print(rows: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -
         own = {row["width"]: row for row in rows.values() if row["method"] == method}
         if own:
             table.add_row(method, *(_cell(own.get(width)) for width in widths))
-    console().print(table)
+    print_table(table)
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:

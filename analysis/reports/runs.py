@@ -23,6 +23,15 @@ _LARGEST_FIGURE, _MOST_VALUES = 2**26, 10**8  # bytes; values of a variable of d
 PNG = b"\x89PNG\r\n\x1a\n"
 _ADVICE = "pyrodrop run writes it: run the job again"
 
+_HEADERS = {
+    "log_density": "log density",
+    "rmse": "RMSE",
+    "crps": "CRPS",
+    "coverage_50": "in 50%",
+    "coverage_95": "in 95%",
+    "difference": "to the best",
+    "difference_se": "s.e.",
+}
 _COLUMNS = {
     "log_density": ".2f",
     "rmse": ".2f",
@@ -176,7 +185,7 @@ class RunTable:
             caption="Means per observation; s.e. of paired differences over observations. ELBOs are in each run's report: "
             "they compare within one convention only.",
             corner="run/model",
-            headers={column: column.replace("_", " ") for row in self.rows.values() for column in row},
+            headers=_HEADERS,
             forms=_COLUMNS,
             form=".2f",
         )

@@ -16,6 +16,6 @@ def entry(name: str) -> Entry:
     """The entry of this name.
 
     Raises:
-        ValueError: no entry has this name; the message suggests the most similar one.
+        ValueError: no entry has this name; the message suggests the most similar ones.
     """
-    return ENTRIES[known(name, ENTRIES, "zoo entry")]
+    return ENTRIES[known(name, ENTRIES, "zoo entry", "pyrodrop list")]

@@ -20,9 +20,10 @@ from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
 from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
-from pyrodrop.analysis.reports.console import print_table, versions, write_draws
+from pyrodrop.analysis.reports.console import print_models, versions, write_draws
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.style import write_figure
+from pyrodrop.analysis.reports.terminal import facts as print_facts
 from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Split, gal2016, mauna_loa
 from pyrodrop.devices import resolve
@@ -135,9 +136,8 @@ def run(
             folder / "draws.nc", series, {name: (r.held_out, r.curve) for name, r in results.items()}, points, settings
         )
         write_json(folder / "results.json", content)
-        print_table(rows, series.y_unit, settings)
-        for fact, holds in facts.items():
-            print(f"  {'yes' if holds else 'NO '}  {fact}")
+        print_models(rows, series.y_unit, settings)
+        print_facts(facts)
         print(f"\nfigure: {folder / 'figure.png'}\ndraws: {folder / 'draws.nc'}\nresults: {folder / 'results.json'}")
         return content
 
