@@ -143,7 +143,8 @@ def _jitter(level: int, where: str) -> Iterator[None]:
     if jitter:
         _log.log(
             level,
-            "Gaussian process: %s rounding makes a covariance matrix indefinite (%d times); GPyTorch adds to its diagonal: %s",
+            "Gaussian process: %s rounding makes a covariance matrix indefinite, %d times; GPyTorch adds to its "
+            "diagonal: %s",
             where,
             len(jitter),
             "; ".join(sorted({str(each.message) for each in jitter})),

@@ -105,6 +105,17 @@ def test_the_page_needs_no_other_file_and_escapes_names(folder: Path, tmp_path: 
     assert cli.main(["report", str(folder), "-o", str(tmp_path / "page.html")]) == 0
     page = (tmp_path / "page.html").read_text()
     assert len(re.findall("<img ", page)) == 2
+    assert "2 models of waves: seed 0." in page
+    assert 'name="viewport"' in page
+    assert "default-src 'none'" in page
+    assert "prefers-color-scheme: dark" in page
+    results = json.loads((folder / "results.json").read_text())["models"]
+    best = max(results, key=lambda name: results[name]["log_density"])
+    alts = re.findall('<img alt="([^"]*)"', page)
+    assert all(f"highest for {best} ({results[best]['log_density']:.2f} nats)" in text for text in (alts[0], page))
+    for name, pit in read_run(folder).by_observation("pit").items():
+        assert f"{name} {((pit < 0.05) | (pit > 0.95)).mean():.0%}" in alts[1]
+        assert f"<td>{results[name]['coverage_95']:.0%}</td>" in page
     assert all(source.startswith("data:image/png;base64,") for source in re.findall(r'(?:src|href)="([^"]*)"', page))
     assert "a &lt;run&gt;" in page
     assert "&lt;b&gt;" in page

@@ -51,7 +51,10 @@ PANELS = {
 }
 NETWORKS = ("mc-dropout-relu", "mc-dropout-tanh-0.1", "mc-dropout-tanh-0.2", "mean-field")
 PRESETS = {"default": "co2", "paper": "co2-paper"}
-SAVINGS, MOST_UNSAVED = 20, 10_000  # checkpoints of a network, which its progress is read from; steps between two of them
+SAVINGS, MOST_UNSAVED = (
+    20,
+    10_000,
+)  # checkpoints of a network, which its progress is read from; steps between two of them
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,9 @@ def _train(
     """Train a network, or go on with it, and predict with it."""
     series = _series(data)
     steps = lengths[name]
-    schedule = {"lr_schedule": schedules.cosine(steps)} if preset == "default" else {}  # falls to 0 in any number of steps
+    schedule = (
+        {"lr_schedule": schedules.cosine(steps)} if preset == "default" else {}
+    )  # falls to 0 in any number of steps
     with on_this_machine(folder) as own:
         fit = fit_resumed(
             zoo.entry(f"{PRESETS[preset]}/{name}"), series.train, _checkpoint(own, name), device=device, seed=seed,

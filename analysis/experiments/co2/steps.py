@@ -41,7 +41,9 @@ def shown(checkpoints: Mapping[str, Path], lengths: Mapping[str, int], hidden: b
     def look() -> None:
         while not ended.wait(_EVERY):
             done = {name: min(lengths[name], steps_done(path)) for name, path in checkpoints.items()}
-            running = [f"{name} {count / lengths[name]:.0%}" for name, count in done.items() if 0 < count < lengths[name]]
+            running = [
+                f"{name} {count / lengths[name]:.0%}" for name, count in done.items() if 0 < count < lengths[name]
+            ]
             bar.set_postfix_str(", ".join(running), refresh=False)
             bar.update(sum(done.values()) - bar.n)
             bar.refresh()
