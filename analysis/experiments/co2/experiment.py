@@ -245,19 +245,19 @@ def _result(run: Predicts, seconds: float, series: Split, points: Tensor, seed: 
 
 def _row(result: Result, series: Split) -> dict[str, Any]:
     scores: Mapping[str, float] = regression_scores(result.held_out, series.test.y) if series.truth else {}
-    row: dict[str, Any] = {"elbo": None, "elbo_se": None, "elbo_convention": None}
-    if (elbo := result.elbo) is not None:
-        row = {"elbo": elbo.value, "elbo_se": elbo.se, "elbo_convention": str(elbo.convention)}
     names = ("log_density", "rmse", "crps", "coverage_50", "coverage_95")
-    row |= {name: _finite(scores.get(name)) for name in names}
+    row: dict[str, Any] = {name: _finite(scores.get(name)) for name in names}
     row |= {f"sd_{where}": float(sd) for where, sd in zip(("last_train", "far"), result.ends.spread[:, 0], strict=True)}
     noise = (result.ends.variance - result.ends.spread**2).clamp_min(0).sqrt()
-    return row | {
+    row |= {
+        "noise_sd": float(noise[0, 0]),
         "rmse_train": rmse(series, result.months.mean),
         "yearly_cycle": cycle_share(series, result.months.mean),
-        "noise_sd": float(noise[0, 0]),
         "seconds": result.seconds,
     }
+    elbo = result.elbo
+    row |= {"elbo": elbo and elbo.value, "elbo_se": elbo and elbo.se}
+    return row | {"elbo_convention": elbo and str(elbo.convention)}
 
 
 def figure_facts(
