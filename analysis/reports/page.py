@@ -19,6 +19,7 @@ from pyrodrop.analysis.reports.style import BLUE, GREY, png, styled
 from pyrodrop.files import whole
 
 _BINS = 20
+_REGION = "table, which scrolls sideways where it is too wide"
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # a page loads nothing and runs nothing
 
 
@@ -89,7 +90,7 @@ def _nested(value: Any) -> bool:
 
 def _wide(rows: str) -> str:
     """A table in a box that scrolls, by keys too; its shaded edges show where it goes on."""
-    return f'<div class="wide" tabindex="0"><table>{rows}</table></div>'
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{_REGION}"><table>{rows}</table></div>'
 
 
 def _row(name: Any, values: Mapping[str, Any]) -> str:

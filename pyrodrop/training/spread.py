@@ -218,6 +218,10 @@ def _alone(payload: bytes, number: int, parent: str) -> _Done:
     assert process is not None
     end_with(process)
     here = str(Process.this()) == parent
+    if not here:
+        tqdm.set_lock(
+            threading.RLock()
+        )  # its own is a semaphore, which a worker that is ended leaves behind with a warning
     with _turn, _one_thread(), joblib.parallel_config("sequential", n_jobs=1), _Said(here) as said:
         ((function, own),) = _unpickled(payload)
         try:
