@@ -32,7 +32,7 @@ _HEADERS = {
     "difference": "to the best",
     "difference_se": "s.e.",
 }
-_COLUMNS = {
+FORMS = {
     "log_density": ".2f",
     "rmse": ".2f",
     "crps": ".2f",
@@ -75,7 +75,7 @@ class Run:
             raise record.fault("must have at least one model in models; it has none")
         for name in models.content:
             row = models.record(name)
-            for column in _COLUMNS:
+            for column in FORMS:
                 row.number(column, optional=True)
         return models.content
 
@@ -85,9 +85,15 @@ class Run:
         settings = self._record.record("settings") if "settings" in self.results else None
         return "unknown data" if settings is None or "data" not in settings.content else settings.text("data")
 
+    @property
+    def job(self) -> str | None:
+        """The command that made the run, such as ``pyrodrop run co2``; None if its folder does not say."""
+        path = self.folder / "run.json"
+        return f"pyrodrop run {read_record(path, _ADVICE).text('job')}" if path.exists() else None
+
     def checked(self) -> Run:
-        """This run, after its data's name and its table of models were checked, if it has one."""
-        _ = self.data, self.models if "models" in self.results else None
+        """This run, after its job, its data's name and its table of models were checked, if it has them."""
+        _ = self.job, self.data, self.models if "models" in self.results else None
         return self
 
     def by_data(self) -> list[Run]:
@@ -205,7 +211,7 @@ class RunTable:
             "they compare within one convention only.",
             corner="run/model",
             headers=_HEADERS,
-            forms=_COLUMNS,
+            forms=FORMS,
             form=".2f",
         )
 
@@ -241,7 +247,7 @@ def compare_runs(runs: Sequence[Run]) -> RunTable:
     for run, short in zip(runs, names, strict=True):
         densities |= {f"{short}/{model}": values for model, values in run.by_observation("log_density").items()}
         for model, scores in run.models.items():
-            rows[f"{short}/{model}"] = {column: scores.get(column) for column in _COLUMNS}
+            rows[f"{short}/{model}"] = {column: scores.get(column) for column in FORMS}
     if all(row["log_density"] is None for row in rows.values()):
         raise Failed(f"these runs have no held-out log densities to compare: {', '.join(names)}")
     rows = best_first(rows, "log_density")

@@ -15,6 +15,7 @@ from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.compression.layout import Layout
 from pyrodrop.data import Data, Dataset
+from pyrodrop.data.frame import Columns
 from pyrodrop.devices import resolve
 from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of
@@ -350,9 +351,12 @@ class Fit:
         for part, module in modules.items():
             check_assignable(module, states[part], f"the fit in {path}")
         check_made_of(about.get("made_of"), modules, path, allow)
+        columns = Columns.of_words(settings["columns"], str(path)) if "columns" in settings else None
         for part, module in modules.items():
             assign(module, states[part])
             module.to(chosen).eval()
+        if columns is not None:
+            model.columns = columns  # type: ignore[attr-defined]
         return fit
 
     def _modules(self) -> dict[str, torch.nn.Module]:
