@@ -203,7 +203,7 @@ class RunTable:
     data: str
 
     def __rich__(self) -> Table:
-        empty = {c for c in _COLUMNS if all(row.get(c) is None for row in self.rows.values())}
+        empty = {c for c in FORMS if all(row.get(c) is None for row in self.rows.values())}
         return score_table(
             {name: {c: value for c, value in row.items() if c not in empty} for name, row in self.rows.items()},
             title=f"{self.data}, by held-out log density",

@@ -75,7 +75,8 @@ def run(
             cell = Cell(name, column, protocol, precision, penalty, count, seed)
             cell.points()
             cells[name, column] = cell
-    with run_folder(out or Path("runs") / f"uci-{protocol}", "uci", {"device": where.type}) as folder:
+    about = {"protocol": protocol, "device": where.type}
+    with run_folder(out or Path("runs") / f"uci-{protocol}", "uci", about) as folder:
         missing = {f"{n}/{c}": cell for (n, c), cell in cells.items() if load(cell, folder) is None}
         say_reused([f"{n}/{c}" for n, c in cells if f"{n}/{c}" not in missing], folder)
         order = sorted(missing, key=lambda key: -_work(missing[key]))
