@@ -261,10 +261,10 @@ def test_a_block_of_lines_where_two_columns_do_not_fit(
 def test_a_standard_error_is_beside_its_number(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for width in range(40, 100, 7):
-        headers = [line for line in shown("references", width, monkeypatch, capsys).splitlines() if "s.e." in line]
-        assert headers
-        assert not any(re.match(r"\s*s\.e\.", line) for line in headers if not line.startswith("    ")), width
+    for width in range(45, 100):
+        text = shown("compare", width, monkeypatch, capsys)
+        assert "run/model" in text
+        assert not re.search(r"^run/model +s\.e\.", text, re.MULTILINE), width
 
 
 def test_names_are_no_markup(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
