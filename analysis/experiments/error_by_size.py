@@ -6,6 +6,7 @@ averaged weights, as in the paper. Cells are kept as they are done: run the same
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +125,7 @@ def run_study(
                 folder=None if where.type == "cpu" else folder,
                 done=lambda name, content: write_json(folder / f"{name}.json", content),
             )  # fmt: skip
-        found = {cell.name: _load(study, folder, cell) for cell in cells}
+        found = {cell.name: _load(study, folder, cell) for cell in [*cells, *_others(study, folder, cells, settings)]}
         content = {
             "errors": {name: _row(study, cell) for name, cell in found.items() if cell},
             "settings": {"preset": preset, **settings},
@@ -137,6 +138,22 @@ def run_study(
             print_table(table)
         print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
         return content
+
+
+def _others(study: Study, folder: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) -> list[Cell]:
+    """The cells of earlier runs in the folder."""
+    own = {cell.name for cell in cells}
+    parts = (path.stem.rpartition("-") for path in sorted(folder.glob("*-*.json")) if path.stem not in own)
+    found = [Cell(method, _number(size), dict(settings)) for method, _, size in parts if method in study.methods]
+    return [cell for cell in found if not math.isnan(cell.size)]
+
+
+def _number(text: str) -> float:
+    """A size in the name of a file, as whole a number as it is written; NaN for something else."""
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        return math.nan
 
 
 def _measure(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,24 @@ class Run:
         """This run, after its job, its data's name and its table of models were checked, if it has them."""
         _ = self.job, self.data, self.models if "models" in self.results else None
         return self
+
+    def by_data(self) -> list[Run]:
+        """This run once per data set, with its models; the run itself if all models have the same data."""
+        if "data_of_models" not in self.results:
+            return [self]
+        of = self._record.record("data_of_models")
+        sets = {name: of.text(name) for name in self.models}
+        return [
+            replace(
+                self,
+                results={
+                    **self.results,
+                    "models": {name: row for name, row in self.models.items() if sets[name] == data},
+                    "settings": {**dict(self._record.record("settings").content), "data": data},
+                },
+            )
+            for data in dict.fromkeys(sets.values())
+        ]
 
     @property
     def _record(self) -> Record:
@@ -185,8 +203,9 @@ class RunTable:
     data: str
 
     def __rich__(self) -> Table:
+        empty = {c for c in FORMS if all(row.get(c) is None for row in self.rows.values())}
         return score_table(
-            self.rows,
+            {name: {c: value for c, value in row.items() if c not in empty} for name, row in self.rows.items()},
             title=f"{self.data}, by held-out log density",
             caption="Means per observation; s.e. of paired differences over observations. ELBOs are in each run's report: "
             "they compare within one convention only.",
@@ -195,6 +214,20 @@ class RunTable:
             forms=FORMS,
             form=".2f",
         )
+
+
+def compare_by_data(runs: Sequence[Run]) -> list[RunTable]:
+    """A table for every data set, of the models of all runs; one table if every run has a single data set.
+
+    Raises:
+        ValueError: as `compare_runs`.
+    """
+    parts = [run.by_data() for run in runs]
+    if all(len(own) == 1 for own in parts):
+        return [compare_runs([own[0] for own in parts])]
+    every = [part for own in parts for part in own]
+    sets = dict.fromkeys(part.data for part in every)
+    return [compare_runs([part for part in every if part.data == data]) for data in sets]
 
 
 def compare_runs(runs: Sequence[Run]) -> RunTable:

@@ -41,6 +41,11 @@ def test_cells_are_kept_and_others_settings_refused(
     assert row["published"] is None
     assert cli.main(["report", str(tmp_path)]) == 0
     assert "variational-a2-12" in (tmp_path / "report.html").read_text()
+    content["cell"]["width"] = 24
+    (tmp_path / "variational-a2-24.json").write_text(json.dumps(content))
+    assert cli.main(words(tmp_path)) == 0
+    after = json.loads((tmp_path / "results.json").read_text())["errors"]
+    assert after == results["errors"] | {"variational-a2-24": {**row, "width": 24}}, "earlier cells stay in the results"
     capsys.readouterr()
     assert cli.main(words(tmp_path, "--seed", "1")) == 1
     assert "has a run with other settings: seed is 0 there and 1 here" in capsys.readouterr().err
