@@ -27,9 +27,10 @@ from pyrodrop.analysis.calibration.figure import plot_sbc
 from pyrodrop.analysis.calibration.result import SBC
 from pyrodrop.analysis.calibration.sbc import sbc, sbc_of_draws
 from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.console import processor, versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.style import write_figure
+from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.devices import resolve
 from pyrodrop.files import write_json
 from pyrodrop.names import known, some
@@ -180,8 +181,8 @@ def _summary(result: SBC) -> dict[str, Any]:
 def _print(results: Mapping[str, SBC]) -> None:
     table = Table(title="simulation-based calibration")
     for column in ("posterior", "verdict", "CPU seconds"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, justify="right" if column == "CPU seconds" else "left")
     for name, result in results.items():
         seconds = result.settings.get("cpu_seconds")
         table.add_row(name, result.verdict, "-" if seconds is None else f"{seconds:.0f}")
-    console().print(table)
+    print_table(table)

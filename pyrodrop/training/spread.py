@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
 import socket
 import threading
 import time
@@ -135,8 +136,24 @@ def _away(
             joblib.delayed(_alone)(pickled({f"a {unit}": (function, own)}), number, parent)
             for number, own in enumerate(arguments)
         )
-        for done in workers(units):
+        if early:
+            with _interrupts_wait():
+                results = workers(units)  # which starts them
+        else:
+            results = workers(units)
+        for done in results:
             yield done.number, _received(done)
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Keep ctrl-C from processes that start in this block, whose parent ends them; here it comes after the block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -201,6 +218,10 @@ def _alone(payload: bytes, number: int, parent: str) -> _Done:
     assert process is not None
     end_with(process)
     here = str(Process.this()) == parent
+    if not here:
+        tqdm.set_lock(
+            threading.RLock()
+        )  # its own is a semaphore, which a worker that is ended leaves behind with a warning
     with _turn, _one_thread(), joblib.parallel_config("sequential", n_jobs=1), _Said(here) as said:
         ((function, own),) = _unpickled(payload)
         try:

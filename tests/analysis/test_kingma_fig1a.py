@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pyrodrop import cli
-from pyrodrop.analysis.experiments import kingma_fig1a
+from pyrodrop.analysis.experiments.error_by_size import COLORS
 from pyrodrop.data import mnist
-from pyrodrop.zoo.kingma_fig1a import METHODS, falling, network, training
+from pyrodrop.zoo.kingma_fig1a import METHODS, PUBLISHED_WIDTHS, falling, network, training
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
@@ -82,5 +82,5 @@ def test_the_rate_falls_over_the_second_half() -> None:
 
 
 def test_every_method_has_a_colour_and_a_point_a_width() -> None:
-    assert len(kingma_fig1a.COLORS) == len(METHODS)
-    assert {len(method.published) for method in METHODS.values()} == {len(kingma_fig1a.PUBLISHED_WIDTHS)}
+    assert len(COLORS) == len(METHODS)
+    assert {len(method.published) for method in METHODS.values()} == {len(PUBLISHED_WIDTHS)}

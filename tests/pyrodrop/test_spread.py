@@ -236,6 +236,16 @@ def test_a_worker_of_a_cluster_that_lacks_data_says_where() -> None:
         spread._alone(spread.pickled({"a unit": (reads, ())}), 0, str(Process.this()))
 
 
+def _waits(_: int) -> bool:
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_ctrl_c_does_not_reach_workers() -> None:
+    """A terminal sends it to all processes; a worker would show a traceback. Their parent ends them, and still gets it."""
+    assert spread.each(_waits, [(0,), (1,)], 2, jobs=2, title="", unit="", progress=False) == [True, True]
+    assert not _waits(0)
+
+
 def test_only_children_end_with_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not the worker of a cluster, whose parent may have the caller's number on another machine."""
     started: list[Any] = []

@@ -17,8 +17,7 @@ from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
 from pyrodrop.analysis.experiments.uci.cell import POSTERIORS, Cell, checked, load, run_cell
 from pyrodrop.analysis.experiments.uci.plan import Penalty, Precision
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, SETTINGS, chosen_sets
-from pyrodrop.analysis.experiments.uci.table import markdown, page
-from pyrodrop.analysis.reports.console import console
+from pyrodrop.analysis.experiments.uci.table import markdown, page, print_tables
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.data import uci
 from pyrodrop.devices import resolve
@@ -124,5 +123,5 @@ def _write(folder: Path, cells: dict[tuple[str, str], dict[str, Any]], published
     for file, text in (("table.md", markdown(cells, published)), ("table.html", page(cells, published))):
         with whole(folder / file) as part:
             part.write_text(text)
-    console().print(markdown(cells, published), markup=False, highlight=False)
+    print_tables(cells, published)
     print(f"table: {folder / 'table.md'}, {folder / 'table.html'}")

@@ -14,6 +14,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.table import Table
+
+from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.zoo.uci_published import PUBLISHED
 
 METRICS = {"rmse": "RMSE", "log_density": "log density"}
@@ -83,6 +86,19 @@ def markdown(cells: Cells, published: str) -> str:
     """One table each for RMSE, log density, and its differences from Bernoulli."""
     parts = [f"### {title}\n\n{lines(rows)}" for title, rows in _tables(cells, published)]
     return "\n\n".join([*parts, _legend(published)]) + "\n"
+
+
+def print_tables(cells: Cells, published: str) -> None:
+    """Print the same tables."""
+    for title, (header, *rows) in _tables(cells, published):
+        table = Table(title=title)
+        for number, name in enumerate(header):
+            table.add_column(name, justify="right" if number else "left")
+        for row in rows:
+            table.add_row(*row)
+        print_table(table)
+        print()
+    paragraph(_legend(published))
 
 
 def lines(rows: Sequence[Sequence[str]]) -> str:
