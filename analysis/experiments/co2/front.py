@@ -49,7 +49,7 @@ def draw(draws: Path, theme: Theme) -> Figure:
         for axes, (name, title) in zip(panels, PANELS.items(), strict=True):
             _panel(axes, tree, name, theme)
             axes.set_title(title, color=theme.ink, fontsize=10)
-        seen = tree["observed_data"]["y"].values
+        seen = tree["observed_data"].to_dataset()["y"].values
     low, high = float(seen.min()), float(seen.max())
     panels[0].set_ylim(low - 0.5 * (high - low), high + 1.6 * (high - low))
     handles, labels = panels[0].get_legend_handles_labels()
@@ -59,7 +59,7 @@ def draw(draws: Path, theme: Theme) -> Figure:
 
 
 def _panel(axes: Axes, tree: xr.DataTree, name: str, theme: Theme) -> None:
-    curve, held_out = tree[f"{name}/curve"], tree[f"{name}/predictions"]
+    curve, held_out = (tree[f"{name}/{part}"].to_dataset() for part in ("curve", "predictions"))
     x, f = curve["x"].values, curve["f"].values[0]
     mean, sd = f.mean(0), f.std(0)
     for k in (2, 1):
@@ -68,7 +68,7 @@ def _panel(axes: Axes, tree: xr.DataTree, name: str, theme: Theme) -> None:
             x, mean - k * sd, mean + k * sd, color=theme.model, alpha=theme.shade, linewidth=0, label=label
         )
     axes.plot(x, mean, color=theme.model, linewidth=1.4, label="predictive mean")
-    observed = tree["observed_data"]
+    observed = tree["observed_data"].to_dataset()
     axes.plot(observed["x"], observed["y"], color=theme.observed, linewidth=1.0, label="training months")
     if "observed" in held_out:
         axes.plot(held_out["x"], held_out["observed"], color=theme.ink, linewidth=0.7, label="held-out months")
