@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from pyrodrop.arguments import instance
 from pyrodrop.data import Dataset
+from pyrodrop.data.frame import Columns
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
@@ -117,6 +118,7 @@ class NetworkModel(LocalModule):
         self.likelihood = likelihood
         self.in_features = in_features
         self.inputs, self.targets = Standardize(), Standardize()
+        self.columns: Columns | None = None  # of the data frame that it was trained on
         self.changes_itself = ""  # a sentence about the Python attributes that forward changes; empty if there are none
         self._examined: dict[Any, Examined] = {}
 
@@ -194,7 +196,11 @@ class NetworkModel(LocalModule):
                     self.free[first].copy_(value)
 
     def standardize(self, data: Dataset) -> None:
-        """Take over the standardisation of `data`. Later calls still pass x and y in the units of the data."""
+        """Take over the standardisation of `data`. Later calls still pass x and y in the units of the data.
+
+        It takes over the columns of `data`, too, so that predictions find those of a data frame by name.
+        """
+        self.columns = data.columns
         reference = next(iter(self.weight_sites().values()))
         if data.inputs is not None:
             self.inputs = copy.deepcopy(data.inputs).to(reference)

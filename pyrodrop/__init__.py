@@ -52,6 +52,7 @@ def to_arviz(
     num_samples: int = 1000,
     weights: bool = False,
     *,
+    log_likelihood: bool | None = None,
     seed: int = 0,
 ) -> DataTree:
     """Convert a fit to an ArviZ data tree; see `pyrodrop.analysis.to_arviz` for arguments and errors.
@@ -68,11 +69,13 @@ def to_arviz(
         >>> fit = pyrodrop.fit(model, pyrodrop.guides.MeanField(model), (x, x**2), steps=5)
         >>> tree = pyrodrop.to_arviz(fit, (x, x**2), num_samples=30)
         >>> "log_likelihood" in tree.children, "posterior" in tree.children
-        (True, True)
+        (False, True)
+        >>> tree.attrs["log_likelihood_missing"]
+        'k-hat of p / q is ..., above 0.7'
     """
     from pyrodrop import analysis
 
-    return analysis.to_arviz(fit, train, test, num_samples, weights, seed=seed)
+    return analysis.to_arviz(fit, train, test, num_samples, weights, log_likelihood=log_likelihood, seed=seed)
 
 
 def compare(

@@ -39,7 +39,9 @@ def count(value: Any, name: str, what: str, *, least: int = 1, most: int = MOST)
     if _one_number(value) and not value.is_floating_point():
         value = value.item()  # a bool stays one
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):
-        raise TypeError(f"{name} is {what} and must be {allowed}; got {shown(value)}")
+        whole = isinstance(value, float) and value.is_integer() and least <= value <= most
+        hint = f": write {int(value)}" if whole else ""
+        raise TypeError(f"{name} is {what} and must be {allowed}; got {shown(value)}{hint}")
     number = operator.index(value)
     if not least <= number <= most:
         raise ValueError(f"{name} is {what} and must be {allowed}; got {number}")
@@ -151,7 +153,9 @@ def instance(value: Any, kinds: type | tuple[type, ...], name: str, what: str) -
     """An object of one of these classes; a TypeError that says `what` it must be if it is none."""
     if not isinstance(value, kinds):
         got = f"the class {value.__name__}" if isinstance(value, type) else shown(value)
-        raise TypeError(f"{name} must be {what}; got {got}")
+        of_kind = isinstance(value, type) and issubclass(value, kinds)
+        hint = f": call it, {value.__name__}(...)" if of_kind else ""
+        raise TypeError(f"{name} must be {what}; got {got}{hint}")
     return value
 
 

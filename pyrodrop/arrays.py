@@ -48,7 +48,7 @@ def tensor_of(values: Any, name: str) -> Tensor:
         return _checked(values, name)
     if isinstance(values, np.ma.MaskedArray):
         return _checked(_of_numpy(_unmasked(values, name), name), name)
-    if hasattr(values, "columns") and hasattr(values, "iloc"):
+    if is_frame(values):
         return _checked(_of_numpy(_of_frame(values, name), name), name)
     if hasattr(values, "index") and hasattr(values, "iloc"):
         label = "" if getattr(values, "name", None) is None else f", column {values.name!r}"
@@ -58,6 +58,11 @@ def tensor_of(values: Any, name: str) -> Tensor:
     if isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
         return _checked(_of_list(values, name), name)
     raise TypeError(f"{name} {_ALLOWED}; got {shown(values)}")
+
+
+def is_frame(values: Any) -> bool:
+    """Whether this is a pandas DataFrame, which is known by its methods."""
+    return hasattr(values, "columns") and hasattr(values, "iloc") and not isinstance(values, type)
 
 
 def _checked(values: Tensor, name: str) -> Tensor:

@@ -215,11 +215,14 @@ def _check(words: list[str]) -> int:
 
 
 def _compare(words: list[str]) -> int:
-    from pyrodrop.analysis.reports.runs import compare_runs, read_run
+    from pyrodrop.analysis.reports.runs import compare_by_data, read_run
     from pyrodrop.analysis.reports.terminal import print_table
 
     folders = _parser("compare").parse(words)["folders"]
-    print_table(compare_runs([read_run(folder) for folder in folders]))
+    for number, table in enumerate(compare_by_data([read_run(folder) for folder in folders])):
+        if number:
+            print()
+        print_table(table)
     return 0
 
 

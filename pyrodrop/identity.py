@@ -37,7 +37,7 @@ _DEPTH = 8
 _DIFFERENCES = 4  # in a message
 _LONG = 200  # characters of a value that are shown in full
 _CODE = f" (code, Python {sys.version_info[0]}.{sys.version_info[1]})"
-_FOUND_OUT = {"training", "changes_itself"}  # attributes of a module that are no part of what it is
+_FOUND_OUT = {"training", "changes_itself", "columns"}  # attributes of a module that are no part of what it is
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, types.NoneType)
 
 

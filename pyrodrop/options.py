@@ -34,7 +34,12 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are ValueErrors in words; ``--help`` and ``--version`` print and raise SystemExit(0)."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        own = {"allow_abbrev": False, "exit_on_error": False, "add_help": False, "formatter_class": _Help}
+        own: dict[str, Any] = {
+            "allow_abbrev": False,
+            "exit_on_error": False,
+            "add_help": False,
+            "formatter_class": _Help,
+        }
         super().__init__(*args, **own | options)
         self.add_argument("-h", "--help", action="help", help="show this and end")
         self.add_argument("--version", action=_Version, help="show the version and end")

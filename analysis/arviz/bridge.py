@@ -5,7 +5,7 @@
                                 drop_rate | alpha   [chain, draw, layer]      if learned; the same number for all draws
                                 weights by name, if asked for
     posterior_predictive        y            [chain, draw, obs_id]
-    log_likelihood              y            [chain, draw, obs_id]            ln p(y_n | f_n)
+    log_likelihood              y            [chain, draw, obs_id]            ln p(y_n | f_n), where k-hat is at most 0.7
     observed_data               y            [obs_id]
     constant_data               x            [obs_id] or [obs_id, feature]
                                 noise_sd, drop_rate | alpha                   if the user set them
@@ -22,16 +22,18 @@ The name of the rates is the guide's (`guides.RateKind`). Draws are independent 
 r_hat and ess have no meaning. Restarts are several chains; their r_hat says whether they found the same posterior. Chains of
 `pyrodrop.sample` are Markov chains.
 
-ArviZ's `psense` and `psense_summary` take a tree with ``log_prior``: they weight the draws by powers of the prior or
-of the likelihood. For draws of q the result is the sensitivity of q. It is that of the posterior where q is the
-posterior up to what importance weights see, k-hat below 0.7, and for the draws of `pyrodrop.sample`. For power-scaling
-of the prior of some weights pass ``prior_var_names``, the names of their sites.
+ArviZ's `psense` and `psense_summary` take a tree with ``log_prior``, and with ``log_likelihood`` for the power of the
+likelihood: they weight the draws by powers of the prior or of the likelihood. For draws of q the result is the sensitivity
+of q. It is that of the posterior where q is the posterior up to what importance weights see, k-hat below 0.7, and for the
+draws of `pyrodrop.sample`. For power-scaling of the prior of some weights pass ``prior_var_names``, the names of their
+sites.
 
 The groups are those of the ArviZ schema, https://python.arviz.org/en/stable/schema/schema.html.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -44,7 +46,7 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop.analysis.arviz.sampled_draws import sampled_draws
 from pyrodrop.analysis.comparison.draws import Draws, Predictive, check_trained_on, draws_of
-from pyrodrop.analysis.comparison.khat import LEAST, k_hat
+from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
 from pyrodrop.arguments import count, flag
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data import Data, Dataset
@@ -59,6 +61,8 @@ from pyrodrop.training.fitted import Fit
 from pyrodrop.training.problem import describe
 from pyrodrop.training.replicates import Replicates
 
+_log = logging.getLogger("pyrodrop")
+
 _ELBO_DRAWS = 100
 _ABOUT_DRAWS = "independent draws from the approximate posterior; a chain is a restart"
 _ABOUT_CHAINS = "draws of the exact posterior; a chain is a Markov chain"
@@ -72,6 +76,7 @@ def to_arviz(
     num_samples: int = 1000,
     weights: bool = False,
     *,
+    log_likelihood: bool | None = None,
     seed: int = 0,
 ) -> xr.DataTree:
     """A fit as an ArviZ data tree.
@@ -83,11 +88,17 @@ def to_arviz(
         test: further points for the group ``predictions``: x in the form of the training data's x, or x with y.
         num_samples: draws per chain; of a `Sampled` at most those that it has.
         weights: whether the group ``posterior`` contains all weights and latent hyperparameters of their priors.
+        log_likelihood: whether the tree has the group of this name. ArviZ's ``loo`` and ``compare`` read it and take the
+            draws for those of the exact posterior: with draws of an approximation they give a wrong number without a
+            warning. None: only for draws of an exact posterior, and where k-hat of p / q is known and at most 0.7;
+            otherwise it is left out, and the attribute ``log_likelihood_missing`` and a warning of the log say why. Use
+            `pyrodrop.analysis.loo`, which corrects for the approximation, or held-out data.
         seed: of the draws of the first chain; chain c uses ``seed + c``.
 
     Returns:
         The tree in the docstring of `pyrodrop.analysis.arviz.bridge`. Its attributes describe guide, prior and model, and
-        have the ELBO with its standard error, and k-hat of p / q, or ``khat_missing``, the reason why there is none.
+        have the ELBO with its standard error, and k-hat of p / q, or ``khat_missing``, the reason why there is none;
+        ``log_likelihood_missing`` says why there is no group ``log_likelihood``.
 
     Raises:
         TypeError: `fit` is none of these, or its model is not one of `pyrodrop.models`.
@@ -96,6 +107,9 @@ def to_arviz(
     """
     num_samples, seed = count(num_samples, "num_samples", "the number of draws per chain"), checked_seed(seed)
     weights = flag(weights, "weights", "whether the group posterior contains all weights")
+    if log_likelihood is not None:
+        what = "whether the tree has the group log_likelihood, None being for where it can be trusted,"
+        log_likelihood = flag(log_likelihood, "log_likelihood", what)
     train = Dataset.of(train, "train")
     test_x, test_y = _points(test, train)
     about = _ABOUT_DRAWS
@@ -132,9 +146,18 @@ def to_arviz(
     train_parts = [own for own, _ in parts]
     groups["posterior"] = groups["posterior"].assign(_f(train_parts, "obs_id"))
     groups["posterior_predictive"] = xr.Dataset(_y(train_parts, "obs_id"))
-    groups["log_likelihood"] = xr.Dataset(
-        {"y": (("chain", "draw", "obs_id"), _stack([own.log_likelihood for own in train_parts]))}
-    )
+    power = fit.settings.get("likelihood_power", 1.0) if isinstance(fit, Sampled) else 1.0
+    reason = _not_exact(attrs, power) if log_likelihood is None else ""
+    if reason:
+        attrs["log_likelihood_missing"] = reason
+        _log.warning(
+            "to_arviz leaves the group log_likelihood out: %s. ArviZ's loo would take these draws for those of the exact "
+            "posterior; pyrodrop.analysis.loo does not, and log_likelihood=True adds the group", reason
+        )  # fmt: skip
+    elif log_likelihood is not False:
+        groups["log_likelihood"] = xr.Dataset(
+            {"y": (("chain", "draw", "obs_id"), _stack([own.log_likelihood for own in train_parts]))}
+        )
     groups["observed_data"] = xr.Dataset({"y": _observed(train.y, "obs_id")})
     groups["constant_data"] = xr.Dataset(_inputs(train.x, "obs_id") | constants)
     if test_x is not None:
@@ -281,6 +304,21 @@ def _attrs(chains: Sequence[Fit], draws: Sequence[Draws], train: Dataset) -> dic
     if missing:
         attrs["khat_missing"] = missing
     return attrs
+
+
+def _not_exact(attrs: Mapping[str, Any], power: float) -> str:
+    """Why draws are not known to be as good as those of the exact posterior, by a tree's attributes; empty if they are."""
+    if power != 1:
+        return f"the draws are of a posterior with likelihood_power {power:g}"
+    if "khat_missing" in attrs:
+        return f"there is no k-hat of p / q, {attrs['khat_missing']}"
+    if "khat" in attrs:
+        worst = float(np.max(attrs["khat"]))
+        return "" if worst <= LIMIT else f"k-hat of p / q is {worst:.2f}, above {LIMIT}"
+    kind = attrs.get("log_evidence_kind", "exact")  # of a Gaussian process; draws of `pyrodrop.sample` have none
+    return (
+        "" if kind == "exact" else f"the posterior of this Gaussian process is an approximation without k-hat ({kind})"
+    )
 
 
 def _one(values: Sequence[Any]) -> Any:

@@ -228,7 +228,10 @@ def _add_log_density(
 def _check_fits(fits: Any) -> None:
     """Raise an error unless these are fits by name."""
     if not isinstance(fits, Mapping):
-        raise TypeError(f"fits must be a mapping from names to fits, such as {{'a': fit}}; got {shown(fits)}")
+        raise TypeError(
+            f"fits must be a mapping from names to fits, such as {{'a': fit}}; got {shown(fits)}: names are those of "
+            "the rows of the table"
+        )
     if not fits:
         raise ValueError(f"fits must contain at least one fit by name; got none in a {type(fits).__name__}")
     for name, fit in fits.items():

@@ -65,7 +65,7 @@ def run(
     """
     seeds = arguments.count(seeds, "seeds", "the number of repetitions")
     seed, where = arguments.seed(seed), resolve(device)
-    with run_folder(out, "concrete", {"device": where.type, "seed": seed}) as folder:
+    with run_folder(out, "concrete", {"device": where.type, "seed": seed, "seeds": seeds}) as folder:
         names = [f"{n}-{s}" for n in reversed(SIZES) for s in range(seed, seed + seeds)]
         cells = Cells(folder / "cells", {"device": where.type}, _checked)
         measured = train_each(measure, names, quiet, device=where, jobs=jobs, keep=cells)

@@ -19,13 +19,14 @@ def show(entry: Entry) -> None:
     reference = references.load(entry.name) if references.file(entry.name).is_file() else None
     recipe = reference["recipe"] if reference else entry.recipe(load_splits(entry, 1)[0].train)
     console().print(Text.assemble((entry.name, "bold"), "  ", entry.summary, "\n"))
-    pairs(_lines(entry, recipe, reference))
+    pairs(facts(entry, recipe, reference))
     print()
     if references.scores(entry.name) or entry.published:
         print_table(scores_table("scores", entry, {}))
 
 
-def _lines(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """The lines of a card above its scores: titles, empty where a line belongs to the one before, and texts."""
     lines = [
         ("source", entry.source),
         ("data", f"{entry.data}: {SOURCES[entry.data].summary}"),

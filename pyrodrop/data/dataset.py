@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import functools
 import numbers
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import all_finite, flag, positive, shown
+from pyrodrop.arguments import all_finite, flag, positive, real, shown
 from pyrodrop.arguments import count as whole_number
-from pyrodrop.arrays import tensor_of
+from pyrodrop.arrays import is_frame, tensor_of
+from pyrodrop.cards import Card, carded, size
 from pyrodrop.data.fingerprint import fingerprint
+from pyrodrop.data.frame import Columns, Encode, Read, checked_frame, listed, read_frame
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.scaling import Standardize
 
 
+@carded
 class Dataset:
     """Inputs x and observations y with one row per example, checked for shape and finite values.
 
@@ -31,6 +34,9 @@ class Dataset:
             standardisation of its training set. None means no standardisation. Only allowed if x is one tensor of real
             numbers.
         targets: standardisation of y, likewise.
+
+    A pandas DataFrame with columns of names and categories becomes one by `from_frame`; `columns` then says which columns of
+    the frame x and y are, and is None otherwise.
 
     Data are constants: tensors are detached, no gradient flows into them. Whole numbers and bools keep their dtype, as
     labels and token ids; a network whose first layer is linear takes whole numbers of x as real ones. Rows are matched by
@@ -67,6 +73,7 @@ class Dataset:
                 f"x and y must have one row per observation each; got {num_rows(self.x)} and {len(y)} rows"
             )
         self.y = y
+        self.columns: Columns | None = None
         for name, given, own in (("inputs", inputs, self.x), ("targets", targets, y)):
             if given is not None:
                 _check_standardisation(name, given, own)
@@ -75,10 +82,123 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.y)
 
+    def card(self) -> Card:
+        """What text and HTML show of the data."""
+        facts = {"x": size(self.x), "y": size(self.y)}
+        if self.columns is not None:
+            labels = "" if self.columns.classes is None else f", classes {listed(self.columns.classes, str)}"
+            facts |= {
+                "columns": listed(self.columns.names, str),
+                "target": listed(self.columns.targets, str) + labels,
+            }
+        done = [n for n, given in (("x", self.inputs), ("y", self.targets)) if given is not None]
+        if self.columns is not None and self.columns.scaled is not None:
+            done = ["the numbers of x", *done]
+        return Card(f"Dataset of {len(self)} rows", facts | {"standardised": " and ".join(done) or "no"})
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """32 hexadecimal digits that are equal for equal data; see `pyrodrop.data.fingerprint`."""
         return fingerprint(self.x, self.y)
+
+    @classmethod
+    def from_frame(
+        cls,
+        df: Any,
+        target: Any,
+        *,
+        categories: Sequence[Any] = (),
+        encode: Encode = "one-hot",
+        standardise: bool | Sequence[Any] = True,
+    ) -> Dataset:
+        """The columns of a pandas DataFrame as x and y, float32.
+
+        All columns but the target's are inputs, in the order of the frame, numbers first. The index is ignored. A prior of
+        one scale on all weights, and one rate of learning, suit inputs of one scale, so numbers are standardised by default,
+        inputs and target: mean 0 and standard deviation 1 over the rows. As in any `Dataset`, x and y keep their units, and
+        a model standardises by itself; observation noise and predictions are in the units of y. A constant column is only
+        centred, so that it has no effect.
+
+        Bools and one-hot columns are 0 and 1 and stay so: every category then has the same prior, however rare it is.
+        Divided by its standard deviation, the column of a category in a fraction r of the rows would be about
+        1 / sqrt(r), and so would be the standard deviation of its effect under the prior.
+
+        Args:
+            df: the frame.
+            target: name of the column of y, or a list of names of columns of numbers. Text, bools and pandas categories are
+                class labels, as is a column of whole numbers that is named in `categories`.
+            categories: names of the columns whose values are categories, text or numbers. Their values are those that a
+                pandas categorical dtype declares, otherwise those that occur, sorted.
+            encode: ``one-hot`` for one column of 0 and 1 per value, or ``codes`` for numbers from 0, as `torch.nn.Embedding`
+                takes them. x is then a pair, ``(numbers, codes)``, ``[N, D]`` and ``[N, K]``, the arguments of the network;
+                or the codes alone if there are no numbers. A `Dataset` standardises only a single tensor, so these numbers
+                are standardised in x itself: convert further frames with `x_of` or `like`.
+            standardise: True for all numbers, False for none, or names of the columns to standardise.
+
+        Returns:
+            A data set with y ``[N, targets]``, or class labels ``[N]`` of int64, and `columns`, which has the names, the
+            categories and the classes. `like` converts further frames to data sets and `x_of` to inputs; a fit to this data
+            set predicts at frames, too.
+
+        Raises:
+            TypeError: `df` is no DataFrame; a column is of neither numbers nor bools and is not named in `categories`.
+            ValueError: a name is not that of a column, or of several; values are missing or infinite, which the message
+                counts by column; the target is constant; a column varies by less than float32 rounds its values.
+
+        Example:
+            >>> import pandas as pd
+            >>> from pyrodrop import data
+            >>> df = pd.DataFrame({"age": [30, 40, 50], "kind": ["b", "a", "b"], "price": [1.0, 2.0, 4.0]})
+            >>> train = data.Dataset.from_frame(df, target="price", categories=["kind"])
+            >>> train.columns.names, train.x[0]
+            (('age', 'kind=a', 'kind=b'), tensor([30.,  0.,  1.]))
+            >>> train.x_of(pd.DataFrame({"kind": ["a"], "age": [45]}))
+            tensor([[45.,  1.,  0.]])
+        """
+        return cls._of(read_frame(df, target, categories, encode, standardise))
+
+    @classmethod
+    def _of(cls, read: Read) -> Dataset:
+        made = cls(read.x, read.y, inputs=read.inputs, targets=read.targets)
+        made.columns = read.columns
+        return made
+
+    def x_of(self, df: Any) -> Any:
+        """The inputs of another frame, as the x of this data set, which `from_frame` made.
+
+        Args:
+            df: a frame with the columns of the inputs, which are found by name; others are ignored.
+
+        Returns:
+            x, ``[N, D]``, or a pair of numbers and codes.
+
+        Raises:
+            TypeError: `df` is no DataFrame, or has no numbers where this data set has them; this data set was not made from
+                a frame.
+            ValueError: a column is missing or occurs twice; values are missing or infinite, or categories that this data
+                set does not have.
+        """
+        return self._columns("x_of").x(df)
+
+    def like(self, df: Any) -> Dataset:
+        """Another frame as a data set with the columns, categories and standardisation of this one, such as a test set.
+
+        Args:
+            df: a frame with the columns of the inputs and of the target.
+
+        Raises:
+            TypeError, ValueError: as `x_of`.
+        """
+        columns = self._columns("like")
+        return self._of(Read(columns, columns.x(df), columns.y(df), self.inputs, self.targets))
+
+    def _columns(self, method: str) -> Columns:
+        if self.columns is None:
+            raise TypeError(
+                f"{method} needs the columns of a frame, which a data set has that Dataset.from_frame made; got one made of "
+                "arrays"
+            )
+        return self.columns
 
     @classmethod
     def of(cls, data: Data, name: str = "data") -> Dataset:
@@ -97,7 +217,7 @@ class Dataset:
             size = f" of {len(data)}" if isinstance(data, tuple | list) else ""
             raise TypeError(
                 f"{name} must be a Dataset or a pair (x, y), where x may be a tuple or mapping of tensors, ((ids, mask), "
-                f"y); got {shown(data)}{size}"
+                f"y); got {shown(data)}{size}{_instead(data)}"
             )
         x, y = data
         return cls(x, y)
@@ -123,7 +243,11 @@ class Dataset:
         """
         chosen = chosen if isinstance(chosen, slice) else self._chosen(chosen)
         x = mapped(lambda part: part[chosen], self.x)
-        return Dataset(x, self.y[chosen], inputs=self.inputs, targets=self.targets)
+        return self._with_columns(Dataset(x, self.y[chosen], inputs=self.inputs, targets=self.targets))
+
+    def _with_columns(self, other: Dataset) -> Dataset:
+        other.columns = self.columns
+        return other
 
     def _chosen(self, chosen: Any) -> Tensor:
         """Row indices or a mask of rows, as a tensor that can index x and y."""
@@ -153,7 +277,9 @@ class Dataset:
         """
         _check_standardizable("x", self.x)
         _check_standardizable("y", self.y)
-        return Dataset(self.x, self.y, inputs=Standardize.of(self.x), targets=Standardize.of(self.y))
+        return self._with_columns(
+            Dataset(self.x, self.y, inputs=Standardize.of(self.x), targets=Standardize.of(self.y))
+        )
 
 
 # What functions take as data: a `Dataset`, or a pair (x, y).
@@ -173,6 +299,8 @@ class Split:
         source: source and licence of the data.
         period: known period of a seasonal component, in units of x; None if there is none.
         truth: whether `test` has real observations. If False, its y only has the right shape.
+
+    `Split.from_frame` divides the rows of a pandas DataFrame.
 
     Raises:
         TypeError: a part is not a `Dataset`, or an argument of the wrong kind.
@@ -204,6 +332,49 @@ class Split:
             positive(self.period, "period", "the period of a seasonal component, in units of x,")
         flag(self.truth, "truth", "whether test has real observations")
 
+    @classmethod
+    def from_frame(
+        cls,
+        df: Any,
+        target: Any,
+        *,
+        test: float = 0.1,
+        seed: int = 0,
+        categories: Sequence[Any] = (),
+        encode: Encode = "one-hot",
+        standardise: bool | Sequence[Any] = True,
+        name: str = "frame",
+    ) -> Split:
+        """Random rows of a pandas DataFrame as training and test part; the standardisation is that of the training rows.
+
+        The categories are those of all rows, so that a rare one may be in the test part alone. Rows that belong together,
+        such as those of one person, or of neighbouring times, are not kept together: split such a frame yourself, with
+        `Dataset.from_frame` for the training rows and `Dataset.like` for the others.
+
+        Args:
+            test: fraction of the rows in the test part, rounded to at least one row.
+            seed: of the division.
+            name: of the split.
+            df, target, categories, encode, standardise: as in `Dataset.from_frame`.
+
+        Raises:
+            TypeError, ValueError: as `Dataset.from_frame`; `test` is not between 0 and 1, or leaves fewer than two training
+                rows.
+        """
+        fraction = real(test, "test", "the fraction of the rows in the test part", above=0, below=1)
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str, the name of the split; got {shown(name)}")
+        size = len(checked_frame(df, "df"))
+        generator = torch.Generator().manual_seed(whole_number(seed, "seed", "the seed of the division", least=0))
+        order, held = torch.randperm(size, generator=generator), max(1, round(fraction * size))
+        if size - held < 2:
+            raise ValueError(
+                f"test must leave at least two training rows of {size}; got {fraction:g}, which is {held} test rows"
+            )
+        train, rest = order[held:].sort().values, order[:held].sort().values
+        whole = Dataset._of(read_frame(df, target, categories, encode, standardise, train.tolist()))
+        return cls(name, whole.rows(train), whole.rows(rest), "", "", "a data frame")
+
 
 def check_inputs(x: Inputs, argument: str = "x") -> Any:
     """Convert inputs to tensors and check them. A single tensor ``[N]`` becomes ``[N, 1]``.
@@ -227,6 +398,15 @@ def check_inputs(x: Inputs, argument: str = "x") -> Any:
         return _one_length(tuple(_part(value, f"{argument}[{place}]") for place, value in enumerate(x)))
     x = _part(x, argument)
     return x[:, None] if x.dim() == 1 else x
+
+
+def _instead(data: Any) -> str:
+    """What to pass instead of PyTorch's containers of data, or of a table."""
+    if isinstance(data, torch.utils.data.TensorDataset):
+        return ": pass its tensors, data.tensors"
+    if isinstance(data, torch.utils.data.DataLoader | torch.utils.data.Dataset):
+        return ": pass tensors of all rows; minibatches are made of them by batch_size"
+    return ": Dataset.from_frame makes a Dataset of it" if is_frame(data) else ""
 
 
 def _part(values: Any, name: str) -> Tensor:

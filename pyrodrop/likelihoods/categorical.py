@@ -47,14 +47,18 @@ class Categorical(Likelihood):
         y = self.as_target(y)
         want = (len(y), *output.shape[1:-1])
         if y.shape != want:
-            one_hot = y.shape == (*want, output.shape[-1])
+            hints = {
+                (*want, output.shape[-1]): ": if these are one-hot, pass y.argmax(-1)",
+                (*want, 1): ": pass y[:, 0]",
+            }
             raise ValueError(
                 f"y: class labels must have shape {list(want)}, one label per row of logits, for outputs "
                 f"[N, {', '.join(map(str, output.shape[1:]))}]; got shape {list(y.shape)}"
-                f"{': if these are one-hot, pass y.argmax(-1)' if one_hot else ''}"
+                f"{hints.get(tuple(y.shape), '')}"
             )
         if not 0 <= int(y.min()) <= int(y.max()) < output.shape[-1]:
             raise ValueError(
                 f"y: class labels must lie in 0 ... {output.shape[-1] - 1}, for a network with {output.shape[-1]} outputs; "
                 f"got {int(y.min())} to {int(y.max())}"
+                f"{': subtract 1' if int(y.min()) == 1 and int(y.max()) == output.shape[-1] else ''}"
             )

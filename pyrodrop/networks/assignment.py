@@ -49,7 +49,10 @@ def assign_priors(
     for name, own in chosen.items():
         if own is not None:
             argument = "prior" if name in found.weights else "bias_prior"
-            what = "a Prior of pyrodrop.priors, None, or a mapping from name patterns to these"
+            what = (
+                "a Prior of pyrodrop.priors, such as priors.Gaussian(scale=1.0), None, or a mapping from name patterns to "
+                "these"
+            )
             instance(own, Prior, argument, what)
     kept = {n: own for n in found.trained if (own := chosen.get(n)) is not None}
     if not kept:

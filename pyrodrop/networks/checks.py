@@ -20,7 +20,10 @@ def check_width(x: Inputs, in_features: int | tuple[int, ...] | None) -> None:
     if isinstance(in_features, tuple):
         if x.shape[1:] != in_features or x.dim() != 1 + len(in_features):
             sizes = ", ".join(map(str, in_features))
-            raise ValueError(f"x must have shape [N, {sizes}], the image shape of the network; got {tuple(x.shape)}")
+            hint = ": add the axis of channels, x[:, None]" if x.shape[1:] == in_features[1:] else ""
+            raise ValueError(
+                f"x must have shape [N, {sizes}], the image shape of the network; got {tuple(x.shape)}{hint}"
+            )
     elif x.dim() < 2 or x.shape[-1] != in_features:
         raise ValueError(
             f"x must have shape [N, {in_features}], the width of the network's input; got {tuple(x.shape)}"

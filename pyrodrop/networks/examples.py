@@ -111,9 +111,11 @@ def _on_all_rows(call: Call, weights: Mapping[str, Tensor], x: Inputs, error: Ex
     except Exception:
         shapes = ", ".join(str(tuple(part.shape)) for part in parts(x))
         text = (str(error).strip().splitlines() or [""])[0]
+        flat = isinstance(x, Tensor) and x.dim() == 3 and ("channels" in text or "conv2d" in text)
+        hint = ": images need an axis of channels, such as x[:, None]" if flat else ""
         raise ValueError(
             f"the network cannot be called on x of shape {shapes} ({type(error).__name__}: {text}); x must have one row per "
-            "example, [N, ...], or be a tuple or mapping of such tensors, the arguments of the network's forward"
+            f"example, [N, ...], or be a tuple or mapping of such tensors, the arguments of the network's forward{hint}"
         ) from error
     check_output(y, num_rows(x))
     return y

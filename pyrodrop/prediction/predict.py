@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import count, flag, shown
 from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.arrays import is_frame
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
@@ -80,7 +81,8 @@ def predict(
         run: a `Fit`, or an object with a method ``predict``, such as a Gaussian process of `pyrodrop.analysis`. Only a `Fit`
             supports `joint`, `keep`, `method` and `distributed`.
         x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. If the
-            network's examples depend on each other, it is called on all points at once.
+            network's examples depend on each other, it is called on all points at once. After training on
+            `data.Dataset.from_frame` also a pandas DataFrame, whose columns are found by name.
         num_samples: S, number of sampled functions; ignored by ``method="analytic"``.
         seed: seed of the samples; the caller's random state is unchanged. The same seed gives the same functions at any x.
         joint: sample functions, with one set of weights for all points. With False, noise is sampled independently per
@@ -161,7 +163,8 @@ def draw_functions(
         raise TypeError(
             f"predict supports models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"
         )
-    x = check_inputs(x)
+    columns = getattr(model, "columns", None)
+    x = check_inputs(x) if columns is None or not is_frame(x) else columns.x(x, "x")
     ranks = join(shared(distributed), device)
     if ranks.size > 1:
         with ranks.together():

@@ -17,22 +17,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import Categorical
+from torch.distributions import Categorical, Normal
 
-from pyrodrop.arguments import count, shown
+from pyrodrop.arguments import count, real, shown
 from pyrodrop.arrays import tensor_of
+from pyrodrop.cards import Card, carded, size
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
 from pyrodrop.likelihoods import check_support, elements
+from pyrodrop.names import one_of
 from pyrodrop.prediction.moments import component_moments
+from pyrodrop.prediction.quantiles import checked_levels, draw_quantiles, mixture_quantiles
+
+Of = Literal["y", "f"]
 
 
-@dataclass(frozen=True)
+@carded
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """The predictive distribution at N points, in the units of y.
 
@@ -70,6 +76,19 @@ class Prediction:
                 f"law must be a distribution of batch shape [T, {self.f.shape[1]}], like f [S, N, ...] of shape "
                 f"{list(self.f.shape)}, with T = {len(self.f)} or 1; got {got}"
             )
+
+    def card(self) -> Card:
+        """What text and HTML show of the prediction."""
+        one, parts = elements(self.law), self.law.batch_shape[0]
+        mixture = f"mixture of {parts} {type(one).__name__}" if parts > 1 else type(one).__name__
+        joint = "functions, joint over the points" if self.joint else "independent at every point"
+        return Card(
+            f"Prediction at {self.f.shape[1]} points",
+            {
+                "f": f"{size(self.f)}, draws of {joint}",
+                "y": f"{mixture}, of shape {[*self.law.event_shape]} at every point",
+            },
+        )
 
     @property
     def mean(self) -> Tensor:
@@ -149,6 +168,61 @@ class Prediction:
             raise TypeError(
                 f"cdf needs real observations with a cumulative distribution function; {type(one).__name__} has none"
             ) from None
+
+    def quantile(self, q: Any, *, of: Of = "y") -> Tensor:
+        """Quantiles of the predictive distribution of every element of y, observation noise included.
+
+        They are those of the equal mixture over the draws, p(y | x) = mean_t p(y | f_t), found as roots of its cumulative
+        distribution function, without sampling y. The draws themselves are samples: with T of them, the probability below
+        the q-quantile has a standard error of at most sqrt(q (1 - q) / T), and less the more of the spread is noise.
+
+        Args:
+            q: probability below the quantile, in (0, 1), or a list or vector of Q of them.
+            of: ``"y"``, or ``"f"`` for the function without observation noise (the logits of a classifier): quantiles of the
+                draws of f with linear interpolation, or exactly, if the distribution of f is known to be Gaussian.
+
+        Returns:
+            ``[N, ...]`` like y or f, or ``[Q, N, ...]``.
+
+        Raises:
+            TypeError: y are class labels or counts, which have no such quantiles; or PyTorch does not know the cumulative
+                distribution function of the likelihood's distribution or its inverse (Student's t, Gamma).
+            ValueError: q is not between 0 and 1; ``of="f"`` has too few draws, less than one beyond a quantile; a prediction
+                is not finite.
+
+        Example:
+            >>> import torch, pyro.distributions as dist, pyrodrop
+            >>> f = torch.tensor([[[0.0]], [[4.0]]])
+            >>> pyrodrop.Prediction(f, dist.Normal(f, 1.0).to_event(1)).quantile([0.1, 0.5]).flatten()
+            tensor([-0.8416,  2.0000])
+        """
+        one_of(of, Of, "of")
+        levels = checked_levels(q)
+        each = levels.reshape(-1).to(self.f.device)
+        if of == "y":
+            found = mixture_quantiles(self.law, each)
+        elif self.f_sd is not None and isinstance(elements(self.law), Normal) and self.law.batch_shape[0] == 1:
+            z = torch.special.ndtri(each).reshape(-1, *(1,) * self.f_sd.dim())
+            found = self.law.mean[0].double() + self.f_sd.double() * z
+        else:
+            found = draw_quantiles(self.f, each)
+        return (found if levels.dim() else found[0]).to(self.f.dtype)
+
+    def interval(self, level: float = 0.9, *, of: Of = "y") -> tuple[Tensor, Tensor]:
+        """The central interval that has this probability, for every element of y: its ends, ``[N, ...]`` each.
+
+        Its ends are ``quantile((1 - level) / 2)`` and ``quantile((1 + level) / 2)``: equal probabilities lie outside.
+
+        Args:
+            level: probability of the interval, in (0, 1).
+            of: ``"y"``, observation noise included, or ``"f"`` without it.
+
+        Raises:
+            TypeError, ValueError: as `quantile`; `level` is not between 0 and 1.
+        """
+        level = real(level, "level", "the probability of a central interval", above=0, below=1)
+        low, high = self.quantile([(1 - level) / 2, (1 + level) / 2], of=of)
+        return low, high
 
     def _aligned(self, y: Any) -> Tensor:
         """y as a tensor with the shape of one component's samples; raises an error instead of broadcasting another shape."""

@@ -168,6 +168,7 @@ def sample(
         "model": density.model.describe(),
         "num_data": len(dataset),
         "data_fingerprint": dataset.fingerprint,
+        **({} if dataset.columns is None else {"columns": dataset.columns.words()}),
     }
     sampled = Sampled(density.model, leapfrog.values(drawn.q), _stats(drawn), dataset, settings, place)
     found = sampled.diagnostics()

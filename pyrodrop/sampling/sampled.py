@@ -15,6 +15,7 @@ from torch import Tensor
 from pyrodrop import threads
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.data import Data, Dataset
+from pyrodrop.data.frame import Columns
 from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of
 from pyrodrop.inputs import Inputs, mapped
@@ -234,6 +235,7 @@ class Sampled:
             raise ValueError(f"{path} must have draws of one dtype, float32 or float64; got {sorted(map(str, dtypes))}")
         if not isinstance(settings.get("energy_rounding", 0.0), int | float):
             raise ValueError(f"{path} is damaged: energy_rounding in its settings must be a number")
+        columns = Columns.of_words(settings["columns"], str(path)) if "columns" in settings else None
         [dtype] = dtypes
         own = copy.deepcopy(model).to(dtype)
         state = {n: value.to(dtype) if value.is_floating_point() else value for n, value in state.items()}
@@ -241,6 +243,7 @@ class Sampled:
         check_made_of(about.get("made_of"), {"model": own}, path, allow)
         assign(model.to(dtype), state)
         model.eval()
+        model.columns = columns
         first = next(iter(model.weight_sites()))
         return cls(model, samples, stats, None, settings, model.weight_sites()[first].device)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, worst
-from pyrodrop.elbo import DrawnTerms, Factor, site_factors
+from pyrodrop.elbo import DrawnTerms, Factor, elbo_convention, site_factors
 from pyrodrop.inputs import mapped
 from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
 from pyrodrop.networks.checks import cannot_run
@@ -228,3 +228,17 @@ def _mean(values: Tensor) -> tuple[float, float]:
     """Mean and its standard error, NaN for one value."""
     se = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan
     return float(values.mean()), se
+
+
+def convention_of(model: Callable[..., Any], guide: Callable[..., Any], data: Dataset | None) -> str:
+    """The convention of a fit's ELBO in words, found by one call on two rows; empty without data."""
+    if data is None:
+        return ""
+    few = data.rows(slice(2))
+    device = next((p.device for p in getattr(guide, "parameters", list)()), torch.device("cpu"))
+    x, y = mapped(lambda part: part.to(device), few.x), few.y.to(device)
+    try:
+        with seeded(0, device), torch.no_grad(), evaluating(model, guide), undisturbed(model, guide):
+            return str(elbo_convention(model, guide, x, y))
+    except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:  # networks that need more than two rows
+        return f"unknown: {str(error).splitlines()[0]}"

@@ -47,6 +47,7 @@ from pyrodrop.training.settings import (
     Starts,
     adam,
 )
+from pyrodrop.training.unfinished import warn_of_unfinished
 
 
 @overload
@@ -260,7 +261,10 @@ def fit(
         except FloatingPointError as error:
             raise FloatingPointError(f"{error}{'' if kept is None else kept.where()}") from None
     warn_of_runaways(problem)
-    return run.fit(seconds=time.perf_counter() - start, engine=run.loop.engine.name)
+    done = run.fit(seconds=time.perf_counter() - start, engine=run.loop.engine.name)
+    if ranks.first:
+        warn_of_unfinished(done)
+    return done
 
 
 def _resumed(run: Run, saving: Saving) -> Checkpoint:

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.cards import Card, carded, number
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.compression.layout import Layout
 from pyrodrop.data import Data, Dataset
+from pyrodrop.data.frame import Columns
 from pyrodrop.devices import resolve
 from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of
@@ -25,12 +27,14 @@ from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.ranks import asked, digest, join, tensors_of
-from pyrodrop.training.estimates import Draws, Elbo, Objective, elbo_of, objective_of
+from pyrodrop.training.estimates import Draws, Elbo, Objective, convention_of, elbo_of, objective_of
+from pyrodrop.training.problem import describe
 
 _FILE = "fit"
 
 
-@dataclass
+@carded
+@dataclass(repr=False)
 class Fit:
     """A trained model and guide.
 
@@ -65,6 +69,26 @@ class Fit:
     def losses(self) -> Tensor:
         """nll + kl of every step, ``[steps]``: for a guide with ``kl_scale`` 1, minus a one-draw estimate of the ELBO."""
         return self.history[:, :2].sum(1)
+
+    def card(self) -> Card:
+        """What text and HTML show of the fit."""
+        told, losses = self.settings, self.losses
+        training = [f"{len(losses)} steps"]
+        training += [f"batches of {told['batch_size']}"] if told.get("batch_size", 0) < told.get("num_data", 0) else []
+        training += [f"{name} {told[name]}" for name in ("estimator", "engine", "seed") if name in told]
+        training += [f"{told['seconds']:.1f} s"] if "seconds" in told else []
+        factors = [
+            f"{name} {told[name]}" for name in ("kl_weight", "likelihood_power") if told.get(name, 1.0) not in (1, 1.0)
+        ]
+        facts = {
+            "guide": describe(self.guide),
+            "model": describe(self.model),
+            "data": f"{told['num_data']} rows" if "num_data" in told else "",
+            "training": ", ".join(training + factors),
+            "loss": in_words(losses),
+            "ELBO": convention_of(self.model, self.guide, self.data),
+        }
+        return Card(type(self).__name__, {name: value for name, value in facts.items() if value}, [losses])
 
     def elbo(
         self,
@@ -350,9 +374,12 @@ class Fit:
         for part, module in modules.items():
             check_assignable(module, states[part], f"the fit in {path}")
         check_made_of(about.get("made_of"), modules, path, allow)
+        columns = Columns.of_words(settings["columns"], str(path)) if "columns" in settings else None
         for part, module in modules.items():
             assign(module, states[part])
             module.to(chosen).eval()
+        if columns is not None:
+            model.columns = columns  # type: ignore[attr-defined]
         return fit
 
     def _modules(self) -> dict[str, torch.nn.Module]:
@@ -361,6 +388,15 @@ class Fit:
             if not isinstance(value, torch.nn.Module):
                 raise TypeError(f"only modules can be saved; the {part} of this fit is a {type(value).__name__}")
         return modules  # type: ignore[return-value]
+
+
+def in_words(losses: Tensor) -> str:
+    """The loss at the start and at the end of training, each the mean of a tenth of the steps."""
+    if not len(losses):
+        return ""
+    tenth = max(1, len(losses) // 10)
+    first, last = float(losses[:tenth].mean()), float(losses[-tenth:].mean())
+    return f"{number(last)} in the last {tenth} steps, {number(first)} in the first"
 
 
 def _is_history(value: Tensor | None) -> TypeGuard[Tensor]:

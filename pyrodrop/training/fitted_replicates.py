@@ -11,12 +11,14 @@ from torch import Tensor
 
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.cards import Card, carded, number
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.fitted import Fit
 
 
-@dataclass
+@carded
+@dataclass(repr=False)
 class Replicates(Sequence[Fit]):
     """R independent fits, as a sequence.
 
@@ -28,6 +30,16 @@ class Replicates(Sequence[Fit]):
 
     fits: list[Fit]
     failed: dict[int, int] = field(default_factory=dict)
+
+    def card(self) -> Card:
+        """What text and HTML show of the replicates."""
+        ends = [float(fit.losses[-max(1, len(fit.losses) // 10) :].mean()) for fit in self.fits if len(fit.losses)]
+        facts = self.fits[0].card().facts if self.fits else {}
+        facts |= {"loss": f"{number(min(ends))} to {number(max(ends))} in the last tenth of the steps"} if ends else {}
+        facts |= {"failed": ", ".join(f"number {n} at step {s}" for n, s in self.failed.items())} if self.failed else {}
+        return Card(
+            f"{len(self.fits)} replicates, the first of which is", facts, [fit.losses for fit in self.fits[:50]]
+        )
 
     def __len__(self) -> int:
         return len(self.fits)

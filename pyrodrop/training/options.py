@@ -76,24 +76,40 @@ class FitOptions(StepOptions, total=False):
     after_epoch: Callable[[Fit, int], None] | None
 
 
+_FIRST = ["model", "guide", "data"]
 _RENAMED = {
     "temperature": "likelihood_power, since it is the power of the likelihood, and a temperature divides",
     "schedule": "lr_schedule; schedules of the KL divergence's weight, such as schedules.linear, belong to kl_weight",
+}
+_ELSEWHERE = {
+    "learning_rate": "lr",
+    "epochs": "steps, the number of gradient steps: that of epochs times that of minibatches",
 }
 
 
 def names_checked(function: Callable[P, T]) -> Callable[P, T]:
     """Raise a TypeError for an unknown argument that says what it is called now, or which name is nearest."""
-    known = [name for name in inspect.signature(function).parameters if name != "self"]
+    parameters = inspect.signature(function).parameters
+    known = [name for name in parameters if name != "self"]
+    required = {name for name in known if parameters[name].default is inspect.Parameter.empty}
     title = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        placed = len(args) - ("self" in parameters)
+        if placed > len(_FIRST) and known[: len(_FIRST)] == _FIRST:
+            raise TypeError(
+                f"data must be a Dataset or a pair (x, y), the third argument of {title}(model, guide, data, *, steps=...); "
+                f"got {placed} arguments without names: pass x and y as (x, y), and the others by name"
+            )
+        if "steps" in required and "steps" not in kwargs:
+            raise TypeError(f"steps, the number of gradient steps, must be given, {title}(..., steps=1000); got none")
         for name in kwargs:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 hint = f"; it is now called {_RENAMED[name]}" if name in _RENAMED else hint
+                hint = f"; here it is {_ELSEWHERE[name]}" if name in _ELSEWHERE else hint
                 raise TypeError(f"{title}() has no argument {name!r}{hint}")
         return function(*args, **kwargs)
 

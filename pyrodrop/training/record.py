@@ -36,7 +36,7 @@ def record(settings: Settings, problem: Problem, seed: int, ranks: int = 1) -> d
 
     Training adds ``seconds`` and ``engine``, and ``replicates`` where there are several.
     """
-    rows = len(problem.data)
+    rows, columns = len(problem.data), problem.data.columns
     return {
         "steps": settings.steps,
         "device": settings.place.type,
@@ -50,6 +50,7 @@ def record(settings: Settings, problem: Problem, seed: int, ranks: int = 1) -> d
         "accumulate": settings.accumulate,
         "num_data": rows,
         "data_fingerprint": problem.data.fingerprint,
+        **({} if columns is None else {"columns": columns.words()}),
         "noise_by_row": problem.noise_by_row(),
         "ranks": ranks,
         **({"rank_noise": settings.rank_noise} if ranks > 1 else {}),

@@ -47,6 +47,7 @@ from pyrodrop.training.spread import spreads
 from pyrodrop.training.stack import loss_of
 from pyrodrop.training.turns import Turns, groups_of, parts_of
 from pyrodrop.training.turns_checkpoint import TurnsCheckpoint
+from pyrodrop.training.unfinished import warn_of_unfinished
 
 __all__ = ["Replicates", "data_sets", "fit_replicates", "train_replicates"]
 
@@ -189,6 +190,7 @@ def train_replicates(
     for number, step in done.failed.items():
         _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
     warn_of_runaways(*done)
+    warn_of_unfinished(*(fit for number, fit in enumerate(done) if number not in done.failed))
     return done
 
 

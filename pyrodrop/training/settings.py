@@ -71,6 +71,7 @@ class Settings:
             raise TypeError(
                 "optimizer must be a torch.optim class or a function with the same arguments, such as "
                 f"functools.partial(torch.optim.SGD, momentum=0.9); got {shown(self.optimizer)}"
+                f"{_made_optimizer(self.optimizer)}"
             )
         _check_lr_schedule(self.lr_schedule)
         _check_kl_weight(self.kl_weight)
@@ -134,7 +135,21 @@ class Settings:
         return real(self.lr_schedule(steps), "lr_schedule", at, least=0)
 
 
+def _made_optimizer(value: Any) -> str:
+    """What to pass instead of an optimiser of other parameters."""
+    name = type(value).__name__
+    return (
+        f": fit makes it for its own parameters, optimizer=torch.optim.{name}, lr=..." if hasattr(value, "step") else ""
+    )
+
+
 def _check_lr_schedule(value: Any) -> None:
+    if isinstance(value, type | torch.optim.lr_scheduler.LRScheduler):
+        got = f"the class {value.__name__}" if isinstance(value, type) else shown(value)
+        raise TypeError(
+            "lr_schedule must be a function from the number of steps done to a factor of the learning rate, such as "
+            f"schedules.cosine(steps); got {got}, which changes an optimiser instead"
+        )
     if isinstance(value, KLSchedule):
         raise TypeError(
             f"lr_schedule must be a factor of the learning rate by step; got a {type(value).__name__}, {value}, a schedule "

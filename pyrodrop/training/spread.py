@@ -137,7 +137,7 @@ def _away(
             for number, own in enumerate(arguments)
         )
         if early:
-            with _interrupts_wait():
+            with without_interrupts():
                 results = workers(units)  # which starts them
         else:
             results = workers(units)
@@ -146,14 +146,19 @@ def _away(
 
 
 @contextmanager
-def _interrupts_wait() -> Iterator[None]:
-    """Keep ctrl-C from processes that start in this block, whose parent ends them; here it comes after the block."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+def without_interrupts() -> Iterator[None]:
+    """Ignore ctrl-C, for a moment here, and for good in processes that are started in this block: their parent ends them.
+
+    A terminal sends it to all processes, and each of them would show a traceback.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        if before is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

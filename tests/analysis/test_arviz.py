@@ -40,7 +40,7 @@ ATTRS = {
 def test_a_regression_tree_is_complete_and_in_the_units_of_the_data(small: Any) -> None:
     train, test = small.waves(), small.waves(25, seed=1)
     fit = small.fitted(guides.MeanField)
-    tree = pyrodrop.to_arviz(fit, train, test, num_samples=300)
+    tree = pyrodrop.to_arviz(fit, train, test, num_samples=300, log_likelihood=True)
     assert set(tree.children) == GROUPS | {"sample_stats", "log_prior"}
     assert set(tree.attrs) >= ATTRS
     assert tree.attrs["elbo_convention"] == "exact"
@@ -117,6 +117,8 @@ def test_no_density_is_made_up(small: Any, make: Any, prior: Any, said: str) -> 
     assert "sample_stats" not in tree.children
     assert math.isnan(tree.attrs["khat"])
     assert said in tree.attrs["khat_missing"]
+    assert "log_likelihood" not in tree.children
+    assert said in tree.attrs["log_likelihood_missing"]
     assert "log_prior" not in tree.children
     assert not [name for group in tree.children.values() for name in group.data_vars if "hat" in str(name)]
 
@@ -204,7 +206,7 @@ def test_learned_rates_are_in_the_posterior_and_given_ones_are_constants(small: 
 def test_a_classification_tree(small: Any) -> None:
     train = small.classes()
     fit = small.fitted(guides.MeanField, small.classifier(), train)
-    tree = pyrodrop.to_arviz(fit, train, train.x[:5], num_samples=200)
+    tree = pyrodrop.to_arviz(fit, train, train.x[:5], num_samples=200, log_likelihood=True)
     assert tree["posterior"]["f"].dims == ("chain", "draw", "obs_id", "output")
     assert tree["posterior_predictive"]["y"].dims == ("chain", "draw", "obs_id")
     assert tree["constant_data"]["x"].dims == ("obs_id", "feature")
@@ -232,9 +234,12 @@ def test_gaussian_processes_have_trees_too(small: Any) -> None:
     ].numpy()
     assert np.abs(off).max() < 4.5 / math.sqrt(400)
     labels = small.classes()
-    other = pyrodrop.to_arviz(GaussianProcessClassifier(labels, "squared-exponential"), labels, labels, num_samples=50)
+    classifier = GaussianProcessClassifier(labels, "squared-exponential")
+    other = pyrodrop.to_arviz(classifier, labels, labels, num_samples=50, log_likelihood=True)
     assert other["posterior"]["f"].shape == (1, 50, 45, 3)
     assert float(other["log_likelihood"]["y"].max()) <= 0
+    unasked = pyrodrop.to_arviz(classifier, labels, num_samples=50)
+    assert "an approximation without k-hat" in unasked.attrs["log_likelihood_missing"]
     with pytest.raises(ValueError, match="has no weights"):
         pyrodrop.to_arviz(process, train, weights=True)
 
@@ -286,7 +291,7 @@ def test_a_tree_survives_its_file(small: Any, tmp_path: Path) -> None:
 def test_arvizs_own_functions_take_the_tree(small: Any, chains: int) -> None:
     train = small.waves()
     fit = small.fitted(guides.MeanField, replicates=None if chains == 1 else chains)
-    tree = pyrodrop.to_arviz(fit, train, small.waves(9, seed=1), num_samples=400)
+    tree = pyrodrop.to_arviz(fit, train, small.waves(9, seed=1), num_samples=400, log_likelihood=True)
     assert math.isfinite(az.loo(tree).elpd)
     summary = az.summary(tree, var_names=["noise_sd", "f"], kind="stats")
     assert len(summary) == 41
@@ -296,6 +301,40 @@ def test_arvizs_own_functions_take_the_tree(small: Any, chains: int) -> None:
         figure = draw(tree, backend="matplotlib").viz["figure"].item()
         figure.canvas.draw()
     az.plot_lm(tree, group="predictions", backend="matplotlib")
+
+
+def test_log_likelihoods_are_left_out_where_loo_would_be_wrong(small: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Mean field of a network: k-hat is far above .7, ArviZ's own k of every observation is good, and its elpd is wrong."""
+    train = small.waves()
+    fit = small.fitted(guides.MeanField)
+    tree = pyrodrop.to_arviz(fit, train, num_samples=400)
+    assert "log_likelihood" not in tree.children
+    assert tree.attrs["khat"] > 0.7
+    said = f"k-hat of p / q is {tree.attrs['khat']:.2f}, above 0.7"
+    assert tree.attrs["log_likelihood_missing"] == said
+    assert [said in message for message in caplog.messages] == [True]
+    with pytest.raises(TypeError, match="log likelihood not found"):
+        az.loo(tree)
+    asked = pyrodrop.to_arviz(fit, train, num_samples=400, log_likelihood=True)
+    assert float(az.loo(asked, pointwise=True).pareto_k.max()) < 0.7 < asked.attrs["khat"]
+    assert "log_likelihood_missing" not in asked.attrs
+    assert len(caplog.messages) == 1
+
+
+def test_log_likelihoods_stay_where_the_draws_are_the_posteriors(small: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """q is the posterior of a conjugate regression, so k-hat is low; of several chains the worst counts."""
+    fit, _ = small.conjugate(1.0)
+    tree = pyrodrop.to_arviz(fit, fit.data, num_samples=200)
+    assert "log_likelihood" in tree.children
+    assert tree.attrs["khat"] <= 0.7
+    assert not caplog.messages
+    assert "log_likelihood" not in pyrodrop.to_arviz(fit, fit.data, num_samples=200, log_likelihood=False).children
+    assert not caplog.messages
+    few = pyrodrop.to_arviz(fit, fit.data, num_samples=24)
+    assert few.attrs["log_likelihood_missing"] == "there is no k-hat of p / q, 24 draws, fewer than 25"
+    off, _ = small.conjugate(0.3)
+    both = pyrodrop.Replicates([fit, off])
+    assert "log_likelihood" not in pyrodrop.to_arviz(both, fit.data, num_samples=200).children
 
 
 def test_what_has_no_tree_is_said(small: Any) -> None:

@@ -18,7 +18,7 @@ from pyrodrop.analysis.comparison.reloo import reloo
 
 def plain(fit: Any) -> float:
     """What ArviZ says of draws of q as if they were draws from the posterior."""
-    return float(az.loo(pyrodrop.to_arviz(fit, fit.data, num_samples=4000)).elpd)
+    return float(az.loo(pyrodrop.to_arviz(fit, fit.data, num_samples=4000, log_likelihood=True)).elpd)
 
 
 def test_of_the_exact_posterior_it_is_exact(small: Any) -> None:
@@ -48,6 +48,9 @@ def test_of_draws_of_the_exact_posterior_it_is_exact(small: Any) -> None:
     tempered = pyrodrop.sample(fit.model, fit.data, draws=4, likelihood_power=0.5, **settings)
     with pytest.raises(ValueError, match="needs draws with likelihood_power 1; these have 0.5"):
         loo(tempered)
+    tree = pyrodrop.to_arviz(tempered, fit.data)
+    assert tree.attrs["log_likelihood_missing"] == "the draws are of a posterior with likelihood_power 0.5"
+    assert "log_likelihood" in pyrodrop.to_arviz(sampled, fit.data, num_samples=16).children
 
 
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")

@@ -56,7 +56,7 @@ def test_the_sensitivity_of_the_exact_posterior(small: Any, scaled: str) -> None
 
 def test_log_prior_is_that_of_each_site(small: Any) -> None:
     fit = small.fitted(guides.MeanField, small.regressor(bias_prior=priors.Gaussian(2.0)), steps=2)
-    tree = pyrodrop.to_arviz(fit, small.waves(), num_samples=30, weights=True)
+    tree = pyrodrop.to_arviz(fit, small.waves(), num_samples=30, weights=True, log_likelihood=True)
     scales = {"layers.0.weight": 1.0, "layers.0.bias": 2.0, "layers.1.weight": 1.0, "layers.1.bias": 2.0}
     assert set(tree["log_prior"].data_vars) == set(scales)
     for name, scale in scales.items():

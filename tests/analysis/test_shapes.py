@@ -101,7 +101,7 @@ def test_a_tree_has_a_dimension_for_every_axis(name: str, tmp_path: Path) -> Non
     """And one log likelihood per example: the sum over its parts, computed from the tree's own f."""
     *_, density, of_f, of_y, variables = CASES[name]
     fit, train = made(name)
-    tree = pyrodrop.to_arviz(fit, train, train.x, num_samples=40)
+    tree = pyrodrop.to_arviz(fit, train, train.x, num_samples=40, log_likelihood=True)
     assert tree["posterior"]["f"].dims == ("chain", "draw", "obs_id", *of_f)
     assert tree["predictions"]["f"].dims == ("chain", "draw", "pred_id", *of_f)
     assert tree["posterior_predictive"]["y"].dims == ("chain", "draw", "obs_id", *of_y)

@@ -22,10 +22,20 @@ from rich.table import Table
 
 from pyrodrop import cli, zoo
 from pyrodrop.analysis.comparison.comparison import Comparison
-from pyrodrop.analysis.experiments import JOBS, concrete, estimators, kingma_fig1a, kingma_table1, sbc, trained_network
+from pyrodrop.analysis.experiments import (
+    JOBS,
+    concrete,
+    estimators,
+    kingma_fig1a,
+    kingma_fig1b,
+    kingma_table1,
+    sbc,
+    trained_network,
+)
 from pyrodrop.analysis.experiments import tuning as tuning_job
 from pyrodrop.analysis.experiments.critiques import experiment as critiques
 from pyrodrop.analysis.experiments.critiques.panel import Panel
+from pyrodrop.analysis.experiments.error_by_size import Study, tables
 from pyrodrop.analysis.experiments.rotated_digit.report import print_tables as print_rotated
 from pyrodrop.analysis.experiments.sparse import experiment as sparse
 from pyrodrop.analysis.experiments.uci.table import print_tables as print_uci
@@ -65,13 +75,18 @@ def the_table_of_variances(values: Iterator[float]) -> None:
     kingma_table1._print(rows, {name: next(values) for name in rows}, "default")
 
 
-def the_errors(values: Iterator[float]) -> None:
-    rows = {
-        f"{method}-{width}": {"width": width, "method": method, **row(values, "error_percent", "se", "published")}
-        for method in list(kingma_fig1a.METHODS)[:3]
-        for width in (100, 300, 400, 500, 750, 1000)
-    }
-    kingma_fig1a._print(rows, {"epochs": 1_000, "digits": 50_000, "seeds": 3})
+def the_errors(study: Study, *sizes: float) -> Callable[[Iterator[float]], None]:
+    def printed(values: Iterator[float]) -> None:
+        rows = {
+            f"{method}-{size}": {study.size: size, "method": method, **row(values, "error_percent", "se", "published")}
+            for method in study.methods
+            for size in sizes
+        }
+        settings = {"epochs": 1_000, "digits": 50_000, "images": 50_000, "seeds": 3}
+        for table in tables(study, rows, settings):
+            print_table(table)
+
+    return printed
 
 
 def the_estimators(values: Iterator[float]) -> None:
@@ -189,7 +204,8 @@ def the_command(*words: str) -> Callable[[Iterator[float]], None]:
 PRINTED: Mapping[str, Callable[[Iterator[float]], None]] = {
     "co2": the_models,
     "kingma-table1": the_table_of_variances,
-    "kingma-fig1a": the_errors,
+    "kingma-fig1a": the_errors(kingma_fig1a.STUDY, 100, 300, 400, 500, 750, 1000),
+    "kingma-fig1b": the_errors(kingma_fig1b.STUDY, 0.25, 0.5, 1.0),
     "estimators": the_estimators,
     "rotated-digit": the_turned_digit,
     "sparse": the_sparse_network,
@@ -245,10 +261,10 @@ def test_a_block_of_lines_where_two_columns_do_not_fit(
 def test_a_standard_error_is_beside_its_number(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for width in range(40, 100, 7):
-        headers = [line for line in shown("references", width, monkeypatch, capsys).splitlines() if "s.e." in line]
-        assert headers
-        assert not any(re.match(r"\s*s\.e\.", line) for line in headers if not line.startswith("    ")), width
+    for width in range(45, 100):
+        text = shown("compare", width, monkeypatch, capsys)
+        assert "run/model" in text
+        assert not re.search(r"^run/model +s\.e\.", text, re.MULTILINE), width
 
 
 def test_names_are_no_markup(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,6 +101,7 @@ CALLS = [
             "y": NO_Y.only("two columns", "an axis more", "NaN", "complex", "bools"),
             "num_samples": COUNTS,
             "weights": FLAG,
+            "log_likelihood": FLAG.but("None"),
             "seed": SEEDS,
         },
         function=tree,

@@ -15,7 +15,7 @@ from pyrodrop.data.dataset import check_inputs
 from pyrodrop.scaling import Standardize
 
 from .harness import Call, Row, rows
-from .kinds import COUNT, FLAG, OBJECT, POSITIVE, Kind, tensor
+from .kinds import COUNT, FLAG, INSIDE, NAME, OBJECT, POSITIVE, SEED, Kind, Shows, kind, tensor
 from .shared import N, X, Y
 
 TABLE = {"a": np.arange(N), "b": np.linspace(0, 1, N)}
@@ -143,6 +143,60 @@ def data() -> Dataset:
     return Dataset(X, Y)
 
 
+def people(**columns: Any) -> pd.DataFrame:
+    return frame(kind=list("abcabcab"), price=np.linspace(1.0, 3.0, N) ** 2, **columns)
+
+
+NO_FRAME = OBJECT | Kind({
+    "array": lambda: SAME, "series": lambda: frame()["a"], "class": lambda: pd.DataFrame, "pair": lambda: (X, Y),
+    "no rows": lambda: people()[:0], "equal names": lambda: pd.concat([people(), people()], axis=1),
+    "levels": lambda: pd.concat({"one": people()}, axis=1),
+    "names": Shows("1.5", lambda: people().rename(columns={"a": 1.5})),
+})  # fmt: skip
+NO_PEOPLE = NO_FRAME | Kind({
+    "missing": Shows("'a' in 1 rows", lambda: people().assign(a=[None, *range(N - 1)])),
+    "infinite": Shows("infinite values in 1 rows", lambda: people().assign(b=[np.inf, *range(N - 1)])),
+    "missing word": Shows("'kind' in 1 rows", lambda: people().assign(kind=[None, *"abcabca"])),
+})  # fmt: skip
+NO_TRAINING_FRAME = NO_PEOPLE | Kind({
+    "words": Shows("'c' of dtype", lambda: people(c=list("abcabcab"))),
+    "dates": Shows("'c' of dtype datetime64", lambda: people(c=pd.date_range("2020", periods=N))),
+    "durations": Shows("'c' of dtype timedelta64", lambda: people(c=pd.to_timedelta(range(N)))),
+    "complex": Shows("'c' of dtype complex128", lambda: people(c=1j * np.ones(N))),
+    "objects": Shows("'c' of dtype object", lambda: people(c=[[1]] * N)),
+    "categorical": Shows("'c' of dtype category", lambda: people(c=pd.Categorical(list("abcabcab")))),
+    "two kinds": Shows("both", lambda: people().assign(kind=["a", 1] * 4)),
+    "dates as categories": Shows("a Timestamp", lambda: people().assign(kind=pd.date_range("2020", periods=N))),
+    "seconds": Shows("1700000000 to 1700000007", lambda: people(t=1.7e9 + np.arange(N))),
+    "too large": Shows("7e+39", lambda: people(t=1e39 * np.arange(N))),
+})  # fmt: skip
+NO_NEW_FRAME = NO_PEOPLE | Kind({
+    "no column": Shows("without 'b'", lambda: people().drop(columns="b")),
+    "unseen": Shows("'z' in 1 rows", lambda: people().assign(kind=list("abcabcaz"))),
+    "words for numbers": Shows("dtype", lambda: people().assign(a=list("abcabcab"))),
+    "numbers for words": Shows("0, 1, 2, 3, 4 and 3 more in 8 rows", lambda: people().assign(kind=range(N))),
+})  # fmt: skip
+NO_COLUMN = kind(
+    None_=None, unknown="nosuch", number=1.0, bool=True, dict={}, unknown_in_list=["nosuch"], upper="Price"
+)
+FRAME_ARGS = {
+    "target": NO_COLUMN | kind(empty=[], twice=["price", "price"], words_and_numbers=["price", "kind"]),
+    "categories": NO_COLUMN | kind(twice=["kind", "kind"]),
+    "encode": NAME,
+    "standardise": NO_COLUMN.but("bool") | kind(words=["kind"]),
+}
+
+
+def from_people() -> Dataset:
+    return Dataset.from_frame(people(), "price", categories=["kind"])
+
+
+def in_words(data: Dataset) -> tuple[str, ...]:
+    assert data.columns is not None
+    return data.columns.names
+
+
+NAMES_OF_PEOPLE = ("a", "b", "kind=a", "kind=b", "kind=c")
 SPLIT = {"name": "a", "train": data(), "test": data(), "x_unit": "", "y_unit": "", "source": ""}
 NO_WORD = OBJECT.but("string")
 CALLS = [
@@ -216,6 +270,47 @@ CALLS = [
             "truth": FLAG,
         },
         function=Split,
+    ),
+    Call(
+        "data.Dataset.from_frame",
+        lambda: {"df": people(), "target": "price", "categories": ["kind"]},
+        {"df": NO_TRAINING_FRAME.but("string"), **FRAME_ARGS},
+        works={
+            "df: any index": (lambda: people().set_index([[7] * N]), lambda made: in_words(made) == NAMES_OF_PEOPLE),
+            "df: nullable": (lambda: people().convert_dtypes(), lambda made: torch.equal(made.x, from_people().x)),
+            "categories: one name": (lambda: "kind", lambda made: torch.equal(made.x, from_people().x)),
+            "standardise: names": (lambda: ["a"], lambda made: made.inputs.loc.tolist() == [3.5, 0, 0, 0, 0]),
+        },
+    ),
+    Call(
+        "data.Dataset.x_of",
+        lambda: {"df": people()},
+        {"df": NO_NEW_FRAME},
+        function=lambda df: from_people().x_of(df),
+        works={
+            "df: other order": (
+                lambda: people(z=list("zzzzzzzz"))[["price", "kind", "z", "b", "a"]],
+                lambda x: torch.equal(x, from_people().x),
+            ),
+            "df: one row": (lambda: people()[:1], lambda x: torch.equal(x, from_people().x[:1])),
+        },
+    ),
+    Call(
+        "data.Dataset.like",
+        lambda: {"df": people()},
+        {"df": NO_NEW_FRAME | {"no target": Shows("without 'price'", lambda: people().drop(columns="price"))}},
+        function=lambda df: from_people().like(df),
+    ),
+    Call(
+        "data.Split.from_frame",
+        lambda: {"df": people(), "target": "price", "categories": ["kind"]},
+        {
+            "df": NO_TRAINING_FRAME.only("None", "array", "missing", "words", "seconds"),
+            "target": FRAME_ARGS["target"].only("None", "unknown"),
+            "test": INSIDE | kind(nearly_all=0.9),
+            "seed": SEED,
+            "name": NO_WORD,
+        },
     ),
 ]
 

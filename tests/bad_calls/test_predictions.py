@@ -16,7 +16,7 @@ import pyrodrop
 from pyrodrop import metrics
 
 from .harness import Call, Row, rows
-from .kinds import COUNT, FLAG, NAME, OBJECT, SEED, Kind, tensor
+from .kinds import COUNT, FLAG, INSIDE, NAME, OBJECT, SEED, Kind, kind, tensor
 from .shared import LABELS, N, X, Y, classifier, fit, mlp, replicates, sampled
 from .test_training import NO_LABELS, NO_X, NO_Y, OTHER_GUIDES
 
@@ -177,6 +177,23 @@ CALLS = [
         {"y": NO_LABELS},
         function=label_density,
         works=works(LABEL_WORKS, label_density, LABELS),
+    ),
+    Call(
+        "Prediction.quantile",
+        lambda: {"q": 0.5},
+        {"q": INSIDE.but("vector", "array", "series", "list") | kind(empty=[], above_one_in_list=[0.5, 1.5]), "of": NAME},
+        function=lambda **given: predicted().quantile(**given),
+        works={
+            "q: list": (lambda: [0.1, 0.9], lambda found: found.shape == (2, N, 1)),
+            "q: series": (lambda: pd.Series([0.1]), lambda found: found.shape == (1, N, 1)),
+            "q: number of NumPy": (lambda: np.float32(0.5), lambda found: found.shape == (N, 1)),
+        },
+    ),
+    Call(
+        "Prediction.interval",
+        lambda: {"level": 0.5},
+        {"level": INSIDE, "of": NAME},
+        function=lambda **given: predicted().interval(**given),
     ),
     Call("Prediction.cdf", lambda: {"y": Y}, {"y": NO_Y}, function=lambda y: predicted().cdf(y)),
     Call(

@@ -23,6 +23,7 @@ LAYERS = (
     ("pyrodrop/arguments.py", "pyrodrop/names.py", "pyrodrop/private_apis.py", "pyrodrop/processes.py"),
     (
         "pyrodrop/arrays.py",
+        "pyrodrop/cards.py",
         "pyrodrop/distributions",
         "pyrodrop/files.py",
         "pyrodrop/inputs.py",

@@ -62,7 +62,8 @@ def run(
         done = train_each(
             _timed, order, quiet, device=torch.device("cpu"), jobs=jobs, keep=cells, size=preset, seed=seed
         )
-        made = {name: Panel.from_record(Record(cells.file(name), done[name])) for name in PANELS if name in names}
+        done |= {name: kept for name in PANELS if name not in done and (kept := cells.kept(name)) is not None}
+        made = {name: Panel.from_record(Record(cells.file(name), done[name])) for name in PANELS if name in done}
         content = {
             "panels": {name: panel.content for name, panel in made.items()},
             "seconds": {name: done[name]["seconds"] for name in made} | {"in all": time.perf_counter() - start},

@@ -1,0 +1,143 @@
+"""Prior scale, standardisation, drop rate, steps and precision on data that one does not know: what depends on what.
+
+    python -m pyrodrop.analysis.benchmarks.own_data [FILE]
+
+One network Q-50-1 with MC dropout on three UCI tables with their first published splits. RMSE in standard deviations of y,
+log density of y / sd(y) in nats per point, and the standard deviation of f under the prior, sqrt(E f(x)^2) over training
+points in standard deviations of y, for the same prior scale of all weights:
+
+    f(x) = w2 . relu(W1 x),   w ~ N(0, s^2)      E f(x)^2 = K s^4 |x|^2 / 2
+
+so that the prior of the function depends on the units of x and y, to which raw data give any size. Means over sets and
+splits with their standard errors, which are mostly differences between the sets.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pyrodrop
+from pyrodrop import data, guides, likelihoods, models, priors
+from pyrodrop.data import Dataset, Split
+from pyrodrop.files import write_json
+
+SETS, SPLITS, UNITS, DRAWS = ("boston", "concrete", "yacht"), 3, 50, 200
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a user chooses.
+
+    Attributes:
+        standardised: whether x and y are.
+        scale: s, of the prior of all weights.
+        rate: drop rate of the hidden units.
+        steps: of Adam with the learning rate 0.01.
+        precision: of the noise of y, as a multiple of 1 / Var(y); None if it is learned, from 1.
+    """
+
+    standardised: bool = True
+    scale: float = 1.0
+    rate: float = 0.05
+    steps: int = 2000
+    precision: float | None = None
+
+
+BASE = Choice()
+SCALES, RATES = (0.03, 0.1, 0.3, 1.0, 3.0), (0.01, 0.05, 0.2, 0.5)
+TABLES: dict[str, list[Choice]] = {
+    "prior scale": [replace(BASE, standardised=own, scale=s) for own in (True, False) for s in SCALES],
+    "drop rate": [replace(BASE, rate=rate, scale=s) for s in (0.3, 1.0) for rate in RATES],
+    "steps": [replace(BASE, steps=steps) for steps in (100, 500, 2000, 8000)],
+    "precision": [replace(BASE, precision=tau) for tau in (None, 1.0, 10.0, 100.0)],
+}
+
+
+def main(choices: dict[str, list[Choice]] = TABLES, sets: Iterable[str] = SETS, splits: int = SPLITS) -> dict[str, Any]:
+    """The tables as plain rows."""
+    parts = [data.uci(name)[number] for name in sets for number in range(splits)]
+    cases = [(choice, part) for choice in dict.fromkeys(c for own in choices.values() for c in own) for part in parts]
+    together: dict[Any, list[tuple[Choice, Split]]] = {}
+    for choice, part in cases:
+        kind = choice.steps, choice.standardised, choice.precision is None, part.train.x.shape
+        together.setdefault(kind, []).append((choice, part))
+    scored: dict[Choice, list[dict[str, float]]] = {}
+    for group in together.values():
+        for (choice, _), found in zip(group, scores(group), strict=True):
+            scored.setdefault(choice, []).append(found)
+    tables = {title: [vars(choice) | summary(scored[choice]) for choice in rows] for title, rows in choices.items()}
+    for title, rows in tables.items():
+        print(title)
+        for row in rows:
+            print("  " + "  ".join(f"{key} {_word(value)}" for key, value in row.items()))
+    return tables
+
+
+def scores(cases: Sequence[tuple[Choice, Split]]) -> list[dict[str, float]]:
+    """Train replicates with equally many steps, and score their test parts in units of the standard deviation of y."""
+    built = [problem(choice, part) for choice, part in cases]
+    runs = pyrodrop.fit_replicates(
+        [model for model, _, _ in built],
+        [
+            guides.BernoulliDropout(model, choice.rate, mask_input=False)
+            for (model, _, _), (choice, _) in zip(built, cases, strict=True)
+        ],
+        [train for _, train, _ in built],
+        count=len(cases),
+        steps=cases[0][0].steps,
+        lr=0.01,
+        progress=False,
+    )
+    found = []
+    for run, (choice, part), (_, train, test) in zip(runs, cases, built, strict=True):
+        sd, predicted = float(part.train.y.std(correction=0)), run.predict(test.x, DRAWS)
+        found.append({
+            "rmse": float((predicted.mean - test.y).square().mean().sqrt()) / sd,
+            "log_density": float(predicted.log_density(test.y).mean()) + math.log(sd),
+            "prior_sd": prior_sd(choice, train) / (1.0 if choice.standardised else sd),
+        })  # fmt: skip
+    return found
+
+
+def problem(choice: Choice, part: Split) -> tuple[models.MLP, Dataset, Dataset]:
+    """The model with its training and test data."""
+    train, test = part.train, part.test
+    if not choice.standardised:
+        train, test = (Dataset(own.x, own.y) for own in (train, test))
+    tau = (1.0 if choice.precision is None else choice.precision) / float(part.train.y.var(correction=0))
+    torch.manual_seed(0)
+    likelihood = likelihoods.Gaussian(tau, learned=choice.precision is None)
+    model = models.MLP([train.x.shape[1], UNITS, 1], prior=priors.Gaussian(choice.scale), likelihood=likelihood)
+    return model, train, test
+
+
+def prior_sd(choice: Choice, train: Dataset) -> float:
+    """sqrt(E f(x)^2) over training points by the formula above, in the units that the network works in."""
+    x = train.x if train.inputs is None else train.inputs(train.x)
+    return float((UNITS * choice.scale**4 * x.square().sum(1) / 2).mean().sqrt())
+
+
+def summary(found: list[dict[str, float]]) -> dict[str, float]:
+    """Means, and standard errors of the scores."""
+    values = {key: torch.tensor([each[key] for each in found]).double() for key in found[0]}
+    means = {key: float(value.mean()) for key, value in values.items()}
+    errors = {f"{key}_se": float(values[key].std() / math.sqrt(len(found))) for key in ("rmse", "log_density")}
+    return means | errors
+
+
+def _word(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    rows = main()
+    if len(sys.argv) > 1:
+        about = {"sets": SETS, "splits": SPLITS, "units": UNITS, "draws": DRAWS, "lr": 0.01}
+        write_json(Path(sys.argv[1]), {"about": about, "tables": rows})

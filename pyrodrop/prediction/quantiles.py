@@ -1,0 +1,130 @@
+"""Quantiles of a predictive mixture, by root finding.
+
+    F(y) = mean_t P(Y <= y | f_t) = q        every element of y separately
+
+Between the smallest and the largest q-quantile of the components F passes through q. There Newton's method is followed, and
+the interval is halved in every third step and where Newton's would leave it. The result is that of the draws t, exactly:
+nothing is sampled, and noise of the observations is included. Elements of an observation have intervals of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, Normal
+
+from pyrodrop.arguments import real, shown
+from pyrodrop.distributions.rebuilt import rebuilt
+from pyrodrop.likelihoods import elements
+
+_STEPS = 240  # at most; a third of them are halvings, of which about 60 suffice
+_AT_A_TIME = 2**20  # values of draws
+_CLOSE = 1e-12  # how near the probability must come to q, relative to q or 1 - q
+_EPS = torch.finfo(torch.float64).eps
+
+
+def checked_levels(q: Any) -> Tensor:
+    """Probabilities in (0, 1) as float64, ``[]`` for a number or ``[Q]`` for a list or vector of them."""
+    what = "the probability of the values below a quantile, a number or a list of numbers,"
+    if (
+        isinstance(q, Iterable)
+        and not isinstance(q, str | bytes | dict)
+        and not (isinstance(q, Tensor) and q.dim() == 0)
+    ):
+        given = list(q)
+        if not given:
+            raise ValueError(f"q is {what} and must have at least one; got {shown(q)} without any")
+        return torch.tensor([real(one, "q", what, above=0, below=1) for one in given], dtype=torch.float64)
+    return torch.tensor(real(q, "q", what, above=0, below=1), dtype=torch.float64)
+
+
+def mixture_quantiles(law: Distribution, q: Tensor) -> Tensor:
+    """Quantiles of the equal mixture of the distributions along the first axis of ``[T, N, ...]``.
+
+    Args:
+        law: the components.
+        q: probabilities ``[Q]``, float64.
+
+    Returns:
+        ``[Q, N, ...]``, float64.
+
+    Raises:
+        TypeError: the components have no quantiles, or PyTorch has no cumulative distribution function or no inverse of it
+            for them.
+        ValueError: the predictions are not finite.
+    """
+    one: Any = elements(law)
+    shape = one.batch_shape
+    if isinstance(one, Categorical):
+        raise TypeError(
+            "quantiles need real observations; got class labels, which have no order: the probabilities of classes are "
+            "Prediction.mean, and of='f' gives quantiles of the logits"
+        )
+    if one.event_shape or one.support.is_discrete:
+        raise TypeError(
+            f"quantiles need continuous observations with one cumulative distribution function each; got "
+            f"{type(one).__name__}: take quantiles of Prediction.sample_y instead"
+        )
+    try:
+        one = rebuilt(lambda value: value.detach().double().expand(shape).flatten(1), one)
+        one.cdf(one.icdf(torch.tensor(0.5, dtype=torch.float64)))
+    except (NotImplementedError, TypeError):
+        raise TypeError(
+            "quantiles need a distribution of y whose cumulative distribution function and its inverse PyTorch has; got "
+            f"{type(one).__name__}: take quantiles of Prediction.sample_y instead"
+        ) from None
+    width = max(1, _AT_A_TIME // shape[0])
+    columns = one.batch_shape[1]
+    found = []
+    for first in range(0, columns, width):
+        part = rebuilt(lambda value, first=first: value[:, first : first + width], one)  # type: ignore[misc]
+        found.append(torch.stack([_root(part, float(level)) for level in q]))
+    return torch.cat(found, 1).reshape(len(q), *shape[1:])
+
+
+def _root(law: Any, q: float) -> Tensor:
+    """The q-quantile of the mixture along the first axis of ``[T, n]``, ``[n]``."""
+    ends = law.icdf(torch.tensor(q, dtype=torch.float64))
+    low, high = ends.amin(0), ends.amax(0)
+    if not bool((low.isfinite() & high.isfinite()).all()):
+        raise ValueError("quantiles need finite predictions; got NaN or infinite ones")
+    y = (low + high) / 2
+    near, close = max(_CLOSE * min(q, 1 - q), 2 * _EPS), 2 * _EPS * torch.maximum(low.abs(), high.abs())
+    for step in range(_STEPS):
+        short = _cdf(law, y).mean(0) - q
+        low, high = torch.where(short < 0, y, low), torch.where(short < 0, high, y)
+        done = (short.abs() <= near) | (high - low <= close)
+        if bool(done.all()):
+            break
+        newton = y - short / law.log_prob(y).exp().mean(0)
+        inside = (newton > low) & (newton < high) & (step % 3 < 2)
+        y = torch.where(done, y, torch.where(inside, newton, (low + high) / 2))
+    return y
+
+
+def _cdf(law: Any, y: Tensor) -> Tensor:
+    """P(Y <= y) of every component; for a Gaussian also far out, where 1 + erf loses all digits."""
+    if isinstance(law, Normal):
+        return torch.special.ndtr((y - law.loc) / law.scale)
+    return law.cdf(y)  # type: ignore[no-any-return]
+
+
+def draw_quantiles(f: Tensor, q: Tensor) -> Tensor:
+    """Quantiles of draws ``[S, N, ...]`` along their first axis, with linear interpolation: ``[Q, N, ...]``, float64.
+
+    Raises:
+        ValueError: fewer than one draw is expected beyond a quantile.
+    """
+    beyond = float(torch.minimum(q, 1 - q).min()) * len(f)
+    if beyond < 1:
+        extreme = float(q[torch.minimum(q, 1 - q).argmin()])
+        raise ValueError(
+            f"q must have at least one draw of f beyond it, so that {extreme:g} needs {1 / min(extreme, 1 - extreme):.0f} "
+            f"draws; got q={extreme:g} and {len(f)} draws"
+        )
+    width = max(1, _AT_A_TIME // len(f))
+    parts = [torch.quantile(part.double(), q, dim=0) for part in f.flatten(1).split(width, 1)]
+    return torch.cat(parts, 1).reshape(len(q), *f.shape[1:])

@@ -1,0 +1,115 @@
+"""Short text and HTML of fits, replicates, data sets and predictions."""
+
+from __future__ import annotations
+
+import html.parser
+from typing import Any
+
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.cards import Card, means
+from pyrodrop.data import Dataset
+
+X = torch.linspace(-1, 1, 30)[:, None]
+DATA = Dataset(X, 2 * X + 1).standardized()
+
+
+def fitted(**options: Any) -> Any:
+    model = models.MLP([1, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    options = {"steps": 40, "lr": 0.01, "batch_size": 10, "engine": "pyro", **options}
+    return pyrodrop.fit(model, guides.BernoulliDropout(model, 0.1), DATA, **options)
+
+
+class Page(html.parser.HTMLParser):
+    """Tags that are open, and how many lines of a curve there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.lines = 0
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.lines += tag == "polyline"
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def page(text: str) -> Page:
+    found = Page()
+    found.feed(text)
+    assert found.open == []
+    return found
+
+
+def test_a_fit_is_a_few_lines_with_its_loss_its_settings_and_the_convention_of_its_elbo() -> None:
+    run = fitted()
+    text = repr(run)
+    assert len(text.splitlines()) <= 10
+    assert max(map(len, text.splitlines())) <= 80
+    for words in (
+        "BernoulliDropout(drop_rate=0.1",
+        "30 rows",
+        "40 steps, batches of 10, estimator shared, engine pyro",
+    ):
+        assert words in text
+    assert f"{float(run.losses[-4:].mean()):.4g} in the last 4 steps" in text
+    assert str(run.elbo(2).convention).split("(")[0] in text
+    assert page(run._repr_html_()).lines == 1
+    assert "tensor" not in text
+
+
+def test_showing_a_fit_changes_nothing() -> None:
+    run = fitted()
+    torch.manual_seed(5)
+    state, before = torch.random.get_rng_state(), run.predict(X, 3).f
+    repr(run)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(run.predict(X, 3).f, before)
+
+
+def test_replicates_show_the_first_and_the_range_of_losses() -> None:
+    runs = fitted(replicates=3, engine="auto")
+    text = repr(runs)
+    assert text.startswith("3 replicates")
+    assert len(text.splitlines()) <= 10
+    ends = [float(run.losses[-4:].mean()) for run in runs]
+    assert f"{min(ends):.4g} to {max(ends):.4g}" in text
+    assert page(runs._repr_html_()).lines == 3
+
+
+def test_data_and_predictions() -> None:
+    assert repr(DATA).splitlines()[0] == "Dataset of 30 rows"
+    assert "x and y" in repr(DATA)
+    assert "[30, 1] float32" in repr(DATA)
+    assert "x_ids [30, 1] float32" in repr(Dataset({"ids": X, "mask": X}, X))  # type: ignore[arg-type]
+    prediction = fitted().predict(X, 7)
+    assert "Prediction at 30 points" in repr(prediction)
+    assert "mixture of 7 Normal" in repr(prediction)
+    page(prediction._repr_html_())
+
+
+def test_what_a_user_named_is_escaped() -> None:
+    card = Card("<b>", {"<script>": "a & b < c"}, [])
+    assert "<b>" not in card.html()
+    assert "<script>" not in card.html()
+    assert "a &amp; b &lt; c" in card.html()
+
+
+@pytest.mark.parametrize("losses", [[], [1.0], [2.0, 2.0], [float("nan")] * 5, [1.0, float("inf"), 3.0]])
+def test_odd_losses_have_a_card(losses: list[float]) -> None:
+    run = fitted()
+    run.history = torch.tensor([[loss, 0.0, 1.0] for loss in losses]).reshape(-1, 3)
+    assert "Fit" in repr(run)
+    assert "nan," not in run._repr_html_()
+
+
+def test_a_long_curve_is_its_means() -> None:
+    values = torch.arange(1000.0)
+    torch.testing.assert_close(means(values), values.double().reshape(200, 5).mean(1))

@@ -1,0 +1,80 @@
+"""Wrong calls of the first minutes: each error names the argument and says what to pass instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyro
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+
+X = torch.randn(12, 3)
+Y, LABELS = X[:, :1].clone(), torch.arange(12) % 3
+GAUSS = {"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian()}
+
+
+def mlp(**changed: Any) -> models.MLP:
+    return models.MLP([3, 4, 1], **{**GAUSS, **changed})
+
+
+def fit(*data: Any, outputs: int = 1, **changed: Any) -> Any:
+    likelihood = likelihoods.Gaussian() if outputs == 1 else likelihoods.Categorical()
+    model = models.MLP([3, 4, outputs], prior=priors.Gaussian(), likelihood=likelihood)
+    return pyrodrop.fit(
+        model, guides.MeanField(model), *(data or ((X, Y),)), **{"steps": 1, "engine": "pyro", **changed}
+    )
+
+
+def images(x: torch.Tensor, model: Any) -> Any:
+    return pyrodrop.fit(model, guides.MeanField(model), (x, LABELS), steps=1, engine="pyro")
+
+
+def convolutions() -> Any:
+    net = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(72, 3))
+    return models.from_module(net, priors.Gaussian(), likelihoods.Categorical())
+
+
+def lenet() -> Any:
+    return models.LeNet5(prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
+
+
+ROWS = torch.utils.data.TensorDataset(X, Y)
+CALLS: dict[str, tuple[Any, str]] = {
+    "an optimiser of Pyro": (lambda: fit(optimizer=pyro.optim.Adam({"lr": 0.1})), "optimizer must .*one of pyro.optim"),
+    "a made optimiser": (lambda: fit(optimizer=torch.optim.Adam([X], lr=0.1)), "optimizer must .*=torch.optim.Adam, lr="),
+    "a class of schedules": (lambda: fit(lr_schedule=torch.optim.lr_scheduler.StepLR), "lr_schedule must .*class StepLR"),
+    "steps as a float": (lambda: fit(steps=1e3), r"steps .*whole number .*got the float 1000\.0: write 1000$"),
+    "no steps": (lambda: pyrodrop.fit(mlp(), guides.MeanField(mlp()), (X, Y)), "steps, .* must be given"),
+    "x and y apart": (lambda: fit(X, Y), r"data must .*pass x and y as \(x, y\)"),
+    "epochs": (lambda: fit(epochs=3), "no argument 'epochs'; here it is steps"),
+    "learning_rate": (lambda: fit(learning_rate=0.1), "no argument 'learning_rate'; here it is lr"),
+    "a loader": (lambda: fit(torch.utils.data.DataLoader(ROWS)), "data must .*got a DataLoader: pass tensors of all rows"),
+    "a data set of torch": (lambda: fit(ROWS), r"data must .*got a TensorDataset: pass its tensors, data\.tensors"),
+    "a number as prior": (lambda: mlp(prior=1.0), r"prior must .*priors.Gaussian\(scale=1.0\).*got the float 1.0"),
+    "a class as prior": (lambda: mlp(prior=priors.Gaussian), r"prior must .*got the class Gaussian: call it, Gaussian\("),
+    "a class as likelihood": (lambda: mlp(likelihood=likelihoods.Gaussian), r"likelihood must .*call it, Gaussian\("),
+    "a list to compare": (lambda: pyrodrop.compare([fit()], (X, Y)), r"fits must .*\{'a': fit\}; got a list"),  # type: ignore[arg-type]
+    "labels as a column": (lambda: fit((X, LABELS[:, None]), outputs=3), r"y: .* got shape \[12, 1\]: pass y\[:, 0\]"),
+    "labels from 1": (lambda: fit((X, LABELS + 1), outputs=3), "y: .*got 1 to 3: subtract 1"),
+    "images without a channel": (lambda: images(torch.randn(12, 8, 8), convolutions()), r"axis of channels, .*x\[:, None\]"),
+    "digits without a channel": (lambda: images(torch.randn(12, 28, 28), lenet()), r"x must .*channels, x\[:, None\]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_message_says_what_to_pass(name: str) -> None:
+    call, said = CALLS[name]
+    with pytest.raises((TypeError, ValueError), match=said):
+        call()
+
+
+def test_other_mistakes_get_no_such_advice() -> None:
+    with pytest.raises(TypeError, match=r"got the float 2\.5$"):
+        fit(steps=2.5)
+    with pytest.raises(ValueError, match=r"got 1 to 5$"):
+        fit((X, LABELS * 2 + 1), outputs=3)
+    with pytest.raises(ValueError, match=r"got \(12, 27, 28\)$"):
+        images(torch.randn(12, 27, 28), lenet())

@@ -1,0 +1,211 @@
+"""Data frames as data sets, against pandas.get_dummies, NumPy and rows computed by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.data import Dataset, Split
+
+N = 40
+RNG = np.random.default_rng(0)
+DF = pd.DataFrame(
+    {
+        "age": RNG.normal(40, 10, N),
+        "kind": RNG.choice(["b", "a", "c"], N),
+        "member": RNG.random(N) > 0.5,
+        "rooms": RNG.integers(1, 5, N),
+        "price": RNG.normal(300, 50, N),
+        "tax": RNG.normal(3, 1, N),
+    },
+    index=RNG.permutation(N),
+)
+
+
+def dataset(**options: Any) -> Dataset:
+    return Dataset.from_frame(DF.drop(columns="tax"), "price", categories=["kind"], **options)
+
+
+def test_one_hot_columns_are_those_of_get_dummies() -> None:
+    data = dataset()
+    want = pd.get_dummies(DF[["age", "rooms", "member", "kind"]], columns=["kind"], dtype=float)
+    assert data.columns is not None
+    assert data.columns.names == tuple(name.replace("kind_", "kind=") for name in want.columns)
+    np.testing.assert_array_equal(data.x.numpy(), want.to_numpy(np.float32))
+    np.testing.assert_array_equal(data.y.numpy(), DF[["price"]].to_numpy(np.float32))
+
+
+def test_numbers_are_standardised_and_indicators_are_not() -> None:
+    data = dataset()
+    assert data.inputs is not None
+    assert data.targets is not None
+    numbers = DF[["age", "rooms"]].to_numpy()
+    want = (numbers - numbers.mean(0)) / numbers.std(0)
+    np.testing.assert_allclose(data.inputs(data.x)[:, :2], want, atol=1e-5)
+    assert torch.equal(data.inputs(data.x)[:, 2:], data.x[:, 2:])
+    price = DF["price"].to_numpy()
+    np.testing.assert_allclose(data.targets(data.y)[:, 0], (price - price.mean()) / price.std(), atol=1e-5)
+
+
+def test_standardisation_is_as_asked() -> None:
+    none = dataset(standardise=False)
+    assert (none.inputs, none.targets) == (None, None)
+    only = dataset(standardise=["age"])
+    assert only.targets is None
+    assert only.inputs is not None
+    np.testing.assert_allclose(only.inputs.loc, [DF["age"].mean(), 0, 0, 0, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(only.inputs.scale, [DF["age"].std(ddof=0), 1, 1, 1, 1, 1], rtol=1e-6)
+
+
+def test_codes_are_the_places_of_sorted_values() -> None:
+    data = Dataset.from_frame(DF, ["tax", "price"], categories=["kind", "rooms"], encode="codes")
+    numbers, codes = data.x
+    age = DF["age"].to_numpy()
+    np.testing.assert_allclose(numbers[:, 0], (age - age.mean()) / age.std(), atol=1e-5)
+    np.testing.assert_array_equal(numbers[:, 1], DF["member"])
+    want = np.stack([np.unique(DF[name], return_inverse=True)[1] for name in ("kind", "rooms")], 1)
+    np.testing.assert_array_equal(codes.numpy(), want)
+    assert codes.dtype == torch.int64
+    assert data.inputs is None
+    np.testing.assert_array_equal(data.y.numpy(), DF[["tax", "price"]].to_numpy(np.float32))
+
+
+def test_without_numbers_x_are_the_codes() -> None:
+    data = Dataset.from_frame(DF[["kind", "tax"]], "tax", categories="kind", encode="codes")
+    assert data.x.dtype == torch.int64
+    assert data.x.shape == (N, 1)
+
+
+def test_declared_categories_keep_their_order_and_have_columns_without_rows() -> None:
+    declared = pd.CategoricalDtype(["c", "z", "a", "b"])
+    data = Dataset.from_frame(DF.astype({"kind": declared})[["kind", "tax"]], "tax", categories=["kind"])
+    want = pd.get_dummies(DF["kind"].astype(declared), dtype=float)
+    np.testing.assert_array_equal(data.x.numpy(), want.to_numpy(np.float32))
+
+
+@pytest.mark.parametrize("encode", ["one-hot", "codes"])
+def test_new_frames_are_read_by_name_and_with_the_first_ones_categories_and_scale(encode: Any) -> None:
+    """One row, in another order, with further columns and without some of the categories."""
+    data = dataset(encode=encode)
+    row = DF.iloc[[7]].assign(further="x")[["further", "kind", "price", "rooms", "member", "age"]]
+    for got, want in zip(_parts(data.x_of(row)), _parts(data.x), strict=True):
+        assert torch.equal(got, want[[7]])
+    test = data.like(row)
+    assert (test.inputs, test.targets) == (data.inputs, data.targets)
+    assert torch.equal(test.y, data.y[[7]])
+    assert torch.equal(data.rows([7]).like(row).y, test.y)  # type: ignore[arg-type]
+
+
+def _parts(x: Any) -> list[Tensor]:
+    return list(x) if isinstance(x, tuple) else [x]
+
+
+def test_text_bools_and_named_numbers_as_target_are_class_labels() -> None:
+    words = Dataset.from_frame(DF, "kind")
+    assert words.columns is not None
+    assert words.columns.classes == ("a", "b", "c")
+    np.testing.assert_array_equal(words.y.numpy(), np.unique(DF["kind"], return_inverse=True)[1])
+    assert words.targets is None
+    bools = Dataset.from_frame(DF, "member", categories=["kind"])
+    np.testing.assert_array_equal(bools.y.numpy(), DF["member"].astype(int))
+    rooms = Dataset.from_frame(DF, "rooms", categories=["kind", "rooms"])
+    np.testing.assert_array_equal(rooms.y.numpy(), DF["rooms"] - 1)
+    assert Dataset.from_frame(DF, "rooms", categories=["kind"]).y.dtype == torch.float32
+
+
+def test_what_is_wrong_is_said_by_column_and_number_of_rows() -> None:
+    holes = DF.reset_index(drop=True)
+    holes.loc[3:6, "age"] = np.nan
+    holes.loc[[5, 20], "kind"] = None
+    with pytest.raises(
+        ValueError, match=r"missing values in 5 of 40 rows, of column 'age' in 4 rows, 'kind' in 2 rows"
+    ):
+        Dataset.from_frame(holes, "price", categories=["kind"])
+    with pytest.raises(TypeError, match=r"column 'kind' of dtype .*: name it in categories=\['kind'\]"):
+        Dataset.from_frame(DF, "price")
+    dated = DF.assign(day=pd.date_range("2020-01-01", periods=N))
+    with pytest.raises(TypeError, match=r"column 'day' of dtype datetime64.*convert times to numbers"):
+        Dataset.from_frame(dated, "price", categories=["kind"])
+    with pytest.raises(ValueError, match=r"column 'kind', .*'a', 'b', 'c'; got 'd' in 3 rows"):
+        dataset().x_of(DF.assign(kind=["d"] * 3 + ["a"] * (N - 3)))
+    with pytest.raises(ValueError, match=r"column 'member', had bools .*got 2 in 1 rows"):
+        dataset().x_of(DF.assign(member=[2] + [1] * (N - 1)))
+    with pytest.raises(ValueError, match=r"got a frame without 'rooms'"):
+        dataset().x_of(DF.drop(columns="rooms"))
+    with pytest.raises(ValueError, match=r"got 300 in all 40 rows of 'price'"):
+        Dataset.from_frame(DF.assign(price=300.0), "price", categories=["kind"])
+    with pytest.raises(TypeError, match=r"x_of needs the columns of a frame"):
+        Dataset(torch.ones(3, 1), torch.ones(3)).x_of(DF)
+
+
+def test_a_constant_column_has_no_effect() -> None:
+    data = Dataset.from_frame(DF[["age", "price"]].assign(one=7.1), "price")
+    assert data.inputs is not None
+    assert torch.equal(data.inputs(data.x)[:, 1], torch.zeros(N))
+
+
+def test_a_split_is_standardised_by_its_training_rows() -> None:
+    split = Split.from_frame(DF, "price", test=0.25, seed=3, categories=["kind"])
+    assert (len(split.train), len(split.test)) == (30, 10)
+    ages = np.concatenate([split.train.x[:, 0].numpy(), split.test.x[:, 0].numpy()])
+    np.testing.assert_array_equal(np.sort(ages), np.sort(DF["age"].to_numpy(np.float32)))
+    for part in (split.train, split.test):
+        assert part.inputs is not None
+        assert part.targets is not None
+        np.testing.assert_allclose(part.inputs.loc[0], split.train.x[:, 0].mean(), rtol=1e-5)
+        np.testing.assert_allclose(part.targets.scale, split.train.y.std(0, correction=0), rtol=1e-4)
+    again = Split.from_frame(DF, "price", test=0.25, seed=3, categories=["kind"])
+    assert torch.equal(again.test.y, split.test.y)
+    other = Split.from_frame(DF, "price", test=0.25, seed=4, categories=["kind"])
+    assert not torch.equal(other.test.y, split.test.y)
+
+
+class Embedded(nn.Module):
+    """A table of vectors beside the numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(3, 2), nn.Linear(5, 1)
+
+    def forward(self, numbers: Tensor, codes: Tensor) -> Tensor:
+        return self.out(torch.cat([numbers, self.embed(codes[:, 0])], 1))  # type: ignore[no-any-return]
+
+
+def fitted(data: Dataset) -> pyrodrop.Fit:
+    net = Embedded() if isinstance(data.x, tuple) else nn.Linear(data.x.shape[1], 1)
+    model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(1e-3, learned=True))
+    return pyrodrop.fit(model, guides.MeanField(model), data, steps=3, lr=0.01, engine="pyro")
+
+
+@pytest.mark.parametrize("encode", ["one-hot", "codes"])
+def test_a_fit_predicts_at_a_frame_by_its_names(encode: Any, tmp_path: Path) -> None:
+    """In another order of columns; also after it was saved and loaded."""
+    data = dataset(encode=encode)
+    run = fitted(data)
+    shuffled = DF[["kind", "rooms", "price", "member", "age"]]
+    want = run.predict(data.x, 4).f
+    assert torch.equal(run.predict(shuffled, 4).f, want)  # type: ignore[arg-type]
+    model = models.from_module(
+        Embedded() if encode == "codes" else nn.Linear(6, 1),
+        priors.Gaussian(),
+        likelihoods.Gaussian(1e-3, learned=True),
+    )
+    loaded = pyrodrop.Fit.load(run.save(tmp_path / "fit"), model, guides.MeanField(model))
+    assert torch.equal(loaded.predict(shuffled, 4).f, want)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="x must have the columns of the data set by name.*without 'age'"):
+        run.predict(shuffled.drop(columns="age"))  # type: ignore[arg-type]
+
+
+def test_a_frame_without_columns_by_name_is_taken_by_place_as_before() -> None:
+    numbers = DF[["age", "rooms"]].astype("float32")
+    run = fitted(Dataset(torch.tensor(numbers.to_numpy()), torch.tensor(DF["tax"].to_numpy(np.float32))[:, None]))
+    assert "columns" not in run.settings
+    assert torch.equal(run.predict(numbers[["rooms", "age"]], 2).f, run.predict(numbers.to_numpy()[:, ::-1], 2).f)  # type: ignore[arg-type]
