@@ -3,17 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+DOCS_STAMP := $(VENV)/.docs
 # A file of tests stays in one process, which shares what it trains.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
 
-.PHONY: help co2 test slow gpu lint types clean
+.PHONY: help co2 test slow gpu docs lint types clean
 
 help:
 	@echo "make co2     install and run the Mauna Loa CO2 experiment: table and figure"
 	@echo "make test    install and run the tests"
 	@echo "make slow    the long reproductions"
 	@echo "make gpu     all that waits for a GPU, in pieces that go on where they were; ARGS='--list' shows them"
+	@echo "make docs    build the documentation site, without the network: docs/_build/html/index.html"
 	@echo "make lint    ruff; make types: mypy; make clean: remove the environment and what was built"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -35,6 +37,16 @@ slow: $(STAMP)
 gpu: $(STAMP)
 	$(BIN)/python -m pyrodrop.analysis.gpu $(ARGS)
 
+$(DOCS_STAMP): $(STAMP)
+	@echo "installing what builds the documentation (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: $(DOCS_STAMP)
+	@$(BIN)/python -P -m sphinx -b html -q -W --keep-going docs docs/_build/html
+	@$(BIN)/python -P docs/_ext/dead_links.py docs/_build/html
+	@echo "the site is at $(CURDIR)/docs/_build/html/index.html"
+
 lint: $(STAMP)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
@@ -42,4 +54,4 @@ types: $(STAMP)
 	$(BIN)/mypy -p pyrodrop
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs docs/_build docs/api docs/notebooks docs/project docs/zoo

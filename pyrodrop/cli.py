@@ -13,30 +13,34 @@ Exit statuses:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import errno
-import itertools
-import json
 import os
-import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Any, get_type_hints
-
-import jsonargparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 from pyrodrop.json_files import Failed
+from pyrodrop.options import Parser, Value, Word
 
-USAGE = """usage: pyrodrop run NAME [options]  run an experiment or train an entry of the zoo (--help: its options)
-       pyrodrop list                list what can be run, and the zoo's entries
-       pyrodrop show ENTRY          the model card of an entry: what it is, published figures, our reference
-       pyrodrop check ENTRY...      train entries briefly and compare with their references; status 1 on a miss (--jobs N)
-       pyrodrop compare RUN_DIR...  one table of the models of several runs, by held-out log density
-       pyrodrop report RUN_DIR [-o report.html]   one page with a run's tables and pictures
-       --debug with any of them shows the traceback of an error"""
-
+SUMMARIES = {
+    "run": "Run an experiment, or train an entry of the zoo.",
+    "list": "List what can be run, and the entries of the zoo.",
+    "show": "The card of an entry: what it is, its published results and our reference.",
+    "check": "Train entries briefly and compare with their references; status 1 if one is missed.",
+    "compare": "One table of the models of several runs, by held-out log density.",
+    "report": "One page with a run's tables and pictures.",
+    "completion": "Print a script that completes commands, names and options in bash, zsh or tcsh.",
+}
+_WORDS = {"run": "NAME [options]", "show": "ENTRY", "check": "ENTRY ...", "compare": "RUN_DIR ...", "report": "RUN_DIR"}
+_WORDS["completion"] = "SHELL"
+_MORE = """pyrodrop COMMAND --help and pyrodrop run NAME --help show the options. --version shows the version, --debug the \
+traceback of an error.
+Tables are as wide as the terminal, or as COLUMNS says; with NO_COLOR, and where the output is not a terminal, they are \
+plain text."""
+_INSTALL = "pyrodrop completion bash > ~/.local/share/bash-completion/completions/pyrodrop"
+SHELLS = Literal["bash", "zsh", "tcsh"]
 FAILED, WRONG, DEFECT, INTERRUPTED, NO_READER = 1, 2, 70, 130, 141
 
 _SYSTEM = {
@@ -59,9 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if not words or words[0] in ("-h", "--help"):
-        print(USAGE)
-        return 0 if words else WRONG
+    if argv is None and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # for a terminal that has no sign for what is printed
     try:
         status = _command(words)
         sys.stdout.flush()  # a full disk or a closed pipe is found here and not at the interpreter's end
@@ -86,8 +89,6 @@ def _ended(error: BaseException) -> tuple[int, str]:
         return FAILED, _system(error)
     if isinstance(error, Failed | FloatingPointError):
         return FAILED, str(error)
-    if isinstance(error, argparse.ArgumentError):
-        return WRONG, _argument(str(error))
     if isinstance(error, ValueError):
         return WRONG, str(error)
     kind = type(error).__name__
@@ -101,18 +102,6 @@ def _ended(error: BaseException) -> tuple[int, str]:
         f"this is a defect of pyrodrop, please report it: {kind}: {error}; "
         "the same command with --debug shows the traceback"
     )
-
-
-def _argument(text: str) -> str:
-    """What the parser says of an option's value, without its own terms."""
-    text = re.sub(r'^Parser key "(.*?)":', r"--\1:", " ".join(text.split()))
-    text = re.sub(
-        r"Does not validate against any of the Union subtypes Subtypes: \[(.*)\] Errors:.*Given value type",
-        r"Expected one of \1. Given value type",
-        text,
-    )
-    text = re.sub(r"an? typing\.Literal\[(.*?)\]", r"one of \1", text)
-    return re.sub(r"<class '(\w+)'>", r"\1", text).replace("NoneType", "None")
 
 
 def _system(error: OSError) -> str:
@@ -148,50 +137,63 @@ def _nowhere() -> None:
 def _command(words: list[str]) -> int:
     from pyrodrop.names import known
 
+    if not words or words[0] in ("-h", "--help", "help"):
+        _usage()
+        return 0 if words else WRONG
+    if words[0].startswith("-"):
+        Parser("pyrodrop").parse(words)
     command, *rest = words
-    commands = {
-        "run": _run, "list": _list, "show": _show, "check": _check, "compare": _compare, "report": _report
-    }  # fmt: skip
-    return commands[known(command, commands, "command")](rest)
+    return COMMANDS[known(command, COMMANDS, "command")](rest)
+
+
+def _usage() -> None:
+    from pyrodrop.analysis.reports.terminal import pairs, paragraph
+
+    print("usage: pyrodrop COMMAND ...\n")
+    pairs({f"{name} {_WORDS.get(name, '')}": summary for name, summary in SUMMARIES.items()})
+    print()
+    paragraph(_MORE)
+    print("Completion in bash, from the next shell on:")
+    paragraph(_INSTALL, first="  ", then="    ")
 
 
 def _run(words: list[str]) -> int:
     """Run a job by its name, or train an entry of the zoo; names of entries contain a slash."""
-    from pyrodrop.analysis.experiments import JOBS, job
-    from pyrodrop.zoo import entry
-
     if not words or words[0].startswith("-"):
-        if words and words[0] in ("-h", "--help"):
-            print(USAGE)
-            return 0
-        raise ValueError(f"run needs the name of a job: {', '.join(JOBS)}; or of a zoo entry, see pyrodrop list")
+        _parser("run").parse(words)
+        raise ValueError("run needs the name of a job or of a zoo entry: pyrodrop run NAME; pyrodrop list has them all")
     name, *options = words
-    function: Callable[..., Any]
-    fixed: dict[str, Any] = {}
-    if "/" in name:
-        from pyrodrop.analysis.zoo.train import run_entry
-
-        chosen = entry(name)
-        function, fixed, summary = run_entry, {"entry": chosen}, chosen.summary
-    else:
-        function, summary = job(name).function, JOBS[name].summary
-    parser = _parser(f"run {name}", summary)
-    parser.add_function_arguments(function, skip={"quiet", *fixed}, fail_untyped=True)
-    parser.add_argument("--quiet", action="store_true", help="show no progress, only the result")
-    function(**fixed, **parser.parse_args(_gathered(options, function)).as_dict())
+    function, fixed, summary = _runs(name)
+    parser = Parser(f"pyrodrop run {name}", description=f"{summary[:1].upper()}{summary[1:]}.")
+    parser.add_function(function, leave_out=fixed)
+    function(**fixed, **parser.parse(options))
     return 0
+
+
+def _runs(name: str) -> tuple[Callable[..., Any], dict[str, Any], str]:
+    """What runs under this name: a function, its first arguments, and what it is about."""
+    from pyrodrop.analysis.experiments import JOBS, job
+    from pyrodrop.names import known
+    from pyrodrop.zoo import ENTRIES
+
+    if known(name, [*JOBS, *ENTRIES], "job or zoo entry", "pyrodrop list") in JOBS:
+        return job(name).function, {}, JOBS[name].summary
+    from pyrodrop.analysis.zoo.train import run_entry
+
+    return run_entry, {"entry": ENTRIES[name]}, ENTRIES[name].summary
 
 
 def _list(words: list[str]) -> int:
     from pyrodrop.analysis.experiments import JOBS
+    from pyrodrop.analysis.reports.terminal import pairs, paragraph
     from pyrodrop.zoo import ENTRIES
 
-    if words:
-        raise ValueError(f"pyrodrop list takes no arguments; got {' '.join(words)}")
+    _parser("list").parse(words)
     print("jobs (pyrodrop run JOB)")
-    _columns({name: entry.summary for name, entry in JOBS.items()})
-    print("\nzoo entries (pyrodrop show, run, check ENTRY; pyrodrop.zoo.entry(ENTRY))")
-    _columns({name: entry.summary for name, entry in ENTRIES.items()})
+    pairs({name: entry.summary for name, entry in JOBS.items()})
+    print()
+    paragraph("zoo entries (pyrodrop show, run, check ENTRY; pyrodrop.zoo.entry(ENTRY))")
+    pairs({name: entry.summary for name, entry in ENTRIES.items()})
     return 0
 
 
@@ -199,9 +201,7 @@ def _show(words: list[str]) -> int:
     from pyrodrop.analysis.zoo.card import show
     from pyrodrop.zoo import entry
 
-    if len(words) != 1:
-        raise ValueError(f"show needs the name of one zoo entry, see pyrodrop list; got {' '.join(words) or 'none'}")
-    show(entry(words[0]))
+    show(entry(_parser("show").parse(words)["entry"]))
     return 0
 
 
@@ -209,26 +209,20 @@ def _check(words: list[str]) -> int:
     from pyrodrop.analysis.zoo.check import check_each
     from pyrodrop.zoo import entry
 
-    parser = _parser("check", "Train entries of the zoo briefly and compare with their references.")
-    parser.add_argument("names", nargs="*", help="of the entries")
-    parser.add_argument("--jobs", type=int, help="number of processes, one thread each; this one if not given")
-    parser.add_argument("--quiet", action="store_true", help="show no progress, only the result")
-    unknown = any(word.startswith("-") and word.partition("=")[0] not in ("--jobs", "--quiet") for word in words)
-    chosen = None if unknown else parser.parse_args(words)
-    if chosen is None or not chosen.names:
-        raise ValueError(f"check needs names of zoo entries, see pyrodrop list; got {' '.join(words) or 'none'}")
-    entries = [entry(name) for name in chosen.names]
-    return 0 if check_each(entries, jobs=chosen.jobs, quiet=chosen.quiet) else FAILED
+    chosen = _parser("check").parse(words)
+    entries = [entry(name) for name in chosen["entries"]]
+    return 0 if check_each(entries, jobs=chosen["jobs"], quiet=chosen["quiet"]) else FAILED
 
 
-def _compare(folders: list[str]) -> int:
-    from pyrodrop.analysis.reports.console import console
-    from pyrodrop.analysis.reports.runs import compare_runs, read_run
+def _compare(words: list[str]) -> int:
+    from pyrodrop.analysis.reports.runs import compare_by_data, read_run
+    from pyrodrop.analysis.reports.terminal import print_table
 
-    if not folders or any(folder.startswith("-") for folder in folders):
-        got = " ".join(folders) or "none"
-        raise ValueError(f"compare needs the folders of runs: pyrodrop compare RUN_DIR...; got {got}")
-    console().print(compare_runs([read_run(folder) for folder in folders]))
+    folders = _parser("compare").parse(words)["folders"]
+    for number, table in enumerate(compare_by_data([read_run(folder) for folder in folders])):
+        if number:
+            print()
+        print_table(table)
     return 0
 
 
@@ -236,48 +230,95 @@ def _report(words: list[str]) -> int:
     from pyrodrop.analysis.reports.page import write_page
     from pyrodrop.analysis.reports.runs import read_run
 
-    parser = _parser("report", "One page with a run's tables and pictures.")
-    parser.add_argument("folder", type=str, help="a run's folder, with its results.json")
-    parser.add_argument(
-        "-o", "--output", type=str, help="the page to write; report.html in the run's folder if not given"
-    )
-    chosen = parser.parse_args(words)
-    print(f"report: {write_page(read_run(chosen.folder), chosen.output or f'{chosen.folder}/report.html')}")
+    chosen = _parser("report").parse(words)
+    page = chosen["output"] or f"{chosen['folder']}/report.html"
+    print(f"report: {write_page(read_run(chosen['folder']), page)}")
     return 0
 
 
-def _parser(name: str, summary: str) -> jsonargparse.ArgumentParser:
-    """A parser that raises an ArgumentError, so that its errors are one line like all others."""
-    return jsonargparse.ArgumentParser(prog=f"pyrodrop {name}", description=summary, exit_on_error=False)
+def _completion(words: list[str]) -> int:
+    try:
+        import shtab
+    except ImportError:
+        raise Failed("completion needs shtab: pip install shtab") from None
+    shell = _parser("completion").parse(words)["shell"]
+    print(shtab.complete(_every_parser(shtab.FILE), shell))
+    return 0
 
 
-def _gathered(options: list[str], function: Callable[..., Any]) -> list[str]:
-    """Rewrite ``--data yacht boston`` as ``--data=["yacht", "boston"]``, the form in which the parser reads lists.
+def _every_parser(files: Any) -> Parser:
+    """One parser with all commands, jobs and entries and their options; `files` says how paths are completed."""
+    from pyrodrop.analysis.experiments import JOBS
+    from pyrodrop.zoo import ENTRIES
 
-    Raises:
-        ValueError: a list has no values, or a value is empty.
-    """
-    lists = {f"--{name}" for name, kind in get_type_hints(function).items() if "list[" in str(kind)}
-    words: list[str] = []
-    left = list(options)
-    while left:
-        word = left.pop(0)
-        option, equals, value = word.partition("=")
-        if option in lists:
-            values = [] if equals else list(itertools.takewhile(lambda value: not value.startswith("--"), left))
-            del left[: len(values)]
-            if not values and value.replace(" ", "") in ("", "[]", "null"):
-                raise ValueError(f"{option} needs at least one value; got none")
-            word = f"{option}={value if equals else json.dumps(values)}"
-        elif word == "" or (equals and not value):
-            raise ValueError(
-                f"an option needs a value; got none for {option or (words[-1] if words else 'the first one')}"
-            )
-        words.append(word)
-    return words
+    whole = Parser("pyrodrop")
+    commands = whole.add_subparsers()
+    for name, summary in SUMMARIES.items():
+        parser = commands.add_parser(name, help=summary)
+        _parser(name, parser)
+        names = parser.add_subparsers() if name == "run" else None
+        for each in [*JOBS, *ENTRIES] if names else ():
+            function, fixed, summary = _runs(each)
+            own = names.add_parser(each, help=summary)  # type: ignore[union-attr]
+            own.add_function(function, leave_out=fixed)
+            _complete(own, ENTRIES, files)
+        _complete(parser, ENTRIES, files)
+    return whole
 
 
-def _columns(rows: dict[str, str]) -> None:
-    width = max(map(len, rows))
-    for name, text in rows.items():
-        print(f"  {name:<{width}}  {text}")
+def _complete(parser: Parser, entries: Iterable[str], files: Any) -> None:
+    """Say what the values of a parser's arguments are, beyond their choices."""
+    for action in parser._actions:
+        if action.metavar == "ENTRY":
+            action.choices = list(entries)
+        elif action.metavar in ("PATH", "RUN_DIR"):
+            action.complete = files  # type: ignore[attr-defined]
+
+
+def _parser(command: str, parser: Parser | None = None) -> Parser:
+    """The parser of a command other than ``run NAME``."""
+    parser = parser or Parser(f"pyrodrop {command}", description=SUMMARIES[command])
+    if command == "run":
+        parser.usage = "pyrodrop run NAME [options]"
+        parser.epilog = "pyrodrop list has the names, and pyrodrop run NAME --help the options of each."
+    if command == "completion":
+        parser.epilog = f"for bash:\n{_INSTALL}"
+    if command == "show":
+        parser.add_argument(
+            "entry", metavar="ENTRY", type=Value(str), help="the name of a zoo entry, see pyrodrop list"
+        )
+    if command == "check":
+        parser.add_argument(
+            "entries", metavar="ENTRY", nargs="+", type=Value(str), help="names of zoo entries, see pyrodrop list"
+        )
+        words = "number of processes, one thread each; this one if left out"
+        parser.add_argument("--jobs", metavar="NUMBER", type=Value(int, "a whole number"), help=words)
+        parser.add_argument("--quiet", action="store_true", help="show no progress, only the result")
+    if command == "compare":
+        parser.add_argument(
+            "folders",
+            metavar="RUN_DIR",
+            nargs="+",
+            type=Value(str),
+            help="the folders of runs, with their results.json",
+        )
+    if command == "report":
+        parser.add_argument(
+            "folder", metavar="RUN_DIR", type=Value(str), help="the folder of a run, with its results.json"
+        )
+        words = "the page to write; report.html in the run's folder if left out"
+        parser.add_argument("-o", "--output", metavar="PATH", type=Value(str), help=words)
+    if command == "completion":
+        parser.add_argument("shell", choices=get_args(SHELLS), type=Word(SHELLS), help="the shell: bash, zsh or tcsh")
+    return parser
+
+
+COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
+    "run": _run,
+    "list": _list,
+    "show": _show,
+    "check": _check,
+    "compare": _compare,
+    "report": _report,
+    "completion": _completion,
+}

@@ -12,16 +12,29 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeVar, get_args
 
 T = TypeVar("T")
+_NEAR = 3  # names that a message suggests where they are too many to list
 
 
-def known(name: str, names: Collection[str], what: str) -> str:
+def known(name: str, names: Collection[str], what: str, listed: str = "") -> str:
     """Return `name` if it is one of `names`.
 
+    Args:
+        name: what was typed.
+        names: what it may be.
+        what: what they are the names of, for the message.
+        listed: where they are all listed, if they are too many for a message.
+
     Raises:
-        ValueError: `name` is none of `names`; the message lists them and suggests the most similar one.
+        ValueError: `name` is none of `names`; the message lists them, or with `listed` the most similar ones, and suggests
+            the most similar one.
     """
     if isinstance(name, str) and name in names:
         return name
+    if listed:
+        longer = [each for each in names if each.startswith(f"{name}/")][:_NEAR]
+        near = longer or difflib.get_close_matches(str(name), names, _NEAR, 0.5)
+        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        raise ValueError(f"no {what} is called {name!r}; {hint}{listed} has all {len(names)}")
     near = difflib.get_close_matches(name, names, 1, 0.0) if isinstance(name, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"no {what} is called {name!r}; there are {', '.join(names)}{hint}")

@@ -1,30 +1,135 @@
-"""Run the README's Python blocks, in order and in one namespace, as a reader would paste them."""
+"""Run the Python code of the README and of the pages in docs/, and compare what it prints with what they show.
+
+    python -P tests/readme.py                             README.md and every page
+    python -P tests/readme.py docs/elbo.md                one page
+    python -P tests/readme.py --write docs/elbo.md        run it and write what it prints into the page
+
+The blocks of a page run in order, in one namespace and in an empty folder, as a reader would paste them. A block of text
+directly after a block of Python is its output. Words must be the same, numbers nearly: training on another machine or with
+another version of PyTorch ends elsewhere. A figure that a page shows from docs/images is saved by its code.
+"""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import io
 import os
 import re
+import shutil
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
+APART = {
+    "docs/lightning-and-ddp.md": "runs on two processes, in tests/ddp",
+    "docs/what-others-compute.md": "needs other packages, and has tests of its own",
+}
+NEARLY = 0.15  # relative difference of two numbers that counts as none
+LAST = 3  # units of the last digit that is shown, likewise
+_BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", flags=re.MULTILINE | re.DOTALL)
+_IMAGE = re.compile(r"\]\(images/([\w.-]+)\)")
+_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?%?(?![\w])")
 
-def blocks(text: str) -> list[str]:
-    """The code of every fenced Python block."""
-    return re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+def pages() -> list[str]:
+    """README.md and the pages that are run here, by their paths from the root."""
+    found = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("*.md"))]
+    with_code = [name for name in found if blocks((ROOT / name).read_text(encoding="utf-8"))]
+    return ["README.md", *(name for name in with_code if name not in APART)]
+
+
+def blocks(text: str) -> list[tuple[str, str | None]]:
+    """Every Python block and the output that the page shows for it, or None."""
+    return [(match[1], match[2]) for match in _BLOCK.finditer(text)]
+
+
+def run(name: str, images: Path | None = None) -> Iterator[tuple[str, str | None, str]]:
+    """Run the blocks of a page: each block, the output that is shown and the output that it has.
+
+    Figures of the page are copied to the folder `images`, if there is one.
+    """
+    import pyro
+    import torch
+
+    text = (ROOT / name).read_text(encoding="utf-8")
+    found = blocks(text)
+    if not found:
+        raise SystemExit(f"{name} has no Python block")
+    pyro.clear_param_store()
+    torch.manual_seed(0)
+    namespace: dict[str, object] = {"__name__": "page"}
+    with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
+        for number, (code, shown) in enumerate(found, 1):
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(code, f"{name}, block {number}", "exec"), namespace)
+            yield code, shown, "\n".join(line.rstrip() for line in printed.getvalue().splitlines()) + "\n"
+        for image in _IMAGE.findall(text):
+            if not Path(image).exists():
+                raise ValueError(f"{name} shows images/{image}, which its code does not save")
+            if images is not None:
+                images.mkdir(exist_ok=True)
+                shutil.copyfile(image, images / image)
+
+
+def difference(shown: str, printed: str) -> str | None:
+    """What differs between the output that is shown and that of a run, or None."""
+    words, numbers = _split(shown), _split(printed)
+    if words[0] != numbers[0]:
+        return f"the page shows\n{shown}\nand the code prints\n{printed}"
+    for theirs, ours in zip(words[1], numbers[1], strict=True):
+        if not _near(theirs, ours):
+            return f"the page shows {theirs} where the code prints {ours}, in\n{printed}"
+    return None
+
+
+def _split(text: str) -> tuple[list[str], list[str]]:
+    """The text without its numbers, and the numbers. Widths of columns and lines of tables do not count."""
+    rest = re.sub(r"\s+|[─━═-]{2,}", " ", _NUMBER.sub("#", text))
+    return rest.split(), _NUMBER.findall(text)
+
+
+def _near(one: str, two: str) -> bool:
+    a, b = (float(number.rstrip("%")) for number in (one, two))
+    mantissa, _, power = one.rstrip("%").partition("e")
+    unit = 10.0 ** (int(power or 0) - len(mantissa.partition(".")[2]))
+    whole = "." not in one + two and max(abs(a), abs(b)) < 10
+    return a == b if whole else abs(a - b) <= max(NEARLY * max(abs(a), abs(b)), LAST * unit * (1 + 1e-9))
+
+
+def check(name: str) -> None:
+    """Run a page; a ValueError if an output is not the one that it shows."""
+    for number, (_, shown, printed) in enumerate(run(name), 1):
+        wrong = None if shown is None else difference(shown, printed)
+        if wrong:
+            raise ValueError(f"{name}, block {number}: {wrong}")
+
+
+def write(name: str) -> None:
+    """Run a page and write what it prints into the blocks of text."""
+    outputs = iter([(shown, printed) for _, shown, printed in run(name, (ROOT / name).parent / "images")])
+
+    def replaced(match: re.Match[str]) -> str:
+        shown, printed = next(outputs)
+        return match[0] if shown is None else f"```python\n{match[1]}```\n\n```text\n{printed}```\n"
+
+    path = ROOT / name
+    path.write_text(_BLOCK.sub(replaced, path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def main() -> None:
-    """Run them all in a scratch folder; an error ends it."""
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    namespace: dict[str, object] = {"__name__": "readme"}
-    found = blocks(readme)
-    if not found:
-        raise SystemExit("README.md has no Python block")
-    with tempfile.TemporaryDirectory() as scratch:
-        os.chdir(scratch)
-        for number, code in enumerate(found, 1):
-            exec(compile(code, f"README block {number}", "exec"), namespace)
-            print(f"README block {number}: ran")
+    """Run pages; an error ends it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", help="such as docs/elbo.md; README.md and every page by default")
+    parser.add_argument("--write", action="store_true", help="write what the code prints into the page")
+    options = parser.parse_args()
+    for page in options.pages or pages():
+        start = time.process_time()
+        (write if options.write else check)(Path(os.path.normpath(page)).as_posix())
+        print(f"{page}: ran, {time.process_time() - start:.0f} s of CPU time", flush=True)
 
 
 if __name__ == "__main__":

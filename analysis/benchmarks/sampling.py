@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop.analysis.benchmarks.peers.numpyro_nuts import Regression, energy, nuts
 from pyrodrop.analysis.benchmarks.timing import machine, report, write
-from pyrodrop.analysis.reports.console import console
+from pyrodrop.analysis.reports.terminal import paragraph
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def main(
         apart = agreement(theirs.f, f)
         ratio = {name: rows["ours"][name] / rows["NumPyro, NUTS"][name] for name in ("median per s", "least per s")}
         report(f"{case.name}: effective samples of f", rows, ".3g")
-        console().print(f"means of f differ by {apart['mean']:.1f} standard errors at most, ln sd by {apart['sd']:.1f}")
+        paragraph(f"means of f differ by {apart['mean']:.1f} standard errors at most, ln sd by {apart['sd']:.1f}")
         found[case.name] = {"rows": rows, "times as fast": ratio, "largest difference in standard errors": apart}
     settings = {"chains": chains, "tune": tune, "draws": draws, "peer chains": peer_chains, "peer draws": peer_draws}
     peers = {name: metadata.version(name) for name in ("numpyro", "jax")}

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.console import processor, versions
 from pyrodrop.analysis.reports.score_table import score_table
+from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.files import write_json
 
 
@@ -90,7 +91,7 @@ def moves_all(steps: Callable[[], object], parameters: Parameters, name: str) ->
 
 def report(title: str, rows: Mapping[str, Mapping[str, float]], form: str = ".2f") -> None:
     """A table of numbers: one row per name, one column per key of the rows."""
-    console().print(score_table(rows, title=title, form=form))
+    print_table(score_table(rows, title=title, form=form))
 
 
 def write(path: Path | None, benchmark: str, content: Mapping[str, Any], device: str | torch.device = "cpu") -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
 from pyrodrop import priors
-from pyrodrop.analysis.reports.console import console
+from pyrodrop.analysis.reports.terminal import pairs, print_table
 from pyrodrop.devices import seeded
 from pyrodrop.distributions import (
     BernoulliMixture,
@@ -119,10 +119,9 @@ def main() -> None:
                     divergence(q, p, q.sample())
                 except NoDivergence as error:
                     reasons.setdefault(str(error).split(": ", 1)[1])
-    console().print(table)
+    print_table(table)
     print("refused:")
-    for reason in reasons:
-        print(f"  - {reason}")
+    pairs([("-", reason) for reason in reasons])
 
 
 if __name__ == "__main__":

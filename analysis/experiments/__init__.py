@@ -13,6 +13,7 @@ JOBS = {
     ),
     "kingma-table1": Job("variance of gradient estimators on MNIST (Kingma, Salimans & Welling 2015, table 1)"),
     "kingma-fig1a": Job("test error by width of seven dropout methods on MNIST (Kingma et al. 2015, figure 1a)"),
+    "kingma-fig1b": Job("test error by size of seven dropout methods on CIFAR-10 (Kingma et al. 2015, figure 1b)"),
     "estimators": Job("shared, per-example, local and flipout gradients at equal wall time on MNIST"),
     "rotated-digit": Job("LeNet-5 on a rotated digit: softmax, entropy, calibration (Gal & Ghahramani 2016, figure 4)"),
     "sparse": Job(

@@ -17,8 +17,9 @@ from rich.table import Table
 
 from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.reports.console import console, versions
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import line
 from pyrodrop.devices import resolve
 from pyrodrop.files import write_json
@@ -64,7 +65,7 @@ def run(
     """
     seeds = arguments.count(seeds, "seeds", "the number of repetitions")
     seed, where = arguments.seed(seed), resolve(device)
-    with run_folder(out, "concrete", {"device": where.type, "seed": seed}) as folder:
+    with run_folder(out, "concrete", {"device": where.type, "seed": seed, "seeds": seeds}) as folder:
         names = [f"{n}-{s}" for n in reversed(SIZES) for s in range(seed, seed + seeds)]
         cells = Cells(folder / "cells", {"device": where.type}, _checked)
         measured = train_each(measure, names, quiet, device=where, jobs=jobs, keep=cells)
@@ -118,4 +119,4 @@ def _print(measured: Mapping[int, list[dict[str, float]]]) -> None:
             mean = sum(values) / len(values)
             cells.append(f"{mean:.3g} ({min(values):.3g}-{max(values):.3g})\n{published:.3g}")
         table.add_row(str(n), *cells)
-    console().print(table)
+    print_table(table)

@@ -16,9 +16,10 @@ from rich.table import Table
 from tqdm import tqdm
 
 from pyrodrop import arguments, zoo
-from pyrodrop.analysis.reports.console import console, versions
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder, say_reused
 from pyrodrop.analysis.reports.style import BLUE, GREEN, GREY, RED, styled, write_figure
+from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import resolve
 from pyrodrop.files import write_json
@@ -121,7 +122,7 @@ def _print(curves: Mapping[str, list[dict[str, float]]]) -> None:
             f"{end['elbo'] / DIGITS:.4f}",
             f"{end['se'] / DIGITS:.4f}",
         )
-    console().print(table)
+    print_table(table)
 
 
 @styled()

@@ -21,9 +21,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop import arguments, zoo
-from pyrodrop.analysis.reports.console import console, versions
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.style import BLUE, GREY, styled, write_figure
+from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import resolve, seeded
@@ -181,7 +182,7 @@ def _print(measured: Mapping[str, list[float]], seconds: Mapping[str, float], pr
     quotients = [[a / b for a, b in zip(t["local"], t["shared"], strict=True)] for t in (measured, PUBLISHED)]
     ratios = [f"{ours:.2f} | {theirs:.2f}" for ours, theirs in zip(*quotients, strict=True)]
     table.add_row("local / shared", *ratios, "", style="bold")
-    console().print(table)
+    print_table(table)
 
 
 @styled()

@@ -27,9 +27,10 @@ from pyrodrop.analysis.calibration.figure import plot_sbc
 from pyrodrop.analysis.calibration.result import SBC
 from pyrodrop.analysis.calibration.sbc import sbc, sbc_of_draws
 from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.console import processor, versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.style import write_figure
+from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.devices import resolve
 from pyrodrop.files import write_json
 from pyrodrop.names import known, some
@@ -84,7 +85,7 @@ def run(
         quiet: show no progress.
 
     Returns:
-        What is written to results.json.
+        What is written to results.json: the posteriors of the folder, also those of earlier runs.
     """
     names = [
         known(name, [*CLOSED_FORM, *GUIDES], "posterior")
@@ -95,14 +96,15 @@ def run(
     num_draws = arguments.count(num_draws, "num_draws", "the number of posterior draws per data set")
     settings = {"count": count, "steps": steps, "num_draws": num_draws, "device": where.type, "seed": seed}
     with run_folder(out or Path("runs") / "sbc", "sbc", settings) as folder:
-        kept = {name: SBC.load(folder / f"{name}.json") for name in names if (folder / f"{name}.json").exists()}
-        say_reused(kept, folder)
+        every = [*CLOSED_FORM, *GUIDES]
+        kept = {name: SBC.load(folder / f"{name}.json") for name in every if (folder / f"{name}.json").exists()}
+        say_reused([name for name in names if name in kept], folder)
         about: dict[str, Any] = {"count": count, "steps": steps, "num_draws": num_draws, "seed": seed}
         found = train_each(
             calibrated, [name for name in names if name not in kept], quiet, device=where, jobs=jobs,
             done=lambda name, result: result.save(folder / f"{name}.json"), **about,
         )  # fmt: skip
-        results = {name: kept[name] if name in kept else found[name] for name in names}
+        results = {name: (kept | found)[name] for name in every if name in kept or name in found}
         content = {
             "posteriors": {name: _summary(result) for name, result in results.items()},
             "settings": {"count": count, "steps": steps, "num_draws": num_draws, "seed": seed, "lr": LEARNING_RATE},
@@ -180,8 +182,8 @@ def _summary(result: SBC) -> dict[str, Any]:
 def _print(results: Mapping[str, SBC]) -> None:
     table = Table(title="simulation-based calibration")
     for column in ("posterior", "verdict", "CPU seconds"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, justify="right" if column == "CPU seconds" else "left")
     for name, result in results.items():
         seconds = result.settings.get("cpu_seconds")
         table.add_row(name, result.verdict, "-" if seconds is None else f"{seconds:.0f}")
-    console().print(table)
+    print_table(table)

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.table import Table
 from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import arguments
 from pyrodrop.analysis.reports.console import processor, versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import resolve, seeded
 from pyrodrop.files import read_tensors, write_json, write_tensors
@@ -229,10 +231,18 @@ def _scores(p: Tensor, y: Tensor) -> dict[str, float]:
 
 
 def _print(content: dict[str, Any]) -> None:
-    print(f"{'on the test images':42} accuracy     NLL (MC s.e.)       ECE")
+    table = Table()
+    table.add_column("on the test images")
+    for header in ("accuracy", "NLL (MC s.e.)", "ECE"):
+        table.add_column(header, justify="right")
     for name, row in content["scores"].items():
-        print(f"{name:42} {row['accuracy']:8.4f}  {row['nll']:.4f} ({row['nll_se']:.4f})  {row['ece']:8.4f}")
-    print(f"\nELBO on the training images, {content['convention']}:")
+        table.add_row(
+            name, f"{row['accuracy']:.4f}", f"{row['nll']:.4f} ({row['nll_se']:.4f})", f"{row['ece']:.4f}"
+        )  # fmt: skip
+    print_table(table)
+    print()
+    paragraph(f"ELBO on the training images, {content['convention']}:")
+    steps = content["settings"]["steps"]
     for name, elbo in content["elbo"].items():
-        print(f"  {name} {content['settings']['steps']} steps of fit: {elbo['value']:.0f} +- {elbo['se']:.0f} nats")
-    print("seconds:", ", ".join(f"{name} {value:.1f}" for name, value in content["seconds"].items()))
+        paragraph(f"{name} {steps} steps of fit: {elbo['value']:.0f} ± {elbo['se']:.0f} nats", first="  ", then="    ")
+    paragraph("seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in content["seconds"].items()))

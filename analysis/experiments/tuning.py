@@ -24,8 +24,9 @@ from rich.table import Table
 import pyrodrop
 from pyrodrop import arguments, guides, likelihoods, models, priors
 from pyrodrop.analysis.experiments.uci.cell import divided
-from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.console import processor, versions
 from pyrodrop.analysis.reports.folder import run_folder
+from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset, uci
 from pyrodrop.devices import resolve, seeded
 from pyrodrop.files import write_json
@@ -178,4 +179,4 @@ def _print(content: dict[str, Any], settings: dict[str, dict[str, float]]) -> No
             name, *(f"{own[n]:.3g}" for n in RANGES), "-" if value is None else f"{value:.3f}",
             f"{content['test'][name]:.3f}",
         )  # fmt: skip
-    console().print(table)
+    print_table(table)

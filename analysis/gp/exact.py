@@ -9,7 +9,10 @@ per evaluation of the evidence.
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import gpytorch
 import torch
@@ -17,11 +20,13 @@ from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
 from linear_operator import to_linear_operator
 from linear_operator.utils.errors import NanError, NotPSDError
+from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor, nn
 from tqdm import tqdm
 
 _ENOUGH = 1e-6  # nats: the search ends at a step with a smaller gain
 _CHUNK = 1000  # points per covariance matrix if only variances are needed
+_log = logging.getLogger("pyrodrop")
 
 
 class Exact(nn.Module):
@@ -80,15 +85,17 @@ class Exact(nn.Module):
                 bar.set_postfix(log_evidence=f"{-value:.5g}")
                 return value
 
-            search.step(closure)  # type: ignore[arg-type]
-        with torch.no_grad():
+            with _jitter(logging.INFO, "the search for its hyperparameters tried values at which"):
+                search.step(closure)  # type: ignore[arg-type]
+        with torch.no_grad(), _jitter(logging.WARNING, "the evidence is approximate:"):
             return float(sum(self._evidence(self.covar_module(self.x).to_dense())))
 
     def posterior(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean ``[D, N]`` and covariance ``[D, N, N]`` of f at x ``[N, Q]``."""
         self.eval()
         quiet = gpytorch.settings.debug(False)  # no warning about predicting at the training points
-        with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False), quiet:
+        jitter = _jitter(logging.WARNING, "the posterior is approximate:")
+        with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False), quiet, jitter:
             laws = [output(x) for output in self.outputs]
             return torch.stack([law.mean for law in laws]), torch.stack([law.covariance_matrix for law in laws])
 
@@ -117,6 +124,31 @@ class Exact(nn.Module):
             total -= float(evidence.detach())
         covariance.backward(leaf.grad)
         return total
+
+
+@contextmanager
+def _jitter(level: int, where: str) -> Iterator[None]:
+    """Say once, through pyrodrop's logger, that GPyTorch has added to the diagonal of covariance matrices within the block.
+
+    Rounding makes a matrix of huge or nearly equal covariances indefinite, also in float64. GPyTorch warns at every such
+    matrix. Other warnings pass.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", NumericalWarning)
+        yield
+    jitter = [each for each in caught if issubclass(each.category, NumericalWarning)]
+    for each in caught:
+        if each not in jitter:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno, source=each.source)
+    if jitter:
+        _log.log(
+            level,
+            "Gaussian process: %s rounding makes a covariance matrix indefinite, %d times; GPyTorch adds to its "
+            "diagonal: %s",
+            where,
+            len(jitter),
+            "; ".join(sorted({str(each.message) for each in jitter})),
+        )
 
 
 class _Output(gpytorch.models.ExactGP):

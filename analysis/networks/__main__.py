@@ -19,7 +19,7 @@ from pyrodrop.analysis.networks.contract import Bench
 from pyrodrop.analysis.networks.plan import THIN, Draws, cells, few_cells, usual_cells
 from pyrodrop.analysis.networks.result import Result
 from pyrodrop.analysis.networks.table import as_json, notes, table
-from pyrodrop.analysis.reports.console import console
+from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.files import whole
 from pyrodrop.json_files import read_record
 from pyrodrop.private_apis import silence_slow_vmap
@@ -72,9 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if result.kind == "wrong":
             bar.write(f"{name} {cell}: {result.note} ({time.perf_counter() - began:.1f} s)")
     _write(options.json, found)
-    console().print(table(found))
+    print_table(table(found))
     for line in notes(found):
-        print(line)
+        paragraph(line)
     kinds = [result.kind for results in found.values() for result in results.values()]
     summary = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("right", "fallback", "other", "refused", "wrong"))
     print(f"{len(kinds)} cells of {len(found)} networks: {summary}; {time.perf_counter() - start:.0f} s")

@@ -10,18 +10,17 @@ from typing import Any
 
 import torch
 import xarray as xr
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 import pyrodrop
 from pyrodrop.analysis.reports.score_table import cell
+from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.data import Split
 from pyrodrop.files import whole
 from pyrodrop.prediction.prediction import Prediction
 
 _PACKAGES = ("pyro-ppl", "torch", "gpytorch", "arviz", "numpy")
-_WIDTH = 150  # of a table if the output is not a terminal
 
 
 def versions() -> dict[str, str]:
@@ -41,45 +40,42 @@ def processor() -> str:
     return named[0] if named else platform.processor() or platform.machine()
 
 
-def console() -> Console:
-    """The console for tables: as wide as the terminal, or 150 characters if the output is not a terminal."""
-    screen = Console()
-    return screen if screen.is_terminal else Console(width=_WIDTH)
-
-
-def print_table(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Mapping[str, Any]) -> None:
+def print_models(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Mapping[str, Any]) -> None:
     """Print the results of a regression experiment, one row per model."""
-    screen = console()
     table = Table(
         title=f"{settings['data']}, preset {settings['preset']}, seed {settings['seed']}, {settings['device']}"
     )
-    table.add_column("model", no_wrap=True)
     headers = {
-        "ELBO (nats)": _elbo,
-        "convention": lambda row: (row["elbo_convention"] or "").split(" (")[0],
         "log density": _number("log_density", ".2f"),
         f"RMSE {unit}": _number("rmse", ".2f"),
         f"CRPS {unit}": _number("crps", ".2f"),
-        "in 50 %": _number("coverage_50", ".0%"),
-        "in 95 %": _number("coverage_95", ".0%"),
+        "in 50%": _number("coverage_50", ".0%"),
+        "in 95%": _number("coverage_95", ".0%"),
+        "seconds": _number("seconds", ".1f"),
         "sd last": _number("sd_last_train", ".2f"),
         "sd far": _number("sd_far", ".2f"),
         "noise sd": _number("noise_sd", ".2f"),
-        "seconds": _number("seconds", ".1f"),
+        "ELBO (nats)": _elbo,
     }
+    table.add_column("model")
     for header in headers:
-        table.add_column(
-            header, justify="left" if header == "convention" else "right", no_wrap=header.startswith(("ELBO", "conv"))
-        )
+        table.add_column(header, justify="right")
     for name, row in rows.items():
         table.add_row(name, *(shown(row) for shown in headers.values()))
-    screen.print(table)
-    conventions = sorted({c for row in rows.values() if (c := row["elbo_convention"])})
-    screen.print(
+    print_table(table)
+    print()
+    paragraph(
         "log density, RMSE, CRPS and coverage: held-out observations, means per point. sd: of the function, without the "
         f"observation noise (noise sd), in {unit}, at the last training point and far out."
     )
-    screen.print("ELBOs compare only within one convention: " + "; ".join(conventions) + ".\n")
+    models: dict[str, list[str]] = {}
+    for name, row in rows.items():
+        if row["elbo_convention"]:
+            models.setdefault(row["elbo_convention"], []).append(name)
+    if models:
+        words = "; ".join(f"{convention}: {', '.join(names)}" for convention, names in models.items())
+        paragraph(f"ELBOs compare only within one convention. {words}.")
+    print()
 
 
 def write_draws(

@@ -12,23 +12,15 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from pyrodrop.analysis.reports.runs import Run, read_figure
-from pyrodrop.analysis.reports.style import BLUE, GREEN, GREY, RED, png, styled
+from pyrodrop.analysis.reports.page_style import STYLE
+from pyrodrop.analysis.reports.runs import FORMS, Run, read_figure
+from pyrodrop.analysis.reports.said import figure_alt, histograms_alt, what_was_run
+from pyrodrop.analysis.reports.style import BLUE, GREY, png, styled
 from pyrodrop.files import whole
 
 _BINS = 20
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; }
-body { max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid #ddd; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .87rem; }
-th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #eee; white-space: nowrap; }
-th:first-child, td:first-child, td.text { text-align: left; } td.text { white-space: normal; }
-td.text:not(:last-child) { min-width: 14rem; }
-img { max-width: 100%; height: auto; } ul { list-style: none; padding: 0; }
-pre { background: #f6f6f6; padding: .7rem; overflow-x: auto; font-size: .8rem; }
-"""
-_COLOURS = f".no {{ color: {RED}; }} .yes {{ color: {GREEN}; }} .no, .yes {{ font-weight: 600; }}\n"
+_REGION = "table, which scrolls sideways where it is too wide"
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # a page loads nothing and runs nothing
 
 
 def write_page(run: Run, path: str | Path) -> Path:
@@ -41,17 +33,17 @@ def write_page(run: Run, path: str | Path) -> Path:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder of the report must exist; got {path.parent}")
     name = run.folder.resolve().name
-    parts = [f"<h1>{escape(name)}</h1>"]
+    parts = [f"<h1>{escape(name)}</h1>", f"<p>{escape(what_was_run(run))}</p>"]
     if run.figures:
         parts.append("<h2>Figures</h2>")
-        parts += [picture(read_figure(figure), figure.stem) for figure in run.figures]
+        parts += [picture(read_figure(figure), figure_alt(run, figure.stem)) for figure in run.figures]
     calibration = run.by_observation("pit") if "models" in run.results else {}
     if calibration:
         parts.append("<h2>Calibration on held-out observations</h2>")
         parts.append(
             "<p>Probability integral transform of every observation: uniform if the prediction is calibrated.</p>"
         )
-        parts.append(picture(png(_histograms(calibration)), "PIT histograms"))
+        parts.append(picture(png(_histograms(calibration)), histograms_alt(calibration, _BINS)))
     for key, value in run.results.items():
         parts.append(f"<h2>{escape(key.replace('_', ' '))}</h2>{shown(value)}")
     with whole(path) as part:
@@ -63,7 +55,9 @@ def document(title: str, parts: Sequence[str]) -> str:
     """A whole HTML page of these parts, with the style of all reports."""
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}{_COLOURS}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
     )
 
 
@@ -77,16 +71,16 @@ def shown(value: Any) -> str:
         if all(isinstance(row, Mapping) and row and not any(map(_nested, row.values())) for row in inner):
             columns = list(dict.fromkeys(column for row in inner for column in row))
             head = "".join(f"<th>{escape(column.replace('_', ' '))}</th>" for column in ["", *columns])
-            body = "".join(_row(name, [row.get(column) for column in columns]) for name, row in value.items())
-            return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+            body = "".join(_row(name, {column: row.get(column) for column in columns}) for name, row in value.items())
+            return _wide(f"<tr>{head}</tr>{body}")
         plain = {name: row for name, row in value.items() if not _nested(row)}
-        table = "".join(_row(name, [row]) for name, row in plain.items())
+        table = "".join(_row(name, {str(name): row}) for name, row in plain.items())
         rest = "".join(
             f"<h3>{escape(str(name).replace('_', ' '))}</h3>{shown(row)}"
             for name, row in value.items()
             if name not in plain
         )
-        return (f'<div class="wide"><table>{table}</table></div>' if table else "") + rest
+        return (_wide(table) if table else "") + rest
     return f"<pre>{escape(json.dumps(value, indent=1))}</pre>"
 
 
@@ -94,17 +88,26 @@ def _nested(value: Any) -> bool:
     return isinstance(value, Mapping | list)
 
 
-def _row(name: Any, values: list[Any]) -> str:
-    return f"<tr><td>{escape(str(name))}</td>{''.join(_cell(value) for value in values)}</tr>"
+def _wide(rows: str) -> str:
+    """A table in a box that scrolls, by keys too; its shaded edges show where it goes on."""
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{_REGION}"><table>{rows}</table></div>'
 
 
-def _cell(value: Any) -> str:
+def _row(name: Any, values: Mapping[str, Any]) -> str:
+    cells = "".join(_cell(value, FORMS.get(column)) for column, value in values.items())
+    return f"<tr><td>{escape(str(name))}</td>{cells}</tr>"
+
+
+def _cell(value: Any, form: str | None = None) -> str:
+    """A cell of a table; `form` is that of the terminal's tables, used here for shares, which are percentages."""
     if value is None:
         return "<td>-</td>"
     if isinstance(value, bool):
         return f"<td>{_word(value)}</td>"
     if isinstance(value, float):
-        return f"<td>{value:.4g}</td>"
+        if form and form.endswith("%"):
+            return f"<td>{value:{form}}</td>"
+        return f"<td>{value:,.0f}</td>" if 1e4 <= abs(value) < 1e9 else f"<td>{value:.4g}</td>"
     return f"<td>{value}</td>" if isinstance(value, int) else f'<td class="text">{escape(str(value))}</td>'
 
 
@@ -112,9 +115,9 @@ def _word(holds: bool) -> str:
     return "yes" if holds else "no"
 
 
-def picture(content: bytes, name: str) -> str:
-    """HTML of a PNG picture."""
-    return f'<p><img alt="{escape(name)}" src="data:image/png;base64,{base64.b64encode(content).decode()}"></p>'
+def picture(content: bytes, alt: str) -> str:
+    """HTML of a PNG picture; `alt` says what is seen."""
+    return f'<p><img alt="{escape(alt)}" src="data:image/png;base64,{base64.b64encode(content).decode()}"></p>'
 
 
 @styled()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,16 @@ _LARGEST_FIGURE, _MOST_VALUES = 2**26, 10**8  # bytes; values of a variable of d
 PNG = b"\x89PNG\r\n\x1a\n"
 _ADVICE = "pyrodrop run writes it: run the job again"
 
-_COLUMNS = {
+_HEADERS = {
+    "log_density": "log density",
+    "rmse": "RMSE",
+    "crps": "CRPS",
+    "coverage_50": "in 50%",
+    "coverage_95": "in 95%",
+    "difference": "to the best",
+    "difference_se": "s.e.",
+}
+FORMS = {
     "log_density": ".2f",
     "rmse": ".2f",
     "crps": ".2f",
@@ -66,7 +75,7 @@ class Run:
             raise record.fault("must have at least one model in models; it has none")
         for name in models.content:
             row = models.record(name)
-            for column in _COLUMNS:
+            for column in FORMS:
                 row.number(column, optional=True)
         return models.content
 
@@ -76,10 +85,34 @@ class Run:
         settings = self._record.record("settings") if "settings" in self.results else None
         return "unknown data" if settings is None or "data" not in settings.content else settings.text("data")
 
+    @property
+    def job(self) -> str | None:
+        """The command that made the run, such as ``pyrodrop run co2``; None if its folder does not say."""
+        path = self.folder / "run.json"
+        return f"pyrodrop run {read_record(path, _ADVICE).text('job')}" if path.exists() else None
+
     def checked(self) -> Run:
-        """This run, after its data's name and its table of models were checked, if it has one."""
-        _ = self.data, self.models if "models" in self.results else None
+        """This run, after its job, its data's name and its table of models were checked, if it has them."""
+        _ = self.job, self.data, self.models if "models" in self.results else None
         return self
+
+    def by_data(self) -> list[Run]:
+        """This run once per data set, with its models; the run itself if all models have the same data."""
+        if "data_of_models" not in self.results:
+            return [self]
+        of = self._record.record("data_of_models")
+        sets = {name: of.text(name) for name in self.models}
+        return [
+            replace(
+                self,
+                results={
+                    **self.results,
+                    "models": {name: row for name, row in self.models.items() if sets[name] == data},
+                    "settings": {**dict(self._record.record("settings").content), "data": data},
+                },
+            )
+            for data in dict.fromkeys(sets.values())
+        ]
 
     @property
     def _record(self) -> Record:
@@ -170,16 +203,31 @@ class RunTable:
     data: str
 
     def __rich__(self) -> Table:
+        empty = {c for c in FORMS if all(row.get(c) is None for row in self.rows.values())}
         return score_table(
-            self.rows,
+            {name: {c: value for c, value in row.items() if c not in empty} for name, row in self.rows.items()},
             title=f"{self.data}, by held-out log density",
             caption="Means per observation; s.e. of paired differences over observations. ELBOs are in each run's report: "
             "they compare within one convention only.",
             corner="run/model",
-            headers={column: column.replace("_", " ") for row in self.rows.values() for column in row},
-            forms=_COLUMNS,
+            headers=_HEADERS,
+            forms=FORMS,
             form=".2f",
         )
+
+
+def compare_by_data(runs: Sequence[Run]) -> list[RunTable]:
+    """A table for every data set, of the models of all runs; one table if every run has a single data set.
+
+    Raises:
+        ValueError: as `compare_runs`.
+    """
+    parts = [run.by_data() for run in runs]
+    if all(len(own) == 1 for own in parts):
+        return [compare_runs([own[0] for own in parts])]
+    every = [part for own in parts for part in own]
+    sets = dict.fromkeys(part.data for part in every)
+    return [compare_runs([part for part in every if part.data == data]) for data in sets]
 
 
 def compare_runs(runs: Sequence[Run]) -> RunTable:
@@ -199,7 +247,7 @@ def compare_runs(runs: Sequence[Run]) -> RunTable:
     for run, short in zip(runs, names, strict=True):
         densities |= {f"{short}/{model}": values for model, values in run.by_observation("log_density").items()}
         for model, scores in run.models.items():
-            rows[f"{short}/{model}"] = {column: scores.get(column) for column in _COLUMNS}
+            rows[f"{short}/{model}"] = {column: scores.get(column) for column in FORMS}
     if all(row["log_density"] is None for row in rows.values()):
         raise Failed(f"these runs have no held-out log densities to compare: {', '.join(names)}")
     rows = best_first(rows, "log_density")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pyrodrop.analysis.reports.console import console
+from rich.text import Text
+
+from pyrodrop.analysis.reports.terminal import console, pairs, print_table
 from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.train import load_splits, scores_table
 from pyrodrop.zoo import Entry
@@ -16,16 +18,15 @@ def show(entry: Entry) -> None:
     """Print the card. Data are loaded only if the entry has no reference, which otherwise contains the recipe."""
     reference = references.load(entry.name) if references.file(entry.name).is_file() else None
     recipe = reference["recipe"] if reference else entry.recipe(load_splits(entry, 1)[0].train)
-    screen = console()
-    screen.print(f"[bold]{entry.name}[/bold]  {entry.summary}\n", highlight=False)
-    for title, text in _lines(entry, recipe, reference):
-        screen.print(f"  [bold]{title:<10}[/bold]", text, highlight=False, soft_wrap=True)
-    screen.print()
+    console().print(Text.assemble((entry.name, "bold"), "  ", entry.summary, "\n"))
+    pairs(facts(entry, recipe, reference))
+    print()
     if references.scores(entry.name) or entry.published:
-        screen.print(scores_table("scores", entry, {}))
+        print_table(scores_table("scores", entry, {}))
 
 
-def _lines(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """The lines of a card above its scores: titles, empty where a line belongs to the one before, and texts."""
     lines = [
         ("source", entry.source),
         ("data", f"{entry.data}: {SOURCES[entry.data].summary}"),

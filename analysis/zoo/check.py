@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from pyrodrop.analysis.reports.console import console, versions
+from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.train import Measured, load_splits, machine, measure
 from pyrodrop.data import Split
@@ -70,9 +71,9 @@ def _reported(entry: Entry, measured: Measured) -> bool:
     for name, value in content["scores"].items():
         tolerance, now = content["tolerance"][name], measured.scores.get(name, float("nan"))
         table.add_row(name, f"{now:.5g}", f"{value:.5g}", f"{tolerance:.2g}", "MISS" if name in missed else "ok")
-    console().print(table)
+    print_table(table)
     for name, words in missed.items():
-        print(f"{entry.name}: {name} {words}")
+        paragraph(f"{entry.name}: {name} {words}")
     return not missed
 
 

@@ -22,9 +22,10 @@ from rich.table import Table
 from torch.distributions import Categorical
 
 from pyrodrop import arguments
-from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.console import processor, versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.score_table import score_table
+from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.analysis.zoo import references
 from pyrodrop.compression.kept import compression
 from pyrodrop.data import Split
@@ -141,7 +142,7 @@ def run_entry(
         }
         write_json(folder / "results.json", content)
         title = f"{entry.name}, seed {seed}, {measured.seconds:.0f} s"
-        console().print(scores_table(title, entry, {"this run": measured.scores}))
+        print_table(scores_table(title, entry, {"this run": measured.scores}))
         print(f"results: {folder / 'results.json'}")
         return content
 

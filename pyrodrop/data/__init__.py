@@ -1,5 +1,6 @@
 """Data sets in their original units, with the standardisation that training uses."""
 
+from pyrodrop.data.cifar10 import cifar10
 from pyrodrop.data.dataset import Data, Dataset, Split
 from pyrodrop.data.foong2020 import foong2020
 from pyrodrop.data.gal2016 import gal2016
@@ -15,6 +16,7 @@ __all__ = [
     "Dataset",
     "Split",
     "Splits",
+    "cifar10",
     "foong2020",
     "gal2016",
     "line",

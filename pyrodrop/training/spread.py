@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
 import socket
 import threading
 import time
@@ -135,8 +136,29 @@ def _away(
             joblib.delayed(_alone)(pickled({f"a {unit}": (function, own)}), number, parent)
             for number, own in enumerate(arguments)
         )
-        for done in workers(units):
+        if early:
+            with without_interrupts():
+                results = workers(units)  # which starts them
+        else:
+            results = workers(units)
+        for done in results:
             yield done.number, _received(done)
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Ignore ctrl-C, for a moment here, and for good in processes that are started in this block: their parent ends them.
+
+    A terminal sends it to all processes, and each of them would show a traceback.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -201,6 +223,10 @@ def _alone(payload: bytes, number: int, parent: str) -> _Done:
     assert process is not None
     end_with(process)
     here = str(Process.this()) == parent
+    if not here:
+        tqdm.set_lock(
+            threading.RLock()
+        )  # its own is a semaphore, which a worker that is ended leaves behind with a warning
     with _turn, _one_thread(), joblib.parallel_config("sequential", n_jobs=1), _Said(here) as said:
         ((function, own),) = _unpickled(payload)
         try:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from pyrodrop import cli
-from pyrodrop.analysis.experiments import kingma_fig1a
+from pyrodrop.analysis.experiments.error_by_size import COLORS
 from pyrodrop.data import mnist
-from pyrodrop.zoo.kingma_fig1a import METHODS, falling, network, training
+from pyrodrop.zoo.kingma_fig1a import METHODS, PUBLISHED_WIDTHS, falling, network, training
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
@@ -41,6 +41,11 @@ def test_cells_are_kept_and_others_settings_refused(
     assert row["published"] is None
     assert cli.main(["report", str(tmp_path)]) == 0
     assert "variational-a2-12" in (tmp_path / "report.html").read_text()
+    content["cell"]["width"] = 24
+    (tmp_path / "variational-a2-24.json").write_text(json.dumps(content))
+    assert cli.main(words(tmp_path)) == 0
+    after = json.loads((tmp_path / "results.json").read_text())["errors"]
+    assert after == results["errors"] | {"variational-a2-24": {**row, "width": 24}}, "earlier cells stay in the results"
     capsys.readouterr()
     assert cli.main(words(tmp_path, "--seed", "1")) == 1
     assert "has a run with other settings: seed is 0 there and 1 here" in capsys.readouterr().err
@@ -82,5 +87,5 @@ def test_the_rate_falls_over_the_second_half() -> None:
 
 
 def test_every_method_has_a_colour_and_a_point_a_width() -> None:
-    assert len(kingma_fig1a.COLORS) == len(METHODS)
-    assert {len(method.published) for method in METHODS.values()} == {len(kingma_fig1a.PUBLISHED_WIDTHS)}
+    assert len(COLORS) == len(METHODS)
+    assert {len(method.published) for method in METHODS.values()} == {len(PUBLISHED_WIDTHS)}

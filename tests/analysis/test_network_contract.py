@@ -13,8 +13,9 @@ from torch import nn
 
 import pyrodrop
 from pyrodrop import guides
-from pyrodrop.analysis.networks import THIN, Bench, Case, Cell, Refused, load
+from pyrodrop.analysis.networks import THIN, Bench, Case, Cell, Refused, load, page
 from pyrodrop.analysis.networks.__main__ import main
+from pyrodrop.analysis.reports import generated
 
 MLP = Case(
     network=lambda: nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2)),
@@ -162,3 +163,10 @@ def test_a_file_has_one_case_or_several(tmp_path: Path) -> None:
     (tmp_path / "c.py").write_text(f"{head}CASES = [1]\n".replace("[1]", '{"c": 1}'))
     with pytest.raises(ValueError, match=r"must define CASE, a Case, or CASES, .*; .*c.py does not"):
         load(tmp_path)
+
+
+def test_the_page_of_networks_is_up_to_date() -> None:
+    shown = page.PAGE.read_text(encoding="utf-8")
+    assert generated.marked("networks", page.text()) in shown
+    assert "| `mlp` | A fully connected network. |" in shown
+    assert page.text().count("\n") > 60

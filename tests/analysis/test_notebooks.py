@@ -52,7 +52,7 @@ def test_outputs_are_there_and_clean(text: Path) -> None:
 def test_it_runs(text: Path, request: pytest.FixtureRequest) -> None:
     """From top to bottom in a kernel of its own."""
     source = text.read_text(encoding="utf-8")
-    if "mnist(" in source or "foong2020(" in source:
+    if any(f"{loader}(" in source for loader in ("mnist", "foong2020", "cifar10")):
         request.getfixturevalue("data_folder")
     nbformat = pytest.importorskip("nbformat", reason="needs the notebooks extra: pip install '.[notebooks]'")
     nbclient = pytest.importorskip("nbclient", reason="needs the notebooks extra: pip install '.[notebooks]'")

@@ -15,10 +15,12 @@ import torch
 
 import pyrodrop
 from pyrodrop import cli
-from pyrodrop.analysis.experiments.references import PROBLEMS, experiment, load, posteriors, readme
+from pyrodrop.analysis.experiments.references import PROBLEMS, experiment, load, posteriors
+from pyrodrop.analysis.experiments.references import page as references_page
 from pyrodrop.analysis.experiments.references.experiment import SIZES, drawn, recipe
 from pyrodrop.analysis.experiments.references.stored import FOLDER, facts, save
 from pyrodrop.analysis.experiments.references.table import distance_table
+from pyrodrop.analysis.reports import generated
 from pyrodrop.data import Dataset
 from pyrodrop.prediction.prediction import Prediction
 
@@ -278,9 +280,9 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         experiment.run(problems=[], out=tmp_path)
 
 
-def test_the_readme_has_the_table() -> None:
-    page = readme.README.read_text(encoding="utf-8")
-    assert readme.BEGIN + readme.text() + readme.END in page
+def test_the_page_has_the_table() -> None:
+    page = generated.REFERENCES.read_text(encoding="utf-8")
+    assert generated.marked("references", references_page.text()) in page
     co2 = facts("co2")["table"]
     for one in ("mean field", "ensemble mean field", "reference"):
         row = next(line for line in page.splitlines() if line.startswith("| co2"))

@@ -295,3 +295,27 @@ def test_a_killed_job_ends_with_the_same_results(words: str, part: str, tmp_path
     ]
     assert results[0] == results[1]
     assert len(results[0]) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("words", ["sbc --jobs 2", "uci --data yacht boston --jobs 2", "co2/mean-field"])
+@pytest.mark.parametrize("wait", [0.0, 3.0, 9.0])
+def test_ctrl_c_is_one_line_and_leaves_no_process(words: str, wait: float, tmp_path: Path, data_folder: Path) -> None:
+    """Sent to all processes, as a terminal does, some time after the folder is there."""
+    command = [sys.executable, "-P", "-m", "pyrodrop", "run", *words.split(), "--out", str(tmp_path / "run")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        until = time.monotonic() + 600
+        while not (tmp_path / "run" / "run.json").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(wait)
+        workers = descendants(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        shown, said = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert said == "pyrodrop: interrupted\n"
+    assert "Traceback" not in shown
+    time.sleep(1)
+    assert not any(map(alive, workers))

@@ -22,6 +22,9 @@ def test_a_short_run_writes_its_files(tmp_path: Path) -> None:
     results = json.loads((tmp_path / "results.json").read_text())
     assert list(results["posteriors"]) == ["exact", "mc-dropout"]
     assert all(sum(counts) == 60 for counts in results["posteriors"]["exact"]["histogram"].values())
+    fewer = [word for word in words if word != "mc-dropout"]
+    assert cli.main([*fewer, "--out", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "results.json").read_text())["posteriors"] == results["posteriors"]
 
 
 def test_the_closed_form_is_the_posterior() -> None:

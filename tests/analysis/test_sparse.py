@@ -240,9 +240,10 @@ def test_reference_results_meet_what_is_claimed(name: str, most_error: float, le
         assert key in reference["settings"]
 
 
-def test_the_readme_says_what_the_references_hold() -> None:
-    text = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
+def test_the_pages_say_what_the_references_hold() -> None:
     folder = Path(job.__file__).parents[2] / "reference"
+    text = " ".join((folder / "README.md").read_text(encoding="utf-8").split())
+    readme = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
     names = ("sparse-lenet-300-100-molchanov2017", "ard-lenet-300-100-deepbayes2019", "sparse-lenet-5-molchanov2017")
     sparsely, ard, convolutions = (json.loads((folder / f"{name}.json").read_text()) for name in names)
     ratios = sparsely["compressed"]["ratios"]
@@ -250,6 +251,7 @@ def test_the_readme_says_what_the_references_hold() -> None:
         f"{100 * sparsely['result']['error']:.2f} % error with 1 of {sparsely['result']['compression']:.0f} weights"
         in text
     )
+    assert f"LeNet-300-100 at {100 * sparsely['result']['error']:.2f} % error with 1 of" in readme
     assert f"a file {ratios['bytes_32']:.0f} times smaller, and {ratios['latency_1000']:.1f} times as fast" in text
     assert f"by ARD at {100 * ard['result']['error']:.2f} % with 1 of {ard['result']['compression']:.0f}" in text
     error, ratio = (convolutions["result"][key] for key in ("error", "compression"))

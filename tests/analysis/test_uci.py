@@ -23,7 +23,7 @@ from pyrodrop.analysis.experiments.uci.cell import Cell, divided, run_cell, scor
 from pyrodrop.analysis.experiments.uci.columns import COLUMNS
 from pyrodrop.analysis.experiments.uci.plan import Part, Plan
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, RATES, SETTINGS, Point, Protocol, chosen_sets
-from pyrodrop.analysis.experiments.uci.table import distance, gains_of, markdown, mean_and_error, page
+from pyrodrop.analysis.experiments.uci.table import distance, gains_of, markdown, mean_and_error, page, results
 from pyrodrop.data import uci
 from pyrodrop.data.uci import TABLES
 from pyrodrop.elbo import elbo_terms
@@ -284,11 +284,25 @@ def test_the_command_makes_the_table(short: None, tmp_path: Path, capsys: pytest
     assert content["plan"]["draws"] == 20
     assert content["machine"]["processor"]
     assert "<table>" in (tmp_path / "table.html").read_text()
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["models"]["bernoulli"]["rmse"] == pytest.approx(np.mean(content["rmse"]))
+    assert results["models"]["bernoulli"]["log_density"] == pytest.approx(np.mean(content["log_density"]))
+    assert results["standard_errors"]["bernoulli"]["rmse"] == pytest.approx(error)
+    assert results["data_of_models"] == {"bernoulli": "UCI yacht, 2 splits"}
+    capsys.readouterr()
     assert cli.main(words) == 0
     assert (tmp_path / "table.md").read_text() == first
-    assert "published" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"reused from {tmp_path}: yacht/bernoulli" in shown
+    assert "published" in shown
     assert cli.main([w if w != "bernoulli" else "ensemble" for w in words]) == 0
     assert "| set | published | bernoulli | ensemble |" in (tmp_path / "table.md").read_text()
+    capsys.readouterr()
+    assert cli.main(["compare", str(tmp_path)]) == 0
+    assert f"{tmp_path.name}/ensemble" in (shown := capsys.readouterr().out)
+    assert "UCI yacht, 2 splits, by held-out log density" in shown
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert "ensemble" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -367,3 +381,29 @@ def test_without_network_one_line_says_so(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr("pyrodrop.analysis.experiments.uci.experiment.uci", offline)
     assert cli.main(["run", "uci", "--data", "yacht"]) == 1
     assert capsys.readouterr().err == "pyrodrop: data.txt of yacht could not be fetched\n"
+
+
+def test_a_table_of_several_sets_is_compared_by_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Log densities of different data, or of different splits, are in no common order."""
+
+    def made(folder: str, cells: dict[tuple[str, str], int]) -> str:
+        contents = {
+            key: {"rmse": [1.0 + number] * splits, "log_density": [-2.0 - number] * splits, "seconds": 1.0,
+                  "cell": {"seed": 0}}
+            for number, (key, splits) in enumerate(cells.items())
+        }  # fmt: skip
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "results.json").write_text(json.dumps(results(contents, "quick")))
+        return str(tmp_path / folder)
+
+    several = made("several", {("yacht", "bernoulli"): 2, ("boston", "bernoulli"): 2, ("yacht", "mean-field"): 2})
+    yacht, longer = made("yacht", {("yacht", "ard"): 2}), made("longer", {("yacht", "ard"): 3})
+    assert cli.main(["compare", several, yacht]) == 0
+    first, second = capsys.readouterr().out.split("\n\n")
+    assert first.startswith("UCI yacht, 2 splits")
+    assert second.startswith("UCI boston, 2 splits")
+    names = [line.split()[0] for line in first.splitlines() if "/" in line.split()[0]][1:]
+    assert names == ["several/yacht/bernoulli", "yacht/ard", "several/yacht/mean-field"]
+    assert "several/boston/bernoulli" in second
+    assert cli.main(["compare", yacht, longer]) == 1
+    assert "UCI yacht, 2 splits, UCI yacht, 3 splits" in capsys.readouterr().err

@@ -182,6 +182,12 @@ CALLS = [
         {"flat": FLAG, "progress": FLAG},
         function=lambda **given: _read_nothing(data.mnist, **given),
     ),
+    Call(
+        "data.cifar10",
+        dict,
+        {"version": NAME, "progress": FLAG},
+        function=lambda **given: _read_nothing(data.cifar10, **given),
+    ),
     Call("data.foong2020", dict, {}, function=lambda: _read_nothing(data.foong2020)),
     Call("data.mauna_loa", dict, {}),
     Call(

@@ -203,6 +203,7 @@ LOADERS = {
     "uci": ("pyrodrop.data.uci", lambda: data.uci("yacht"), "URL", "/{folder}"),
     "year": ("pyrodrop.data.uci", lambda: data.uci("year"), "YEAR_URL", "/year"),
     "mnist": ("pyrodrop.data.mnist", lambda: data.mnist(progress=False), "URL", "/"),
+    "cifar10": ("pyrodrop.data.cifar10", lambda: data.cifar10(progress=False), "URL", "/cifar10"),
     "gal2016": ("pyrodrop.data.gal2016", lambda: data.gal2016("co2"), "URL", "/{series}/{part}"),
     "foong2020": ("pyrodrop.data.foong2020", data.foong2020, "URL", "/{file}"),
 }

@@ -28,6 +28,7 @@ LAYERS = (
         "pyrodrop/files.py",
         "pyrodrop/inputs.py",
         "pyrodrop/json_files.py",
+        "pyrodrop/options.py",
         "pyrodrop/param_names.py",
     )
     + ("pyrodrop/scaling.py", "pyrodrop/schedules.py", "pyrodrop/threads.py"),
@@ -196,9 +197,10 @@ def test_list_names_every_job_and_entry(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["rnu"], "no command is called 'rnu'; there are run, list, show, check, compare, report; did you mean 'run'?"),
-        (["run"], "run needs the name of a job: co2, "),
-        (["run", "co3"], "no job is called 'co3'; there are co2, "),
+        (["rnu"], "no command is called 'rnu'; there are run, list, show, "),
+        (["rnu"], "; did you mean 'run'?"),
+        (["run"], "run needs the name of a job or of a zoo entry: "),
+        (["run", "co3"], "no job or zoo entry is called 'co3'; did you mean 'co2'? pyrodrop list has all "),
         (["run", "co2", "--out", "/proc/nowhere"], "results need a folder that can be written to; got /proc/nowhere"),
         (["run", "co2", "--device", "cuda:99", "--out", "OUT"], "device must be one of auto, cpu"),
         (["run", "co2", "--steps", "0", "--out", "OUT"], "steps is the number of gradient steps"),

@@ -16,13 +16,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pyrodrop import arguments, zoo
+from pyrodrop import arguments, schedules, zoo
 from pyrodrop.analysis.experiments.averaged import averaged
+from pyrodrop.analysis.experiments.co2.learned import LINE, PARABOLA, cycle_share, distance_alone, fitted_rmse, rmse
+from pyrodrop.analysis.experiments.co2.steps import shown, steps_done
 from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
 from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
-from pyrodrop.analysis.reports.console import print_table, versions, write_draws
+from pyrodrop.analysis.reports.console import print_models, versions, write_draws
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.style import write_figure
+from pyrodrop.analysis.reports.terminal import facts as print_facts
 from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Split, gal2016, mauna_loa
 from pyrodrop.devices import resolve
@@ -31,6 +34,7 @@ from pyrodrop.guides import Point
 from pyrodrop.metrics import regression_scores
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Prediction, Predicts
+from pyrodrop.training.estimates import Elbo
 from pyrodrop.training.fitted import Fit
 
 FAR = 3.7  # in standardised time, where the paper draws its dashed line
@@ -47,6 +51,10 @@ PANELS = {
 }
 NETWORKS = ("mc-dropout-relu", "mc-dropout-tanh-0.1", "mc-dropout-tanh-0.2", "mean-field")
 PRESETS = {"default": "co2", "paper": "co2-paper"}
+SAVINGS, MOST_UNSAVED = (
+    20,
+    10_000,
+)  # checkpoints of a network, which its progress is read from; steps between two of them
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,8 @@ class Result:
 
     run: Predicts
     seconds: float
+    elbo: Elbo | None
+    months: Prediction  # of training
     held_out: Prediction
     ends: Prediction  # at the last month of training and far out
     curve: Prediction
@@ -97,23 +107,26 @@ def run(
         series = _series(data)
         settings = about | {"draws": DRAWS, "far": FAR, "threads": torch.get_num_threads()}
 
-        say_reused([name for name in NETWORKS if _checkpoint(folder, name).exists()], folder)
-        runs: dict[str, tuple[Predicts, float]] = {}
+        lengths = _lengths(preset, series, steps)
+        checkpoints = {name: _checkpoint(folder, name) for name in NETWORKS}
+        _say_found({name: steps_done(path) for name, path in checkpoints.items()}, lengths, folder)
+        results: dict[str, Result] = {}
         options: dict[str, Any] = {
             "preset": preset,
             "data": data,
             "folder": folder,
             "device": where,
             "seed": seed,
-            "steps": steps,
+            "lengths": lengths,
         }
-        for name, fit in train_each(_train, NETWORKS, quiet, jobs=jobs, **options).items():
-            runs[name] = fit, fit.settings["seconds"]
-            settings.setdefault("networks", {})[name] = fit.settings
-        runs["weight-averaging"] = averaged(runs["mc-dropout-relu"][0]), runs["mc-dropout-relu"][1]
-        for name, starts in _kernels(series, runs["mc-dropout-relu"][0]).items():
-            process = GaussianProcess(series.train, starts)
-            runs[name] = process, process.seconds
+        with shown(checkpoints, lengths, True if quiet else None):
+            results |= train_each(_train, NETWORKS, True, jobs=jobs, **options)
+        points, relu = curve_points(series), results["mc-dropout-relu"]
+        settings["networks"] = {name: _fit(results[name]).settings for name in NETWORKS}
+        results["weight-averaging"] = _result(averaged(relu.run), relu.seconds, series, points, seed)
+        for name, starts in _kernels(series, relu.run).items():
+            process = GaussianProcess(series.train, starts, progress=False if quiet else None)
+            results[name] = _result(process, process.seconds, series, points, seed)
             settings.setdefault("gaussian_processes", {})[name] = {
                 "log_evidence": process.log_evidence,
                 "prior_sd": process.prior_sd,
@@ -121,8 +134,7 @@ def run(
                 **process.hyperparameters,
             }
 
-        points = curve_points(series)
-        results = {name: _result(*runs[name], series, points, seed) for name in PANELS}
+        results = {name: results[name] for name in PANELS}
         rows = {name: _row(result, series) for name, result in results.items()}
         facts = figure_facts(results, rows, series)
         content = {"models": rows, "facts": facts, "settings": settings, "versions": versions()}
@@ -135,9 +147,8 @@ def run(
             folder / "draws.nc", series, {name: (r.held_out, r.curve) for name, r in results.items()}, points, settings
         )
         write_json(folder / "results.json", content)
-        print_table(rows, series.y_unit, settings)
-        for fact, holds in facts.items():
-            print(f"  {'yes' if holds else 'NO '}  {fact}")
+        print_models(rows, series.y_unit, settings)
+        print_facts(facts)
         print(f"\nfigure: {folder / 'figure.png'}\ndraws: {folder / 'draws.nc'}\nresults: {folder / 'results.json'}")
         return content
 
@@ -150,15 +161,41 @@ def _train(
     folder: Path,
     device: torch.device,
     seed: int,
-    steps: int | None,
+    lengths: Mapping[str, int],
     progress: bool | None,
-) -> Fit:
-    options: dict[str, Any] = {"device": device, "seed": seed, "progress": progress}
-    if steps is not None:
-        options["steps"] = steps
+) -> Result:
+    """Train a network, or go on with it, and predict with it."""
     series = _series(data)
+    steps = lengths[name]
+    schedule = (
+        {"lr_schedule": schedules.cosine(steps)} if preset == "default" else {}
+    )  # falls to 0 in any number of steps
     with on_this_machine(folder) as own:
-        return fit_resumed(zoo.entry(f"{PRESETS[preset]}/{name}"), series.train, _checkpoint(own, name), **options)
+        fit = fit_resumed(
+            zoo.entry(f"{PRESETS[preset]}/{name}"), series.train, _checkpoint(own, name), device=device, seed=seed,
+            steps=steps, progress=progress, checkpoint_every=max(1, min(MOST_UNSAVED, steps // SAVINGS)), **schedule,
+        )  # fmt: skip
+    return _result(fit, fit.settings["seconds"], series, curve_points(series), seed)
+
+
+def _lengths(preset: str, series: Split, steps: int | None) -> dict[str, int]:
+    """The steps of every network: as asked, or those of the preset."""
+    if steps is not None:
+        return dict.fromkeys(NETWORKS, steps)
+    return {name: zoo.entry(f"{PRESETS[preset]}/{name}").training(series.train)["steps"] for name in NETWORKS}
+
+
+def _say_found(done: Mapping[str, int], lengths: Mapping[str, int], folder: Path) -> None:
+    """Say which networks are not trained again, and where the others go on."""
+    say_reused([name for name, count in done.items() if count >= lengths[name]], folder)
+    going = [f"{name} after {count:,} steps" for name, count in done.items() if 0 < count < lengths[name]]
+    if going:
+        print(f"goes on in {folder}: {', '.join(going)}", flush=True)
+
+
+def _fit(result: Result) -> Fit:
+    assert isinstance(result.run, Fit)
+    return result.run
 
 
 def _series(data: str) -> Split:
@@ -198,6 +235,8 @@ def _result(run: Predicts, seconds: float, series: Split, points: Tensor, seed: 
     return Result(
         run=run,
         seconds=seconds,
+        elbo=run.elbo(ELBO_DRAWS) if isinstance(run, Fit) and not isinstance(run.guide, Point) else None,
+        months=run.predict(series.train.x, CURVE_DRAWS, seed=seed),
         held_out=run.predict(series.test.x, DRAWS, seed=seed),
         ends=run.predict(ends, DRAWS, seed=seed),
         curve=run.predict(points, CURVE_DRAWS, seed=seed),
@@ -206,21 +245,25 @@ def _result(run: Predicts, seconds: float, series: Split, points: Tensor, seed: 
 
 def _row(result: Result, series: Split) -> dict[str, Any]:
     scores: Mapping[str, float] = regression_scores(result.held_out, series.test.y) if series.truth else {}
-    row: dict[str, Any] = {"elbo": None, "elbo_se": None, "elbo_convention": None}
-    if isinstance(result.run, Fit) and not isinstance(result.run.guide, Point):
-        elbo = result.run.elbo(ELBO_DRAWS)
-        row = {"elbo": elbo.value, "elbo_se": elbo.se, "elbo_convention": str(elbo.convention)}
     names = ("log_density", "rmse", "crps", "coverage_50", "coverage_95")
-    row |= {name: _finite(scores.get(name)) for name in names}
+    row: dict[str, Any] = {name: _finite(scores.get(name)) for name in names}
     row |= {f"sd_{where}": float(sd) for where, sd in zip(("last_train", "far"), result.ends.spread[:, 0], strict=True)}
     noise = (result.ends.variance - result.ends.spread**2).clamp_min(0).sqrt()
-    return row | {"noise_sd": float(noise[0, 0]), "seconds": result.seconds}
+    row |= {
+        "noise_sd": float(noise[0, 0]),
+        "rmse_train": rmse(series, result.months.mean),
+        "yearly_cycle": cycle_share(series, result.months.mean),
+        "seconds": result.seconds,
+    }
+    elbo = result.elbo
+    row |= {"elbo": elbo and elbo.value, "elbo_se": elbo and elbo.se}
+    return row | {"elbo_convention": elbo and str(elbo.convention)}
 
 
 def figure_facts(
     results: Mapping[str, Result], rows: Mapping[str, Mapping[str, Any]], series: Split
 ) -> dict[str, bool]:
-    """The statements of figure 2 of the paper, each with whether it holds for these results."""
+    """The statements of figure 2 of the paper and what training must have done, each with whether it holds here."""
     centre = 0.0 if series.train.targets is None else float(series.train.targets.loc)
     process = results["gp-se"].run
     assert isinstance(process, GaussianProcess)
@@ -228,15 +271,36 @@ def figure_facts(
     tanh = [f"mc-dropout-tanh-{rate}" for rate in ("0.1", "0.2")]
     far = sorted(rows[name]["sd_far"] for name in tanh)
     averaged = rows["weight-averaging"]
+    line, parabola = (fitted_rmse(series, degree) for degree in (LINE, PARABOLA))
+    distance, unit = distance_alone(series, _far(series)), series.y_unit
+    dropout = {"mc-dropout-relu": "(c) ReLU", tanh[0]: "(d) TanH, .1", tanh[1]: "(d) TanH, .2"}
     return {
+        **{
+            f"{words}: closer to the training months than a straight line (RMSE below {line:.2f} {unit})": (
+                rows[name]["rmse_train"] < line
+            )
+            for name, words in dropout.items()
+        },
+        **{
+            f"{dropout[name]}: closer than a parabola, the trend alone (RMSE below {parabola:.2f} {unit})": (
+                rows[name]["rmse_train"] < parabola
+            )
+            for name in tanh
+        },
+        "(c, d) all three means have more than half of the yearly cycle, as in the paper": all(
+            rows[name]["yearly_cycle"] > 0.5 for name in dropout
+        ),
         "(a) weight averaging has no spread": averaged["sd_last_train"] == averaged["sd_far"] == 0,
         "(b) GP-SE returns to the prior mean, within 2 % of the prior's sd": off < 0.02 * process.prior_sd,
         "(b) GP-SE returns to the prior's sd, within 2 %": math.isclose(
             rows["gp-se"]["sd_far"], process.prior_sd, rel_tol=0.02
         ),
         "(c) ReLU: the sd grows from the data to half way out to far out": _grows(results["mc-dropout-relu"], series),
+        f"(c) ReLU: the sd far out is over {distance:.1f} times that within the data, more than distance alone gives": (
+            _narrowed(results["mc-dropout-relu"], series, distance)
+        ),
         **{
-            f"(d) {name.removeprefix('mc-dropout-')}: the sd after the data stays under twice its largest within": _bounded(
+            f"{dropout[name]}: the sd after the data stays under twice its largest within": _bounded(
                 results[name], series
             )
             for name in tanh
@@ -255,6 +319,12 @@ def _spread_inside_and_after(result: Result, series: Split) -> tuple[Tensor, Ten
 def _grows(result: Result, series: Split) -> bool:
     inside, after = _spread_inside_and_after(result, series)
     return bool(inside.mean() < after[len(after) // 2] < after[-1])
+
+
+def _narrowed(result: Result, series: Split, distance: float) -> bool:
+    """Whether the data have narrowed the spread where they are, see `learned`."""
+    inside, after = _spread_inside_and_after(result, series)
+    return bool(after[-1] > distance * inside.mean())
 
 
 def _bounded(result: Result, series: Split) -> bool:

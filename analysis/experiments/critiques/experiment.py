@@ -15,6 +15,7 @@ from pyrodrop.analysis.experiments.critiques.panel import Panel, Size
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import processor, versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.reports.terminal import facts, paragraph
 from pyrodrop.files import whole, write_json
 from pyrodrop.json_files import Record
 from pyrodrop.names import known
@@ -61,7 +62,8 @@ def run(
         done = train_each(
             _timed, order, quiet, device=torch.device("cpu"), jobs=jobs, keep=cells, size=preset, seed=seed
         )
-        made = {name: Panel.from_record(Record(cells.file(name), done[name])) for name in PANELS if name in names}
+        done |= {name: kept for name in PANELS if name not in done and (kept := cells.kept(name)) is not None}
+        made = {name: Panel.from_record(Record(cells.file(name), done[name])) for name in PANELS if name in done}
         content = {
             "panels": {name: panel.content for name, panel in made.items()},
             "seconds": {name: done[name]["seconds"] for name in made} | {"in all": time.perf_counter() - start},
@@ -88,6 +90,6 @@ def _timed(name: str, *, device: torch.device, progress: bool | None, size: Size
 
 def _print(panels: dict[str, Panel]) -> None:
     for panel in panels.values():
-        print(f"\n{panel.title} ({panel.paper.split(',')[0]})")
-        for fact, holds in panel.facts.items():
-            print(f"  {'yes' if holds else 'NO '}  {fact}")
+        print()
+        paragraph(f"{panel.title} ({panel.paper.split(',')[0]})")
+        facts(panel.facts)

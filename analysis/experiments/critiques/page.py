@@ -35,5 +35,5 @@ def _section(name: str, panel: Panel) -> str:
     return (
         f'<h2 id="{name}">{escape(panel.title)}</h2>'
         f'<p><a href="{escape(panel.link)}">{escape(panel.paper)}</a></p><p>{escape(panel.shown)}</p>'
-        f"{picture(panel.figure, panel.title)}{shown(panel.facts)}<h3>What helps</h3><ul>{helps}</ul>{tables}"
+        f"{picture(panel.figure, panel.shown)}{shown(panel.facts)}<h3>What helps</h3><ul>{helps}</ul>{tables}"
     )

@@ -17,8 +17,9 @@ from pyrodrop.analysis.experiments.references.posteriors import LEARNING_RATES, 
 from pyrodrop.analysis.experiments.references.problems import PROBLEMS, Problem
 from pyrodrop.analysis.experiments.references.stored import load, save
 from pyrodrop.analysis.experiments.references.table import distance_table
-from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.console import processor, versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.data import Dataset
 from pyrodrop.engines import Name
 from pyrodrop.files import write_json
@@ -197,8 +198,8 @@ def _one(name: str, problem: Problem, size: Size, seed: int, folder: Path, quiet
         "seconds": {"sampling": sampling, "all": time.perf_counter() - start},
     }
     write_json(folder / f"{name}.json", content)
-    print(f"{name}: {problem.summary}\n{diagnostics}")
-    console().print(table.comparison)
+    paragraph(f"{name}: {problem.summary}\n{diagnostics}")
+    print_table(table.comparison)
     return content
 
 

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
-from pyrodrop.analysis.reports.console import console
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, SERIES, styled
+from pyrodrop.analysis.reports.terminal import facts, print_table
 
 CLASSES = (1, 5, 7)  # that the paper's figure shows
 _INNER = (0.05, 0.95)  # quantiles of a class's softmax inputs, its spread
@@ -67,7 +67,7 @@ class Turned:
 
 def print_tables(content: Mapping[str, Any], published: Sequence[int]) -> None:
     """The angles, and the test set."""
-    settings, screen = content["settings"], console()
+    settings = content["settings"]
     title = f"a 1 turned, {settings['posterior']}, {settings['steps']:,} steps, {settings['draws']} networks"
     table = Table(title=title, caption="all: mean over every 1 of the test set; entropies in nats")
     rows = content["angles"]
@@ -77,17 +77,16 @@ def print_tables(content: Mapping[str, Any], published: Sequence[int]) -> None:
     for (angle, row), theirs in zip(rows.items(), published, strict=True):
         cells = [f"{v:.3f}" if isinstance(v, float) else "yes" if v is True else "" for v in list(row.values())[1:]]
         table.add_row(angle, f"{row['class']}, {theirs}", *cells)
-    screen.print(table)
-    test = Table(title="10,000 test digits", caption=_difference(content["difference"]), caption_justify="left")
+    print_table(table)
+    test = Table(title="10,000 test digits", caption=_difference(content["difference"]))
     test.add_column("prediction")
     names = list(dict.fromkeys(key for row in content["scores"].values() for key in row))
     for name in (*names, "AUROC, turned"):
         test.add_column(name.replace("_", " "), justify="right")
     for name, row in content["scores"].items():
         test.add_row(name, *(f"{row[key]:.4f}" for key in names), f"{content['auroc']['mean'][name]:.4f}")
-    screen.print(test)
-    for fact, holds in content["facts"].items():
-        print(f"  {'yes' if holds else 'NO '}  {fact}")
+    print_table(test)
+    facts(content["facts"])
 
 
 def _difference(difference: Mapping[str, Mapping[str, float]]) -> str | None:

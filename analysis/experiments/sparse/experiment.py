@@ -18,9 +18,10 @@ from rich.table import Table
 from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.sparse.figure import draw_progress, draw_weights
 from pyrodrop.analysis.experiments.sparse.published import published, published_rows
-from pyrodrop.analysis.reports.console import console, processor, versions
+from pyrodrop.analysis.reports.console import processor, versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.style import write_figure
+from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.compression import compressed_steps, write_network
 from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncut_weights
 from pyrodrop.data import Dataset, mnist
@@ -97,7 +98,7 @@ def run(
         write_figure(folder / "progress.png", figure)
         write_figure(folder / "weights.png", draw_weights(kept_weights(fit.guide, THRESHOLD)))
         _print(content)
-        console().print(report)
+        print_table(report)
         print(f"figures: {folder / 'progress.png'}, {folder / 'weights.png'}\nresults: {folder / 'results.json'}")
         return content
 
@@ -204,7 +205,7 @@ def _print(content: dict[str, Any]) -> None:
     rows = {"ours, nothing cut": dense, "ours": ours, **{row["method"]: row for row in content["published"]}}
     for name, row in rows.items():
         table.add_row(name, *(cell(row) for cell in columns.values()), style="bold" if name == "ours" else "")
-    console().print(table)
+    print_table(table)
 
 
 def _percent(share: float | None, digits: int) -> str:

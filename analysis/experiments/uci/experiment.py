@@ -17,8 +17,7 @@ from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
 from pyrodrop.analysis.experiments.uci.cell import POSTERIORS, Cell, checked, load, run_cell
 from pyrodrop.analysis.experiments.uci.plan import Penalty, Precision
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, SETTINGS, chosen_sets
-from pyrodrop.analysis.experiments.uci.table import markdown, page
-from pyrodrop.analysis.reports.console import console
+from pyrodrop.analysis.experiments.uci.table import markdown, page, print_tables, results
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.data import uci
 from pyrodrop.devices import resolve
@@ -56,7 +55,7 @@ def run(
         jobs: number of processes, one thread each; as many as there are cores if left out.
         device: auto, cpu, cuda, cuda:1 ...
         seed: seed of initial weights, minibatches, noise and prediction.
-        out: folder of the cells and of table.md and table.html; runs/uci-PROTOCOL if not given.
+        out: folder of the cells and of results.json, table.md and table.html; runs/uci-PROTOCOL if not given.
         quiet: show no progress, only the table.
 
     Returns:
@@ -76,7 +75,8 @@ def run(
             cell = Cell(name, column, protocol, precision, penalty, count, seed)
             cell.points()
             cells[name, column] = cell
-    with run_folder(out or Path("runs") / f"uci-{protocol}", "uci", {"device": where.type}) as folder:
+    about = {"protocol": protocol, "device": where.type}
+    with run_folder(out or Path("runs") / f"uci-{protocol}", "uci", about) as folder:
         missing = {f"{n}/{c}": cell for (n, c), cell in cells.items() if load(cell, folder) is None}
         say_reused([f"{n}/{c}" for n, c in cells if f"{n}/{c}" not in missing], folder)
         order = sorted(missing, key=lambda key: -_work(missing[key]))
@@ -89,7 +89,7 @@ def run(
                 done=lambda name, content: _keep(content, missing[name].file(folder)),
             )  # fmt: skip
         done = _all(folder, protocol)
-        _write(folder, done, PROTOCOLS[protocol].published)
+        _write(folder, done, protocol)
         return {f"{name}/{column}": content for (name, column), content in done.items()}
 
 
@@ -120,9 +120,11 @@ def _work(cell: Cell) -> float:
     return len(uci(cell.data).x) * epochs * cell.splits * len(cell.points()) * SETTINGS[cell.data].hidden
 
 
-def _write(folder: Path, cells: dict[tuple[str, str], dict[str, Any]], published: str) -> None:
+def _write(folder: Path, cells: dict[tuple[str, str], dict[str, Any]], protocol: str) -> None:
+    published = PROTOCOLS[protocol].published
+    write_json(folder / "results.json", results(cells, protocol))
     for file, text in (("table.md", markdown(cells, published)), ("table.html", page(cells, published))):
         with whole(folder / file) as part:
             part.write_text(text)
-    console().print(markdown(cells, published), markup=False, highlight=False)
-    print(f"table: {folder / 'table.md'}, {folder / 'table.html'}")
+    print_tables(cells, published)
+    print(f"table: {folder / 'table.md'}, {folder / 'table.html'}\nresults: {folder / 'results.json'}")

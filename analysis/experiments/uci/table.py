@@ -14,6 +14,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.table import Table
+
+from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS
+from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.zoo.uci_published import PUBLISHED
 
 METRICS = {"rmse": "RMSE", "log_density": "log density"}
@@ -85,10 +90,52 @@ def markdown(cells: Cells, published: str) -> str:
     return "\n\n".join([*parts, _legend(published)]) + "\n"
 
 
+def print_tables(cells: Cells, published: str) -> None:
+    """Print the same tables."""
+    for title, (header, *rows) in _tables(cells, published):
+        table = Table(title=title)
+        for number, name in enumerate(header):
+            table.add_column(name, justify="right" if number else "left")
+        for row in rows:
+            table.add_row(*row)
+        print_table(table)
+        print()
+    paragraph(_legend(published))
+
+
 def lines(rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown; the first row is its header."""
     header, *body = rows
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *body))
+
+
+def results(cells: Cells, protocol: str) -> dict[str, Any]:
+    """Everything as JSON: with one data set a row per posterior, with several a row per data set and posterior.
+
+    Scores are means over splits, with their standard errors; published ones are those of MC dropout.
+    """
+    sets, columns = ([*dict.fromkeys(key[part] for key in cells)] for part in (0, 1))
+    names = {key: key[1] if len(sets) == 1 else "/".join(key) for key in cells}
+    scores = {names[key]: {metric: mean_and_error(cell[metric]) for metric in METRICS} for key, cell in cells.items()}
+    theirs = PUBLISHED[PROTOCOLS[protocol].published]
+    return {
+        "models": {
+            name: {metric: value for metric, (value, _) in row.items()} | {"seconds": cells[key]["seconds"]}
+            for (key, name), row in zip(names.items(), scores.values(), strict=True)
+        },
+        "standard_errors": {name: {metric: error for metric, (_, error) in row.items()} for name, row in scores.items()},
+        "published": {
+            name: {metric: getattr(theirs[name], metric)[0] for metric in METRICS} for name in sets if name in theirs
+        },
+        "data_of_models": {
+            names[key]: f"UCI {key[0]}, {len(cell['rmse'])} splits" for key, cell in cells.items()
+        },
+        "settings": {
+            "data": f"UCI {', '.join(sets)}", "protocol": protocol, "posteriors": ", ".join(columns),
+            "seeds": sorted({cell["cell"]["seed"] for cell in cells.values()}),
+        },
+        "versions": versions(),
+    }  # fmt: skip
 
 
 def page(cells: Cells, published: str) -> str:

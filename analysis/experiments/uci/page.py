@@ -1,7 +1,7 @@
-"""The README's UCI tables, from the cells in ``analysis/reference/uci``.
+"""The UCI tables of ``analysis/reference/README.md``, from the cells in ``analysis/reference/uci``.
 
-``python -m pyrodrop.analysis.experiments.uci.readme`` writes them: Bernoulli dropout next to the published column that it
-reproduces, and paired differences of the other posteriors from Bernoulli. A test checks that the README is up to date.
+``python -m pyrodrop.analysis.experiments.uci.page`` writes them: Bernoulli dropout next to the published column that it
+reproduces, and paired differences of the other posteriors from Bernoulli. A test checks that the page is up to date.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from typing import Any
 
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, SETTINGS
 from pyrodrop.analysis.experiments.uci.table import BASE, Cells, distance, gains_of, lines, mean_and_error, pair
-from pyrodrop.files import whole
+from pyrodrop.analysis.reports import generated
 from pyrodrop.zoo.uci_published import PUBLISHED
 
 REFERENCE = Path(__file__).parents[2] / "reference" / "uci"
-README = Path(__file__).resolve().parents[3] / "README.md"
 TABLES = ("gal2016", "gal2018")
-BEGIN, END = "<!-- uci: generated -->\n", "<!-- uci: end -->\n"
 
 
 def text() -> str:
@@ -38,14 +36,6 @@ def reference(protocol: str) -> Cells:
     contents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     found = {(content["cell"]["data"], _column(content["cell"])): content for content in contents}
     return {key: found[key] for key in sorted(found, key=lambda key: (list(SETTINGS).index(key[0]), key[1]))}
-
-
-def put(readme: Path = README) -> None:
-    """Write the tables into the README, between its two marks."""
-    before, rest = readme.read_text(encoding="utf-8").split(BEGIN)
-    _, after = rest.split(END)
-    with whole(readme) as part:
-        part.write_text(f"{before}{BEGIN}{text()}{END}{after}", encoding="utf-8")
 
 
 def _beside_published(protocol: str, cells: Cells) -> str:
@@ -79,4 +69,4 @@ def _column(cell: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    put()
+    generated.put(generated.REFERENCES, "uci", text())

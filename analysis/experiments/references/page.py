@@ -1,6 +1,6 @@
-"""The README's table of distances, from the files in ``analysis/reference/posterior``.
+"""The table of distances of ``analysis/reference/README.md``, from the files in ``analysis/reference/posterior``.
 
-``python -m pyrodrop.analysis.experiments.references.readme`` writes it. A test checks that the README is up to date.
+``python -m pyrodrop.analysis.experiments.references.page`` writes it. A test checks that the page is up to date.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ from pathlib import Path
 from pyrodrop.analysis.experiments.references.posteriors import POSTERIORS
 from pyrodrop.analysis.experiments.references.problems import PROBLEMS
 from pyrodrop.analysis.experiments.references.stored import FOLDER, facts
-from pyrodrop.files import whole
-
-README = Path(__file__).resolve().parents[3] / "README.md"
-BEGIN, END = "<!-- references: generated -->\n", "<!-- references: end -->\n"
+from pyrodrop.analysis.reports import generated
 
 
 def text(folder: Path = FOLDER) -> str:
@@ -33,13 +30,5 @@ def text(folder: Path = FOLDER) -> str:
     )
 
 
-def put(readme: Path = README) -> None:
-    """Write the table into the README, between its two marks."""
-    before, rest = readme.read_text(encoding="utf-8").split(BEGIN)
-    _, after = rest.split(END)
-    with whole(readme) as part:
-        part.write_text(f"{before}{BEGIN}{text()}{END}{after}", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    put()
+    generated.put(generated.REFERENCES, "references", text())

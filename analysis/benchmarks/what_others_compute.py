@@ -1,0 +1,133 @@
+"""Runs the scripts of docs/what-others-compute, stores what they print, and writes it into docs/what-others-compute.md.
+
+``PYTHONPATH=folders-of-packages python -m pyrodrop.analysis.benchmarks.what_others_compute`` runs the scripts whose package
+is installed in the version that their first line pins, and keeps the stored output of the others. ``--page`` only writes the
+page. A test checks that page, scripts and stored output agree.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pyrodrop.files import whole
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+FOLDER, PAGE = DOCS / "what-others-compute", DOCS / "what-others-compute.md"
+OUTPUTS = FOLDER / "outputs.json"
+COMPUTED, EXPECTED = "computed: ", "should be: "
+
+
+def scripts() -> list[Path]:
+    """All scripts, in the order of the page."""
+    return sorted(FOLDER.glob("*.py"))
+
+
+def requirement(script: Path) -> tuple[str, str]:
+    """Package and version that the first line of the script pins."""
+    name, version = script.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ").split("==")
+    return name, version
+
+
+def title(script: Path) -> str:
+    """The quantity, from the second line."""
+    return script.read_text(encoding="utf-8").splitlines()[1].removeprefix("# ")
+
+
+def lacking(script: Path) -> str | None:
+    """Why the script cannot run here, or None: only the pinned version is compared with the stored output."""
+    name, version = requirement(script)
+    try:
+        found = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return f"{name} is not installed"
+    return None if found == version else f"{name} {found} is installed, not {version}"
+
+
+def printed(script: Path) -> list[str]:
+    """The lines that the script prints, in a process of its own.
+
+    Raises:
+        RuntimeError: it fails; with its error.
+    """
+    done = subprocess.run([sys.executable, "-P", str(script)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{script.name} failed:\n{done.stderr}")
+    return done.stdout.splitlines()
+
+
+def stored() -> dict[str, dict[str, Any]]:
+    """What was printed, by the name of the script."""
+    return dict(json.loads(OUTPUTS.read_text(encoding="utf-8"))) if OUTPUTS.is_file() else {}
+
+
+def record(script: Path) -> dict[str, Any]:
+    """What the script prints now, and with which versions."""
+    name, version = requirement(script)
+    lines = printed(script)
+    return {
+        "package": name,
+        "version": version,
+        "date": datetime.date.today().isoformat(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "printed": lines,
+        "computed": line(lines, COMPUTED),
+        "expected": line(lines, EXPECTED),
+    }
+
+
+def line(lines: list[str], start: str) -> str:
+    """The rest of the only line with this start."""
+    (found,) = (each.removeprefix(start) for each in lines if each.startswith(start))
+    return found
+
+
+def generated(outputs: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """The generated parts of the page: the table, and each script with what it printed."""
+    rows = ["| package | what | it computes | it should be |", "|---|---|---|---|"]
+    parts = {}
+    for script in scripts():
+        row = outputs[script.stem]
+        what = f"[{title(script)}](#{script.stem})"
+        rows.append(f"| {row['package']} {row['version']} | {what} | {row['computed']} | {row['expected']} |")
+        code, lines = script.read_text(encoding="utf-8"), "\n".join(row["printed"])
+        when = f"Run on {row['date']} with Python {row['python']} and torch {row['torch']}"
+        parts[script.stem] = f"\n```python\n{code}```\n\n{when}:\n\n```text\n{lines}\n```\n\n"
+    return {"table": "\n" + "\n".join(rows) + "\n\n", **parts}
+
+
+def page(text: str, parts: dict[str, str]) -> str:
+    """The page with every generated part put between its two marks."""
+    for name, part in parts.items():
+        before, rest = text.split(f"<!-- {name}: generated -->\n")
+        _, after = rest.split(f"<!-- {name}: end -->")
+        text = f"{before}<!-- {name}: generated -->\n{part}<!-- {name}: end -->{after}"
+    return text
+
+
+def main(words: list[str]) -> None:
+    """Run what can be run, then write the stored outputs and the page."""
+    outputs = stored()
+    for script in [] if "--page" in words else scripts():
+        reason = lacking(script)
+        print(f"{script.name}: {reason or 'running'}", flush=True)
+        if reason is None:
+            outputs[script.stem] = record(script)
+    with whole(OUTPUTS) as part:
+        part.write_text(json.dumps(outputs, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
+    text = page(PAGE.read_text(encoding="utf-8"), generated(outputs))
+    with whole(PAGE) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

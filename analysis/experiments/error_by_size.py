@@ -1,0 +1,292 @@
+"""Test error by size of the network for several dropout methods, as in figure 1 of Kingma, Salimans & Welling (2015).
+
+A cell is a method at a size; its networks, which differ in their seeds, are one replicated fit. Errors are those of the
+averaged weights, as in the paper. Cells are kept as they are done: run the same command again to go on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from pyrodrop.analysis.experiments.averaged import averaged
+from pyrodrop.analysis.experiments.parallel import train_each
+from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.folder import differences, run_folder, say_reused
+from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, SKY, styled, write_figure
+from pyrodrop.analysis.reports.terminal import print_table
+from pyrodrop.data import Dataset, Split
+from pyrodrop.devices import seeded
+from pyrodrop.files import write_json
+from pyrodrop.json_files import Failed, read_record
+from pyrodrop.metrics import accuracy
+from pyrodrop.models import NetworkModel
+from pyrodrop.training.fitted import Fit
+from pyrodrop.training.replicates import fit_replicates
+from pyrodrop.zoo.kingma_methods import Method
+
+COLORS = (BLACK, GREY, RED, ORANGE, BLUE, SKY, GREEN)  # of the methods
+_ACROSS = 80  # characters of a table
+
+
+@dataclass(frozen=True)
+class Study:
+    """What one figure differs in from the other.
+
+    Attributes:
+        job: name of the job.
+        size: what a size is called in files.
+        rows: what the number of training rows is called in files.
+        methods: the methods.
+        sizes: the sizes with published errors.
+        load: loads the data, given ``progress``.
+        network: makes a network from the training data, given ``method`` and the size by its name.
+        training: makes the arguments of a fit from the training data, given ``epochs``.
+        header: of a size in the table, a format.
+        title: of the table, a format of the settings.
+        axis: label of the sizes in the figure.
+        caption: what has to be said about the figure, above it; empty if nothing.
+    """
+
+    job: str
+    size: str
+    rows: str
+    methods: Mapping[str, Method]
+    sizes: tuple[float, ...]
+    load: Callable[..., Split]
+    network: Callable[..., NetworkModel]
+    training: Callable[..., dict[str, Any]]
+    header: str
+    title: str
+    axis: str
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What determines the results of one cell: ``epochs``, ``seeds``, ``seed``, and the rest of the settings of the job."""
+
+    method: str
+    size: float
+    settings: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-{self.size:g}"
+
+    def content(self, study: Study) -> dict[str, Any]:
+        """As it is written to its file."""
+        return {"method": self.method, study.size: self.size, **self.settings}
+
+
+def run_study(
+    study: Study,
+    methods: Sequence[str],
+    sizes: Sequence[float],
+    settings: Mapping[str, Any],
+    *,
+    preset: str,
+    where: torch.device,
+    jobs: int | None,
+    out: Path,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Train the missing cells, print their errors, next to published ones if there are some, and plot them.
+
+    Args:
+        study: the figure.
+        methods, sizes: of the cells.
+        settings: what all cells have in common: ``epochs``, ``seeds``, ``seed``, the number of training rows under the
+            study's name for it (None for all), and what else the study has.
+        preset: for the record.
+        where: the device.
+        jobs: as in `train_each`.
+        out: the folder.
+        quiet: show no progress.
+
+    Returns:
+        What is written to results.json.
+    """
+    cells = [Cell(method, size, dict(settings)) for size in sizes for method in methods]
+    with run_folder(out, study.job, {**settings, "device": where.type}) as folder:
+        missing = {cell.name: cell for cell in cells if _load(study, folder, cell) is None}
+        say_reused([cell.name for cell in cells if cell.name not in missing], folder)
+        if missing:
+            order = sorted(missing, key=lambda name: -missing[name].size)
+            train_each(
+                _measure, order, quiet, device=where, jobs=jobs, study=study, cells=missing,
+                folder=None if where.type == "cpu" else folder,
+                done=lambda name, content: write_json(folder / f"{name}.json", content),
+            )  # fmt: skip
+        found = {cell.name: _load(study, folder, cell) for cell in [*cells, *_others(study, folder, cells, settings)]}
+        content = {
+            "errors": {name: _row(study, cell) for name, cell in found.items() if cell},
+            "settings": {"preset": preset, **settings},
+            "versions": versions(),
+            "machine": {"processor": processor(), "device": where.type},
+        }
+        write_json(folder / "results.json", content)
+        write_figure(folder / "figure.png", _figure(study, content["errors"]))
+        for table in tables(study, content["errors"], settings):
+            print_table(table)
+        print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
+        return content
+
+
+def _others(study: Study, folder: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) -> list[Cell]:
+    """The cells of earlier runs in the folder."""
+    own = {cell.name for cell in cells}
+    parts = (path.stem.rpartition("-") for path in sorted(folder.glob("*-*.json")) if path.stem not in own)
+    found = [Cell(method, _number(size), dict(settings)) for method, _, size in parts if method in study.methods]
+    return [cell for cell in found if not math.isnan(cell.size)]
+
+
+def _number(text: str) -> float:
+    """A size in the name of a file, as whole a number as it is written; NaN for something else."""
+    try:
+        return int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        return math.nan
+
+
+def _measure(
+    name: str,
+    *,
+    study: Study,
+    cells: Mapping[str, Cell],
+    device: torch.device,
+    progress: bool | None,
+    folder: Path | None = None,
+) -> dict[str, Any]:
+    """The result of one cell; a training that was broken off goes on from its checkpoint in the folder, if there is one."""
+    cell, split = cells[name], study.load(progress=False)
+    settings, rows = cell.settings, cell.settings[study.rows]
+    data: Dataset = split.train if rows is None else split.train.first(rows)
+    models, posteriors = [], []
+    for number in range(settings["seeds"]):
+        with seeded(settings["seed"] + number, torch.device("cpu")):
+            models.append(study.network(data, method=cell.method, **{study.size: cell.size}))
+            posteriors.append(study.methods[cell.method].guide(models[-1]))
+    checkpoint = None if folder is None else folder / f"{name}.safetensors"
+    many = fit_replicates(
+        models, posteriors, data, checkpoint=checkpoint,
+        count=settings["seeds"], seed=settings["seed"], device=device, progress=progress,
+        **study.training(data, epochs=settings["epochs"]),
+    )  # fmt: skip
+    if many.failed:
+        raise FloatingPointError(f"the loss of {name} stopped being finite in replicates {sorted(many.failed)}")
+    if checkpoint is not None:
+        checkpoint.unlink()
+    errors = [100 * (1 - accuracy(averaged(each).predict(split.test.x, 1), split.test.y)) for each in many]
+    return {
+        "cell": cell.content(study),
+        "errors": errors,
+        "alphas": _alphas(many[0]),
+        "seconds": many[0].settings["seconds"],
+        "versions": versions(),
+        "machine": {"processor": processor(), "device": device.type},
+    }
+
+
+def _alphas(trained: Fit) -> dict[str, float]:
+    """Noise of every layer after training: alpha, or the drop rate of binary dropout; empty without dropout."""
+    return {name: float(value) for name, value in trained.guide.rates().items()}  # type: ignore[attr-defined]
+
+
+def _load(study: Study, folder: Path, cell: Cell) -> dict[str, Any] | None:
+    """The result of a cell, or None if there is none.
+
+    Raises:
+        ValueError: the file has a result of other settings, or is broken.
+    """
+    path = folder / f"{cell.name}.json"
+    if not path.exists():
+        return None
+    record = read_record(path, "remove this file and run the same command again")
+    differ = differences(record.record("cell").content, cell.content(study))
+    if differ:
+        raise Failed(f"{path} has a result of other settings ({', '.join(differ)}); choose another folder with --out")
+    record.numbers("errors", cell.settings["seeds"])
+    record.number("seconds")
+    return dict(record.content)
+
+
+def _row(study: Study, content: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of a cell as a table row."""
+    cell, errors = content["cell"], torch.tensor(content["errors"], dtype=torch.float64)
+    size, published = cell[study.size], study.methods[cell["method"]].published
+    return {
+        "method": cell["method"],
+        study.size: size,
+        "error_percent": float(errors.mean()),
+        "se": float(errors.std() / len(errors) ** 0.5) if len(errors) > 1 else None,
+        "published": published[study.sizes.index(size)] if published and size in study.sizes else None,
+        "seconds": content["seconds"],
+    }
+
+
+def tables(study: Study, rows: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> list[Table]:
+    """The errors, one row per method and one column per size; as many tables as 80 characters need."""
+    sizes = sorted({row[study.size] for row in rows.values()})
+    with_published = any(method.published for method in study.methods.values())
+    own = {(row["method"], row[study.size]): row for row in rows.values()}
+    texts = {key: _cell(row, with_published) for key, row in own.items()}
+    names = [method for method in study.methods if any(method == other for other, _ in own)]
+    head = max(len(name) for name in [*names, "method"])
+    width = 3 + max(len(text) for text in [*texts.values(), *(study.header.format(size) for size in sizes)])
+    across = max(1, (_ACROSS - head - 4) // width)
+    made = []
+    for begin in range(0, len(sizes), across):
+        part = sizes[begin : begin + across]
+        table = Table(title=study.title.format(**settings) + (" | published" if with_published else ""))
+        table.add_column("method", no_wrap=True)
+        for size in part:
+            table.add_column(study.header.format(size), justify="right", no_wrap=True)
+        for name in names:
+            table.add_row(name, *(texts.get((name, size), "-") for size in part))
+        made.append(table)
+    return made
+
+
+def _cell(row: Mapping[str, Any], with_published: bool) -> str:
+    error = f"{row['error_percent']:.2f}" + ("" if row["se"] is None else f" ± {row['se']:.2f}")
+    if not with_published:
+        return error
+    return f"{error} | {'-' if row['published'] is None else format(row['published'], '.2f')}"
+
+
+@styled()
+def _figure(study: Study, rows: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Plot our errors, over the published curves if there are some."""
+    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    axes = figure.subplots()
+    for number, ((method, about), color) in enumerate(zip(study.methods.items(), COLORS, strict=True)):
+        own = sorted((row for row in rows.values() if row["method"] == method), key=lambda row: row[study.size])
+        if not own:
+            continue
+        if about.published:
+            axes.plot(study.sizes, about.published, "--", color=color, linewidth=1, alpha=0.6)
+        axes.errorbar(
+            [row[study.size] * 1.015 ** (number - 3) for row in own],  # side by side
+            [row["error_percent"] for row in own], [row["se"] or 0 for row in own],
+            fmt="o-", color=color, markersize=4, capsize=2, label=about.summary,
+        )  # fmt: skip
+    published = study.sizes if any(about.published for about in study.methods.values()) else ()
+    if published:
+        axes.plot([], [], "--", color=GREY, linewidth=1, label="published")
+    axes.set_xscale("log")
+    sizes = sorted({*published, *(row[study.size] for row in rows.values())})
+    axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+    axes.minorticks_off()
+    axes.set_xlabel(study.axis)
+    axes.set_ylabel("test error, %")
+    axes.set_title(study.caption)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return figure

@@ -1,0 +1,141 @@
+"""Test error by size for seven dropout methods on CIFAR-10 (Kingma, Salimans & Welling 2015, figure 1b).
+
+A cell is a method at a k, the factor of the widths of the convolutional network; its networks, which differ in their seeds,
+are one replicated fit. Errors are those of the averaged weights, as in the paper. Its curves are not known as numbers. Cells
+are kept as they are done: run the same command again to go on.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+
+from pyrodrop import arguments
+from pyrodrop.analysis.experiments.error_by_size import Study, run_study
+from pyrodrop.data import Dataset, cifar10
+from pyrodrop.devices import resolve, seeded
+from pyrodrop.names import known, some
+from pyrodrop.zoo.kingma_fig1b import EPOCHS, METHODS, PUBLISHED_SCALES, SHORT, network, training
+from pyrodrop.zoo.kingma_methods import BATCH
+
+PRESETS: Mapping[str, tuple[tuple[float, ...], int]] = {
+    "default": (PUBLISHED_SCALES[:1], SHORT),
+    "paper": (PUBLISHED_SCALES, EPOCHS),
+}
+STUDY = Study(
+    job="kingma-fig1b",
+    size="scale",
+    rows="train",
+    methods=METHODS,
+    sizes=PUBLISHED_SCALES,
+    load=cifar10,
+    network=network,
+    training=training,
+    header="k = {:g}",
+    title="test error %, {epochs} epochs, mean ± s.e. of {seeds} seeds",
+    axis="k, factor of the widths of two convolutional and two dense layers",
+)
+_LONG = 3600  # seconds from which the time is said before
+
+
+def run(
+    *,
+    scales: list[float] | None = None,
+    methods: list[str] | None = None,
+    preset: Literal["default", "paper"] = "default",
+    images: Literal["binary", "jpeg-subset"] = "binary",
+    epochs: int | None = None,
+    seeds: int = 5,
+    train: int | None = None,
+    jobs: int | None = None,
+    device: str = "auto",
+    seed: int = 0,
+    out: Path | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train the missing cells of the figure, print the errors and plot them.
+
+    Args:
+        scales: factors k of the widths 32, 64, 128 and 128; those of the preset if not given.
+        methods: none, binary, gaussian-a, gaussian-b, variational-a, variational-a2, variational-b; all if left out.
+        preset: default is a try on two cores: k = 0.25 for three epochs, far too few to compare with the paper; paper has
+            k = 0.25, 0.5 and 1 for 200 epochs, days on a CPU: it is for a GPU.
+        images: binary is CIFAR-10; jpeg-subset is a part of it whose pixels went through JPEG, 10,000 and 2,000 images,
+            for trying the job without CIFAR-10. Errors of the two do not compare.
+        epochs: passes over the images; those of the preset if not given.
+        seeds: networks per cell, trained at once.
+        train: number of training images, the first ones; all if not given.
+        jobs: number of processes, one thread each; as many as there are cores if left out.
+        device: auto, cpu, cuda, cuda:1 ...
+        seed: first seed of initial weights, minibatches and noise.
+        out: folder of the cells, results.json and figure.png; runs/kingma-fig1b-PRESET if left out, with -jpeg-subset
+            after it for that.
+        quiet: show no progress.
+
+    Returns:
+        What is written to results.json.
+    """
+    usual, long = PRESETS[preset]
+    scales, epochs = some(scales, usual, "scales"), long if epochs is None else epochs
+    chosen = [known(method, METHODS, "dropout method") for method in some(methods, METHODS, "methods")]
+    for value in scales:
+        arguments.real(value, "scales", "the factors of the widths", least=1 / 32)
+    for name, number in {"seeds": seeds, "epochs": epochs, "train": 1 if train is None else train}.items():
+        if number < 1:
+            raise ValueError(f"{name} must be at least 1; got {number}")
+    seed, where = arguments.seed(seed), resolve(device)
+    split = cifar10(version=images, progress=not quiet)  # raises for missing or broken files before training
+    data = split.train if train is None else split.train.first(train)
+    if where.type == "cpu":
+        _say_long(_seconds(data, scales, epochs) * seeds * len(chosen))
+    subset = "" if images == "binary" else f"-{images}"
+    about = "CIFAR-10" if images == "binary" else "JPEG subset, not CIFAR-10"
+    study = replace(
+        STUDY,
+        load=functools.partial(cifar10, version=images),
+        title=f"{about}: {STUDY.title}",
+        caption=f"{about}, {len(data):,} images, {epochs} epochs",
+    )
+    return run_study(
+        study, chosen, scales, {"epochs": epochs, "seeds": seeds, "seed": seed, "train": train, "images": images},
+        preset=preset, where=where, jobs=jobs, out=out or Path("runs") / f"kingma-fig1b-{preset}{subset}", quiet=quiet,
+    )  # fmt: skip
+
+
+def _seconds(data: Dataset, scales: Sequence[float], epochs: int) -> float:
+    """How long one network of each k would train without dropout on one thread of this machine, from a few steps."""
+    x, y, total, threads = data.x[:BATCH], data.y[:BATCH], 0.0, torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for scale in scales:
+            with seeded(0, torch.device("cpu")):
+                model = network(data, method="none", scale=scale)
+            weights = {name: weight.detach().requires_grad_() for name, weight in model.weight_sites().items()}
+            times = []
+            for _ in range(3):
+                start = time.perf_counter()
+                F.cross_entropy(model.outputs(weights, x), y).backward()
+                times.append(time.perf_counter() - start)
+            total += min(times) * training(data, epochs=epochs)["steps"]
+    finally:
+        torch.set_num_threads(threads)
+    return total
+
+
+def _say_long(seconds: float) -> None:
+    """Say how long it takes on a CPU, if that is long."""
+    if seconds > _LONG:
+        hours = seconds / 3600
+        text = f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:.0f} days"
+        print(
+            f"This takes at least {text} of one core of this CPU; a GPU (--device cuda) is meant for it. Finished cells are "
+            "kept, so that the same command goes on.",
+            flush=True,
+        )

@@ -1,0 +1,35 @@
+"""Parts of a Markdown page that are made from result files, between two marks.
+
+<!-- uci: generated -->
+...
+<!-- uci: end -->
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyrodrop.files import whole
+
+REFERENCES = Path(__file__).resolve().parents[1] / "reference" / "README.md"
+
+
+def marked(name: str, text: str) -> str:
+    """The text of a part between its marks, as it stands in a page."""
+    return f"<!-- {name}: generated -->\n{text}<!-- {name}: end -->\n"
+
+
+def put(page: Path, name: str, text: str) -> None:
+    """Write the text of a part into a page, in place of the one that is there.
+
+    Raises:
+        ValueError: the page does not have both marks, in order and once.
+    """
+    old = page.read_text(encoding="utf-8")
+    begin, end = marked(name, "").splitlines(keepends=True)
+    if old.count(begin) != 1 or old.count(end) != 1 or old.index(begin) > old.index(end):
+        raise ValueError(f"{page} needs the lines {begin.strip()!r} and {end.strip()!r}, once and in this order")
+    before, rest = old.split(begin)
+    _, after = rest.split(end)
+    with whole(page) as part:
+        part.write_text(before + marked(name, text) + after, encoding="utf-8")

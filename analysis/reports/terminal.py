@@ -1,0 +1,75 @@
+"""What the command line prints: every table and every paragraph fits the width of the terminal.
+
+The width is that of ``COLUMNS`` or of the terminal, and 80 where there is neither. Only a terminal gets control codes, and
+none with ``NO_COLOR``.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterable, Mapping
+
+from rich.console import Console, RichCast
+from rich.table import Table
+
+from pyrodrop.analysis.reports.layout import laid_out
+
+_LEAST = 20  # characters of a line, however narrow the terminal is
+
+
+def console() -> Console:
+    """The terminal, or what the output goes to instead."""
+    plain = "auto" if not os.environ.get("NO_COLOR") else None
+    screen = Console(color_system=plain, highlight=False, markup=False, emoji=False)  # type: ignore[arg-type]
+    screen.width = max(_LEAST, screen.width)
+    return screen
+
+
+def print_table(shown: Table | RichCast) -> None:
+    """Print a table, or what can be shown as one; no number in it is cut."""
+    table = shown if isinstance(shown, Table) else shown.__rich__()
+    if not isinstance(table, Table):
+        raise TypeError(f"print_table prints tables; got {type(table).__name__}")
+    screen = console()
+    with screen.capture() as text:
+        screen.print(laid_out(table, screen.width))
+    print("\n".join(map(str.rstrip, text.get().splitlines())))
+
+
+def paragraph(text: str, *, first: str = "", then: str = "") -> None:
+    """Print text in lines of the width of the terminal.
+
+    Args:
+        text: a sentence or more; its own line breaks are kept.
+        first: what the first line begins with.
+        then: what the other lines begin with.
+    """
+    width = console().width
+    for number, line in enumerate(text.splitlines() or [""]):
+        print(_wrapped(line, width, then if number else first, then))
+
+
+def pairs(rows: Mapping[str, str] | Iterable[tuple[str, str]], *, indent: int = 2) -> None:
+    """Print names, each with a text beside it, or below it where the names take more than half of the width."""
+    rows = list(rows.items() if isinstance(rows, Mapping) else rows)
+    widest = indent + max((len(name) for name, _ in rows), default=0) + 2
+    beside = widest <= console().width // 2
+    for name, text in rows:
+        if beside:
+            paragraph(text, first=f"{'':{indent}}{name}".ljust(widest), then=" " * widest)
+        else:
+            print(f"{'':{indent}}{name}")
+            paragraph(text, first=" " * (indent + 4), then=" " * (indent + 4))
+
+
+def facts(found: Mapping[str, bool]) -> None:
+    """Print statements, each with whether it holds."""
+    pairs([("yes" if holds else "NO", fact) for fact, holds in found.items()])
+
+
+def _wrapped(line: str, width: int, first: str, then: str) -> str:
+    """Lines of a line; no word is cut, since it may be a number or a path."""
+    return textwrap.fill(
+        line, width, initial_indent=first, subsequent_indent=then, break_long_words=False, break_on_hyphens=False
+    ) or first.rstrip()  # fmt: skip

@@ -1,0 +1,98 @@
+"""The reference: one page for each module of `public.MODULES`, with every public name that is documented there.
+
+The pages are written to ``api/`` at the start of a build.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+from docstrings import inline
+from generated import Folder
+from public import MODULES, elsewhere, places, submodules, value
+from sphinx.application import Sphinx
+
+# Constants and aliases of types have no docstrings.
+CONSTANTS = {
+    "pyrodrop.analysis.gp.EXACT_LIMIT": "Number of observations up to which inference of a Gaussian process is exact.",
+    "pyrodrop.analysis.gp.KERNELS": "Kernels by name, as `GaussianProcess` takes them: functions of a number of inputs.",
+    "pyrodrop.data.Data": "What functions take as data: a `Dataset`, or a pair (x, y).",
+    "pyrodrop.divergences.ATOMS": "Convention of a mixture of atoms, theta -> 0: a constant is left out.",
+    "pyrodrop.divergences.EXACT": "Convention of a divergence that is computed exactly.",
+    "pyrodrop.divergences.FORMS": "Forms of the divergence from the log-uniform prior by name.",
+    "pyrodrop.divergences.POINT": "Convention of a point mass: a constant is left out.",
+    "pyrodrop.divergences.RELAXED": "Convention of the concrete relaxation: the divergence is that of the mask.",
+    "pyrodrop.metrics.Predicted": "What metrics take as a prediction: a `Prediction`, or class probabilities ``[N, C]``.",
+    "pyrodrop.reparam.STRATEGIES": "The strategies by the name of their estimator; None for ``shared``, which needs none.",
+    "pyrodrop.zoo.ENTRIES": "All entries by name; the :doc:`zoo </zoo/index>` shows them.",
+}
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Write the pages when a build starts."""
+    app.connect("builder-inited", write)
+    return {"parallel_read_safe": True}
+
+
+def write(app: Sphinx) -> None:
+    """Write ``api/index.rst`` and a page per module."""
+    found = places()
+    with Folder(Path(app.srcdir) / "api") as folder:
+        folder.write("index.rst", index())
+        for module in MODULES:
+            folder.write(f"{module}.rst", page(module, found[module]))
+
+
+def index() -> str:
+    """The list of modules."""
+    lines = ["API reference", "=============", "", "Every public name, by the module it is imported from.", ""]
+    lines += [".. list-table::", "   :widths: 30 70", ""]
+    for module in MODULES:
+        lines += [f"   * - :doc:`{module} <{module}>`", f"     - {first_line(importlib.import_module(module))}"]
+    lines += ["", ".. toctree::", "   :hidden:", ""]
+    return "\n".join([*lines, *(f"   {module}" for module in MODULES)]) + "\n"
+
+
+def page(module: str, names: list[str]) -> str:
+    """The page of a module: a table of its names, then each of them."""
+    lines = [module, "=" * len(module), "", f".. automodule:: {module}", ""]
+    others = {path: place for path, place in elsewhere().items() if path.rpartition(".")[0] == module}
+    if names:
+        lines += [".. list-table::", "   :widths: 34 66", ""]
+        for name in names:
+            lines += [f"   * - :py:obj:`{name} <{module}.{name}>`", f"     - {words(module, name)}"]
+        lines += [""]
+    if others:
+        lines += ["Also here: " + ", ".join(f":py:obj:`{place}`" for place in others.values()) + ".", ""]
+    for path in submodules(module):
+        lines += [f".. automodule:: {path}", ""]
+    for name in names:
+        lines += [*entry(module, name), ""]
+    return "\n".join(lines)
+
+
+def entry(module: str, name: str) -> list[str]:
+    """The directive that documents a name."""
+    what = value(module, name)
+    if inspect.isclass(what):
+        kind = "autoexception" if issubclass(what, BaseException) else "autoclass"
+        bases = ["   :show-inheritance:"] if what.__bases__ != (object,) else []
+        return [f".. {kind}:: {module}.{name}", "   :members:", *bases]
+    if inspect.isroutine(what):
+        return [f".. autofunction:: {module}.{name}"]
+    return [f".. py:data:: {name}", f"   :module: {module}", "", f"   {CONSTANTS[f'{module}.{name}']}"]
+
+
+def words(module: str, name: str) -> str:
+    """What a name is, in a sentence."""
+    what = value(module, name)
+    return first_line(what) if inspect.isclass(what) or inspect.isroutine(what) else CONSTANTS[f"{module}.{name}"]
+
+
+def first_line(what: Any) -> str:
+    """The first sentence of a docstring."""
+    paragraph = (inspect.getdoc(what) or "").partition("\n\n")[0]
+    return inline(" ".join(paragraph.split()))

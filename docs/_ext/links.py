@@ -1,0 +1,76 @@
+"""Links between files of the repository, as links between pages of the site.
+
+Pages, notebooks and the files at the top are written so that their links work where they lie. Here a link to a file that
+is also a page of the site leads to the page; a link to another file of the repository becomes its name; and a link to a
+file that is not there stays as it is, which Sphinx reports.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from pathlib import Path, PurePosixPath
+
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).parents[2]
+PROJECT = {
+    "README.md": "docs/project/readme.md",
+    "CHANGELOG.md": "docs/project/changelog.md",
+    "CONTRIBUTING.md": "docs/project/contributing.md",
+    "SECURITY.md": "docs/project/security.md",
+    "analysis/reference/README.md": "docs/project/results.md",
+}  # files elsewhere that are pages, and where
+_LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
+_FENCE = re.compile(r"(^[ ]*(```|~~~).*?^[ ]*\2[ ]*$)", re.MULTILINE | re.DOTALL)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Rewrite the links of written pages when they are read."""
+    app.connect("source-read", _read)
+    return {"parallel_read_safe": True}
+
+
+def _read(app: Sphinx, docname: str, source: list[str]) -> None:
+    path = Path(app.env.doc2path(docname))
+    if path.parent == Path(app.srcdir) and path.suffix == ".md":
+        source[0] = rewritten(source[0], f"docs/{path.name}", f"docs/{path.name}")
+
+
+def rewritten(text: str, lies: str, shown: str) -> str:
+    """Markdown with its links to files rewritten.
+
+    Args:
+        text: Markdown.
+        lies: the file that the text is from, from the root of the repository.
+        shown: the file of the page that shows it.
+    """
+    parts = _FENCE.split(text)[::3]
+    fences = [match[0] for match in _FENCE.finditer(text)]
+    done = [_LINK.sub(lambda match: _link(match[1], match[2], lies, shown), part) for part in parts]
+    return "".join(a + b for a, b in zip(done, [*fences, ""], strict=True))
+
+
+def _link(words: str, target: str, lies: str, shown: str) -> str:
+    path, mark, anchor = target.partition("#")
+    if not path or ":" in path:
+        return f"[{words}]({target})"
+    file = os.path.normpath(PurePosixPath(lies).parent / path)
+    page = page_of(file)
+    if page:
+        return f"[{words}]({os.path.relpath(page, PurePosixPath(shown).parent)}{mark}{anchor})"
+    if (ROOT / file).exists() and not file.startswith(".."):
+        return words if words.startswith(("`", "!")) or file in words else f"{words} (`{file}`)"
+    return f"[{words}]({target})"
+
+
+def page_of(file: str) -> str | None:
+    """The file of the page that shows a file of the repository; None if none does."""
+    if file in PROJECT:
+        return PROJECT[file]
+    if file in ("analysis/notebooks", "analysis/notebooks/README.md"):
+        return "docs/notebooks/index.md"
+    path = PurePosixPath(file)
+    if path.parent == PurePosixPath("analysis/notebooks") and (ROOT / path.with_suffix(".ipynb")).is_file():
+        return f"docs/notebooks/{path.stem}.ipynb"
+    return file if path.parts[0] == "docs" and path.suffix == ".md" and (ROOT / file).is_file() else None

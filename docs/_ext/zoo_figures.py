@@ -1,0 +1,86 @@
+"""Figures of the zoo's cards.
+
+uci/...     root mean square error and log density of every posterior of our table on this data set, and the published ones
+co2/...     predictions, which ``co2_figures.py`` has drawn from a run
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from themes import THEMES, Theme, themed
+
+from pyrodrop.analysis.experiments.uci.page import reference
+from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS
+from pyrodrop.analysis.experiments.uci.table import METRICS, mean_and_error
+from pyrodrop.analysis.reports.style import GREY, RED
+from pyrodrop.zoo import Entry
+from pyrodrop.zoo.uci_published import PUBLISHED
+
+PROTOCOL = "gal2016"
+DRAWN = Path(__file__).parents[1] / "_static" / "zoo"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A figure as a file for the light and for the dark theme, by the end of its name, and in words."""
+
+    files: dict[str, bytes]
+    words: str
+
+
+def figures(entry: Entry) -> Figures | None:
+    """The figure of an entry's card; None if there is none."""
+    drawn = {f"-{theme.name}.png": DRAWN / f"{entry.name}-{theme.name}.png" for theme in THEMES}
+    if all(path.is_file() for path in drawn.values()):
+        words = (
+            "Predictions of CO2 by year: the mean in blue with bands of one and two standard deviations of the function, "
+            "observations for training in red, and later ones as a thin line."
+        )
+        return Figures({end: path.read_bytes() for end, path in drawn.items()}, words)
+    kind, _, name = entry.name.partition("/")
+    cells = uci_cells(name) if kind == "uci" else {}
+    if not cells:
+        return None
+    words = (
+        f"Test errors and log densities of the posteriors of our table on {name} (protocol {PROTOCOL}, which is longer than "
+        f"this entry's): means with two standard errors over the splits, MC dropout in blue. The published result of MC "
+        "dropout is the line in red, with two standard errors."
+    )
+    return Figures({f"-{theme.name}.svg": uci(name, cells, theme) for theme in THEMES}, words)
+
+
+def uci_cells(name: str) -> dict[str, Mapping[str, Any]]:
+    """Our cells of a data set by posterior."""
+    return {column: cell for (data, column), cell in reference(PROTOCOL).items() if data == name}
+
+
+def uci(name: str, cells: Mapping[str, Mapping[str, Any]], theme: Theme) -> bytes:
+    """A panel for each metric with a row for each posterior."""
+    with themed(theme):
+        figure = Figure(figsize=(7.2, 0.7 + 0.26 * len(cells)), layout="constrained")
+        panels = figure.subplots(1, len(METRICS), sharey=True)
+        for axes, (metric, title) in zip(panels, METRICS.items(), strict=True):
+            panel(axes, {column: cell[metric] for column, cell in cells.items()}, theme)
+            theirs = PUBLISHED[PROTOCOLS[PROTOCOL].published].get(name)
+            if theirs:
+                mean, error = getattr(theirs, metric)
+                axes.axvline(mean, color=RED, linewidth=1)
+                axes.axvspan(mean - 2 * (error or 0), mean + 2 * (error or 0), color=RED, alpha=0.15, linewidth=0)
+            axes.set_title(title if metric == "rmse" else f"{title}, nats")
+        panels[0].invert_yaxis()
+        return theme.svg(figure)
+
+
+def panel(axes: Axes, values: Mapping[str, Any], theme: Theme) -> None:
+    """Means with two standard errors, a row each."""
+    for row, (column, each) in enumerate(values.items()):
+        mean, error = mean_and_error(each)
+        colour = theme.model if column.startswith("bernoulli") else GREY
+        axes.errorbar(mean, row, xerr=2 * (error or 0), color=colour, marker="o", markersize=4, linewidth=1.2)
+    axes.set_yticks(range(len(values)), list(values))

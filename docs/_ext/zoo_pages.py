@@ -1,0 +1,137 @@
+"""The zoo: a page for each card, and an index of them. Written to ``zoo/`` at the start of a build.
+
+The facts and numbers are those of ``pyrodrop show NAME``. The index is a table, which ``_static/zoo.js`` gives filters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from generated import Folder
+from sphinx.application import Sphinx
+from zoo_figures import Figures, figures
+
+from pyrodrop import zoo
+from pyrodrop.analysis.zoo import references
+from pyrodrop.analysis.zoo.card import facts
+from pyrodrop.zoo import Entry
+from pyrodrop.zoo.entry import guide_class
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Write the pages when a build starts; the index alone loads the filters."""
+    app.connect("builder-inited", write)
+    app.connect("html-page-context", _filters)
+    return {"parallel_read_safe": True}
+
+
+def _filters(app: Sphinx, pagename: str, *_: object) -> None:
+    if pagename == "zoo/index":
+        app.add_js_file("zoo.js")
+
+
+def write(app: Sphinx) -> None:
+    """Write ``zoo/index.md``, and a page and figures per entry."""
+    with Folder(Path(app.srcdir) / "zoo") as folder:
+        folder.write("index.md", index())
+        for entry in zoo.ENTRIES.values():
+            drawn = figures(entry)
+            for end, content in drawn.files.items() if drawn else ():
+                folder.write(f"{entry.name}{end}", content)
+            folder.write(f"{entry.name}.md", card(entry, drawn))
+
+
+def card(entry: Entry, drawn: Figures | None) -> str:
+    """The page of an entry."""
+    reference = reference_of(entry)
+    lines = [f"# {entry.name}", "", f"{entry.summary}.", ""]
+    lines += ["```{list-table}", ":widths: 16 84", ":class: facts", ""]
+    for title, text in facts(entry, reference["recipe"] if reference else None, reference):
+        lines += [f"* - {title}", f"  - {plain(text)}"]
+    lines += ["```", "", "## Scores", "", *scores(entry, reference), ""]
+    if drawn:
+        stem = entry.name.rpartition("/")[2]
+        for end in drawn.files:
+            theme = Path(end).stem.removeprefix("-")
+            lines += [f"```{{image}} {stem}{end}", f":alt: {drawn.words}", f":class: only-{theme}", "```", ""]
+        lines += [drawn.words, ""]
+    lines += ["## Run it", "", "```bash", f"pyrodrop show {entry.name}     # this card"]
+    lines += [f"pyrodrop check {entry.name}    # a short run, compared with the reference"]
+    lines += [f"pyrodrop run {entry.name}      # as published", "```", "", "```python", "from pyrodrop import zoo", ""]
+    lines += [f'entry = zoo.entry("{entry.name}")', "model, guide = entry.build(train)  # a Dataset", "```", ""]
+    return "\n".join(lines)
+
+
+def scores(entry: Entry, reference: Mapping[str, Any] | None) -> list[str]:
+    """Published scores and ours as a Markdown table."""
+    ours, errors = result_of(reference)
+    if not ours and not entry.published:
+        return ["Neither the source nor a full run of ours gives scores."]
+    columns = {"ours": (ours, 4), "standard error": (errors, 2), "published": (entry.published, 4)}
+    shown = {title: column for title, column in columns.items() if column[0]}
+    lines = [f"| score | {' | '.join(shown)} |", "|---|" + "--:|" * len(shown)]
+    for name in dict.fromkeys([*entry.published, *ours]):
+        row = [number(values.get(name), digits) for values, digits in shown.values()]
+        lines.append(f"| `{name}` | {' | '.join(row)} |")
+    return lines
+
+
+def index() -> str:
+    """A table of all entries."""
+    lines = [
+        "# Zoo",
+        "",
+        "Published models and posteriors by name, each with its data, training and published results.",
+        "",
+    ]
+    lines += ["```{list-table}", ":header-rows: 1", ":class: zoo", ""]
+    lines += ["* - Entry", "  - Data set", "  - Posterior", "  - Network", "  - Published", "  - Ours"]
+    for entry in zoo.ENTRIES.values():
+        reference = reference_of(entry)
+        recipe = reference["recipe"] if reference else {"network": "-"}
+        posterior = guide_class(entry)
+        ours, errors = result_of(reference)
+        score = next(iter([*entry.published, *ours]), "")
+        spread = f" ± {errors[score]:.2g}" if score in errors else ""
+        cells = [
+            f"[{entry.name}]({entry.name}.md)",
+            entry.data,
+            posterior.__name__ if posterior else "-",
+            recipe["network"].partition("(")[0],
+            f"`{score}` {number(entry.published[score])}" if score in entry.published else "",
+            f"`{score}` {number(ours[score])}{spread}" if score in ours else "",
+        ]
+        lines += [f"* - {cells[0]}", *(f"  - {cell}" for cell in cells[1:])]
+    lines += [
+        "```",
+        "",
+        "The first score of each card is shown; ± is one standard error over the splits of the data.",
+        "",
+    ]
+    lines += ["```{toctree}", ":hidden:", "", *zoo.ENTRIES, "```", ""]
+    return "\n".join(lines)
+
+
+def reference_of(entry: Entry) -> dict[str, Any] | None:
+    """The reference of an entry, if it has one."""
+    return references.load(entry.name) if references.file(entry.name).is_file() else None
+
+
+def result_of(reference: Mapping[str, Any] | None) -> tuple[dict[str, float], dict[str, float]]:
+    """Scores of the full run and their standard errors; empty if there was none."""
+    result = reference["result"] if reference else None
+    return (result["scores"], result["standard_errors"]) if isinstance(result, dict) else ({}, {})
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number as in the terminal, or a dash."""
+    return "-" if value is None else f"{value:.{digits}g}"
+
+
+def plain(text: str) -> str:
+    """Text that Markdown shows as it is, with commands as code."""
+    escaped = "".join(f"\\{letter}" if letter in "*_`[]<>|\\$#" else letter for letter in text)
+    return re.sub(r"\bpyrodrop run [^);:,]*[^);:, ]", lambda command: f"`{command[0]}`", escaped)

@@ -1,0 +1,217 @@
+"""Options of the command line, from the keyword arguments of a function and the words of its docstring.
+
+    steps: int | None = None      --steps NUMBER
+    data: list[str] | None        --data NAME [NAME ...]
+    preset: Literal["a", "b"]     --preset {a,b}
+    quiet: bool = False           --quiet
+
+Options are never abbreviated, and given once. What is wrong is a ValueError with the option, what is allowed and what
+arrived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+import re
+import textwrap
+import types
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+import docstring_parser
+
+from pyrodrop.names import one_of
+
+_KINDS = {int: ("a whole number", "NUMBER"), float: ("a number", "NUMBER"), str: ("", "NAME"), Path: ("", "PATH")}
+_GIVEN = " given"  # in a namespace: names of the options so far
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are ValueErrors in words; ``--help`` and ``--version`` print and raise SystemExit(0)."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        own: dict[str, Any] = {
+            "allow_abbrev": False,
+            "exit_on_error": False,
+            "add_help": False,
+            "formatter_class": _Help,
+        }
+        super().__init__(*args, **own | options)
+        self.add_argument("-h", "--help", action="help", help="show this and end")
+        self.add_argument("--version", action=_Version, help="show the version and end")
+        self.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+    def parse(self, words: Sequence[str]) -> dict[str, Any]:
+        """The values by name.
+
+        Raises:
+            ValueError: an unknown or repeated option, or a value that is missing or not allowed.
+        """
+        try:
+            found, left = self.parse_known_intermixed_args(words)
+        except argparse.ArgumentError as error:
+            option = next((part for part in (error.argument_name or "").split("/") if part.startswith("--")), "")
+            raise ValueError(f"{option or error.argument_name} {_in_words(error.message)}") from None
+        if left:
+            raise ValueError(self._unknown(left))
+        return {name: value for name, value in vars(found).items() if name not in ("debug", _GIVEN)}
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse itself finds missing."""
+        missing = re.fullmatch("the following arguments are required: (.*)", message)
+        if missing:
+            needed = [action for action in self._actions if missing[1] in (action.metavar, action.dest)]
+            raise ValueError(
+                f"{self.prog} needs {''.join(str(action.help) for action in needed) or missing[1]}; got none"
+            )
+        raise ValueError(f"{self.prog}: {message}")
+
+    def _unknown(self, left: Sequence[str]) -> str:
+        names = [word.partition("=")[0] for word in left if word.startswith("-") and word.strip("-")]
+        if not names:
+            return f"{self.prog} takes no more words; got {' '.join(left)!r}; {self.prog} --help shows what it takes"
+        options = [option for option in self._option_string_actions if option.startswith("--")]
+        near = difflib.get_close_matches(names[0], options, 1, 0.5)
+        hint = f"did you mean {near[0]}? " if near else ""
+        return f"{self.prog} has no option {names[0]}; {hint}{self.prog} --help lists its options"
+
+    def add_function(self, function: Callable[..., Any], *, leave_out: Collection[str] = ()) -> None:
+        """An option for every keyword argument of a function that is not left out.
+
+        Raises:
+            TypeError: an argument of a kind for which there is no option, or without a description.
+        """
+        hints = get_type_hints(function)
+        described = {p.arg_name: p.description or "" for p in docstring_parser.parse(function.__doc__ or "").params}
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name in leave_out:
+                continue
+            if not described.get(name):
+                raise TypeError(f"argument {name} of {function.__module__}.{function.__qualname__} has no description")
+            self._add(name, hints[name], parameter.default, _phrase(described[name]))
+
+    def _add(self, name: str, kind: Any, default: Any, words: str) -> None:
+        own = f"--{name.replace('_', '-')}"
+        options = list(dict.fromkeys([own, f"--{name}"]))
+        kind, many = _inner(kind)
+        if kind is bool:
+            self.add_argument(*options, action="store_true", default=default, help=_shown(words))
+            return
+        about: dict[str, Any] = {"action": _Once, "default": default, "nargs": "+" if many else None}
+        if get_origin(kind) is Literal:
+            about |= {"type": Word(kind), "choices": get_args(kind)}
+        elif kind in _KINDS:
+            what, metavar = _KINDS[kind]
+            about |= {"type": Value(kind, what), "metavar": metavar}
+            words += f"; {what}" if what and not many else ""
+        else:
+            raise TypeError(f"argument {name} is a {kind}, for which there is no option")
+        usual = ", ".join(map(str, default)) if isinstance(default, list | tuple) else default
+        self.add_argument(*options, help=_shown(words if usual is None else f"{words} (default: {usual})"), **about)
+
+
+@dataclass(frozen=True)
+class Value:
+    """Reads a value of an option: a whole number, a number, text or a path."""
+
+    kind: Callable[[str], Any]
+    what: str = ""
+
+    def __call__(self, text: str) -> Any:
+        if not text.strip():
+            raise argparse.ArgumentTypeError("needs a value; got none")
+        try:
+            return self.kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be {self.what}; got {text!r}") from None
+
+
+@dataclass(frozen=True)
+class Word:
+    """Reads a value of an option that is one of a few words."""
+
+    choices: Any
+
+    def __call__(self, text: str) -> Any:
+        if not text:
+            raise argparse.ArgumentTypeError("needs a value; got none")
+        try:
+            return one_of(text, self.choices, "")
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error).strip()) from None
+
+
+class _Help(argparse.HelpFormatter):
+    """Help whose words are not broken at hyphens, which are part of names."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(
+            textwrap.fill(
+                line,
+                width,
+                initial_indent=indent,
+                subsequent_indent=indent,
+                break_on_hyphens=False,
+                break_long_words=False,
+            )
+            for line in text.splitlines()
+        )
+
+
+class _Once(argparse.Action):
+    """Stores a value, and refuses a second one."""
+
+    def __call__(self, _: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
+        given = vars(namespace).setdefault(_GIVEN, set())
+        if self.dest in given:
+            raise argparse.ArgumentError(self, "is given twice: leave one of them out")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
+class _Version(argparse.Action):
+    """Prints the version."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        import pyrodrop
+
+        print(f"pyrodrop {pyrodrop.__version__}")
+        parser.exit()
+
+
+def _inner(kind: Any) -> tuple[Any, bool]:
+    """What an argument is besides None, and whether it is a list of that."""
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = next(part for part in get_args(kind) if part is not type(None))
+    return (get_args(kind)[0], True) if get_origin(kind) is list else (kind, False)
+
+
+def _phrase(words: str) -> str:
+    """A description in one line and without its full stop."""
+    line = " ".join(words.split())
+    return line if line.endswith("...") else line.removesuffix(".")
+
+
+def _in_words(message: str) -> str:
+    """What argparse says of an option's value."""
+    if message == "expected one argument":
+        return "needs a value; got none"
+    if message == "expected at least one argument":
+        return "needs at least one value; got none"
+    explicit = re.fullmatch("ignored explicit argument (.*)", message)
+    return f"takes no value; got {explicit[1]}" if explicit else message
+
+
+def _shown(words: str) -> str:
+    """Text of the help, in which argparse reads a per cent sign as the beginning of a name."""
+    return words.replace("%", "%%")

@@ -1,0 +1,222 @@
+"""What builds the documentation site: names, links, docstrings, cards and notebooks."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import inspect
+import json
+import re
+import types
+import zlib
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sphinx", reason="needs the docs extra: make docs")
+
+import gallery
+import public
+import zoo_pages
+from dead_links import dead
+from docstrings import changed
+from links import rewritten
+
+import pyrodrop
+import pyrodrop.analysis.gp
+import pyrodrop.analysis.plots
+from pyrodrop import zoo
+from pyrodrop.analysis.zoo import references
+
+ROOT = Path(__file__).parents[2]
+BUILT = ROOT / "docs" / "_build" / "html"
+
+
+def public_objects() -> dict[int, str]:
+    """Every public object, from the names that users can write after ``import pyrodrop``."""
+    found: dict[int, str] = {}
+
+    def walk(module: types.ModuleType) -> None:
+        for name in getattr(module, "__all__", ()):
+            value = getattr(module, name)
+            if isinstance(value, types.ModuleType):
+                walk(value)
+            else:
+                found.setdefault(id(value), f"{module.__name__}.{name}")
+
+    walk(pyrodrop)
+    for path in ("pyrodrop.analysis", "pyrodrop.analysis.gp", "pyrodrop.sampling"):
+        walk(importlib.import_module(path))
+    for module in (pyrodrop.analysis.plots, pyrodrop.schedules):
+        for name, value in inspect.getmembers(module, inspect.isroutine) + inspect.getmembers(module, inspect.isclass):
+            if value.__module__ == module.__name__ and not name.startswith("_"):
+                found.setdefault(id(value), f"{module.__name__}.{name}")
+    return found
+
+
+def test_every_public_name_has_one_place() -> None:
+    placed = [id(public.value(module, name)) for module, names in public.places().items() for name in names]
+    assert len(placed) == len(set(placed))
+    missing = {path for key, path in public_objects().items() if key not in placed}
+    assert not missing
+    assert len(placed) > 150
+
+
+@pytest.mark.slow
+def test_the_built_reference_documents_every_public_name_once() -> None:
+    """Read from the inventory that Sphinx wrote of what it documented."""
+    if not (BUILT / "objects.inv").is_file():
+        pytest.skip("the site is not built: make docs")
+    content = (BUILT / "objects.inv").read_bytes().split(b"\n", 4)[4]
+    rows = [line.split(" ") for line in zlib.decompress(content).decode().splitlines()]
+    # Priority -1 is another path of what is documented: where a class is defined.
+    documented = [row[0] for row in rows if row[1].startswith("py:") and row[1] != "py:module" and row[2] != "-1"]
+    for module, names in public.places().items():
+        for name in names:
+            assert documented.count(f"{module}.{name}") == 1, f"{module}.{name}"
+    html = "".join(path.read_text(encoding="utf-8") for path in (BUILT / "api").glob("*.html"))
+    for module, names in public.places().items():
+        for name in names:
+            assert html.count(f' id="{module}.{name}"') == 1, f"{module}.{name}"
+    assert "&lt;factory&gt;" not in html
+    assert not re.search(r"~(typing|collections|torch|pyrodrop)\.", html)
+
+
+@pytest.mark.slow
+def test_no_link_of_the_built_site_is_dead() -> None:
+    if not (BUILT / "index.html").is_file():
+        pytest.skip("the site is not built: make docs")
+    assert dead(BUILT) == []
+
+
+def test_dead_links_are_found(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "b.html").write_text('<p id="here">x</p><a href="../a.html">a</a><a href="#there">no</a>')
+    (tmp_path / "a.html").write_text(
+        '<a href="sub/b.html#here">b</a><a href="sub/b.html#gone">b</a><img src="gone.png">'
+        '<source srcset="away.png 2x"><a href="https://example.org/x">e</a><a href="sub/c%20d.html">c</a>'
+    )
+    assert [line.split(": ", 1)[1] for line in dead(tmp_path)] == [
+        "sub/b.html#gone: no such anchor", "gone.png: no such file", "away.png: no such file",
+        "sub/c%20d.html: no such file", "#there: no such anchor",
+    ]  # fmt: skip
+    with pytest.raises(FileNotFoundError):
+        dead(tmp_path / "sub" / "none")
+
+
+def test_links_between_files_become_links_between_pages() -> None:
+    def from_notebook(text: str) -> str:
+        return rewritten(text, "analysis/notebooks/1_x.ipynb", "docs/notebooks/1_x.ipynb")
+
+    readme = "docs/project/readme.md"
+    assert rewritten("[a](docs/scale.md#b)", "README.md", readme) == "[a](../scale.md#b)"
+    assert rewritten("[c](CHANGELOG.md)", "README.md", readme) == "[c](changelog.md)"
+    assert rewritten("[n](analysis/notebooks)", "README.md", readme) == "[n](../notebooks/index.md)"
+    assert rewritten("[x](https://pyro.ai) [y](#use)", "README.md", readme) == "[x](https://pyro.ai) [y](#use)"
+    assert rewritten("see [the file](pyrodrop/cli.py)", "README.md", readme) == "see the file (`pyrodrop/cli.py`)"
+    assert rewritten("[gone](docs/gone.md)", "README.md", readme) == "[gone](docs/gone.md)"  # Sphinx reports it
+    assert from_notebook("[a](../../docs/scale.md)") == "[a](../scale.md)"
+    assert from_notebook("[a](4_mauna_loa.ipynb)") == "[a](4_mauna_loa.ipynb)"
+    scale = rewritten("[a](../analysis/notebooks/4_mauna_loa.ipynb)", "docs/scale.md", "docs/scale.md")
+    assert scale == "[a](notebooks/4_mauna_loa.ipynb)"
+    code = "```python\nx = f[a](docs/scale.md)\n```\n"
+    assert rewritten(code + "[a](docs/scale.md)", "README.md", readme) == code + "[a](../scale.md)"
+
+
+def test_docstrings_become_restructured_text() -> None:
+    text = """What it does of |w|, and of `Fit`s, but ``|w|``.
+
+    one      two
+    |a|      b
+
+Args:
+    x, y: numbers
+        of `Fit`s.
+    z: another.
+
+Returns:
+    Per row: a number.
+
+Raises:
+    ValueError: no."""
+    assert (
+        "\n".join(changed(text.splitlines()))
+        == r"""What it does of \|w\|, and of `Fit`\ s, but ``|w|``.
+
+::
+
+    one      two
+    |a|      b
+
+
+Args:
+    x: numbers
+        of `Fit`\ s.
+    y: numbers
+        of `Fit`\ s.
+    z: another.
+
+:returns: Per row: a number.
+
+
+Raises:
+    ValueError: no."""
+    )
+
+
+def test_a_card_has_the_numbers_of_its_reference() -> None:
+    entry = zoo.entry("uci/yacht")
+    result = references.load(entry.name)["result"]
+    text = zoo_pages.card(entry, None)
+    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| (\S+) \| (\S+) \|$", text, re.MULTILINE)
+    assert {row[0] for row in rows} == {*result["scores"], *entry.published}
+    for name, ours, error, published in rows:
+        assert float(ours) == pytest.approx(result["scores"][name], rel=1e-3)
+        assert float(error) == pytest.approx(result["standard_errors"][name], rel=0.05)
+        assert float(published) == pytest.approx(entry.published[name], rel=1e-3)
+    assert "pyrodrop run uci/yacht" in text
+    assert "Gal & Ghahramani (2016), table 1" in text
+
+
+def test_every_entry_is_in_the_index() -> None:
+    text = zoo_pages.index()
+    listed = re.findall(
+        r"^\* - \[(.+?)\]\((.+?)\.md\)\n  - (.*)\n  - (.*)\n  - (.*)\n  - (.*)\n  - (.*)$", text, re.MULTILINE
+    )
+    assert [row[0] for row in listed] == [row[1] for row in listed] == list(zoo.ENTRIES)
+    for name, _, data, posterior, network, published, ours in listed:
+        entry = zoo.entry(name)
+        assert data == entry.data
+        assert posterior in dir(pyrodrop.guides)
+        assert network
+        assert bool(published) == bool(entry.published)
+        if published:
+            score, value = re.fullmatch(r"`(\w+)` (\S+)", published).groups()  # type: ignore[union-attr]
+            assert float(value) == pytest.approx(entry.published[score], rel=1e-3)
+        assert bool(ours) == bool(set(references.scores(name)) & set([*entry.published, *references.scores(name)][:1]))
+
+
+def test_a_notebook_is_shown_with_its_outputs(tmp_path: Path) -> None:
+    stored = base64.b64encode(b"\x89PNG").decode()
+    text = ["# A *title*\n", "\n", "Words of [a page](../../docs/scale.md)."]
+    cells = [
+        {"cell_type": "markdown", "metadata": {}, "source": text},
+        {"cell_type": "code", "metadata": {}, "execution_count": 1, "source": ["1"],
+         "outputs": [{"output_type": "display_data", "data": {"image/png": stored}}]},
+    ]  # fmt: skip
+    path = tmp_path / "12_name.ipynb"
+    path.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    found = gallery.read(path)
+    assert (found.name, found.title, found.summary, found.thumbnail) == (
+        "12_name",
+        "A *title*",
+        "Words of a page.",
+        b"\x89PNG",
+    )
+    assert "(../scale.md)" in found.content["cells"][0]["source"]
+    assert gallery.order(path) == (12, "12_name")
+    assert ":link: 12_name" in gallery.index([found])
+    cells[1]["execution_count"] = None
+    path.write_text(json.dumps({"cells": cells}))
+    with pytest.raises(ValueError, match="not executed"):
+        gallery.read(path)
