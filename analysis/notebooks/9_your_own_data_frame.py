@@ -23,6 +23,7 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
+from IPython.display import display
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
@@ -44,7 +45,7 @@ df.head(3)
 
 # %%
 train = data.Dataset.from_frame(known, target="co2", categories=["month"])
-train  # noqa: B018
+display(train)
 
 # %% [markdown]
 # Whatever would be a wrong number later is refused now.
@@ -72,7 +73,7 @@ model = models.MLP(
 )
 guide = guides.BernoulliDropout(model, drop_rate=0.02, mask_input=False)
 run = pyrodrop.fit(model, guide, train, steps=8000, lr=0.01)
-run  # noqa: B018
+display(run)
 
 # %% [markdown]
 # ## Intervals
