@@ -45,12 +45,15 @@ class Card:
 
     def html(self) -> str:
         """The card for a notebook."""
-        cell = 'style="text-align:left;vertical-align:top;padding:1px 12px 1px 0;border:0;background:none"'
+        cell = (
+            'style="text-align:left;vertical-align:top;padding:1px 12px 1px 0;border:0;background:none;color:inherit"'
+        )
         rows = "".join(
             f"<tr><th {cell}>{html.escape(name)}</th><td {cell}>{html.escape(value)}</td></tr>"
             for name, value in self.facts.items()
         )
-        return f"<div><strong>{html.escape(self.title)}</strong><table>{rows}</table>{_svg(self.curves)}</div>"
+        table = f'<table style="color:inherit">{rows}</table>'
+        return f"<div><strong>{html.escape(self.title)}</strong>{table}{_svg(self.curves)}</div>"
 
 
 def carded(cls: type[T]) -> type[T]:
