@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import io
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
+import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -49,7 +50,7 @@ def draw(draws: Path, theme: Theme) -> Figure:
         for axes, (name, title) in zip(panels, PANELS.items(), strict=True):
             _panel(axes, tree, name, theme)
             axes.set_title(title, color=theme.ink, fontsize=10)
-        seen = tree["observed_data"].to_dataset()["y"].values
+        seen = _values(tree, "observed_data/y")
     low, high = float(seen.min()), float(seen.max())
     panels[0].set_ylim(low - 0.5 * (high - low), high + 1.6 * (high - low))
     handles, labels = panels[0].get_legend_handles_labels()
@@ -59,8 +60,7 @@ def draw(draws: Path, theme: Theme) -> Figure:
 
 
 def _panel(axes: Axes, tree: xr.DataTree, name: str, theme: Theme) -> None:
-    curve, held_out = (tree[f"{name}/{part}"].to_dataset() for part in ("curve", "predictions"))
-    x, f = curve["x"].values, curve["f"].values[0]
+    x, f = _values(tree, f"{name}/curve/x"), _values(tree, f"{name}/curve/f")[0]
     mean, sd = f.mean(0), f.std(0)
     for k in (2, 1):
         label = "mean of f ± 1, 2 sd" if k == 1 else None
@@ -68,15 +68,20 @@ def _panel(axes: Axes, tree: xr.DataTree, name: str, theme: Theme) -> None:
             x, mean - k * sd, mean + k * sd, color=theme.model, alpha=theme.shade, linewidth=0, label=label
         )
     axes.plot(x, mean, color=theme.model, linewidth=1.4, label="predictive mean")
-    observed = tree["observed_data"].to_dataset()
-    axes.plot(observed["x"], observed["y"], color=theme.observed, linewidth=1.0, label="training months")
-    if "observed" in held_out:
-        axes.plot(held_out["x"], held_out["observed"], color=theme.ink, linewidth=0.7, label="held-out months")
-    axes.axvline(float(observed["x"].max()), color=theme.ink, linestyle=":", linewidth=0.8)
+    months = _values(tree, "observed_data/x")
+    axes.plot(months, _values(tree, "observed_data/y"), color=theme.observed, linewidth=1.0, label="training months")
+    if "observed" in tree[f"{name}/predictions"]:
+        later = [_values(tree, f"{name}/predictions/{what}") for what in ("x", "observed")]
+        axes.plot(*later, color=theme.ink, linewidth=0.7, label="held-out months")
+    axes.axvline(float(months.max()), color=theme.ink, linestyle=":", linewidth=0.8)
     axes.patch.set_alpha(0)
     axes.tick_params(colors=theme.ink, labelsize=8)
     for spine in axes.spines.values():
         spine.set_color(theme.ink)
+
+
+def _values(tree: xr.DataTree, path: str) -> Any:
+    return np.asarray(tree[path])
 
 
 def write(run: Path, folder: Path) -> list[Path]:
