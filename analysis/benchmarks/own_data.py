@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,17 @@ def summary(found: list[dict[str, float]]) -> dict[str, float]:
     means = {key: float(value.mean()) for key, value in values.items()}
     errors = {f"{key}_se": float(values[key].std() / math.sqrt(len(found))) for key in ("rmse", "log_density")}
     return means | errors
+
+
+def text(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """The table of prior scales in Markdown: held-out log density with standardised and with raw columns."""
+    rows = tables["prior scale"]
+    scales = sorted({row["scale"] for row in rows})
+    lines = [["prior scale", *(f"{scale:g}" for scale in scales)], ["---"] * (len(scales) + 1)]
+    for title, standardised in (("standardised", True), ("raw", False)):
+        own = {row["scale"]: row["log_density"] for row in rows if row["standardised"] is standardised}
+        lines.append([title, *(f"{own[scale]:.2f}" for scale in scales)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _word(value: Any) -> str:
