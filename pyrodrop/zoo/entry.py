@@ -14,6 +14,7 @@ from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import seeded
 from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
+from pyrodrop.schedules import Cosine
 from pyrodrop.training.fit import fit
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.replicates import Replicates, fit_replicates
@@ -107,14 +108,22 @@ class Entry:
     def fit(self, data: Dataset, *, seed: int = 0, **overrides: Any) -> Fit:
         """Build and train with the published settings; `overrides` replaces arguments of `pyrodrop.fit`."""
         model, guide = self.build(data, seed)
-        return fit(model, guide, data, seed=seed, **{**self.training(data), **overrides})
+        return fit(model, guide, data, seed=seed, **self._settings(data, overrides))
 
     def fit_splits(self, splits: Sequence[Split], *, seed: int = 0, **overrides: Any) -> Sequence[Fit]:
         """One fit per split, split r with ``seed + r``; several splits are trained as replicates of one fit."""
         if len(splits) == 1:
             return [self.fit(splits[0].train, seed=seed, **overrides)]
         built = [self.build(split.train, seed + number) for number, split in enumerate(splits)]
-        return self._replicates(built, splits, seed, {**self.training(splits[0].train), **overrides})
+        return self._replicates(built, splits, seed, self._settings(splits[0].train, overrides))
+
+    def _settings(self, data: Dataset, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of `pyrodrop.fit`. More steps than a cosine has are trained with a longer one, not at a rate of 0."""
+        settings = {**self.training(data), **overrides}
+        rate, steps = settings.get("lr_schedule"), settings.get("steps")
+        if isinstance(rate, Cosine) and "lr_schedule" not in overrides and steps is not None and steps > rate.steps:
+            settings["lr_schedule"] = Cosine(steps)
+        return settings
 
     def _replicates(
         self, built: Sequence[tuple[NetworkModel, Guide]], splits: Sequence[Split], seed: int, settings: Any

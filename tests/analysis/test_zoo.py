@@ -16,7 +16,7 @@ from pyrodrop import Fit, cli, guides, zoo
 from pyrodrop.analysis.zoo import references, train
 from pyrodrop.analysis.zoo.check import _cut
 from pyrodrop.analysis.zoo.train import load_splits, measure
-from pyrodrop.data import Dataset, Split
+from pyrodrop.data import Dataset, Split, mauna_loa
 from pyrodrop.zoo.entry import Check, Entry
 from pyrodrop.zoo.sources import SOURCES
 
@@ -253,3 +253,16 @@ def test_a_posterior_that_keeps_no_weight_has_no_compression(small: Any, monkeyp
         lambda: {name: torch.zeros_like(w, dtype=torch.bool) for name, w in fit.guide.mean().items()},
     )
     assert "compression" not in train._scores(fit, split, 2, 0)
+
+
+def test_more_steps_than_a_cosine_has_are_not_trained_at_a_rate_of_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr("pyrodrop.zoo.entry.fit", lambda *parts, **settings: asked.append(settings))
+    whole, train = zoo.entry("co2/mc-dropout-relu"), mauna_loa().train
+    own = whole.training(train)["steps"]
+    for options in ({}, {"steps": 10}, {"steps": 3 * own}, {"steps": 3 * own, "lr_schedule": None}):
+        whole.fit(train, **options)
+    ends = [settings["lr_schedule"](settings["steps"] - 1) > 0 for settings in asked[:3]]
+    assert ends == [True] * 3
+    assert asked[2]["lr_schedule"](own) == pytest.approx(0.75)
+    assert asked[3]["lr_schedule"] is None
