@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -257,7 +258,7 @@ def test_a_posterior_that_keeps_no_weight_has_no_compression(small: Any, monkeyp
 
 def test_more_steps_than_a_cosine_has_are_not_trained_at_a_rate_of_0(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr("pyrodrop.zoo.entry.fit", lambda *parts, **settings: asked.append(settings))
+    monkeypatch.setattr(sys.modules[Entry.__module__], "fit", lambda *parts, **settings: asked.append(settings))
     whole, train = zoo.entry("co2/mc-dropout-relu"), mauna_loa().train
     own = whole.training(train)["steps"]
     for options in ({}, {"steps": 10}, {"steps": 3 * own}, {"steps": 3 * own, "lr_schedule": None}):
