@@ -14,13 +14,15 @@
 # %% [markdown]
 # # Dropout is variational inference
 #
-# Psaros' note says it in one line: dropping a hidden unit is dropping the weights that leave it,
+# Dropping a hidden unit is dropping the weights that leave it
+# ([Gal & Ghahramani 2016](https://arxiv.org/abs/1506.02142), section 3):
 #
 # $$ m_2^\top (\hat\epsilon \odot h) = (m_2 \odot \hat\epsilon)^\top h = \hat w_2^\top h . $$
 #
 # The noise moves from the units to the weights. A network with random weights is a Bayesian one, its dropout masks are
 # draws from a posterior $q$, and its training loss ought to be an ELBO. Here both sides are computed: `torch.nn.Dropout`
-# with weight decay on one, a Pyro model with a guide on the other.
+# with weight decay on one, a Pyro model with a guide on the other. The pages
+# [Choosing a posterior](../../docs/choosing.md) and [What an ELBO means here](../../docs/elbo.md) go on from here.
 
 # %%
 # %matplotlib inline

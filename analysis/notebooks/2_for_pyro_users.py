@@ -15,7 +15,8 @@
 # # For Pyro users
 #
 # Models and guides here are plain Pyro: sample sites, a data plate, parameters. `pyrodrop.fit` is a faster loop and no
-# requirement. Everything below is Pyro's: `SVI`, ELBOs, `Predictive`, handlers, autoguides.
+# requirement. Everything below is Pyro's: `SVI`, ELBOs, `Predictive`, handlers, autoguides
+# ([Pyro's documentation](https://docs.pyro.ai)). The page [For Pyro users](../../docs/pyro-users.md) has the differences.
 
 # %%
 # %matplotlib inline

@@ -31,12 +31,12 @@ print(f"{len(co2.train)} months for training, {len(co2.test)} held out")
 # %% [markdown]
 # ## Two dropout networks
 #
-# Trained as in the zoo, with a quarter of the steps, too few to find the yearly cycle. ReLU extends its last straight
-# pieces, each draw another way; TanH saturates: outside the data it has one value, and no doubt about it.
+# Trained as in the zoo. ReLU extends its last straight pieces, each draw another way; TanH saturates: outside the data it has
+# one value, and no doubt about it.
 
 # %%
-relu = zoo.entry("co2/mc-dropout-relu").fit(co2.train, steps=1500)
-tanh = zoo.entry("co2/mc-dropout-tanh-0.1").fit(co2.train, steps=1500)
+relu = zoo.entry("co2/mc-dropout-relu").fit(co2.train)
+tanh = zoo.entry("co2/mc-dropout-tanh-0.1").fit(co2.train)
 plots.traces(relu)
 
 # %%

@@ -53,8 +53,8 @@ plots.prediction(learned, train, test)
 # %% [markdown]
 # ## The tree
 #
-# Draws of functions at the training points, replicated data, log likelihoods, and predictions for the test data. It is
-# written by `tree.to_netcdf` and read by xarray.
+# Draws of functions at the training points, replicated data, and predictions for the test data. It is written by
+# `tree.to_netcdf` and read by xarray. Log likelihoods are left out where the draws are not known to be the posterior's.
 
 # %%
 trees = {name: pyrodrop.to_arviz(run, train, test, 500) for name, run in {"learned": learned, "wrong": wrong}.items()}
@@ -112,8 +112,9 @@ az.summary(tree, var_names=["f"], coords={"obs_id": [0, 1, 2, 3]}, kind="all")
 
 # %% [markdown]
 # What the tree says of the fit itself. An ELBO carries its convention; k-hat above .7 means that these draws cannot be
-# reweighted to the posterior, so ArviZ's `loo` on this tree would be wrong. `pyrodrop.analysis.loo` refuses it.
+# reweighted to the posterior. ArviZ's `loo` would be wrong on this tree, which is why it has no log likelihoods;
+# `pyrodrop.analysis.loo` refuses, too.
 
 # %%
-for key in ("guide", "elbo", "elbo_se", "elbo_convention", "khat"):
+for key in ("guide", "elbo", "elbo_se", "elbo_convention", "khat", "log_likelihood_missing"):
     print(f"{key:16} {trees['learned'].attrs.get(key)}")
