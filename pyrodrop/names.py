@@ -34,7 +34,7 @@ def known(name: str, names: Collection[str], what: str, listed: str = "") -> str
         longer = [each for each in names if each.startswith(f"{name}/")][:_NEAR]
         near = longer or difflib.get_close_matches(str(name), names, _NEAR, 0.5)
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-        raise ValueError(f"no {what} is called {name!r}; {hint}{listed} has all {len(names)}")
+        raise ValueError(f"no {what} is called {name!r}; {hint}there are {len(names)}, see {listed}")
     near = difflib.get_close_matches(name, names, 1, 0.0) if isinstance(name, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(f"no {what} is called {name!r}; there are {', '.join(names)}{hint}")

@@ -6,6 +6,7 @@ must go on where it was when its command is given again: the experiments keep ch
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ class Piece:
         name: of its record and folder.
         words: what follows ``python -m``.
         results: the files in its folder that have the results, as patterns; JSON files, and JUnit's XML.
-        small: options that make it a trial of a minute, added to `words`; of two equal options the last one counts.
+        small: options that make it a trial of a minute, in place of those of the same names in `words`.
         missing: what it lacks, in a sentence; such a piece is not run.
     """
 
@@ -34,7 +35,17 @@ class Piece:
 
     def command(self, *, small: bool) -> tuple[str, ...]:
         """The words, with those of a trial if it is one."""
-        return self.words + (self.small if small else ())
+        return (*_without(self.words, self.small), *self.small) if small else self.words
+
+
+def _without(words: tuple[str, ...], options: tuple[str, ...]) -> Iterator[str]:
+    """The words, without these options and their values."""
+    left_out = False
+    for word in words:
+        if word.startswith("--"):
+            left_out = word in options
+        if not left_out:
+            yield word
 
 
 def pieces(root: Path = ROOT) -> list[Piece]:

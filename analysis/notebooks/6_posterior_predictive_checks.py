@@ -54,10 +54,13 @@ plots.prediction(learned, train, test)
 # ## The tree
 #
 # Draws of functions at the training points, replicated data, and predictions for the test data. It is written by
-# `tree.to_netcdf` and read by xarray. Log likelihoods are left out where the draws are not known to be the posterior's.
+# `tree.to_netcdf` and read by xarray. Log likelihoods are left out, since these draws are not known to be the posterior's.
 
 # %%
-trees = {name: pyrodrop.to_arviz(run, train, test, 500) for name, run in {"learned": learned, "wrong": wrong}.items()}
+trees = {
+    name: pyrodrop.to_arviz(run, train, test, 500, log_likelihood=False)
+    for name, run in {"learned": learned, "wrong": wrong}.items()
+}
 for name, group in trees["learned"].children.items():
     print(f"{name:28}", ", ".join(f"{key} {dict(value.sizes)}" for key, value in group.data_vars.items()))
 
@@ -107,7 +110,7 @@ restarts = pyrodrop.fit(
     replicates=4,
     starts="new",
 )
-tree = pyrodrop.to_arviz(restarts, train, num_samples=250)
+tree = pyrodrop.to_arviz(restarts, train, num_samples=250, log_likelihood=False)
 az.summary(tree, var_names=["f"], coords={"obs_id": [0, 1, 2, 3]}, kind="all")
 
 # %% [markdown]
@@ -116,5 +119,5 @@ az.summary(tree, var_names=["f"], coords={"obs_id": [0, 1, 2, 3]}, kind="all")
 # `pyrodrop.analysis.loo` refuses, too.
 
 # %%
-for key in ("guide", "elbo", "elbo_se", "elbo_convention", "khat", "log_likelihood_missing"):
+for key in ("guide", "elbo", "elbo_se", "elbo_convention", "khat"):
     print(f"{key:16} {trees['learned'].attrs.get(key)}")

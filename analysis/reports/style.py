@@ -25,6 +25,8 @@ SERIES = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY, BLACK, GREY)
 DIVERGING = "RdBu_r"  # from negative values in blue to positive values in red
 SEQUENTIAL = "magma"
 
+INK = {"light": "#1f2328", "dark": "#e6edf3"}  # of text on a page of this theme
+
 _PARAMETERS = {
     "axes.prop_cycle": cycler(color=SERIES),
     "axes.spines.right": False,
@@ -49,6 +51,14 @@ def write_figure(path: Path, figure: Figure) -> None:
     """Write a figure as PNG; the file is whole or not there."""
     with whole(path) as part:
         part.write_bytes(png(figure))
+
+
+def transparent_png(figure: Figure, dots_per_inch: int) -> bytes:
+    """A figure without a ground as the content of a PNG file, for pages of any theme."""
+    file = io.BytesIO()
+    with matplotlib.rc_context({"savefig.facecolor": "none"}):
+        figure.savefig(file, dpi=dots_per_inch, format="png", transparent=True)
+    return file.getvalue()
 
 
 def png(figure: Figure) -> bytes:

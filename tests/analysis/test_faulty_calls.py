@@ -149,7 +149,7 @@ USAGE = [
     for words, said in (
         ("frobnicate", "no command is called 'frobnicate'"),
         ("run", "needs the name of a job"),
-        ("run nothing", "no job or zoo entry is called 'nothing'.*pyrodrop list has all"),
+        ("run nothing", "no job or zoo entry is called 'nothing'.*see pyrodrop list"),
         ("run co2/nothing", "no .*entry is called 'co2/nothing'"),
         ("run co2 --colour red", "--colour"),
         ("run co2 --seed one", "--seed must be a whole number; got 'one'"),

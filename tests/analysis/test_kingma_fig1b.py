@@ -179,10 +179,9 @@ def images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def words(out: Path, *more: str) -> list[str]:
-    return [
-        "run", "kingma-fig1b", "--images", "jpeg-subset", "--methods", "none", "--scales", "0.1", "--epochs", "1",
-        "--train", "100", "--seeds", "2", "--out", str(out), "--quiet", *more,
-    ]  # fmt: skip
+    options = {"--images": "jpeg-subset", "--methods": "none", "--scales": "0.1", "--epochs": "1", "--train": "100"}
+    options |= {"--seeds": "2", "--out": str(out)} | dict(zip(more[::2], more[1::2], strict=True))
+    return ["run", "kingma-fig1b", "--quiet", *(word for pair in options.items() for word in pair)]
 
 
 def test_the_job_keeps_its_cells_and_says_which_images(
@@ -228,7 +227,7 @@ def test_the_job_keeps_its_cells_and_says_which_images(
 def test_mistakes_are_said_first(
     more: list[str], message: str, tmp_path: Path, images: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([*words(tmp_path / "out"), *more]) == 2
+    assert cli.main(words(tmp_path / "out", *more)) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

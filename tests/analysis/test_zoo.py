@@ -195,11 +195,11 @@ def test_a_card_says_what_an_entry_is(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["show"], "show needs the name of one zoo entry"),
+        (["show"], "show needs the name of a zoo entry"),
         (["show", "uci/yaht"], "no zoo entry is called 'uci/yaht'"),
         (["check"], "check needs names of zoo entries"),
         (["check", "--all"], "check needs names of zoo entries"),
-        (["run", "co2/relu"], "no zoo entry is called 'co2/relu'"),
+        (["run", "co2/relu"], "no job or zoo entry is called 'co2/relu'; did you mean 'co2/mc-dropout-relu'"),
     ],
 )
 def test_mistakes_are_said(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -200,7 +200,7 @@ def test_list_names_every_job_and_entry(capsys: pytest.CaptureFixture[str]) -> N
         (["rnu"], "no command is called 'rnu'; there are run, list, show, "),
         (["rnu"], "; did you mean 'run'?"),
         (["run"], "run needs the name of a job or of a zoo entry: "),
-        (["run", "co3"], "no job or zoo entry is called 'co3'; did you mean 'co2'? pyrodrop list has all "),
+        (["run", "co3"], "no job or zoo entry is called 'co3'; did you mean 'co2'? there are "),
         (["run", "co2", "--out", "/proc/nowhere"], "results need a folder that can be written to; got /proc/nowhere"),
         (["run", "co2", "--device", "cuda:99", "--out", "OUT"], "device must be one of auto, cpu"),
         (["run", "co2", "--steps", "0", "--out", "OUT"], "steps is the number of gradient steps"),

@@ -10,14 +10,13 @@ import io
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from pyrodrop.analysis.reports.style import BLUE, ORANGE, RED, SKY, styled
+from pyrodrop.analysis.reports.style import BLUE, INK, ORANGE, RED, SKY, styled, transparent_png
 from pyrodrop.files import whole
 
 PANELS = {
@@ -38,13 +37,13 @@ class Theme(NamedTuple):
     shade: float  # opacity of each of two bands
 
 
-THEMES = {"light": Theme("#1f2328", BLUE, RED, 0.22), "dark": Theme("#e6edf3", SKY, ORANGE, 0.28)}
+THEMES = {"light": Theme(INK["light"], BLUE, RED, 0.22), "dark": Theme(INK["dark"], SKY, ORANGE, 0.28)}
 
 
 @styled()
 def draw(draws: Path, theme: Theme) -> Figure:
     """The figure of a run's draws.nc, on a transparent background."""
-    figure = Figure(figsize=(8.2, 4.0), layout="constrained", facecolor="none")
+    figure = Figure(figsize=(8.2, 4.0), layout="constrained")
     panels = figure.subplots(2, 2, sharex=True, sharey=True).ravel()
     with xr.open_datatree(draws, engine="h5netcdf") as tree:
         for axes, (name, title) in zip(panels, PANELS.items(), strict=True):
@@ -97,9 +96,7 @@ def write(run: Path, folder: Path) -> list[Path]:
         raise ValueError(f"folder must be an existing folder for the figures; got {folder}")
     paths = []
     for name, theme in THEMES.items():
-        file = io.BytesIO()
-        with matplotlib.rc_context({"savefig.facecolor": "none"}):
-            draw(draws, theme).savefig(file, dpi=_DOTS_PER_INCH, format="png", transparent=True)
+        file = io.BytesIO(transparent_png(draw(draws, theme), _DOTS_PER_INCH))
         few = Image.open(file).quantize(_COLOURS, method=Image.Quantize.FASTOCTREE)
         paths.append(folder / f"co2-{name}.png")
         with whole(paths[-1]) as part:
