@@ -15,8 +15,8 @@
 # # Bring your own network
 #
 # `models.from_module` makes any `torch.nn.Module` a Pyro model. Nothing in the network is rewritten: its weights become
-# sample sites named as its parameters, and any guide fits. The page [Your own network](../../docs/your-own-network.md) lists what
-# has been checked.
+# sample sites named as its parameters, and any guide fits. The page [Your own network](../../docs/your-own-network.md)
+# lists what has been checked.
 
 # %%
 # %matplotlib inline
@@ -114,11 +114,11 @@ for wrong in (
 # %% [markdown]
 # ## One network, three posteriors
 #
-# The point estimate is sure of itself everywhere. The mutual information of label and function, below, is what more data would
-# teach. Dropout and the mean field have it where the boundary leaves the data, and more of it further out. Far from the data
-# on either side of the boundary they have none: they are unsure where the boundary goes on, not wherever there were no data
-# ([Is dropout Bayesian?](8_is_dropout_bayesian.ipynb)). The mean field pays for 5,000 weights with 200 points, and settles for a
-# simpler boundary.
+# The point estimate is sure of itself everywhere. The mutual information of label and function, below, is what more data
+# would teach. Dropout and the mean field have it where the boundary leaves the data, and more of it further out. Far from
+# the data on either side of the boundary they have none: they are unsure where the boundary goes on, not wherever there
+# were no data ([Is dropout Bayesian?](8_is_dropout_bayesian.ipynb)). The mean field pays for 5,000 weights with 200 points,
+# and settles for a simpler boundary.
 
 # %%
 posteriors = {

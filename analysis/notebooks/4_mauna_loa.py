@@ -31,8 +31,8 @@ print(f"{len(co2.train)} months for training, {len(co2.test)} held out")
 # %% [markdown]
 # ## Two dropout networks
 #
-# Trained as in the zoo. ReLU extends its last straight pieces, each draw another way; TanH saturates: outside the data it has
-# one value, and no doubt about it.
+# Trained as in the zoo. ReLU extends its last straight pieces, each draw another way; TanH saturates: outside the data it
+# has one value, and no doubt about it.
 
 # %%
 relu = zoo.entry("co2/mc-dropout-relu").fit(co2.train)

@@ -14,8 +14,8 @@
 # %% [markdown]
 # # Which guide? ELBO, held-out density, LOO and k-hat
 #
-# Four numbers offer to rank posteriors. Each has a range of validity, and outside it `pyrodrop` refuses to print it. The page
-# [Judging](../../docs/judging.md) has their sources.
+# Four numbers offer to rank posteriors. Each has a range of validity, and outside it `pyrodrop` refuses to print it. The
+# page [Judging](../../docs/judging.md) has their sources.
 #
 # | number | compares | fails for |
 # |---|---|---|

@@ -14,6 +14,7 @@ from pyrodrop.zoo.uci_published import PUBLISHED
 ROOT = Path(__file__).parents[2]
 README = re.sub(r"\s+", " ", (ROOT / "README.md").read_text(encoding="utf-8"))
 REFERENCES = re.sub(r"\s+", " ", (ROOT / "analysis" / "reference" / "README.md").read_text(encoding="utf-8"))
+JUDGING = re.sub(r"\s+", " ", (ROOT / "docs" / "judging.md").read_text(encoding="utf-8"))
 
 
 def result(path: str) -> Any:
@@ -23,10 +24,9 @@ def result(path: str) -> Any:
 def test_effective_samples_beside_numpyros() -> None:
     cases = result("benchmarks/results/sampling-cpu.json")["cases"]
     origin, yacht = (cases[name]["times as fast"]["median per s"] for name in ("2-50-1, origin", "6-50-1, yacht"))
-    judging = re.sub(r"\s+", " ", (ROOT / "docs" / "judging.md").read_text(encoding="utf-8"))
     assert f"HMC draws {origin:.1f} times as many effective samples a second as NumPyro's NUTS" in README
-    assert f"{origin:.1f} times as many effective samples" in judging
-    assert f"{yacht:.1f} times as many" in judging
+    assert f"{origin:.1f} times as many effective samples" in JUDGING
+    assert f"{yacht:.1f} times as many" in JUDGING
     for case in cases.values():
         rows = case["rows"]
         ratio = rows["ours"]["median per s"] / rows["NumPyro, NUTS"]["median per s"]
@@ -48,6 +48,10 @@ def test_between_two_clusters() -> None:
         f"its standard deviation of f is {ratio['1 hidden, MC dropout, rate .05']:.1f} times that at the data, the exact "
         f"posterior's {ratio['1 hidden, HMC (ours)']:.0f} times"
     ) in README
+    assert (
+        f"is {ratio['1 hidden, HMC (ours)']:.0f} times less sure than at them, a deep ensemble of five "
+        f"{ratio['1 hidden, deep ensemble']:.0f} times, and MC dropout {ratio['1 hidden, MC dropout, rate .05']:.1f} times"
+    ) in JUDGING
 
 
 def test_the_time_and_the_verdicts_of_calibration() -> None:
