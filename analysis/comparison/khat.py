@@ -8,6 +8,8 @@ Work?, https://arxiv.org/abs/1802.02538.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 import xarray as xr
@@ -17,12 +19,13 @@ from pyrodrop.analysis.comparison.az import az
 from pyrodrop.arrays import tensor_of
 
 LIMIT = 0.7
+_EQUAL = 1e-12  # relative difference of logarithms that is rounding in float64
 LEAST = 25  # draws: the tail is a fifth of them, and the fit needs at least five
 __all__ = ["LEAST", "LIMIT", "k_hat"]
 
 
 def k_hat(log_ratio: Tensor) -> float:
-    """k-hat of importance ratios.
+    """k-hat of importance ratios; minus infinity if all are equal up to rounding, as where q is p: they have no tail.
 
     Args:
         log_ratio: log p - log q of each draw, ``[S]`` with S >= 25, up to a constant.
@@ -42,8 +45,11 @@ def k_hat(log_ratio: Tensor) -> float:
             "log_ratio must be finite, or minus infinity where p is 0; got "
             f"{int((log_ratio.isnan() | (log_ratio == torch.inf)).sum())} NaN or infinite of {len(log_ratio)} values"
         )
+    top = log_ratio.double().max()
+    if bool(top - log_ratio.double().min() <= _EQUAL * top.abs().clamp(min=1)):
+        return -math.inf
     ratios = xr.DataArray(log_ratio.double().cpu().numpy(), dims="draw")
     assert az is not None  # importing arviz-stats adds the accessor
-    with np.errstate(divide="ignore", invalid="ignore"):  # ratios that are all equal have no tail to fit
+    with np.errstate(divide="ignore", invalid="ignore"):  # a tail of equal ratios
         _, k = (-ratios).azstats.psislw(r_eff=1.0, dim="draw")
     return float(k)

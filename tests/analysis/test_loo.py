@@ -108,6 +108,14 @@ def test_k_hat_is_the_shape_of_the_tail(shape: float) -> None:
     assert k_hat(torch.log((u**-shape - 1) / shape)) == pytest.approx(shape, abs=0.12)
 
 
+@pytest.mark.parametrize("rounding", [0.0, 1e-15, 1e-13])
+def test_equal_ratios_have_no_tail(rounding: float) -> None:
+    """Of 200 draws of p itself, whose densities differ by rounding alone."""
+    torch.manual_seed(0)
+    assert k_hat(-100 + rounding * torch.randn(200, dtype=torch.float64)) == -math.inf
+    assert k_hat(-100 + 1e-6 * torch.randn(200, dtype=torch.float64)) > -1
+
+
 def test_no_density_is_nan_with_the_reason(small: Any) -> None:
     found = loo(small.fitted(small.dropout, steps=2), num_samples=25)
     assert math.isnan(found.elpd)
