@@ -93,5 +93,5 @@ class CorrelatedNormal(WeightDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         raise NotImplementedError(
             "type A has no density over weights: the weights of an input unit lie on a line. Use priors.LogUniform and "
-            "train with pyrodrop.fit or Pyro's TraceMeanField_ELBO, or use type B"
+            "train with pyrodrop.fit, which needs no density as Pyro's ELBOs do, or use type B"
         )

@@ -80,7 +80,7 @@ class PooledNormal(TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         raise NotImplementedError(
             "ARD without a hyperprior has no density, because its variances depend on the posterior: train with "
-            "pyrodrop.fit or TraceMeanField_ELBO, or set a hyperprior, such as "
+            "pyrodrop.fit, which needs no density as Pyro's ELBOs do, or set a hyperprior, such as "
             "priors.ARD(hyperprior=dist.InverseGamma(1.0, 0.1))"
         )
 

@@ -261,10 +261,19 @@ def test_a_block_of_lines_where_two_columns_do_not_fit(
 def test_a_standard_error_is_beside_its_number(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for width in range(45, 100):
-        text = shown("compare", width, monkeypatch, capsys)
-        assert "run/model" in text
-        assert not re.search(r"^run/model +s\.e\.", text, re.MULTILINE), width
+    """At every width that has room for a name, a number and its standard error."""
+    table = Table("run", "first", "s.e.", "second", "third", "s.e.", "fourth", "s.e.")
+    table.add_row("a", *["1.234567"] * 7)
+    cut = 0
+    for width in range(30, 80):
+        monkeypatch.setenv("COLUMNS", str(width))
+        print_table(table)
+        heads = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("run ")]
+        cut += len(heads) > 1
+        assert [name for head in heads for name in head[1:]] == [column.header for column in table.columns[1:]]
+        for head in heads:
+            assert head[1] != "s.e.", (width, heads)
+    assert cut > 10
 
 
 def test_names_are_no_markup(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,7 @@ from pyro.infer.autoguide import AutoNormal
 from pyro.infer.mcmc.util import initialize_model
 from torch import Tensor, nn
 
+import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 
 pytestmark = pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.*deprecated")
@@ -225,3 +226,19 @@ def test_a_jitted_network_with_recurrent_layers_has_its_weights_back() -> None:
     svi.step(x, y)
     got = svi.evaluate_loss(x, y)
     assert got == pytest.approx(Trace_ELBO().loss(model, guide, x, y), rel=1e-5)
+
+
+@pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+@pytest.mark.parametrize(
+    ("prior", "make"),
+    [(priors.LogUniform, lambda m: guides.GaussianDropout(m, kind="A", alpha=0.2)), (priors.ARD, guides.ARDDropout)],
+)
+@pytest.mark.filterwarnings("ignore:.*improper")
+def test_what_has_no_density_is_trained_by_fit_as_the_error_says(prior: Any, make: Any, elbo: Any) -> None:
+    model = models.MLP([3, 5, 1], prior=prior(), likelihood=likelihoods.Gaussian(4.0))
+    svi = SVI(model, make(model), pyro.optim.Adam({"lr": 1e-3}), elbo())
+    with pytest.raises(
+        NotImplementedError, match=r"train with\s+pyrodrop\.fit, which needs no density as Pyro's ELBOs do"
+    ):
+        svi.step(X, Y)
+    assert pyrodrop.fit(model, make(model), (X, Y), steps=3, engine="pyro", progress=False).history.isfinite().all()
