@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from pyrodrop.arguments import instance
 from pyrodrop.data import Dataset
-from pyrodrop.data.frame import Columns
+from pyrodrop.data.columns import Columns
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import Likelihood, aligned, per_row

@@ -1,12 +1,13 @@
 """Data sets in their original units, with the standardisation that training uses."""
 
 from pyrodrop.data.cifar10 import cifar10
-from pyrodrop.data.dataset import Data, Dataset, Split
+from pyrodrop.data.dataset import Data, Dataset
 from pyrodrop.data.foong2020 import foong2020
 from pyrodrop.data.gal2016 import gal2016
 from pyrodrop.data.line import line, line_split
 from pyrodrop.data.mauna_loa import mauna_loa
 from pyrodrop.data.mnist import mnist
+from pyrodrop.data.split import Split
 from pyrodrop.data.splits import Splits
 from pyrodrop.data.turned import turned
 from pyrodrop.data.uci import uci

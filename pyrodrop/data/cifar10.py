@@ -29,8 +29,9 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arguments import flag
-from pyrodrop.data.dataset import Dataset, Split
+from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.download import fetch, unpacked
+from pyrodrop.data.split import Split
 from pyrodrop.json_files import Failed
 from pyrodrop.names import one_of
 from pyrodrop.scaling import Standardize

@@ -5,19 +5,20 @@ from __future__ import annotations
 import functools
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import all_finite, flag, positive, real, shown
+from pyrodrop.arguments import all_finite, shown
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arrays import is_frame, tensor_of
 from pyrodrop.cards import Card, carded, size
+from pyrodrop.data.column_values import listed
+from pyrodrop.data.columns import Columns, Encode
 from pyrodrop.data.fingerprint import fingerprint
-from pyrodrop.data.frame import Columns, Encode, Read, checked_frame, listed, read_frame
-from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
+from pyrodrop.data.frame import Read, read_frame
+from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.scaling import Standardize
 
 
@@ -155,13 +156,7 @@ class Dataset:
             >>> train.x_of(pd.DataFrame({"kind": ["a"], "age": [45]}))
             tensor([[45.,  1.,  0.]])
         """
-        return cls._of(read_frame(df, target, categories, encode, standardise))
-
-    @classmethod
-    def _of(cls, read: Read) -> Dataset:
-        made = cls(read.x, read.y, inputs=read.inputs, targets=read.targets)
-        made.columns = read.columns
-        return made
+        return of_frame(read_frame(df, target, categories, encode, standardise))
 
     def x_of(self, df: Any) -> Any:
         """The inputs of another frame, as the x of this data set, which `from_frame` made.
@@ -190,7 +185,7 @@ class Dataset:
             TypeError, ValueError: as `x_of`.
         """
         columns = self._columns("like")
-        return self._of(Read(columns, columns.x(df), columns.y(df), self.inputs, self.targets))
+        return of_frame(Read(columns, columns.x(df), columns.y(df), self.inputs, self.targets))
 
     def _columns(self, method: str) -> Columns:
         if self.columns is None:
@@ -286,94 +281,11 @@ class Dataset:
 Data: TypeAlias = Dataset | tuple[Inputs, Tensor]
 
 
-@dataclass(frozen=True)
-class Split:
-    """A data set in a training and a test part; `test` has the standardisations of `train`.
-
-    Attributes:
-        name: name of the data set.
-        train: training part.
-        test: test part.
-        x_unit: unit of x, for axes and tables.
-        y_unit: unit of y, for axes and tables.
-        source: source and licence of the data.
-        period: known period of a seasonal component, in units of x; None if there is none.
-        truth: whether `test` has real observations. If False, its y only has the right shape.
-
-    `Split.from_frame` divides the rows of a pandas DataFrame.
-
-    Raises:
-        TypeError: a part is not a `Dataset`, or an argument of the wrong kind.
-        ValueError: the period is not positive, or the parts have different inputs.
-    """
-
-    name: str
-    train: Dataset
-    test: Dataset
-    x_unit: str
-    y_unit: str
-    source: str
-    period: float | None = None
-    truth: bool = True
-
-    def __post_init__(self) -> None:
-        for part in ("train", "test"):
-            if not isinstance(getattr(self, part), Dataset):
-                raise TypeError(f"{part} must be a Dataset; got {shown(getattr(self, part))}")
-        for word in ("name", "x_unit", "y_unit", "source"):
-            if not isinstance(getattr(self, word), str):
-                raise TypeError(f"{word} must be a str; got {shown(getattr(self, word))}")
-        if named_parts(self.train.x).keys() != named_parts(self.test.x).keys():
-            raise ValueError(
-                f"test must have the inputs of train, {', '.join(named_parts(self.train.x))}; got a Dataset of "
-                f"{', '.join(named_parts(self.test.x))}"
-            )
-        if self.period is not None:
-            positive(self.period, "period", "the period of a seasonal component, in units of x,")
-        flag(self.truth, "truth", "whether test has real observations")
-
-    @classmethod
-    def from_frame(
-        cls,
-        df: Any,
-        target: Any,
-        *,
-        test: float = 0.1,
-        seed: int = 0,
-        categories: Sequence[Any] = (),
-        encode: Encode = "one-hot",
-        standardise: bool | Sequence[Any] = True,
-        name: str = "frame",
-    ) -> Split:
-        """Random rows of a pandas DataFrame as training and test part; the standardisation is that of the training rows.
-
-        The categories are those of all rows, so that a rare one may be in the test part alone. Rows that belong together,
-        such as those of one person, or of neighbouring times, are not kept together: split such a frame yourself, with
-        `Dataset.from_frame` for the training rows and `Dataset.like` for the others.
-
-        Args:
-            test: fraction of the rows in the test part, rounded to at least one row.
-            seed: of the division.
-            name: of the split.
-            df, target, categories, encode, standardise: as in `Dataset.from_frame`.
-
-        Raises:
-            TypeError, ValueError: as `Dataset.from_frame`; `test` is not between 0 and 1, or leaves fewer than two training
-                rows.
-        """
-        fraction = real(test, "test", "the fraction of the rows in the test part", above=0, below=1)
-        if not isinstance(name, str):
-            raise TypeError(f"name must be a str, the name of the split; got {shown(name)}")
-        size = len(checked_frame(df, "df"))
-        generator = torch.Generator().manual_seed(whole_number(seed, "seed", "the seed of the division", least=0))
-        order, held = torch.randperm(size, generator=generator), max(1, round(fraction * size))
-        if size - held < 2:
-            raise ValueError(
-                f"test must leave at least two training rows of {size}; got {fraction:g}, which is {held} test rows"
-            )
-        train, rest = order[held:].sort().values, order[:held].sort().values
-        whole = Dataset._of(read_frame(df, target, categories, encode, standardise, train.tolist()))
-        return cls(name, whole.rows(train), whole.rows(rest), "", "", "a data frame")
+def of_frame(read: Read) -> Dataset:
+    """The data set of a frame that was read."""
+    made = Dataset(read.x, read.y, inputs=read.inputs, targets=read.targets)
+    made.columns = read.columns
+    return made
 
 
 def check_inputs(x: Inputs, argument: str = "x") -> Any:

@@ -17,8 +17,9 @@ import pooch
 import torch
 from torch import Tensor
 
-from pyrodrop.data.dataset import Dataset, Split
+from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.download import fetch, has_sha256
+from pyrodrop.data.split import Split
 from pyrodrop.names import one_of
 
 Series: TypeAlias = Literal["co2", "solar"]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 
 from pyrodrop import arguments
-from pyrodrop.data.dataset import Dataset, Split
+from pyrodrop.data.dataset import Dataset
+from pyrodrop.data.split import Split
 from pyrodrop.devices import seeded
 
 SOURCE = "made here; Gal, Hron & Kendall (2017), Concrete Dropout, released notebook"

@@ -13,7 +13,8 @@ from importlib import resources
 import numpy as np
 import torch
 
-from pyrodrop.data.dataset import Dataset, Split
+from pyrodrop.data.dataset import Dataset
+from pyrodrop.data.split import Split
 from pyrodrop.scaling import Standardize
 
 TRAINING_MONTHS = 272

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arguments import instance, shown, tensor
-from pyrodrop.data.dataset import Dataset, Split
+from pyrodrop.data.dataset import Dataset
+from pyrodrop.data.split import Split
 from pyrodrop.scaling import Standardize, varies
 
 

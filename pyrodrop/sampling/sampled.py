@@ -15,7 +15,7 @@ from torch import Tensor
 from pyrodrop import threads
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.data import Data, Dataset
-from pyrodrop.data.frame import Columns
+from pyrodrop.data.columns import Columns
 from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of
 from pyrodrop.inputs import Inputs, mapped

@@ -16,7 +16,7 @@ from pyrodrop.cards import Card, carded, number
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.compression.layout import Layout
 from pyrodrop.data import Data, Dataset
-from pyrodrop.data.frame import Columns
+from pyrodrop.data.columns import Columns
 from pyrodrop.devices import resolve
 from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of

@@ -1,0 +1,183 @@
+"""The columns of a data frame one by one: names, numbers and categories, checked.
+
+pandas is not imported: its tables are known by their methods.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrodrop.arguments import shown
+from pyrodrop.arrays import is_frame
+from pyrodrop.scaling import varies
+
+Value = str | int | float | bool
+
+_ROUNDING = 1e-3  # of a column's standard deviation, what float32 may change its values by
+_SHOWN = 5  # names and values in a message
+
+
+def checked_frame(frame: Any, name: str) -> Any:
+    """A DataFrame with rows, whose columns have one name each."""
+    if not is_frame(frame):
+        hint = ": pass it as .to_pandas()" if hasattr(frame, "to_pandas") else ""
+        raise TypeError(f"{name} must be a pandas DataFrame; got {shown(frame)}{hint}")
+    if getattr(frame.columns, "nlevels", 1) > 1:
+        raise TypeError(
+            f"{name} must have columns with one name each; got a DataFrame whose names have {frame.columns.nlevels} levels"
+        )
+    labels = list(frame.columns)
+    odd = [label for label in labels if not isinstance(label, str | int) or isinstance(label, bool)]
+    if odd:
+        raise TypeError(f"{name} must have columns whose names are str or whole numbers; got {odd[0]!r}")
+    twice = sorted({str(label) for label in labels if labels.count(label) > 1})
+    if twice:
+        raise ValueError(
+            f"{name} must have columns of different names; got a DataFrame with more than one called {listed(twice)}"
+        )
+    if not len(frame):
+        raise ValueError(f"{name} must have at least one row; got a DataFrame of shape {list(frame.shape)}")
+    return frame
+
+
+def named(given: Any, labels: Sequence[Hashable], argument: str) -> list[Hashable]:
+    """The columns that an argument names: one name, or a list of names."""
+    if isinstance(given, str) or (isinstance(given, int) and not isinstance(given, bool)):
+        given = [given]
+    if not isinstance(given, list | tuple):
+        raise TypeError(f"{argument} must be the name of a column or a list of names; got {shown(given)}")
+    for one in given:
+        if not isinstance(one, str | int) or isinstance(one, bool):
+            raise TypeError(f"{argument} must be the name of a column or a list of names; got {shown(one)} in it")
+        if one not in labels:
+            near = difflib.get_close_matches(str(one), list(map(str, labels)), 1, 0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{argument} must name columns of df, {listed(labels)}; got {one!r}{hint}")
+    if len(set(given)) < len(given):
+        raise ValueError(f"{argument} must name every column once; got {given!r}")
+    return list(given)
+
+
+def check_no_missing(frame: Any, labels: Iterable[Hashable], name: str) -> None:
+    """Raise a ValueError that names the columns with missing or infinite values and the numbers of their rows."""
+    counts = {label: int(np.asarray(frame[label].isna()).sum()) for label in labels}
+    wrong = [f"{label!r} in {count} rows" for label, count in counts.items() if count]
+    if wrong:
+        rows = int(np.asarray(frame[[label for label, count in counts.items() if count]].isna()).any(1).sum())
+        raise ValueError(
+            f"{name} must have a value in every row; got missing values in {rows} of {len(frame)} rows, of column "
+            f"{listed(wrong, str)}: drop the rows (.dropna()), fill the values, or leave the column out"
+        )
+
+
+def check_numbers(kinds: Mapping[Hashable, Any]) -> None:
+    """Raise a TypeError that names the columns that are no numbers and are not named as categories."""
+    odd = {label: dtype for label, dtype in kinds.items() if getattr(dtype, "kind", "O") not in "biuf"}
+    if not odd:
+        return
+    times = [label for label, dtype in odd.items() if getattr(dtype, "kind", "O") in "mM"]
+    words = [label for label in odd if label not in times]
+    hints = []
+    if words:
+        hints.append(f"name it in categories=[{', '.join(map(repr, words[:_SHOWN]))}]")
+    if times:
+        hints.append(
+            f"convert times to numbers, such as days since the first, (t - t.min()).dt.days with t = df[{times[0]!r}]"
+        )
+    told = [f"{label!r} of dtype {dtype}" for label, dtype in odd.items()]
+    raise TypeError(
+        f"df must have numbers in every column that is not named in categories; got column {listed(told, str)}: "
+        f"{', '.join(hints)}, or leave it out (df.drop(columns=...))"
+    )
+
+
+def numbers_of(frame: Any, labels: Sequence[Hashable], name: str) -> np.ndarray[Any, Any]:
+    """Columns of finite numbers without missing values as float64, ``[N, columns]``."""
+    found = np.empty((len(frame), len(labels)))
+    for place, label in enumerate(labels):
+        column = frame[label]
+        if getattr(column.dtype, "kind", "O") not in "biuf":
+            raise TypeError(f"{name}, column {label!r}, must be of real numbers; got dtype {column.dtype}")
+        found[:, place] = column.to_numpy(dtype=np.float64)
+        wrong = int((~np.isfinite(found[:, place])).sum())
+        if wrong:
+            raise ValueError(f"{name}, column {label!r}, must be finite; got infinite values in {wrong} rows")
+    return found
+
+
+def in_float32(values: np.ndarray[Any, Any], labels: Sequence[Hashable], name: str) -> Tensor:
+    """The values in float32; a ValueError for those that are too large for it."""
+    with np.errstate(over="ignore"):
+        rounded = values.astype(np.float32)
+    for place, label in enumerate(labels):
+        if not np.isfinite(rounded[:, place]).all():
+            largest = np.abs(values[:, place]).max()
+            raise ValueError(
+                f"{name}, column {label!r}, must be at most 3.4e38, what float32 holds; got {largest:g}: divide it by a "
+                "constant"
+            )
+    return torch.from_numpy(rounded)
+
+
+def check_rounding(values: np.ndarray[Any, Any], labels: Sequence[Hashable], name: str) -> None:
+    """Raise a ValueError for a column whose variation is rounded away in float32, such as seconds since 1970."""
+    changed = np.abs(values.astype(np.float32).astype(np.float64) - values).max(0)
+    lost = (changed > _ROUNDING * values.std(0)) & varies(torch.from_numpy(values)).numpy()
+    for place in np.flatnonzero(lost).tolist():
+        column = values[:, place]
+        raise ValueError(
+            f"{name}, column {labels[place]!r}, must vary by more than float32 rounds its values; got values from "
+            f"{column.min():.12g} to {column.max():.12g}: subtract the smallest"
+        )
+
+
+def values_of(frame: Any, label: Hashable) -> tuple[Value, ...]:
+    """The values of a column of categories: those that its dtype declares, in their order; otherwise sorted."""
+    column = frame[label]
+    declared = hasattr(column, "cat")
+    values = [_plain(value, label) for value in (column.cat.categories if declared else column.unique())]
+    if len({isinstance(value, str) for value in values}) > 1:
+        raise TypeError(
+            f"df, column {label!r}, must have categories of one kind, text or numbers; got both: convert them with "
+            ".astype(str)"
+        )
+    return tuple(values if declared else sorted(values))
+
+
+def coded(frame: Any, label: Hashable, values: Sequence[Value], name: str) -> np.ndarray[Any, Any]:
+    """A column of categories as the places of its values, int64 ``[N]``."""
+    column = frame[label]
+    known = {value: place for place, value in enumerate(values)}
+    given = [_plain(value, label) for value in column.unique()]
+    unseen = [value for value in given if value not in known]
+    if unseen:
+        rows = int(np.asarray(column.isin(unseen)).sum())
+        raise ValueError(
+            f"{name}, column {label!r}, must have the categories of the data set, {listed(values)}; got {listed(unseen)} in "
+            f"{rows} rows"
+        )
+    return np.array(column.astype("object").map(known), dtype=np.int64)  # a copy: those of pandas may be read-only
+
+
+def listed(values: Iterable[Any], word: Callable[[Any], str] = repr) -> str:
+    """A few of the values for a message."""
+    values = list(values)
+    more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
+    return ", ".join(map(word, values[:_SHOWN])) + more
+
+
+def _plain(value: Any, label: Hashable) -> Value:
+    """A category as Python's own str, bool or number."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(value, str | int | float | bool):
+        raise TypeError(
+            f"df, column {label!r}, must have text, whole numbers or bools as categories; got a {type(value).__name__}: "
+            "convert them with .astype(str)"
+        )
+    return value

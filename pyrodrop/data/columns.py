@@ -1,0 +1,133 @@
+"""The columns of a data frame as inputs and observations: which are numbers, which are categories, what is standardised.
+
+    one-hot    x = [numbers | one column of 0 and 1 per value of each category]      [N, D]
+    codes      x = (numbers, codes)      [N, D] and [N, K], codes whole numbers from 0, for nn.Embedding
+
+Columns keep the order of the frame, numbers first, as in ``pandas.get_dummies``, and are found by name in other frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pyrodrop.data.column_values import Value, check_no_missing, checked_frame, coded, in_float32, listed, numbers_of
+from pyrodrop.names import one_of
+from pyrodrop.scaling import Standardize
+
+Encode = Literal["one-hot", "codes"]
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """How the columns of a frame become x and y; `Dataset.from_frame` makes it and `Dataset.columns` has it.
+
+    Attributes:
+        numbers: names of the columns of numbers.
+        indicators: names of the columns of bools, which are inputs 0 and 1.
+        categories: the values of every column of categories, in the order of its codes.
+        targets: names of the columns of y.
+        classes: the values of y in the order of the class labels; None if y are numbers.
+        encode: ``one-hot`` or ``codes``.
+        scaled: standardisation of the numbers and indicators that is part of `x`, because ``codes`` have two inputs; None if
+            it is the data set's.
+    """
+
+    numbers: tuple[Hashable, ...]
+    indicators: tuple[Hashable, ...]
+    categories: Mapping[Hashable, tuple[Value, ...]]
+    targets: tuple[Hashable, ...]
+    classes: tuple[Value, ...] | None = None
+    encode: Encode = "one-hot"
+    scaled: Standardize | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns of x, such as ``age`` and ``kind=a``; those of codes are ``kind``."""
+        plain = [str(name) for name in (*self.numbers, *self.indicators)]
+        if self.encode == "codes":
+            return (*plain, *(str(name) for name in self.categories))
+        return (*plain, *(f"{name}={value}" for name, values in self.categories.items() for value in values))
+
+    def x(self, frame: Any, name: str = "df") -> Any:
+        """The inputs of a frame, whose columns are found by name; other columns are ignored.
+
+        Args:
+            frame: a pandas DataFrame with the columns of the inputs.
+            name: of the argument, for messages.
+
+        Returns:
+            x as in the `Dataset`: ``[N, D]``, or a pair ``[N, D]``, ``[N, K]``.
+
+        Raises:
+            TypeError: `frame` is no DataFrame, or a column that had numbers has none.
+            ValueError: a column is missing, or occurs twice; values are missing, infinite, or categories that the first
+                frame did not have.
+        """
+        frame = checked_frame(frame, name)
+        self._check_present(frame, (*self.numbers, *self.indicators, *self.categories), name)
+        check_no_missing(frame, (*self.numbers, *self.indicators, *self.categories), name)
+        numbers = numbers_of(frame, (*self.numbers, *self.indicators), name)
+        for place, column in enumerate(self.indicators, len(self.numbers)):
+            odd = numbers[:, place][~np.isin(numbers[:, place], (0, 1))]
+            if len(odd):
+                raise ValueError(
+                    f"{name}, column {column!r}, had bools and must have bools, or 0 and 1; got {odd[0]:g} in {len(odd)} "
+                    "rows"
+                )
+        plain = in_float32(numbers, (*self.numbers, *self.indicators), name)
+        codes = [coded(frame, column, values, name) for column, values in self.categories.items()]
+        if self.encode == "codes":
+            whole = torch.from_numpy(np.stack(codes, 1))
+            if not plain.shape[1]:
+                return whole
+            return (plain if self.scaled is None else self.scaled(plain)), whole
+        hot = [np.eye(len(v), dtype=np.float32)[c] for c, v in zip(codes, self.categories.values(), strict=True)]
+        return torch.cat([plain, *map(torch.from_numpy, hot)], 1)
+
+    def y(self, frame: Any, name: str = "df") -> Tensor:
+        """The observations of a frame: ``[N, targets]``, or class labels ``[N]``. Raises as `x`."""
+        frame = checked_frame(frame, name)
+        self._check_present(frame, self.targets, name)
+        check_no_missing(frame, self.targets, name)
+        if self.classes is not None:
+            return torch.from_numpy(coded(frame, self.targets[0], self.classes, name))
+        return in_float32(numbers_of(frame, self.targets, name), self.targets, name)
+
+    def words(self) -> dict[str, Any]:
+        """All of it in plain lists, numbers and words, for a file."""
+        scaled = None if self.scaled is None else [self.scaled.loc.tolist(), self.scaled.scale.tolist()]
+        return {
+            "numbers": list(self.numbers), "indicators": list(self.indicators),
+            "categories": [[name, list(values)] for name, values in self.categories.items()],
+            "targets": list(self.targets), "classes": None if self.classes is None else list(self.classes),
+            "encode": self.encode, "scaled": scaled,
+        }  # fmt: skip
+
+    @classmethod
+    def of_words(cls, words: Any, file: str) -> Columns:
+        """The columns that `words` are of; a ValueError that names the file if it is damaged."""
+        try:
+            names = [tuple(words[part]) for part in ("numbers", "indicators", "targets")]
+            if not all(isinstance(name, str | int) for part in names for name in part):
+                raise TypeError("a name is no str")
+            categories = {name: tuple(values) for name, values in words["categories"]}
+            classes = None if words["classes"] is None else tuple(words["classes"])
+            scaled = None if words["scaled"] is None else Standardize(*map(torch.tensor, words["scaled"]))
+            encode = one_of(words["encode"], Encode, "encode")
+        except (TypeError, ValueError, KeyError, RuntimeError) as error:
+            raise ValueError(f"{file} is damaged: it must say which columns of a frame it is of; got {error}") from None
+        return cls(names[0], names[1], categories, names[2], classes, encode, scaled)
+
+    def _check_present(self, frame: Any, wanted: Sequence[Hashable], name: str) -> None:
+        missing = [column for column in wanted if column not in list(frame.columns)]
+        if missing:
+            raise ValueError(
+                f"{name} must have the columns of the data set by name, {listed(wanted)}; got a frame without "
+                f"{listed(missing)}"
+            )
