@@ -111,7 +111,7 @@ def _curve(data: Dataset, estimator: str, seconds: float, device: Any, seed: int
 
 def _print(curves: Mapping[str, list[dict[str, float]]]) -> None:
     table = Table(title=f"ELBO after equal time, {DIGITS:,} digits, minibatch {BATCH}")
-    for header in ("estimator", "seconds", "steps", "ELBO (nats a digit)", "s.e."):
+    for header in ("estimator", "seconds", "steps", "ELBO (nats per digit)", "s.e."):
         table.add_column(header, justify="left" if header == "estimator" else "right")
     for estimator, points in curves.items():
         end = points[-1]
@@ -140,6 +140,6 @@ def _figure(curves: Mapping[str, list[dict[str, float]]]) -> Figure:
             label=estimator,
         )
     axes.set_xlabel("seconds of training")
-    axes.set_ylabel("ELBO, nats a digit")
+    axes.set_ylabel("ELBO, nats per digit")
     axes.legend()
     return figure

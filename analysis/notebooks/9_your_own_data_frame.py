@@ -138,4 +138,4 @@ for name, fit, columns in (("one-hot", run, train), ("embedding", by_month, code
     held = columns.like(near)
     error = (fit.predict(held.x, 500).mean - held.y).square().mean().sqrt()
     density = fit.predict(held.x, 500).log_density(held.y).mean()
-    print(f"{name:10} 1980 to 1983: RMSE {error:.2f} ppm, log density {density:.2f} nats a month")
+    print(f"{name:10} 1980 to 1983: RMSE {error:.2f} ppm, log density {density:.2f} nats per month")

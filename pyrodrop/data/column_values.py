@@ -90,9 +90,9 @@ def check_numbers(kinds: Mapping[Hashable, Any]) -> None:
         hints.append(
             f"convert times to numbers, such as days since the first, (t - t.min()).dt.days with t = df[{times[0]!r}]"
         )
-    told = [f"{label!r} of dtype {dtype}" for label, dtype in odd.items()]
+    described = [f"{label!r} of dtype {dtype}" for label, dtype in odd.items()]
     raise TypeError(
-        f"df must have numbers in every column that is not named in categories; got column {listed(told, str)}: "
+        f"df must have numbers in every column that is not named in categories; got column {listed(described, str)}: "
         f"{', '.join(hints)}, or leave it out (df.drop(columns=...))"
     )
 

@@ -4,7 +4,7 @@
               of the whole fall and four standard errors
     no use    sum (y - E[y|x])^2 > 1.1 sum (y - mean y)^2        Gaussian noise; on at most 500 rows, with 16 draws
 
-The nll alone is looked at: a growing weight of the KL divergence raises the loss, and is no sign of learning. Predictions
+Only the nll is used, because a growing weight of the KL divergence raises the loss, whatever was learned. Predictions
 are made only where the nll of the last steps is above that of the mean of y, so that most fits pay nothing.
 """
 

@@ -208,7 +208,7 @@ def test_nothing_of_an_archive_is_written(place: Path, monkeypatch: pytest.Monke
     """Names that leave the folder, links in the place of a batch and files beside the batches are passed over."""
     stream, files = io.BytesIO(), batches()
     with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        for name, content in {"../evil": b"1", "/tmp/evil": b"1", **in_folder(files)}.items():
+        for name, content in {"../evil": b"1", "/evil": b"1", **in_folder(files)}.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))

@@ -40,7 +40,7 @@ _SIDEWAYS = """() => { const page = document.scrollingElement; page.scrollLeft =
 
 
 def why_not() -> str | None:
-    """Why pages cannot be looked at here; None if they can."""
+    """Why pages cannot be checked here; None if they can."""
     try:
         import playwright.sync_api  # noqa: F401
     except ImportError:

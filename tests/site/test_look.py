@@ -1,4 +1,4 @@
-"""Pages are looked at in Chromium: what is wrong is found, and nothing is wrong with the site and with a run's report."""
+"""Pages are checked in Chromium: defects are found, and there are none in the site and with a run's report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def picture() -> bytes:
 @browser
 @pytest.mark.slow
 def test_what_is_wrong_with_a_page_is_found(tmp_path: Path) -> None:
-    """In every width and theme, and nothing else: a page that is right is looked at beside it."""
+    """In every width and theme, and nothing in a page without defects that is checked beside it."""
     (tmp_path / "good.png").write_bytes(picture())
     data = base64.b64encode(picture()).decode()
     head = '<!DOCTYPE html><html lang="en"><head><title>t</title><link rel="icon" href="data:,">'

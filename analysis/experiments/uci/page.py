@@ -53,7 +53,7 @@ def _beside_published(protocol: str, cells: Cells) -> str:
 
 
 def _beside_bernoulli(cells: Cells) -> str:
-    title = "Log density of other posteriors less Bernoulli's, nats a point, split by split (in paired standard errors)"
+    title = "Log density of other posteriors less Bernoulli's, nats per point, paired by split (in standard errors of the differences)"
     return f"{title}; they learn τ where nothing else is said:\n\n{lines(gains_of(cells))}"
 
 
