@@ -53,8 +53,11 @@ def _beside_published(protocol: str, cells: Cells) -> str:
 
 
 def _beside_bernoulli(cells: Cells) -> str:
-    title = "Log density of other posteriors less Bernoulli's, nats per point, paired by split"
-    return f"{title} (in standard errors of the differences); they learn τ where nothing else is said:\n\n{lines(gains_of(cells))}"
+    title = (
+        "Log density of other posteriors less Bernoulli's, nats per point, paired by split (in standard errors of the "
+        "differences); they learn τ where nothing else is said:"
+    )
+    return f"{title}\n\n{lines(gains_of(cells))}"
 
 
 def _against(values: list[float], published: tuple[float, float | None]) -> str:
