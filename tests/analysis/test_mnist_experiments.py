@@ -108,7 +108,7 @@ def test_estimators_experiment_runs(tmp_path: Path, data_folder: Path, monkeypat
     assert all(points[-1]["seconds"] >= 0.5 for points in curves.values())
     assert (tmp_path / "figure.png").is_file()
     (axes,) = estimators._figure(curves).axes
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("seconds of training", "ELBO, nats a digit")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("seconds of training", "ELBO, nats per digit")
     assert [text.get_text() for text in axes.get_legend().get_texts()] == list(curves)
     for line, points in zip(axes.lines, curves.values(), strict=True):
         assert line.get_xydata() == pytest.approx(np.array([(p["seconds"], p["elbo"] / 400) for p in points]))
