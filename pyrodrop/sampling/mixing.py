@@ -91,7 +91,8 @@ class Diagnostics:
     @classmethod
     def of_dict(cls, values: Mapping[str, Any]) -> Diagnostics:
         """Those that `to_dict` gave."""
-        return cls(**{name: math.nan if value is None else value for name, value in values.items()})
+        known: dict[str, Any] = {name: math.nan if value is None else value for name, value in values.items()}
+        return cls(**known)
 
     def __str__(self) -> str:
         numbers = (

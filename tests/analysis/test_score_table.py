@@ -83,6 +83,9 @@ def test_a_comparison_in_a_notebook_escapes_names_and_notes_and_ends_with_the_re
     found = Cells(made._repr_html_())
     assert [row[0] for row in found.rows] == ["", *odd, "reference"]
     assert [row[1] for row in found.rows] == ["log density", *["1.25"] * 3, "3"]
+    last, apart = made._repr_html_().split("<tr>")[-2:]
+    assert "border-bottom" in last  # a line above the reference, none below
+    assert "border-bottom" not in apart
     assert found.around == ["by log density", "a note on <i>", "&amp;", "another"]
     assert found.tags == {"div", "strong", "table", "tr", "th", "td"}
     assert repr(made) == str(made)
