@@ -23,10 +23,11 @@ from torch import Tensor, nn
 
 from pyrodrop.arguments import instance
 from pyrodrop.data import Dataset
+from pyrodrop.data.column_values import listed
 from pyrodrop.data.columns import Columns
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.inputs import Inputs, mapped, num_rows
-from pyrodrop.likelihoods import Likelihood, aligned, per_row
+from pyrodrop.likelihoods import Likelihood, aligned, elements, per_row
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
 from pyrodrop.networks.attributes import changes
@@ -238,13 +239,14 @@ class NetworkModel(LocalModule):
                 unused = unused_weights(lambda leaves: self._call(leaves, self._rows(data.x, _TRIED)), weights)
         if unused:
             raise ValueError(say_unused(network, unused))
-        self.likelihood.check(data.y.to(output.device), output, self.targets)
+        self._check_against(data, output)
 
     def check_targets(self, data: Dataset) -> None:
         """Check that the observations are possible under the likelihood, with the network in evaluation mode.
 
         Raises:
-            ValueError: the network cannot be called on the inputs, or the targets do not fit the likelihood.
+            ValueError: the network cannot be called on the inputs, or the targets do not fit the likelihood; they are class
+                labels of a frame, numbered in place of their values, and the likelihood is of real numbers.
         """
         self.examined(data.x)
         few = self._rows(data.x, 2)
@@ -253,7 +255,21 @@ class NetworkModel(LocalModule):
                 output = self._call(self.weight_sites(), few)
         except (RuntimeError, IndexError) as error:
             raise ValueError(cannot_run(few, self.mixes_examples(data.x), error)) from error
+        self._check_against(data, output)
+
+    def _check_against(self, data: Dataset, output: Tensor) -> None:
+        """Check that the observations are possible under the likelihood, and no numbers of classes that it takes for values."""
         self.likelihood.check(data.y.to(output.device), output, self.targets)
+        classes = None if data.columns is None else data.columns.classes
+        if classes is None or classes == tuple(range(len(classes))):
+            return
+        law: Any = elements(self.likelihood(output, self.targets))
+        if law.support is not None and not law.support.is_discrete:
+            raise ValueError(
+                f"y are class labels, the numbers 0 to {len(classes) - 1} for {listed(classes)}, which "
+                f"{self.likelihood.describe()} would take for values: use likelihoods.Categorical(), or make the target a "
+                "column of numbers"
+            )
 
     def examined(self, x: Inputs) -> Examined:
         """Properties of the network found by running it on a few rows of x.

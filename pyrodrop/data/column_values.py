@@ -48,8 +48,11 @@ def checked_frame(frame: Any, name: str) -> Any:
 
 def named(given: Any, labels: Sequence[Hashable], argument: str) -> list[Hashable]:
     """The columns that an argument names: one name, or a list of names."""
-    if isinstance(given, str) or (isinstance(given, int) and not isinstance(given, bool)):
+    if isinstance(given, str | np.integer) or (isinstance(given, int) and not isinstance(given, bool)):
         given = [given]
+    given = (
+        [int(one) if isinstance(one, np.integer) else one for one in given] if type(given) in (list, tuple) else given
+    )
     if not isinstance(given, list | tuple):
         raise TypeError(f"{argument} must be the name of a column or a list of names; got {shown(given)}")
     for one in given:
@@ -137,11 +140,25 @@ def check_rounding(values: np.ndarray[Any, Any], labels: Sequence[Hashable], nam
         )
 
 
+def check_whole(frame: Any, labels: Iterable[Hashable], name: str) -> None:
+    """Raise a ValueError for a column of whole numbers, such as long ids, that differ by less than float64 rounds them."""
+    for label in labels:
+        if getattr(frame[label].dtype, "kind", "O") not in "iu":
+            continue
+        low, high = int(frame[label].min()), int(frame[label].max())
+        largest = max(abs(low), abs(high))
+        if largest > 2**53 and high > low and largest * np.finfo(np.float64).eps > _ROUNDING * (high - low):
+            raise ValueError(
+                f"{name}, column {label!r}, must vary by more than float64 rounds its values; got values from {low} to "
+                f"{high}: subtract the smallest, or leave the column out"
+            )
+
+
 def values_of(frame: Any, label: Hashable) -> tuple[Value, ...]:
     """The values of a column of categories: those that its dtype declares, in their order; otherwise sorted."""
     column = frame[label]
     declared = hasattr(column, "cat")
-    values = [_plain(value, label) for value in (column.cat.categories if declared else column.unique())]
+    values = [_plain(value, label) for value in (column.cat.categories if declared else _distinct(column, label))]
     if len({isinstance(value, str) for value in values}) > 1:
         raise TypeError(
             f"df, column {label!r}, must have categories of one kind, text or numbers; got both: convert them with "
@@ -154,7 +171,7 @@ def coded(frame: Any, label: Hashable, values: Sequence[Value], name: str) -> np
     """A column of categories as the places of its values, int64 ``[N]``."""
     column = frame[label]
     known = {value: place for place, value in enumerate(values)}
-    given = [_plain(value, label) for value in column.unique()]
+    given = [_plain(value, label) for value in _distinct(column, label)]
     unseen = [value for value in given if value not in known]
     if unseen:
         rows = int(np.asarray(column.isin(unseen)).sum())
@@ -170,6 +187,16 @@ def listed(values: Iterable[Any], word: Callable[[Any], str] = repr) -> str:
     values = list(values)
     more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
     return ", ".join(map(word, values[:_SHOWN])) + more
+
+
+def _distinct(column: Any, label: Hashable) -> Iterable[Any]:
+    """The values that occur in a column."""
+    try:
+        return column.unique()  # type: ignore[no-any-return]
+    except TypeError:  # not hashable, such as lists
+        for value in column:
+            _plain(value, label)
+        raise
 
 
 def _plain(value: Any, label: Hashable) -> Value:

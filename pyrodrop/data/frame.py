@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from pyrodrop.data.column_values import (
     check_no_missing,
     check_numbers,
     check_rounding,
+    check_whole,
     checked_frame,
     listed,
     named,
@@ -72,6 +74,7 @@ def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardis
     chosen = _chosen(standardise, columns)
     x, y = columns.x(df), columns.y(df)
     seen = df if rows is None else df.iloc[rows]
+    check_whole(seen, (*columns.numbers, *(targets if classes is None else ())), "df")
     plain = (*columns.numbers, *columns.indicators)
     own_x, own_y = numbers_of(seen, plain, "df"), None if classes is not None else numbers_of(seen, targets, "df")
     check_rounding(own_x, plain, "df")
@@ -96,6 +99,18 @@ def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardis
 def classes_of(frame: Any, targets: Sequence[Hashable], categories: Sequence[Hashable]) -> tuple[Value, ...] | None:
     """The class labels of y, where it is no number: text, categories or bools, or a target named in categories."""
     dtypes = {label: frame[label].dtype for label in targets}
+    boxed = [
+        label
+        for label in targets
+        if dtypes[label] == "object"
+        and label not in categories
+        and all(isinstance(one, numbers.Number) and not isinstance(one, bool | np.bool_) for one in frame[label])
+    ]
+    if boxed:
+        raise TypeError(
+            f"target must be a column of numbers or of class labels; got {boxed[0]!r}, numbers of dtype object: convert "
+            "them with .astype(float), or name the column in categories if they are labels"
+        )
     labels = [label for label in targets if label in categories or getattr(dtypes[label], "kind", "O") not in "iufmMc"]
     wrong = [label for label in targets if getattr(dtypes[label], "kind", "O") in "mMc" and label not in categories]
     if wrong:

@@ -3,12 +3,14 @@
     F(y) = mean_t P(Y <= y | f_t) = q        every element of y separately
 
 Between the smallest and the largest q-quantile of the components F passes through q. There Newton's method is followed, and
-the interval is halved in every third step and where Newton's would leave it. The result is that of the draws t, exactly:
-nothing is sampled, and noise of the observations is included. Elements of an observation have intervals of their own.
+the interval is halved in every third step and where Newton's would leave it. Above 1/2 the quantiles of Gaussians are those
+of -y at 1 - q, with no digits lost in the tail. The result is that of the draws t, exactly: nothing is sampled, and noise of
+the observations is included. Elements of an observation have intervals of their own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,6 +25,7 @@ from pyrodrop.likelihoods import elements
 _STEPS = 240  # at most; a third of them are halvings, of which about 60 suffice
 _AT_A_TIME = 2**20  # values of draws
 _CLOSE = 1e-12  # how near the probability must come to q, relative to q or 1 - q
+_TAIL = 1e-9  # of q and 1 - q, for other distributions than Gaussians: their 1 - q has an error of 1e-16
 _EPS = torch.finfo(torch.float64).eps
 
 
@@ -54,7 +57,7 @@ def mixture_quantiles(law: Distribution, q: Tensor) -> Tensor:
     Raises:
         TypeError: the components have no quantiles, or PyTorch has no cumulative distribution function or no inverse of it
             for them.
-        ValueError: the predictions are not finite.
+        ValueError: the predictions are not finite; q is too near 0 or 1 for components that are not Gaussian.
     """
     one: Any = elements(law)
     shape = one.batch_shape
@@ -76,6 +79,12 @@ def mixture_quantiles(law: Distribution, q: Tensor) -> Tensor:
             "quantiles need a distribution of y whose cumulative distribution function and its inverse PyTorch has; got "
             f"{type(one).__name__}: take quantiles of Prediction.sample_y instead"
         ) from None
+    beyond = float(torch.minimum(q, 1 - q).min())
+    if beyond < _TAIL and not isinstance(one, Normal):
+        raise ValueError(
+            f"q must be at least {_TAIL:g} from 0 and 1 for a {type(one).__name__}, whose quantiles PyTorch rounds further "
+            f"out; got {beyond:g} from one of them"
+        )
     width = max(1, _AT_A_TIME // shape[0])
     columns = one.batch_shape[1]
     found = []
@@ -87,12 +96,14 @@ def mixture_quantiles(law: Distribution, q: Tensor) -> Tensor:
 
 def _root(law: Any, q: float) -> Tensor:
     """The q-quantile of the mixture along the first axis of ``[T, n]``, ``[n]``."""
-    ends = law.icdf(torch.tensor(q, dtype=torch.float64))
-    low, high = ends.amin(0), ends.amax(0)
+    if isinstance(law, Normal) and q > 0.5:
+        return -_root(Normal(-law.loc, law.scale, validate_args=False), 1 - q)
+    low, high = _extremes(law, torch.tensor(q, dtype=torch.float64))
     if not bool((low.isfinite() & high.isfinite()).all()):
         raise ValueError("quantiles need finite predictions; got NaN or infinite ones")
     y = (low + high) / 2
-    near, close = max(_CLOSE * min(q, 1 - q), 2 * _EPS), 2 * _EPS * torch.maximum(low.abs(), high.abs())
+    near = _CLOSE * q if isinstance(law, Normal) else max(_CLOSE * min(q, 1 - q), 2 * _EPS)
+    close = 2 * _EPS * torch.maximum(low.abs(), high.abs())
     for step in range(_STEPS):
         short = _cdf(law, y).mean(0) - q
         low, high = torch.where(short < 0, y, low), torch.where(short < 0, high, y)
@@ -105,10 +116,16 @@ def _root(law: Any, q: float) -> Tensor:
     return y
 
 
+def _extremes(law: Any, q: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest and the largest q-quantile of the components; of Gaussians also where 2 q - 1 loses all digits."""
+    ends = law.loc + law.scale * torch.special.ndtri(q) if isinstance(law, Normal) else law.icdf(q)
+    return ends.amin(0), ends.amax(0)
+
+
 def _cdf(law: Any, y: Tensor) -> Tensor:
-    """P(Y <= y) of every component; for a Gaussian also far out, where 1 + erf loses all digits."""
+    """P(Y <= y) of every component; for a Gaussian also far out, where 1 + erf, as in PyTorch's ndtr, loses all digits."""
     if isinstance(law, Normal):
-        return torch.special.ndtr((y - law.loc) / law.scale)
+        return torch.special.erfc((law.loc - y) / (math.sqrt(2) * law.scale)) / 2
     return law.cdf(y)  # type: ignore[no-any-return]
 
 

@@ -121,6 +121,70 @@ def test_text_bools_and_named_numbers_as_target_are_class_labels() -> None:
     assert Dataset.from_frame(DF, "rooms", categories=["kind"]).y.dtype == torch.float32
 
 
+def test_numbers_of_dtype_object_are_no_class_labels() -> None:
+    boxed = DF.drop(columns="kind").assign(price=DF["price"].astype(object))
+    with pytest.raises(TypeError, match=r"'price', numbers of dtype object: convert them with .astype\(float\)"):
+        Dataset.from_frame(boxed, "price")
+    assert Dataset.from_frame(boxed.astype({"price": float}), "price").y.dtype == torch.float32
+    labels = Dataset.from_frame(boxed, "price", categories=["price"])
+    np.testing.assert_array_equal(labels.y.numpy(), np.unique(DF["price"], return_inverse=True)[1])
+    bools = boxed.assign(member=DF["member"].astype(object))
+    np.testing.assert_array_equal(
+        Dataset.from_frame(bools.drop(columns="price"), "member").y.numpy(), DF["member"].astype(int)
+    )
+
+
+def test_numbers_of_classes_are_not_taken_for_values() -> None:
+    """Labels 10, 20, 30 are the numbers 0, 1, 2: a Gaussian around these is of nothing that the user has."""
+    plain = pd.DataFrame({"x": np.linspace(-1, 1, 6), "y": [10, 20, 30] * 2})
+    model = models.MLP([1, 3, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    guide = guides.MeanField(model)
+    for y in (plain["y"], plain["y"].astype(str)):
+        data = Dataset.from_frame(plain.assign(y=y), "y", categories=["y"])
+        with pytest.raises(ValueError, match=r"numbers 0 to 2 for .*10.*30.* Gaussian.*use likelihoods.Categorical"):
+            pyrodrop.fit(model, guide, data, steps=1, engine="pyro")
+    for same in ([0, 1] * 3, [False, True] * 3):  # numbers that are the values
+        data = Dataset.from_frame(plain.assign(y=same), "y", categories=["y"])
+        pyrodrop.fit(model, guide, data, steps=1, engine="pyro")
+    three = models.MLP([1, 3, 3], prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
+    data = Dataset.from_frame(plain, "y", categories=["y"])
+    assert (
+        pyrodrop.fit(three, guides.MeanField(three), data, steps=1, engine="pyro").predict(data.x, 2).f.shape[-1] == 3
+    )
+
+
+def test_whole_numbers_that_float64_rounds_together_are_refused() -> None:
+    ids = DF.drop(columns="kind").assign(id=2**60 + np.arange(N))
+    for target in ("price", "id"):
+        with pytest.raises(
+            ValueError, match=r"column 'id', must vary .* from 1152921504606846976 to 11529215046068470"
+        ):
+            Dataset.from_frame(ids, target)
+    same = Dataset.from_frame(ids.assign(id=2**60), "price")
+    assert same.inputs is not None
+    assert float(same.inputs(same.x)[:, list(same.columns.names).index("id")].abs().max()) == 0  # type: ignore[union-attr]
+    days = ids.assign(id=1_700_000_000_000_000_000 + np.arange(N) * 86_400_000_000_000)  # nanoseconds
+    place = list(Dataset.from_frame(days, "price").columns.names).index("id")  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="float32 rounds"):
+        Dataset.from_frame(days.iloc[:2], "price")
+    assert place >= 0
+
+
+def test_odd_names_and_categories_are_said_or_read() -> None:
+    whole = pd.DataFrame(np.random.default_rng(0).normal(size=(5, 3)))
+    assert whole.columns.to_numpy()[2].__class__ is not int
+    data = Dataset.from_frame(whole, whole.columns.to_numpy()[2])
+    assert data.columns is not None
+    assert data.columns.targets == (2,)
+    assert Dataset.from_frame(whole, list(whole.columns.to_numpy()[1:])).y.shape == (5, 2)
+    lists = whole.assign(kind=[[1]] * 5)
+    lists.columns = ["a", "b", "c", "kind"]
+    with pytest.raises(TypeError, match=r"column 'kind', must have text, .* as categories; got a list"):
+        Dataset.from_frame(lists, "a", categories=["kind"])
+    with pytest.raises(TypeError, match=r"column 'kind', must have text, .* as categories; got a list"):
+        Dataset.from_frame(lists.assign(kind=list("vwxyz")), "a", categories=["kind"]).x_of(lists)
+
+
 def test_what_is_wrong_is_said_by_column_and_number_of_rows() -> None:
     holes = DF.reset_index(drop=True)
     holes.loc[3:6, "age"] = np.nan

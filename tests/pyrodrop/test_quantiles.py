@@ -70,6 +70,23 @@ def test_a_gap_between_the_components_is_no_obstacle() -> None:
     assert -1e6 < float(prediction.quantile(0.75)) < 1e6
 
 
+@pytest.mark.parametrize("q", [1e-300, 1e-30, 1e-17, 1e-15, 1e-10, 1 - 2**-40, 1 - 2**-53])
+def test_quantiles_far_out_keep_their_digits(q: float) -> None:
+    """Against SciPy on the log scale, in the lower tail; 1 - q is exact, so that the upper tail is its mirror image."""
+    tail = min(q, 1 - q)
+    for loc, scale in ([0.0], [1.0]), ([0.0, 1e-9], [1.0, 1.0]), ([-1.0, 2.0], [1.0, 1.0]), ([0.0, 3.0], [2.0, 0.5]):
+        sign = 1.0 if q < 0.5 else -1.0
+        f = sign * torch.tensor(loc, dtype=torch.float64)[:, None, None]
+        sd = torch.tensor(scale, dtype=torch.float64)[:, None, None]
+
+        def missing(y: float, loc: Any = loc, scale: Any = scale) -> float:
+            return float(np.logaddexp.reduce(stats.norm.logcdf(y, loc, scale)) - np.log(len(loc)) - np.log(tail))
+
+        want = sign * optimize.brentq(missing, -200, 5, xtol=1e-13)
+        got = float(Prediction(f, dist.Normal(f, sd).to_event(1)).quantile(q))
+        assert got == pytest.approx(want, rel=1e-10)
+
+
 def test_other_continuous_likelihoods() -> None:
     f = torch.tensor([[[0.5, 1.0]], [[2.0, 1.5]]])
     laplace = Prediction(f, dist.Laplace(f, 0.3).to_event(1)).quantile(0.3)
@@ -137,6 +154,9 @@ def test_what_has_no_quantiles_is_refused() -> None:
     joint = dist.MultivariateNormal(torch.zeros(2, 3, 2), torch.eye(2))
     with pytest.raises(TypeError, match="got MultivariateNormal"):
         Prediction(torch.ones(2, 3, 2), joint).quantile(0.5)
+    for q in (1e-10, 1e-20, 1 - 1e-12):
+        with pytest.raises(ValueError, match="at least 1e-09 from 0 and 1 for a Gumbel"):
+            Prediction(torch.ones(2, 3, 1), dist.Gumbel(torch.ones(2, 3, 1), 1.0).to_event(1)).quantile([0.5, q])
     nan = Prediction(torch.ones(2, 3, 1), dist.Normal(torch.ones(2, 3, 1), 1.0).to_event(1))
     nan.law.base_dist.loc[0, 0, 0] = math.inf  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="finite"):
