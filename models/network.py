@@ -258,7 +258,7 @@ class NetworkModel(LocalModule):
         self._check_against(data, output)
 
     def _check_against(self, data: Dataset, output: Tensor) -> None:
-        """Check that the observations are possible under the likelihood, and no numbers of classes that it takes for values."""
+        """Check that the observations are possible under the likelihood, which must not take labels for values."""
         self.likelihood.check(data.y.to(output.device), output, self.targets)
         classes = None if data.columns is None else data.columns.classes
         if classes is None or classes == tuple(range(len(classes))):
