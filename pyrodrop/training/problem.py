@@ -17,6 +17,7 @@ from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
+from pyrodrop.elbo import sites_of_rows
 from pyrodrop.engines import Batch, Loss, Moving, Parameter, Watch, evaluate
 from pyrodrop.engines.moving import places_of
 from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
@@ -132,6 +133,24 @@ class Problem:
         for batch in batches if len(loss.moving) else []:
             with undisturbed(self.model, self.guide):
                 self._call(batch, loss.precision)
+
+    def check_rows_alike(self, batch: Batch, rows: str) -> None:
+        """Raise a ValueError for latent sites of rows, whose divergences parts of unequal sizes would weight unequally.
+
+        Args:
+            batch: any part.
+            rows: numbers of rows, in words, for the message.
+        """
+        if knows_sites(self.model, self.guide):
+            return
+        with undisturbed(self.model, self.guide), torch.no_grad(), seeded(0, batch.device):
+            found = sites_of_rows(self.guide, batch.x, batch.y, **batch.kwargs)
+        if found:
+            raise ValueError(
+                f"the guide samples {found[0]!r} for every row, whose KL divergence needs parts of equally many rows: "
+                "batch_size, and what it leaves of the data for the last minibatch of an epoch, must be multiples of "
+                f"accumulate times the number of ranks; got {rows}"
+            )
 
     def buffers(self, loss: Loss) -> dict[str, Tensor]:
         """The buffers that training may update, with their present values, by name: the part of the state beside the
