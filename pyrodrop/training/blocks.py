@@ -181,18 +181,19 @@ def block_sizes(count: int, *, heavy: bool, program: int | None) -> list[int]:
 
 
 def _groups(parts: Parts) -> list[list[int]]:
-    """The numbers of the replicates whose tensors have equal shapes, in the order of their first ones."""
+    """The numbers of the replicates whose tensors have equal shapes and dtypes, in the order of their first ones.
+
+    They are the groups of `pyrodrop.training.turns`, before any training is prepared.
+    """
     found: dict[Hashable, list[int]] = {}
     for r in range(len(parts)):
-        shapes = [
-            (name, value.shape)
-            for part in parts.pair(r)
-            if isinstance(part, nn.Module)
-            for name, value in part.state_dict().items()
-        ]
+        tensors = [part.state_dict().items() for part in parts.pair(r) if isinstance(part, nn.Module)]
+        priors = getattr(parts.pair(r)[0], "priors", {})
+        tensors += [{f"{site}.{n}": v for n, v in prior.numbers().items()}.items() for site, prior in priors.items()]
         data = parts.sets[r]
-        rows = [(name, value.shape) for name, value in {**named_parts(data.x), "y": data.y}.items()]
-        found.setdefault((tuple(map(type, parts.pair(r))), *shapes, *rows), []).append(r)
+        tensors.append({**named_parts(data.x), "y": data.y}.items())
+        shapes = [(name, value.shape, str(value.dtype)) for own in tensors for name, value in own]
+        found.setdefault((tuple(map(type, parts.pair(r))), *shapes), []).append(r)
     return list(found.values())
 
 
