@@ -290,7 +290,7 @@ def sites_of_rows(guide: Callable[..., Any], *args: Any, **kwargs: Any) -> list[
     """Names of the latent sites that a guide samples for every row of a minibatch, within a plate of the data set."""
     sites = poutine.trace(guide).get_trace(*args, **kwargs).nodes.values()
     drawn = [site for site in sites if site["type"] == "sample" and not site_is_subsample(site)]
-    return [site["name"] for site in drawn if not site["is_observed"] and _plates(site) != 1]
+    return [str(site["name"]) for site in drawn if not site["is_observed"] and _plates(site) != 1]
 
 
 def _mean(scale: float | Tensor) -> float:
