@@ -32,7 +32,7 @@ from pyrodrop.analysis.comparison.to_reference import (
     log_density_difference,
     two_of,
 )
-from pyrodrop.analysis.reports.score_table import best_first, score_table
+from pyrodrop.analysis.reports.score_table import best_first, score_html, score_table
 from pyrodrop.arguments import count, flag, shown
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data import Data, Dataset
@@ -90,7 +90,7 @@ _MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """A table of fits, the best first.
 
@@ -130,6 +130,11 @@ class Comparison:
         with screen.capture() as shown:
             screen.print(self)
         return shown.get()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return score_html(self.__rich__())
 
 
 def compare(

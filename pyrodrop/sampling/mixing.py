@@ -10,6 +10,7 @@ https://arxiv.org/abs/1903.08008.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -76,6 +77,22 @@ class Diagnostics:
         """The numbers by name, with None for those that do not exist."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+    @classmethod
+    def is_dict(cls, values: Any) -> bool:
+        """Whether `of_dict` can read these."""
+        names = {field.name for field in fields(cls)}
+        return (
+            isinstance(values, Mapping)
+            and values.keys() == names
+            and all(value is None or isinstance(value, int | float) for value in values.values())
+        )
+
+    @classmethod
+    def of_dict(cls, values: Mapping[str, Any]) -> Diagnostics:
+        """Those that `to_dict` gave."""
+        numbers: dict[str, Any] = {name: math.nan if value is None else value for name, value in values.items()}
+        return cls(**numbers)
 
     def __str__(self) -> str:
         numbers = (

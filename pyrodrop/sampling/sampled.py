@@ -14,6 +14,7 @@ from torch import Tensor
 
 from pyrodrop import threads
 from pyrodrop.arguments import count as whole_number
+from pyrodrop.cards import Card, carded
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.columns import Columns
 from pyrodrop.files import read_tensors, write_tensors
@@ -31,7 +32,8 @@ _POINTS = 100  # at which f is diagnosed
 _FILE = "sampled"
 
 
-@dataclass
+@carded
+@dataclass(repr=False)
 class Sampled:
     """Draws of all chains; see `pyrodrop.sample`, which makes it.
 
@@ -235,6 +237,8 @@ class Sampled:
             raise ValueError(f"{path} must have draws of one dtype, float32 or float64; got {sorted(map(str, dtypes))}")
         if not isinstance(settings.get("energy_rounding", 0.0), int | float):
             raise ValueError(f"{path} is damaged: energy_rounding in its settings must be a number")
+        if "diagnostics" in settings and not Diagnostics.is_dict(settings["diagnostics"]):
+            raise ValueError(f"{path} is damaged: diagnostics in its settings must be numbers by name")
         columns = Columns.of_words(settings["columns"], str(path)) if "columns" in settings else None
         [dtype] = dtypes
         own = copy.deepcopy(model).to(dtype)
@@ -254,7 +258,24 @@ class Sampled:
             f"{float(self.stats['acceptance_rate'].mean()):.2f}, {int(self.stats['diverging'].sum())} divergent)"
         )
 
-    __repr__ = describe
+    def card(self) -> Card:
+        """What text and HTML show of the draws."""
+        told, rate = self.settings, self.stats["acceptance_rate"]
+        sampling = [f"{name} {told[name]}" for name in ("tune", "thin", "dtype", "engine", "seed") if name in told]
+        sampling += [f"likelihood_power {told['likelihood_power']}"] if told.get("likelihood_power", 1.0) != 1.0 else []
+        sampling += [f"{told['seconds']:.1f} s"] if isinstance(told.get("seconds"), float) else []
+        found = Diagnostics.of_dict(told["diagnostics"]) if "diagnostics" in told else None
+        judged = "" if found is None else "; ".join(found.problems) or str(found)
+        before = f"of all {told['thinned_from']} draws per chain: " if judged and "thinned_from" in told else ""
+        facts = {
+            "draws": f"{self.chains} chains of {self.draws}",
+            "model": self.model.describe(),
+            "data": f"{told['num_data']} rows" if "num_data" in told else "",
+            "sampling": ", ".join(sampling),
+            "acceptance": f"{float(rate.mean()):.2f} on average, {int(self.stats['diverging'].sum())} divergent",
+            "diagnostics": before + judged,
+        }
+        return Card("Sampled", {name: value for name, value in facts.items() if value})
 
     def _functions(
         self, weights: Mapping[str, Tensor], x: Inputs, count: int, *, seed: int = 0, keep: Keep = "draws"
