@@ -91,8 +91,8 @@ class Diagnostics:
     @classmethod
     def of_dict(cls, values: Mapping[str, Any]) -> Diagnostics:
         """Those that `to_dict` gave."""
-        numbers: dict[str, Any] = {name: math.nan if value is None else value for name, value in values.items()}
-        return cls(**numbers)
+        known: dict[str, Any] = {name: math.nan if value is None else value for name, value in values.items()}
+        return cls(**known)
 
     def __str__(self) -> str:
         numbers = (

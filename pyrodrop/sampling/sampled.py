@@ -266,7 +266,8 @@ class Sampled:
         sampling += [f"{told['seconds']:.1f} s"] if isinstance(told.get("seconds"), float) else []
         found = Diagnostics.of_dict(told["diagnostics"]) if "diagnostics" in told else None
         judged = "" if found is None else "; ".join(found.problems) or str(found)
-        before = f"of all {told['thinned_from']} draws per chain: " if judged and "thinned_from" in told else ""
+        thinned = "thinned_from" in told and judged
+        before = f"before thinning, with {told['thinned_from']} draws per chain: " if thinned else ""
         facts = {
             "draws": f"{self.chains} chains of {self.draws}",
             "model": self.model.describe(),

@@ -1,5 +1,6 @@
 """Draws of the exact posterior, against posteriors in closed form or by quadrature."""
 
+import copy
 import logging
 import math
 from pathlib import Path
@@ -334,6 +335,38 @@ def test_saved_draws_are_read_back(sampled: pyrodrop.Sampled, tmp_path: Path) ->
     fit = pyrodrop.fit(linear(), pyrodrop.guides.MeanField(linear()), (X, Y), steps=2)
     with pytest.raises(ValueError, match=r"no draws of pyrodrop.sample"):
         pyrodrop.Sampled.load(fit.save(tmp_path / "fit.safetensors"), linear())
+
+
+def test_draws_are_a_few_lines_with_what_was_done_and_whether_it_can_be_used(sampled: pyrodrop.Sampled) -> None:
+    told = sampled.settings
+    text = repr(sampled)
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(text.splitlines()) <= 12
+    for words in (
+        f"{sampled.chains} chains of {sampled.draws}",
+        f"{told['num_data']} rows",
+        f"tune {told['tune']}, thin {told['thin']}",
+        f"{float(sampled.stats['acceptance_rate'].mean()):.2f} on average, 0 divergent",
+        f"R-hat of f {told['diagnostics']['r_hat_f']:.3f}",
+    ):
+        assert words in " ".join(text.split())
+    assert "before thinning" not in text
+    assert sampled._repr_html_().count("<tr>") == 6  # type: ignore[attr-defined]
+    few = sampled.thinned(sampled.chains)
+    assert f"before thinning, with {sampled.draws} draws per chain: R-hat" in " ".join(repr(few).split())
+    bad = copy.copy(sampled)
+    bad.settings = told | {"diagnostics": told["diagnostics"] | {"r_hat_f": None, "ess_f": 3.0}}
+    assert "the chains have not mixed" in " ".join(repr(bad).split())
+    bad.settings = {}
+    assert "Sampled" in repr(bad)
+
+
+def test_a_file_with_damaged_diagnostics_is_refused(sampled: pyrodrop.Sampled, tmp_path: Path) -> None:
+    bad = copy.copy(sampled)
+    for found in ("much", {"r_hat_f": 1.0}, sampled.settings["diagnostics"] | {"ess_f": "many"}):
+        bad.settings = sampled.settings | {"diagnostics": found}
+        with pytest.raises(ValueError, match="damaged: diagnostics"):
+            pyrodrop.Sampled.load(bad.save(tmp_path / "bad.safetensors"), linear())
 
 
 def test_thinned_refuses_other_numbers(sampled: pyrodrop.Sampled) -> None:
