@@ -1,43 +1,50 @@
-"""Dropout as variational inference in Pyro: models declare priors, guides are dropout posteriors."""
+"""Dropout as variational inference in Pyro: models declare priors, guides are dropout posteriors.
+
+What users call is found here, whichever file it lives in. Each part is imported when it is first asked for, so that
+``import pyrodrop`` and the command line's help do not wait for PyTorch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Literal
-
-from pyrodrop import (
-    compression,
-    data,
-    distributions,
-    divergences,
-    guides,
-    likelihoods,
-    metrics,
-    models,
-    priors,
-    reparam,
-    schedules,
-    zoo,
-)
-from pyrodrop.data import Data
-from pyrodrop.inputs import Inputs
-from pyrodrop.prediction.moments import Moments
-from pyrodrop.prediction.predict import predict
-from pyrodrop.prediction.prediction import Prediction, Predicts
-from pyrodrop.reading import Reading, read
-from pyrodrop.sampling import Potential, Sampled, potential, sample
-from pyrodrop.training.estimates import Elbo, Objective
-from pyrodrop.training.fit import fit
-from pyrodrop.training.fitted import Fit
-from pyrodrop.training.problem import restart
-from pyrodrop.training.replicates import Replicates, fit_replicates
-from pyrodrop.training.training import StepLosses, Training
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from xarray import DataTree
 
+    from pyrodrop import (
+        compression,
+        data,
+        distributions,
+        divergences,
+        guides,
+        likelihoods,
+        metrics,
+        models,
+        priors,
+        reparam,
+        schedules,
+        zoo,
+    )
     from pyrodrop.analysis import Comparison
+    from pyrodrop.data import Data
+    from pyrodrop.inputs import Inputs
+    from pyrodrop.prediction.moments import Moments
+    from pyrodrop.prediction.predict import predict
+    from pyrodrop.prediction.prediction import Prediction, Predicts
+    from pyrodrop.reading.read import read
+    from pyrodrop.reading.reading import Reading
+    from pyrodrop.sampling.potential import Potential, potential
+    from pyrodrop.sampling.sample import sample
+    from pyrodrop.sampling.sampled import Sampled
+    from pyrodrop.training.estimates import Elbo, Objective
+    from pyrodrop.training.fit import fit
+    from pyrodrop.training.fitted import Fit
+    from pyrodrop.training.problem import restart
+    from pyrodrop.training.replicates import Replicates, fit_replicates
+    from pyrodrop.training.training import StepLosses, Training
 
 try:
     __version__ = version("pyrodrop")
@@ -153,3 +160,45 @@ __all__ = [
     "to_arviz",
     "zoo",
 ]
+
+_MODULES = (
+    "compression",
+    "data",
+    "distributions",
+    "divergences",
+    "guides",
+    "likelihoods",
+    "metrics",
+    "models",
+    "priors",
+    "reparam",
+    "schedules",
+    "zoo",
+)
+_FILES = {
+    "prediction.moments": ("Moments",),
+    "prediction.predict": ("predict",),
+    "prediction.prediction": ("Prediction",),
+    "reading": ("Reading", "read"),
+    "sampling": ("Potential", "Sampled", "potential", "sample"),
+    "training.estimates": ("Elbo", "Objective"),
+    "training.fit": ("fit",),
+    "training.fitted": ("Fit",),
+    "training.problem": ("restart",),
+    "training.replicates": ("Replicates", "fit_replicates"),
+    "training.training": ("StepLosses", "Training"),
+}
+_PLACES = {name: file for file, names in _FILES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,12 +16,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from pyrodrop.json_files import Failed
+from pyrodrop.failed import Failed
 from pyrodrop.options import Parser, Value, Word
 
 SUMMARIES = {
@@ -65,17 +67,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = [word for word in words if word != "--debug"]
     if argv is None and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # for a terminal that has no sign for what is printed
-    try:
-        status = _command(words)
-        sys.stdout.flush()  # a full disk or a closed pipe is found here and not at the interpreter's end
-    except (Exception, KeyboardInterrupt) as error:
-        if debug:
-            traceback.print_exc()
-        status, line = _ended(error)
-        if line:
-            print(f"pyrodrop: {_printable(line)}", file=sys.stderr)
-        return status
+    with _noticed() as interrupts:
+        try:
+            status = _command(words)
+            sys.stdout.flush()  # a full disk or a closed pipe is found here and not at the interpreter's end
+        except (Exception, KeyboardInterrupt) as error:
+            if debug:
+                traceback.print_exc()
+            status, line = _ended(KeyboardInterrupt() if interrupts else error)
+            if line:
+                print(f"pyrodrop: {_printable(line)}", file=sys.stderr)
     return status
+
+
+@contextlib.contextmanager
+def _noticed() -> Iterator[list[int]]:
+    """The interrupts that come: where one cuts off an import, any error may follow (NumPy then calls itself for ever)."""
+    came: list[int] = []
+
+    def interrupt(number: int, frame: Any) -> None:
+        came.append(number)
+        signal.default_int_handler(number, frame)
+
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if ours:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield came
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _ended(error: BaseException) -> tuple[int, str]:

@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from pyrodrop.arguments import shown
+from pyrodrop.failed import Failed
 
 LARGEST = 2**28  # bytes of a file
 _DEEPEST = 40  # objects within objects
-
-
-class Failed(ValueError):
-    """A ValueError that no argument is to blame for, but the content of a file or the course of a run."""
 
 
 @dataclass(frozen=True)

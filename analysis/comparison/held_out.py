@@ -19,6 +19,7 @@ from pyrodrop.data import Data, Dataset
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.scaling import Standardize
+from pyrodrop.training.options import check_settings
 from pyrodrop.training.replicates import Replicates, fit_replicates
 
 _ROWS = 1000  # predicted at a time
@@ -120,6 +121,7 @@ def kfold(
         ValueError: k out of range, or a network in which examples depend on each other, such as the nodes of a graph.
         FloatingPointError: the loss of a fold is not finite.
     """
+    check_settings(settings, "kfold")
     data, seed = Dataset.of(data), checked_seed(seed)
     num_samples = count(num_samples, "num_samples", "the number of functions that are sampled")
     if mixes_examples(model, data.x):

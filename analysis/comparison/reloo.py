@@ -25,6 +25,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.training.fitted import Fit
+from pyrodrop.training.options import check_settings
 from pyrodrop.training.replicates import fit_replicates
 
 
@@ -60,6 +61,7 @@ def reloo(
         TypeError: `fit` is not a `Fit`.
         FloatingPointError: the loss of a refit is not finite.
     """
+    check_settings(settings, "reloo")
     if not isinstance(fit, Fit):
         raise TypeError(
             f"reloo refits a guide, so fit must be a Fit; got {shown(fit)}. For draws of pyrodrop.sample use "

@@ -24,8 +24,9 @@ from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, RE
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import seeded
+from pyrodrop.failed import Failed
 from pyrodrop.files import write_json
-from pyrodrop.json_files import Failed, read_record
+from pyrodrop.json_files import read_record
 from pyrodrop.metrics import accuracy
 from pyrodrop.models import NetworkModel
 from pyrodrop.training.fitted import Fit

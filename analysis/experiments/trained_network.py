@@ -28,9 +28,9 @@ from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import resolve, seeded
+from pyrodrop.failed import Failed
 from pyrodrop.files import read_tensors, write_json, write_tensors
 from pyrodrop.guides import to_module
-from pyrodrop.json_files import Failed
 from pyrodrop.likelihoods import Categorical
 from pyrodrop.metrics import accuracy, ece, negative_log_likelihood
 from pyrodrop.reading import Reading

@@ -29,8 +29,8 @@ from pyrodrop.analysis.reports.folder import run_folder
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset, uci
 from pyrodrop.devices import resolve, seeded
+from pyrodrop.failed import Failed
 from pyrodrop.files import write_json
-from pyrodrop.json_files import Failed
 from pyrodrop.names import known
 from pyrodrop.zoo.uci import SETTINGS
 

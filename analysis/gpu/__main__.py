@@ -18,7 +18,7 @@ from pyrodrop.analysis.gpu.driver import LEAST, LIMIT, drive
 from pyrodrop.analysis.gpu.pieces import Piece, pieces
 from pyrodrop.analysis.gpu.record import Place
 from pyrodrop.devices import resolve
-from pyrodrop.json_files import Failed
+from pyrodrop.failed import Failed
 from pyrodrop.names import known
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130

@@ -12,8 +12,8 @@ from filelock import FileLock, Timeout
 from pyrodrop.analysis.gpu.attempt import Attempt, attempt
 from pyrodrop.analysis.gpu.pieces import Piece
 from pyrodrop.analysis.gpu.record import BROKEN_OFF, DONE, FAILED, MISSING, Place, progress, results, stamp
+from pyrodrop.failed import Failed
 from pyrodrop.files import writable_folder
-from pyrodrop.json_files import Failed
 
 LIMIT = 480.0  # seconds of an attempt
 LEAST = 20.0  # of a budget: Python and PyTorch take some to start

@@ -18,8 +18,9 @@ from safetensors import SafetensorError
 
 from pyrodrop import identity
 from pyrodrop.analysis.reports.console import versions
+from pyrodrop.failed import Failed
 from pyrodrop.files import writable_folder, write_json
-from pyrodrop.json_files import Failed, Record, read_record
+from pyrodrop.json_files import Record, read_record
 
 RECORD = "run.json"
 _PACKAGES = ("pyrodrop", "torch", "pyro-ppl")  # results of other versions do not go into one table

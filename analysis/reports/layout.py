@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Row, Table
 from rich.text import Text
 
 _GAP = 2  # spaces between two columns
 _INDENT = 4  # of the lines of a block
+_ANY = 100_000  # characters, more than a table has
 _ERROR = "s.e."  # the header of a standard error, which is beside its number
 
 
@@ -40,6 +41,17 @@ class _Column:
     def full(self) -> int:
         """Its width if nothing is wrapped."""
         return max(map(_longest_line, (self.header, *self.cells)))
+
+
+class Uncut(Table):
+    """A table of which nothing is cut wherever rich prints it: what is too wide for the place is laid out by `laid_out`."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        natural = self.__rich_measure__(console, options.update(width=_ANY)).maximum
+        if natural <= options.max_width:
+            yield from super().__rich_console__(console, options)
+        else:
+            yield laid_out(self, options.max_width)
 
 
 def laid_out(table: Table, width: int) -> Group:

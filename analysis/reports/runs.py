@@ -17,7 +17,8 @@ import numpy as np
 from rich.table import Table
 
 from pyrodrop.analysis.reports.score_table import best_first, score_table
-from pyrodrop.json_files import Failed, Record, read_record
+from pyrodrop.failed import Failed
+from pyrodrop.json_files import Record, read_record
 
 _LARGEST_FIGURE, _MOST_VALUES = 2**26, 10**8  # bytes; values of a variable of draws.nc
 PNG = b"\x89PNG\r\n\x1a\n"

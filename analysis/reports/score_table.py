@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from rich.table import Table
 from rich.text import Text
 
+from pyrodrop.analysis.reports.layout import Uncut
+
 Score = float | None  # None where there is none
 Row = TypeVar("Row", bound=Mapping[str, Score])
 
@@ -37,7 +39,7 @@ def score_table(
         apart: further rows, below a line.
     """
     headers, forms = headers or {}, forms or {}
-    table = Table(title=_plain(title), caption=caption and _plain(caption), caption_justify="left")
+    table = Uncut(title=_plain(title), caption=caption and _plain(caption), caption_justify="left")
     table.add_column(corner, no_wrap=True)
     below = apart or {}
     columns = list(dict.fromkeys(column for row in [*rows.values(), *below.values()] for column in row))

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pyrodrop.data import Dataset
-from pyrodrop.json_files import Failed, read_record
+from pyrodrop.failed import Failed
+from pyrodrop.json_files import read_record
 from pyrodrop.zoo import Entry
 from pyrodrop.zoo.entry import guide_class
 from pyrodrop.zoo.sources import SOURCES

@@ -100,7 +100,7 @@ class CompressionReport:
             caption=f"dense: the posterior mean; latencies with {self.threads} thread{'s' * (self.threads > 1)}",
         )
         for column in ("", "dense", "compressed", "ratio"):
-            table.add_column(column, justify="right" if column else "left", no_wrap=True)
+            table.add_column(column, justify="right" if column else "left", overflow="fold")
         ratios = self.ratios
         shown = {
             "weights": "{:,}",

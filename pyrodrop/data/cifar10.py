@@ -32,7 +32,7 @@ from pyrodrop.arguments import flag
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.download import fetch, unpacked
 from pyrodrop.data.split import Split
-from pyrodrop.json_files import Failed
+from pyrodrop.failed import Failed
 from pyrodrop.names import one_of
 from pyrodrop.scaling import Standardize
 

@@ -23,7 +23,7 @@ from filelock import FileLock
 from tqdm import tqdm
 from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
-from pyrodrop.json_files import Failed
+from pyrodrop.failed import Failed
 
 _CHUNK = 2**16  # bytes
 _BROKEN = (requests.ConnectionError, requests.Timeout, ProtocolError, ReadTimeoutError)

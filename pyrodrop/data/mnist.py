@@ -23,7 +23,7 @@ from pyrodrop.arguments import flag
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.download import fetch, unpacked
 from pyrodrop.data.split import Split
-from pyrodrop.json_files import Failed
+from pyrodrop.failed import Failed
 from pyrodrop.scaling import Standardize
 
 URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"

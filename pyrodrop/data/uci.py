@@ -23,7 +23,7 @@ from torch import Tensor
 
 from pyrodrop.data.download import Check, fetch, has_sha256, unpacked
 from pyrodrop.data.splits import Splits, permuted
-from pyrodrop.json_files import Failed
+from pyrodrop.failed import Failed
 from pyrodrop.names import known
 
 COMMIT = "6eb4497628d12b0f300f4b4f6bdc386bebad565c"

@@ -3,10 +3,10 @@
 The blocks depend on the call and not on the workers, so any number of workers gives the same bits. A block is
 
     1 replicate       where the arithmetic of one takes longer than the calls of its operations
-    16 to 79          where it does not, for the engine `traced`; the replicates of one call of the program for `compiled`
+    up to 95          where it does not, for the engine `traced`; the replicates of one call of the program for `compiled`
 
 Blocks of the second kind have the bits of the call in one process. Vector instructions round differently from those that
-compute the rest of a tensor, and a stack that is cut at a multiple of 16 replicates has the same rest. A replicate alone is
+compute the rest of a tensor, and a stack that is cut at a multiple of 32 replicates has the same rest. A replicate alone is
 the same as in a stack up to rounding.
 """
 
@@ -32,8 +32,8 @@ from pyrodrop.training.minibatches import Minibatches
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.settings import Settings
 
-_LANES = 16  # entries of float32 in the widest vector
-_LIGHT = 64  # replicates in a block, besides a rest of less than 16
+_LANES = 32  # entries of float32 in two of the widest vectors, which PyTorch's operations compute at a time
+_LIGHT = 64  # replicates in a block, besides a rest of less than 32
 _CALL_SECONDS, _ELEMENT_SECONDS = 5e-6, 1e-9  # of an operation, and of an element of its result
 
 
@@ -172,7 +172,7 @@ def block_sizes(count: int, *, heavy: bool, program: int | None) -> list[int]:
         return [program] * (count // program)
     lanes, rest = divmod(count, _LANES)
     if lanes < 2:
-        return [count]
+        return [_LANES, rest] if lanes and rest > 1 else [count]
     blocks = max(2, -(-count // _LIGHT))
     each, more = divmod(lanes, blocks)
     sizes = [_LANES * (each + (number < more)) for number in range(blocks)]
@@ -181,18 +181,19 @@ def block_sizes(count: int, *, heavy: bool, program: int | None) -> list[int]:
 
 
 def _groups(parts: Parts) -> list[list[int]]:
-    """The numbers of the replicates whose tensors have equal shapes, in the order of their first ones."""
+    """The numbers of the replicates whose tensors have equal shapes and dtypes, in the order of their first ones.
+
+    They are the groups of `pyrodrop.training.turns`, before any training is prepared.
+    """
     found: dict[Hashable, list[int]] = {}
     for r in range(len(parts)):
-        shapes = [
-            (name, value.shape)
-            for part in parts.pair(r)
-            if isinstance(part, nn.Module)
-            for name, value in part.state_dict().items()
-        ]
+        tensors = [part.state_dict().items() for part in parts.pair(r) if isinstance(part, nn.Module)]
+        priors = getattr(parts.pair(r)[0], "priors", {})
+        tensors += [{f"{site}.{n}": v for n, v in prior.numbers().items()}.items() for site, prior in priors.items()]
         data = parts.sets[r]
-        rows = [(name, value.shape) for name, value in {**named_parts(data.x), "y": data.y}.items()]
-        found.setdefault((tuple(map(type, parts.pair(r))), *shapes, *rows), []).append(r)
+        tensors.append({**named_parts(data.x), "y": data.y}.items())
+        shapes = [(name, value.shape, str(value.dtype)) for own in tensors for name, value in own]
+        found.setdefault((tuple(map(type, parts.pair(r))), *shapes), []).append(r)
     return list(found.values())
 
 

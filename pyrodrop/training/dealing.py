@@ -63,6 +63,10 @@ class Dealt:
         reached = steps is None or steps >= -(-(len(self.order) - self.position or self.num_rows) // self.size)
         return [self.first(), *([self._joint(None, rest)] if rest and reached else [])]
 
+    def is_even(self, steps: int | None) -> bool:
+        """Whether the parts of every minibatch of so many steps have equally many rows, on all processes."""
+        return all(part.share == 1 for joint in self.samples(steps) for part in joint.parts)
+
     def shapes(self, steps: int | None) -> list[Batch]:
         """One part of each shape that `samples` have."""
         parts = [part.batch for joint in self.samples(steps) for part in joint.parts]

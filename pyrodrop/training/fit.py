@@ -123,9 +123,9 @@ def fit(
     number of ranks. Every rank knows the order of all rows and reads its own. Each estimates the whole loss, and one
     all-reduce per step takes the mean of their gradients: by nccl on GPUs, by gloo otherwise. Parameters and buffers start
     from those of rank 0. Layers that normalise over the rows of a minibatch, such as nn.BatchNorm, do so over those of a
-    rank; floating-point buffers that a step updates, such as running statistics, are averaged with the gradients. Rank 0
-    shows progress and reads and writes the checkpoint; every rank returns the same fit. Replicates are trained by every rank
-    alone.
+    rank; floating-point buffers that a step updates, such as running statistics, are averaged with the gradients, and others
+    must not depend on the rows. Rank 0 shows progress and reads and writes the checkpoint; every rank returns the same fit.
+    Replicates are trained by every rank alone.
 
     Args:
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.

@@ -15,6 +15,8 @@ from torch import Tensor
 from pyrodrop.arguments import real
 from pyrodrop.training.settings import LearningRate, Optimizer
 
+_SIZES = (1.0, 1e4, 1e8, 1e12)  # of the gradients of a loss that is a sum over the data
+
 
 def optimizer_of(
     parameters: Mapping[str, Tensor], optimizer: Optimizer, lr: LearningRate, *, stacked: bool = False
@@ -70,10 +72,13 @@ def _made(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Any:
 
 
 def _check_elementwise(optimizer: Optimizer) -> None:
-    """Raise a ValueError unless the optimiser updates two stacked parameters as it would update each alone."""
+    """Raise a ValueError unless the optimiser updates two stacked parameters as it would update each alone.
+
+    By gradients of several sizes, since some optimisers mix only those that are large, as one that limits their norm.
+    """
     generator = torch.Generator().manual_seed(0)
-    values = torch.randn(2, 4, 3, generator=generator)
-    gradients = torch.randn(3, 2, 4, 3, generator=generator) * torch.tensor([1.0, 100.0]).reshape(2, 1, 1)
+    values = torch.randn(2, 4, 3, generator=generator, dtype=torch.float64)
+    directions = torch.randn(3, 2, 4, 3, generator=generator, dtype=torch.float64)
 
     def moved(start: Tensor, steps: Tensor) -> Tensor:
         parameter = torch.nn.Parameter(start.clone())
@@ -81,15 +86,17 @@ def _check_elementwise(optimizer: Optimizer) -> None:
         for gradient in steps:
             parameter.grad = gradient.clone()
             made.step()
-        return parameter.detach()
+        return parameter.detach() - start
 
-    alone = torch.stack([moved(values[r], gradients[:, r]) for r in range(2)])
-    if not torch.allclose(moved(values, gradients), alone, rtol=1e-4, atol=1e-6):
-        name = getattr(optimizer, "__name__", type(optimizer).__name__)
-        raise ValueError(
-            "replicates are trained as one stack of parameters, which needs an optimiser that updates every entry by its "
-            f"own gradient alone, as Adam and SGD do; got {name}: use one of those, or fit one by one"
-        )
+    for size in _SIZES:
+        gradients = directions * torch.tensor([size, 100 * size]).reshape(2, 1, 1)
+        alone = torch.stack([moved(values[r], gradients[:, r]) for r in range(2)])
+        if not torch.allclose(moved(values, gradients), alone, rtol=1e-4, atol=1e-6 * float(alone.abs().max())):
+            name = getattr(optimizer, "__name__", type(optimizer).__name__)
+            raise ValueError(
+                "replicates are trained as one stack of parameters, which needs an optimiser that updates every entry by "
+                f"its own gradient alone, as Adam and SGD do; got {name}: use one of those, or fit one by one"
+            )
 
 
 def _check_one_gradient(optimizer: Any) -> None:

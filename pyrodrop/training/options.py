@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import ParamSpec, TypedDict, TypeVar
+from typing import Any, ParamSpec, TypedDict, TypeVar
 
 import torch
 
@@ -85,6 +85,18 @@ _ELSEWHERE = {
     "learning_rate": "lr",
     "epochs": "steps, the number of gradient steps: that of epochs times that of minibatches",
 }
+
+
+def check_settings(settings: Mapping[str, Any], title: str) -> None:
+    """Raise a TypeError for settings of replicates that their caller makes itself.
+
+    Args:
+        settings: further arguments of `fit_replicates`.
+        title: of the caller, for the message.
+    """
+    for name in ("models", "guides", "data", "count"):
+        if name in settings:
+            raise TypeError(f"{title}() has no argument {name!r}: it makes its replicates itself, with their {name}")
 
 
 def names_checked(function: Callable[P, T]) -> Callable[P, T]:

@@ -190,7 +190,7 @@ def train_replicates(
     for number, step in done.failed.items():
         _log.warning("replicate %d stopped at step %d: its loss or gradient was not finite", number, step)
     warn_of_runaways(*done)
-    warn_of_unfinished(*(fit for number, fit in enumerate(done) if number not in done.failed))
+    warn_of_unfinished(*done, failed=done.failed)
     return done
 
 

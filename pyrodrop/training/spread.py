@@ -30,7 +30,7 @@ from joblib.parallel import get_active_backend
 from tqdm import tqdm
 
 from pyrodrop.arguments import count
-from pyrodrop.json_files import Failed
+from pyrodrop.failed import Failed
 from pyrodrop.processes import Process
 
 _WATCH = 0.5  # seconds between two looks at the parent

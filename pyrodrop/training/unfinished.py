@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -28,9 +29,15 @@ _PER_ROW, _OF_FALL, _ERRORS = 0.05, 0.05, 4.0
 _ROWS, _DRAWS, _WORSE = 500, 16, 1.1
 
 
-def warn_of_unfinished(*fits: Fit) -> None:
-    """Say once, in a warning of the log, which of the fits still learned at their end or predict worse than a constant."""
-    found = {number: words for number, fit in enumerate(fits) if (words := _useless(fit) or _steep(fit))}
+def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
+    """Say once, in a warning of the log, which of the fits still learned at their end or predict worse than a constant.
+
+    Args:
+        fits: one, or replicates.
+        failed: the numbers of those that are not looked at.
+    """
+    trained = {number: fit for number, fit in enumerate(fits) if number not in failed}
+    found = {number: words for number, fit in trained.items() if (words := _useless(fit) or _steep(fit))}
     if found:
         number, words = next(iter(found.items()))
         where = f"{len(found)} of {len(fits)} replicates, of which number {number}: " if len(fits) > 1 else ""

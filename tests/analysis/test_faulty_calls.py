@@ -27,7 +27,7 @@ import torch
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from pyrodrop import cli
-from pyrodrop.json_files import Failed
+from pyrodrop.failed import Failed
 
 ROW = {"log_density": -1.0, "rmse": 2.0, "crps": 1.0, "coverage_50": 0.5, "coverage_95": 0.95, "seconds": 1.0}
 RESULTS = {"models": {"one": ROW, "two": {**ROW, "log_density": -2.0}}, "settings": {"data": "waves"}}

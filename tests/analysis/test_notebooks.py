@@ -49,8 +49,9 @@ def test_outputs_are_there_and_clean(text: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(2 * HANGS)
 @PAIRS
-def test_it_runs(text: Path, request: pytest.FixtureRequest) -> None:
-    """From top to bottom in a kernel of its own."""
+def test_it_runs(text: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From top to bottom, in a kernel of its own with one thread: those of several kernels would wait for each other."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     source = text.read_text(encoding="utf-8")
     if any(f"{loader}(" in source for loader in ("mnist", "foong2020", "cifar10")):
         request.getfixturevalue("data_folder")

@@ -20,7 +20,8 @@ from pyrodrop.analysis.experiments.critiques import experiment as critiques
 from pyrodrop.analysis.experiments.critiques.panel import Panel
 from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.analysis.reports.runs import PNG
-from pyrodrop.json_files import Failed, Record
+from pyrodrop.failed import Failed
+from pyrodrop.json_files import Record
 
 SETTINGS = {"seed": 0, "steps": None, "names": ["a", "b"]}
 

@@ -1,15 +1,18 @@
-"""Short text and HTML of fits, replicates, data sets and predictions."""
+"""Short text and HTML of fits, replicates, data sets, predictions, draws and comparisons."""
 
 from __future__ import annotations
 
 import html.parser
+import io
 from typing import Any
 
 import pytest
+import rich.console
 import torch
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis import Comparison
 from pyrodrop.cards import Card, means
 from pyrodrop.data import Dataset
 
@@ -93,6 +96,30 @@ def test_data_and_predictions() -> None:
     assert "Prediction at 30 points" in repr(prediction)
     assert "mixture of 7 Normal" in repr(prediction)
     page(prediction._repr_html_())
+
+
+def test_a_wide_comparison_is_printed_without_cutting_a_number() -> None:
+    columns = (
+        "log_density",
+        "log_density_se",
+        "total_variation",
+        "agreement",
+        "wasserstein",
+        "covariance",
+        "correlation",
+    )
+    row: dict[str, float | None] = {name: -100.123 - number for number, name in enumerate(columns)}
+    wide = Comparison("log_density", {"a name that is much longer than those of other fits, " * 2: row, "b": row})
+    narrow = Comparison("log_density", {"a": row, "b": row})
+    for table in (wide, narrow):
+        assert repr(table) == str(table)
+        for width in (None, 60):
+            screen = rich.console.Console(width=width, file=io.StringIO())
+            screen.print(table)
+            text = str(table) if width is None else screen.file.getvalue()  # type: ignore[attr-defined]
+            assert "…" not in text
+            assert all(f"{-100 - number}" in text for number in range(len(columns)))
+            assert max(map(len, text.splitlines())) <= (width or 120)
 
 
 def test_what_a_user_named_is_escaped() -> None:

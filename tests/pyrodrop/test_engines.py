@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop import elbo, guides, likelihoods, models, priors
 from pyrodrop.distributions.coins import coins
 from pyrodrop.engines import Untraceable, choice, compiled, worth_compiling
 from pyrodrop.engines.graph import Batch, _first_line
@@ -169,7 +169,7 @@ def test_what_a_model_holds_is_an_input_and_not_baked_in() -> None:
     noise = [n[0] for s in sources([[n] for n in graph.noise_of(graph.constants)], [None]) for n in s.draw()]
     ours = graph.module(*leaves, X, Y, torch.ones(2), *graph.constants, *noise)[0]
     torch.manual_seed(3)
-    terms = pyrodrop.elbo.elbo_terms(*problem.trained, X, Y)
+    terms = elbo.elbo_terms(*problem.trained, X, Y)
     torch.testing.assert_close(ours, torch.stack([terms.nll, terms.kl]).detach())
     assert problem.guide.rates()["layers.1.weight"] == pytest.approx(0.3)
 

@@ -165,6 +165,27 @@ def test_statistics_of_batch_norm_are_means_over_the_parts() -> None:
     assert int(buffers["0.num_batches_tracked"]) == 1
 
 
+class Counting(nn.Module):
+    """Counts the rows that it has seen."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+        self.register_buffer("seen", torch.zeros((), dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen += len(x)
+        return self.layer(x)
+
+
+def test_counters_of_rows_are_means_over_the_parts_or_refused() -> None:
+    mean = fitted(guides.Point, network=lambda: Counting(torch.float32), batch_size=None, accumulate=47, engine="pyro")
+    assert dict(mean.model.network.named_buffers())["seen"] == OPTIONS["steps"]
+    with pytest.raises(ValueError, match=r"updates the buffer model.network.seen, of torch.int64, by the rows"):
+        fitted(guides.Point, network=lambda: Counting(torch.int64), accumulate=4)
+
+
 @pytest.mark.parametrize("engine", ["pyro", pytest.param("traced", marks=pytest.mark.slow)])
 def test_an_interrupted_run_in_parts_goes_on_to_the_same_bits(engine: Any, tmp_path: Path) -> None:
     options = {"estimator": "local", "engine": engine, "accumulate": 3, "optimizer": torch.optim.Adam}
@@ -202,6 +223,38 @@ def test_noise_whose_size_is_no_multiple_of_the_rows_is_refused(engine: Any) -> 
 
     with pytest.raises(ValueError, match="cannot be made in parts.*cannot be told apart by rows"):
         pyrodrop.fit(model, guide, (X, Y), **OPTIONS, accumulate=3, engine=engine)
+
+
+def latent_rows(x: Tensor, y: Tensor, num_data: int | None = None) -> None:
+    """A model with a latent number for every row."""
+    w = pyro.sample("w", dist.Normal(0.0, 1.0))
+    with pyro.plate("rows", num_data or len(x), subsample=x):
+        z = pyro.sample("z", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(w * x[:, 0] + z, 1.0), obs=y[:, 0])
+
+
+def latent_rows_guide(x: Tensor, y: Tensor, num_data: int | None = None) -> None:
+    pyro.sample("w", dist.Normal(pyro.param("loc of w", torch.zeros(())), 0.1))
+    slope = pyro.param("slope of z", torch.full((3,), 0.1))
+    with pyro.plate("rows", num_data or len(x), subsample=x):
+        pyro.sample("z", dist.Normal(x @ slope, 0.5))
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_latent_numbers_of_rows_count_alike_or_are_refused(engine: Any) -> None:
+    """The KL divergence of a row's own latent number is scaled by its part, which parts of 4 and 3 rows do unequally."""
+    ends = []
+    for accumulate in (1, 2):  # parts of 5 rows, and of 3 in the last minibatch of an epoch
+        pyro.clear_param_store()
+        options = {**OPTIONS, "batch_size": 10, "steps": 8, "accumulate": accumulate, "engine": engine}
+        fit = pyrodrop.fit(latent_rows, latent_rows_guide, (X[:46], Y[:46]), **options)
+        ends.append(torch.cat([fit.losses, pyro.param("slope of z").detach()]))
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-5, atol=1e-6)
+    words = (
+        "the guide samples 'z' for every row.*multiples of accumulate.*got minibatches of 7 of 47 rows, accumulate 2"
+    )
+    with pytest.raises(ValueError, match=words):
+        pyrodrop.fit(latent_rows, latent_rows_guide, (X, Y), **{**OPTIONS, "batch_size": 7, "accumulate": 2})
 
 
 def test_refused_are_more_parts_than_rows_and_models_without_num_data() -> None:

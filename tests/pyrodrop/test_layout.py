@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,7 +24,8 @@ ROOT = Path(__file__).parents[2]
 # Every file is in one layer, and imports from its own folder and from layers above it in this list.
 # CONTRIBUTING shows the same list.
 LAYERS = (
-    ("pyrodrop/arguments.py", "pyrodrop/names.py", "pyrodrop/private_apis.py", "pyrodrop/processes.py"),
+    ("pyrodrop/arguments.py", "pyrodrop/failed.py", "pyrodrop/names.py", "pyrodrop/private_apis.py")
+    + ("pyrodrop/processes.py",),
     (
         "pyrodrop/arrays.py",
         "pyrodrop/cards.py",
@@ -146,6 +151,33 @@ def test_importing_the_package_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_help_does_not_wait_for_torch() -> None:
+    code = (
+        "import contextlib, sys; from pyrodrop import cli\n"
+        "with contextlib.suppress(SystemExit): cli.main(['--help'])\n"
+        "with contextlib.suppress(SystemExit): cli.main(['run', '--help'])\n"
+        "print('torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "usage: pyrodrop COMMAND" in done.stdout
+    assert done.stdout.splitlines()[-1] == "False False"
+
+
+def test_public_names_are_those_that_types_are_checked_by_and_come_from_there() -> None:
+    """What `pyrodrop.__getattr__` finds is what mypy is told."""
+    tree = ast.parse((ROOT / "pyrodrop" / "__init__.py").read_text())
+    (typed,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for node in typed.body if isinstance(node, ast.ImportFrom)]
+    given = {alias.name: node.module for node in imports for alias in node.names if alias.name in pyrodrop.__all__}
+    assert {*given, "to_arviz", "compare"} == set(pyrodrop.__all__)
+    for name, place in given.items():
+        module = importlib.import_module(f"pyrodrop.{name}" if place == "pyrodrop" else str(place))
+        assert getattr(pyrodrop, name) is (module if place == "pyrodrop" else getattr(module, name))
+        assert name in dir(pyrodrop)
+    with pytest.raises(AttributeError, match="module 'pyrodrop' has no attribute 'fitt'"):
+        _ = pyrodrop.fitt
+
+
 def test_the_package_reaches_its_analysis_by_name_only_inside_functions() -> None:
     """At the top of `pyrodrop/__init__.py` it may be named for types alone."""
     tree = ast.parse((ROOT / "pyrodrop" / "__init__.py").read_text())
@@ -213,6 +245,30 @@ def test_mistakes_at_the_command_line_are_said_in_a_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("follows", [KeyboardInterrupt, RecursionError, ImportError])
+def test_whatever_error_an_interrupt_ends_in_it_is_an_interrupt(
+    follows: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Imports that are cut off fail in their own ways."""
+
+    def cut_off(_: list[str]) -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10)
+        except KeyboardInterrupt:
+            raise follows from None
+        return 0
+
+    monkeypatch.setitem(cli.COMMANDS, "list", cut_off)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell ignores in the background
+    try:
+        assert cli.main(["list"]) == cli.INTERRUPTED
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == "pyrodrop: interrupted\n"
 
 
 def test_options_are_checked(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,15 +28,15 @@ def lbfgs_of_few_steps(groups: Any) -> torch.optim.Optimizer:
     return torch.optim.LBFGS(groups, max_iter=3)
 
 
-def with_one_norm(groups: Any) -> torch.optim.Optimizer:
+def with_one_norm(groups: Any, largest: float = 1.0) -> torch.optim.Optimizer:
     """SGD that clips the norm of all gradients together."""
     made = torch.optim.SGD(groups)
-    made.register_step_pre_hook(_clip)
+    made.register_step_pre_hook(functools.partial(_clip, largest))
     return made
 
 
-def _clip(made: torch.optim.Optimizer, *_: Any) -> None:
-    torch.nn.utils.clip_grad_norm_([p for group in made.param_groups for p in group["params"]], 1.0)
+def _clip(largest: float, made: torch.optim.Optimizer, *_: Any) -> None:
+    torch.nn.utils.clip_grad_norm_([p for group in made.param_groups for p in group["params"]], largest)
 
 
 @pytest.mark.parametrize("replicates", [None, 2])
@@ -69,7 +69,10 @@ def test_rates_by_name_are_refused_for_a_line_search_too() -> None:
         fit(lbfgs_of_few_steps, lr=lambda _: 0.01)
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.Adafactor, with_one_norm])
+@pytest.mark.parametrize(
+    "optimizer",
+    [torch.optim.Adafactor, *(functools.partial(with_one_norm, largest=norm) for norm in (1e-4, 1.0, 1e3, 1e6))],
+)
 def test_replicates_need_an_optimiser_of_single_entries(optimizer: Any) -> None:
     assert torch.isfinite(fit(optimizer).losses).all()
     with pytest.raises(ValueError, match="updates every entry by its own gradient alone"):

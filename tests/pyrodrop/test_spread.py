@@ -21,10 +21,12 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.data import Dataset
 from pyrodrop.processes import Process
 from pyrodrop.training import spread
-from pyrodrop.training.blocks import block_sizes
+from pyrodrop.training.blocks import Parts, block_sizes, blocks_of
 from pyrodrop.training.replicates import Replicates
+from pyrodrop.training.settings import Settings
 
 OPTIONS: dict[str, Any] = {
     "steps": 12, "batch_size": 10, "starts": "new", "engine": "traced", "device": "cpu", "progress": False
@@ -69,18 +71,18 @@ def assert_same(some: Replicates, others: Replicates, *, but: tuple[int, ...] = 
 
 
 def test_two_processes_give_the_bits_of_one_call_without_jobs() -> None:
-    """32 replicates are two blocks, and one of them fails."""
-    sets = data(32)
+    """36 replicates are two blocks, and one of them fails."""
+    sets = data(36)
     sets[19] = (sets[19][0], sets[19][1] * 1e30)
-    alone = pyrodrop.fit_replicates(*made(), sets, count=32, **OPTIONS)
-    two = pyrodrop.fit_replicates(*made(), sets, count=32, jobs=2, **OPTIONS)
+    alone = pyrodrop.fit_replicates(*made(), sets, count=36, **OPTIONS)
+    two = pyrodrop.fit_replicates(*made(), sets, count=36, jobs=2, **OPTIONS)
     assert list(two.failed) == [19]
     assert_same(alone, two)
-    assert {fit.settings["replicates"] for fit in two} == {16}
+    assert {fit.settings["replicates"] for fit in two} == {32, 4}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("broken", [range(16), range(16, 40)])
+@pytest.mark.parametrize("broken", [range(32), range(32, 40)])
 def test_a_block_in_which_all_replicates_fail(broken: range) -> None:
     """In one process the others go on, and those that failed keep their last finite parameters."""
     sets = [(x, y * 1e30) if r in broken else (x, y) for r, (x, y) in enumerate(data(40))]
@@ -264,15 +266,41 @@ def test_only_children_end_with_their_parent(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("count", [1, 2, 20, 31, 32, 33, 40, 63, 64, 65, 100, 127, 129, 240, 1000])
-def test_blocks_divide_at_multiples_of_16(count: int) -> None:
+def test_blocks_divide_at_multiples_of_32(count: int) -> None:
     sizes = block_sizes(count, heavy=False, program=None)
     assert sum(sizes) == count
-    assert all(size % 16 == 0 for size in sizes[:-1])
-    assert len(sizes) == 1 or min(sizes) >= 16
-    assert max(sizes) < 80
-    assert (len(sizes) == 1) == (count < 32)
+    assert all(size % 32 == 0 for size in sizes[:-1])
+    assert len(sizes) == 1 or min(sizes) > 1
+    assert max(sizes) < 96
+    assert (len(sizes) == 1) == (count < 34)
     assert block_sizes(count, heavy=True, program=None) == [1] * count
     assert block_sizes(240, heavy=False, program=60) == [60] * 4
+
+
+@pytest.mark.parametrize("operation", [torch.sigmoid, nn.functional.softplus, lambda v: v**3.3, torch.exp, torch.tanh])
+@pytest.mark.parametrize("count", [34, 40, 63, 64, 97, 240])
+def test_an_operation_on_numbers_of_replicates_has_the_same_bits_in_blocks(operation: Any, count: int) -> None:
+    """PyTorch computes two vectors at a time, 32 numbers with AVX-512, and the rest by functions that round differently."""
+    for dtype in (torch.float32, torch.float64):
+        values = 3 * torch.rand(200, count, dtype=dtype, generator=torch.Generator().manual_seed(0)) + 0.1
+        for own in values.unbind(0):
+            cut = own.split(block_sizes(count, heavy=False, program=None))
+            assert torch.equal(operation(own), torch.cat([operation(block) for block in cut]))
+
+
+@pytest.mark.parametrize("what", ["prior", "dtype"])
+def test_replicates_that_train_together_in_one_process_are_cut_by_themselves(what: str) -> None:
+    """24 of one kind among 46 of another: other priors, or another dtype."""
+    sets, pairs = [], []
+    for r, (x, y) in enumerate(data(70)):
+        other = r % 3 == 0
+        prior = priors.Laplace() if other and what == "prior" else priors.Gaussian()
+        dtype = torch.float64 if other and what == "dtype" else torch.float32
+        model = models.MLP([3, 5, 1], prior=prior, likelihood=likelihoods.Gaussian(10.0)).to(dtype)
+        pairs.append((model, guides.MeanField(model)))
+        sets.append(Dataset.of((x.to(dtype), y.to(dtype))))
+    found = blocks_of(Parts(pairs, sets, range(70)), Settings(steps=3, batch_size=10, engine="traced", device="cpu"))
+    assert [[r % 3 == 0 for r in block.numbers] for block in found] == [[True] * 24, [False] * 32, [False] * 14]
 
 
 @pytest.mark.parametrize("draws", [False, True])

@@ -66,6 +66,13 @@ def test_replicates_say_it_together(caplog: pytest.LogCaptureFixture) -> None:
     assert ["3 of 3 replicates, of which number 0: " in message for message in said(caplog)] == [True]
 
 
+def test_replicates_keep_their_numbers_beside_failed_ones(caplog: pytest.LogCaptureFixture) -> None:
+    """Of 0 to 3, number 0 failed and number 1 has learned."""
+    fits = [recorded(torch.linspace(first, 400, 200)) for first in (1000.0, 400.0, 1000.0, 1000.0)]
+    warn_of_unfinished(*fits, failed=[0])
+    assert ["2 of 4 replicates, of which number 2: " in message for message in said(caplog)] == [True]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",

@@ -27,8 +27,9 @@ from pyrodrop.analysis.reports.console import processor, versions
 from pyrodrop.analysis.reports.folder import differences
 from pyrodrop.data import Dataset, Splits, uci
 from pyrodrop.data.splits import standardized
+from pyrodrop.failed import Failed
 from pyrodrop.files import write_json
-from pyrodrop.json_files import Failed, Record, read_record
+from pyrodrop.json_files import Record, read_record
 from pyrodrop.metrics import rmse
 from pyrodrop.prediction.prediction import Predicts
 
