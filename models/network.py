@@ -23,11 +23,10 @@ from torch import Tensor, nn
 
 from pyrodrop.arguments import instance
 from pyrodrop.data import Dataset
-from pyrodrop.data.column_values import listed
 from pyrodrop.data.columns import Columns
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.inputs import Inputs, mapped, num_rows
-from pyrodrop.likelihoods import Likelihood, aligned, elements, per_row
+from pyrodrop.likelihoods import Likelihood, aligned, per_row
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
 from pyrodrop.networks.attributes import changes
@@ -43,6 +42,7 @@ from pyrodrop.networks.checks import (
 )
 from pyrodrop.networks.examples import Examined, close, examine, few_rows, signature
 from pyrodrop.networks.first import first_weights
+from pyrodrop.networks.labels import check_labels
 from pyrodrop.networks.many import batch_shape, for_each
 from pyrodrop.networks.modes import STAYS, evaluating, mode_changes, undisturbed
 from pyrodrop.networks.noise import check_dropout_layers, check_noiseless
@@ -260,16 +260,7 @@ class NetworkModel(LocalModule):
     def _check_against(self, data: Dataset, output: Tensor) -> None:
         """Check that the observations are possible under the likelihood, which must not take labels for values."""
         self.likelihood.check(data.y.to(output.device), output, self.targets)
-        classes = None if data.columns is None else data.columns.classes
-        if classes is None or classes == tuple(range(len(classes))):
-            return
-        law: Any = elements(self.likelihood(output, self.targets))
-        if law.support is not None and not law.support.is_discrete:
-            raise ValueError(
-                f"y are class labels, the numbers 0 to {len(classes) - 1} for {listed(classes)}, which "
-                f"{self.likelihood.describe()} would take for values: use likelihoods.Categorical(), or make the target a "
-                "column of numbers"
-            )
+        check_labels(data.columns, self.likelihood(output, self.targets), self.likelihood.describe())
 
     def examined(self, x: Inputs) -> Examined:
         """Properties of the network found by running it on a few rows of x.

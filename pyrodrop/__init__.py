@@ -161,20 +161,6 @@ __all__ = [
     "zoo",
 ]
 
-_MODULES = (
-    "compression",
-    "data",
-    "distributions",
-    "divergences",
-    "guides",
-    "likelihoods",
-    "metrics",
-    "models",
-    "priors",
-    "reparam",
-    "schedules",
-    "zoo",
-)
 _FILES = {
     "prediction.moments": ("Moments",),
     "prediction.predict": ("predict",),
@@ -192,10 +178,10 @@ _PLACES = {name: file for file, names in _FILES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
-    if name not in _PLACES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _PLACES:
+        return import_module(f"{__name__}.{name}")
     globals()[name] = found = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
     return found
 

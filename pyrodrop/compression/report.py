@@ -26,6 +26,7 @@ from pyrodrop.compression.storage import read_network, write_network
 from pyrodrop.data import Dataset
 
 _ROWS = 1000  # rows that are evaluated at a time, and size of the larger batch that is timed
+_WIDE = 100_000  # characters, more than a table has: the widths of a deep network are not cut
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class CompressionReport:
         return {**asdict(self), "ratios": self.ratios}
 
     def __str__(self) -> str:
-        screen = Console(width=100, file=io.StringIO())
+        screen = Console(width=_WIDE, file=io.StringIO())
         screen.print(self)
         return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
@@ -100,7 +101,7 @@ class CompressionReport:
             caption=f"dense: the posterior mean; latencies with {self.threads} thread{'s' * (self.threads > 1)}",
         )
         for column in ("", "dense", "compressed", "ratio"):
-            table.add_column(column, justify="right" if column else "left", overflow="fold")
+            table.add_column(column, justify="right" if column else "left", no_wrap=True)
         ratios = self.ratios
         shown = {
             "weights": "{:,}",

@@ -80,6 +80,14 @@ def aligned(y: Tensor, law: TorchDistribution, rows: int | None = None) -> Tenso
     return y
 
 
+def support_of(law: Distribution) -> Any:
+    """The constraint of one element of y, or None for a distribution of the user's that does not declare it."""
+    try:
+        return elements(law).support
+    except NotImplementedError:
+        return None
+
+
 def check_support(y: Tensor, law: Distribution, what: str) -> None:
     """Check that y are values that a distribution can have.
 
@@ -92,9 +100,8 @@ def check_support(y: Tensor, law: Distribution, what: str) -> None:
         TypeError: y are bools, and the distribution is one of real numbers.
         ValueError: a value is outside the support.
     """
-    try:
-        support: Any = elements(law).support
-    except NotImplementedError:  # a distribution of the user's that does not declare it
+    support = support_of(law)
+    if support is None:
         return
     if y.dtype is torch.bool and not support.is_discrete:
         raise TypeError(

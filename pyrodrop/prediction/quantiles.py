@@ -20,7 +20,7 @@ from torch.distributions import Categorical, Distribution, Normal
 
 from pyrodrop.arguments import real, shown
 from pyrodrop.distributions.rebuilt import rebuilt
-from pyrodrop.likelihoods import elements
+from pyrodrop.likelihoods.shapes import elements, support_of
 
 _STEPS = 240  # at most; a third of them are halvings, of which about 60 suffice
 _AT_A_TIME = 2**20  # values of draws
@@ -66,7 +66,8 @@ def mixture_quantiles(law: Distribution, q: Tensor) -> Tensor:
             "quantiles need real observations; got class labels, which have no order: the probabilities of classes are "
             "Prediction.mean, and of='f' gives quantiles of the logits"
         )
-    if one.event_shape or one.support.is_discrete:
+    support = support_of(one)
+    if one.event_shape or support is None or support.is_discrete:
         raise TypeError(
             f"quantiles need continuous observations with one cumulative distribution function each; got "
             f"{type(one).__name__}: take quantiles of Prediction.sample_y instead"

@@ -34,7 +34,7 @@ def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
 
     Args:
         fits: one, or replicates.
-        failed: the numbers of those that are not looked at.
+        failed: the numbers of those whose training broke off; nothing is said of them.
     """
     trained = {number: fit for number, fit in enumerate(fits) if number not in failed}
     found = {number: words for number, fit in trained.items() if (words := _useless(fit) or _steep(fit))}

@@ -269,6 +269,15 @@ def test_convolutions_count_their_places() -> None:
     assert report.dense.weights == 430_500
 
 
+def test_the_widths_of_a_deep_network_are_not_cut_in_the_report() -> None:
+    fit = cut(
+        models.MLP([3, *[11] * 20, 1], prior=priors.ARD(), likelihood=likelihoods.Gaussian()), share=0.0, dead=0.0
+    )
+    text = str(fit.compression_report((torch.randn(20, 3), torch.randn(20, 1)), layout="dense"))
+    assert "…" not in text
+    assert text.count("11") >= 40
+
+
 def test_the_error_of_a_regression_is_in_units_of_y() -> None:
     x, y = torch.randn(50, 3), 7 * torch.randn(50, 1)
     fit = cut(models.MLP([3, 20, 1], prior=priors.ARD(), likelihood=likelihoods.Gaussian()))

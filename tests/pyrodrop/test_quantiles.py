@@ -143,6 +143,10 @@ def test_what_has_no_quantiles_is_refused() -> None:
     with pytest.raises(TypeError, match="class labels, which have no order"):
         labels.interval(0.9)
     assert labels.quantile(0.5, of="f").shape == (4, 3)
+    undeclared = type("Undeclared", (torch.distributions.Distribution,), {"arg_constraints": {}})
+    bare = Prediction(torch.ones(2, 3), undeclared(torch.Size([2, 3]), validate_args=False))
+    with pytest.raises(TypeError, match="got Undeclared: take quantiles of Prediction.sample_y instead"):
+        bare.quantile(0.5)
     counts = Prediction(torch.ones(2, 3, 1), dist.Poisson(torch.ones(2, 3, 1)).to_event(1))
     with pytest.raises(TypeError, match="need continuous observations .*got Poisson"):
         counts.quantile(0.5)
