@@ -8,11 +8,12 @@ DOCS_STAMP := $(VENV)/.docs
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
 
-.PHONY: help co2 test slow gpu docs lint types clean
+.PHONY: help co2 test test-all any-processor slow gpu docs lint types clean
 
 help:
 	@echo "make co2     install and run the Mauna Loa CO2 experiment: table and figure"
-	@echo "make test    install and run the tests"
+	@echo "make test    install and run the tests; make test-all: these and further cases of them"
+	@echo "make any-processor    all tests as on other processors, and with other seeds: hours"
 	@echo "make slow    the long reproductions"
 	@echo "make gpu     all that waits for a GPU, in pieces that go on where they were; ARGS='--list' shows them"
 	@echo "make docs    build the documentation site, without the network: docs/_build/html/index.html"
@@ -30,6 +31,17 @@ co2: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-all: test
+	$(BIN)/python -m pytest $(PARALLEL) -m 'more and not slow and not gpu' $(ARGS)
+
+# torch's kernels for processors without vector instructions, and with AVX2; the seeds of the tests, and three shifts of them.
+any-processor: $(STAMP)
+	@for kernels in default avx2; do for shift in 0 1 2 3; do \
+	  echo "ATEN_CPU_CAPABILITY=$$kernels PYRODROP_SEED_SHIFT=$$shift"; \
+	  ATEN_CPU_CAPABILITY=$$kernels PYRODROP_SEED_SHIFT=$$shift \
+	    $(BIN)/python -m pytest -q $(PARALLEL) -m 'not slow and not gpu' $(ARGS) || failed=1; \
+	done; done; exit $${failed:-0}
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)

@@ -57,7 +57,7 @@ def prediction(
 
     Args:
         run: a fit or a Gaussian process.
-        data: training observations, shown in red.
+        data: training observations, shown in orange.
         held_out: test observations, shown in black.
         reach: how far to extend x beyond the observations on both sides, as a share of their range.
         num_samples: number of sampled functions.

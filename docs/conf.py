@@ -46,6 +46,8 @@ autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 autodoc_class_signature = "mixed"
 autodoc_preserve_defaults = True
+for function in (pyrodrop.fit, pyrodrop.fit_replicates, pyrodrop.Training.__init__):
+    del function.__wrapped__  # its signature, which is made of the options, has more defaults than its source
 autodoc_inherit_docstrings = False
 autodoc_use_type_comments = False
 napoleon_numpy_docstring = False

@@ -18,7 +18,7 @@ from torch import Tensor
 from pyrodrop.arguments import count, function
 from pyrodrop.guides.guide import Guide, HasWeights, RateKind, check_model
 from pyrodrop.modules import LocalModule, announce
-from pyrodrop.networks.starts import started_anew
+from pyrodrop.networks.starts import started_anew, starting_from
 
 
 class Ensemble(LocalModule):
@@ -27,13 +27,15 @@ class Ensemble(LocalModule):
     Args:
         model: the model whose weights are inferred.
         guide: function of the model that returns a member, such as ``guides.Point`` or ``lambda m: guides.MeanField(m)``.
-        members: number of members, at least 1. Each starts from new weights, which ``model.reset_parameters()`` draws from
-            torch's global generator. Parameters of the model without a prior (such as biases) are shared by all members.
+        members: number of members, at least 1. Each starts from new weights, which ``model.reset_parameters()`` draws.
+            Parameters of the model without a prior (such as biases) are shared by all members.
+        seed: of the new weights. None draws them from torch's generator.
 
     Raises:
         TypeError: the model has no ``reset_parameters()``, `guide` is no function or does not return a `Guide`, or `members`
-            is no whole number.
-        ValueError: `members` is below 1, or a module of the network has parameters but no ``reset_parameters()``.
+            or `seed` is no whole number.
+        ValueError: `members` is below 1, `seed` is negative, or a module of the network has parameters but no
+            ``reset_parameters()``.
 
     Example:
         >>> from pyrodrop import guides, likelihoods, models, priors
@@ -45,13 +47,16 @@ class Ensemble(LocalModule):
         torch.Size([5, 8, 4])
     """
 
-    def __init__(self, model: HasWeights, guide: Callable[[HasWeights], Guide], members: int = 5) -> None:
+    def __init__(
+        self, model: HasWeights, guide: Callable[[HasWeights], Guide], members: int = 5, *, seed: int | None = 0
+    ) -> None:
         super().__init__()
         check_model(model, "an ensemble")
         function(guide, "guide", "the function of the model that returns a member, such as guides.Point")
         count(members, "members", "the number of posteriors of an ensemble")
-        for index in range(members):
-            member = guide(started_anew(model))
+        with starting_from(seed):
+            made = [guide(started_anew(model)) for _ in range(members)]
+        for index, member in enumerate(made):
             if not isinstance(member, Guide):
                 raise TypeError(
                     "guide must return a Guide, one of pyrodrop.guides or a subclass of Guide (instead of an ensemble of "

@@ -12,11 +12,13 @@ import math
 
 import torch
 from pyro.distributions import TorchDistribution
+from torch import Tensor
 
 from pyrodrop.arguments import count, scale
 from pyrodrop.distributions import LowRankNormal
 from pyrodrop.guides.guide import Guide, HasWeights
 from pyrodrop.modules import ParameterTree
+from pyrodrop.networks.starts import starting_from
 
 
 class LowRank(Guide):
@@ -27,13 +29,14 @@ class LowRank(Guide):
         rank: number of columns of F, at least 1.
         init_scale: initial scale of both terms of the covariance, positive: v starts at ``init_scale ** 2``, and F F^T has
             the expectation ``init_scale ** 2`` on its diagonal.
+        seed: of the random initial F. None draws it from torch's generator.
 
     Raises:
-        ValueError: `rank` is below 1, or `init_scale` is outside [1e-18, 1e18].
+        ValueError: `rank` is below 1, `init_scale` is outside [1e-18, 1e18], or `seed` is negative.
         TypeError: the model does not list its weights (see `Guide`), or an argument is of another type.
     """
 
-    def __init__(self, model: HasWeights, rank: int = 4, init_scale: float = 0.01) -> None:
+    def __init__(self, model: HasWeights, rank: int = 4, init_scale: float = 0.01, *, seed: int | None = 0) -> None:
         super().__init__(model)
         self.rank = rank = count(rank, "rank", "the number of factors of the covariance")
         self.init_scale = init_scale = scale(init_scale, "init_scale", "the initial standard deviation of a weight")
@@ -42,17 +45,18 @@ class LowRank(Guide):
         self.log_variance = ParameterTree(
             {n: torch.full((w.numel(),), 2 * math.log(init_scale)).to(w) for n, w in initial.items()}
         )
-        self.factor = ParameterTree(
-            {n: init_scale / rank**0.5 * torch.randn(w.numel(), rank).to(w) for n, w in initial.items()}
-        )
+        with starting_from(seed):
+            self.factor = ParameterTree({n: self._new_factor(w) for n, w in initial.items()})
 
     def restart(self, model: HasWeights) -> None:
         """Reset the means to the current weights of the model and draw new factors F."""
         super().restart(model)
         with torch.no_grad():
             for name, weight in model.weight_sites().items():
-                factor = torch.randn(weight.numel(), self.rank).to(weight)
-                self.factor[name].copy_(self.init_scale / self.rank**0.5 * factor)
+                self.factor[name].copy_(self._new_factor(weight))
+
+    def _new_factor(self, weight: Tensor) -> Tensor:
+        return self.init_scale / self.rank**0.5 * torch.randn(weight.numel(), self.rank).to(weight)
 
     def posterior(self, name: str) -> TorchDistribution:
         return LowRankNormal(self.loc[name], self.factor[name], self.log_variance[name].exp())

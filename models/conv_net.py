@@ -18,6 +18,7 @@ from pyrodrop.arguments import count, counts, positive
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting
+from pyrodrop.networks.starts import starting_from
 
 
 class ConvNet(NetworkModel):
@@ -28,7 +29,7 @@ class ConvNet(NetworkModel):
             ``[N, *shape]``.
         classes: number of outputs; f is ``[N, classes]``.
         scale: k, the factor of all widths.
-        prior, likelihood, bias_prior: as in `MLP`; sites are ``conv1.weight``, ``conv2.weight``, ``dense1.weight``,
+        prior, likelihood, bias_prior, seed: as in `MLP`; sites are ``conv1.weight``, ``conv2.weight``, ``dense1.weight``,
             ``dense2.weight`` and ``out.weight``.
 
     Raises:
@@ -46,6 +47,7 @@ class ConvNet(NetworkModel):
         prior: PriorSetting,
         likelihood: Likelihood,
         bias_prior: PriorSetting | None = None,
+        seed: int | None = 0,
     ) -> None:
         shape = counts(shape, "shape", "channels, height and width of an image", length=3)  # type: ignore[assignment]
         count(classes, "classes", "the number of outputs")
@@ -58,18 +60,19 @@ class ConvNet(NetworkModel):
             )
         channels, height, width = shape
         area = -(-height // 4) * -(-width // 4)
-        layers = OrderedDict[str, nn.Module](
-            conv1=nn.Conv2d(channels, few, 5, stride=2, padding=2),
-            softplus1=nn.Softplus(),
-            conv2=nn.Conv2d(few, many, 5, stride=2, padding=2),
-            softplus2=nn.Softplus(),
-            flatten=nn.Flatten(),
-            dense1=nn.Linear(many * area, hidden),
-            softplus3=nn.Softplus(),
-            dense2=nn.Linear(hidden, hidden),
-            softplus4=nn.Softplus(),
-            out=nn.Linear(hidden, classes),
-        )
+        with starting_from(seed):
+            layers = OrderedDict[str, nn.Module](
+                conv1=nn.Conv2d(channels, few, 5, stride=2, padding=2),
+                softplus1=nn.Softplus(),
+                conv2=nn.Conv2d(few, many, 5, stride=2, padding=2),
+                softplus2=nn.Softplus(),
+                flatten=nn.Flatten(),
+                dense1=nn.Linear(many * area, hidden),
+                softplus3=nn.Softplus(),
+                dense2=nn.Linear(hidden, hidden),
+                softplus4=nn.Softplus(),
+                out=nn.Linear(hidden, classes),
+            )
         super().__init__(
             nn.Sequential(layers), prior=prior, likelihood=likelihood, bias_prior=bias_prior, in_features=tuple(shape)
         )

@@ -19,6 +19,7 @@ from pyrodrop.arguments import flag
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting
+from pyrodrop.networks.starts import starting_from
 
 
 class LeNet5(NetworkModel):
@@ -26,7 +27,7 @@ class LeNet5(NetworkModel):
 
     Args:
         rectified: whether a ReLU also follows each convolution.
-        prior, likelihood, bias_prior: as in `MLP`; sites are ``conv1.weight``, ``conv2.weight``, ``ip1.weight`` and
+        prior, likelihood, bias_prior, seed: as in `MLP`; sites are ``conv1.weight``, ``conv2.weight``, ``ip1.weight`` and
             ``ip2.weight``.
 
     Raises:
@@ -40,19 +41,21 @@ class LeNet5(NetworkModel):
         likelihood: Likelihood,
         bias_prior: PriorSetting | None = None,
         rectified: bool = False,
+        seed: int | None = 0,
     ) -> None:
         flag(rectified, "rectified", "whether a ReLU also follows each convolution")
         layers: list[tuple[str, nn.Module]] = []
-        for number, (maps, wider) in enumerate(((1, 20), (20, 50)), 1):
-            layers += [(f"conv{number}", nn.Conv2d(maps, wider, 5))]
-            layers += [(f"conv_relu{number}", nn.ReLU())] if rectified else []
-            layers += [(f"pool{number}", nn.MaxPool2d(2))]
-        layers += [
-            ("flatten", nn.Flatten()),
-            ("ip1", nn.Linear(800, 500)),
-            ("relu", nn.ReLU()),
-            ("ip2", nn.Linear(500, 10)),
-        ]
+        with starting_from(seed):
+            for number, (maps, wider) in enumerate(((1, 20), (20, 50)), 1):
+                layers += [(f"conv{number}", nn.Conv2d(maps, wider, 5))]
+                layers += [(f"conv_relu{number}", nn.ReLU())] if rectified else []
+                layers += [(f"pool{number}", nn.MaxPool2d(2))]
+            layers += [
+                ("flatten", nn.Flatten()),
+                ("ip1", nn.Linear(800, 500)),
+                ("relu", nn.ReLU()),
+                ("ip2", nn.Linear(500, 10)),
+            ]
         super().__init__(
             nn.Sequential(OrderedDict(layers)),
             prior=prior,

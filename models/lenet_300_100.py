@@ -27,7 +27,8 @@ class LeNet300100(MLP):
         prior: PriorSetting,
         likelihood: Likelihood,
         bias_prior: PriorSetting | None = None,
+        seed: int | None = 0,
     ) -> None:
         super().__init__(
-            [784, 300, 100, 10], activation, prior=prior, likelihood=likelihood, bias_prior=bias_prior
+            [784, 300, 100, 10], activation, prior=prior, likelihood=likelihood, bias_prior=bias_prior, seed=seed
         )  # fmt: skip

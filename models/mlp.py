@@ -10,6 +10,7 @@ Neal (1996), Bayesian Learning for Neural Networks, chapter 2, https://doi.org/1
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -20,6 +21,7 @@ from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.names import known
 from pyrodrop.networks.assignment import PriorSetting
+from pyrodrop.networks.starts import starting_from
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -42,16 +44,21 @@ class MLP(NetworkModel):
         likelihood: distribution of y given the outputs, see `pyrodrop.likelihoods`.
         bias_prior: prior of the biases, or a mapping from name patterns to priors. With None, as in the dropout papers,
             biases are trained as point estimates.
-        input_gain: positive factor applied to the initial weights and biases of the first layer. It sets how fast the
-            initial functions vary with standardised x; for a periodic series choose a value near its frequency.
+        input_gain: positive factor of the initial weights of the first layer, which sets how fast the initial functions vary
+            with standardised x; for a periodic series choose a value above its frequency, and a wide layer. The biases are
+            -w.u with u uniform within sqrt(3) of 0, the range of a standardised uniform x, which spreads the units' kinks
+            over the data. With None the initial values are those of `torch.nn.Linear`.
+        seed: of the initial weights and biases, which do not depend on what was drawn before. None draws them from torch's
+            generator, as the modules of `torch.nn` do.
 
     Shapes:
         x ``[N, widths[0]]``; f ``[N, widths[-1]]``.
 
     Raises:
-        ValueError: fewer than two widths, a width below 1, an unknown activation, an `input_gain` that is not positive, or a
-            pattern that matches no parameter.
+        ValueError: fewer than two widths, a width below 1, an unknown activation, an `input_gain` that is not positive, a
+            negative `seed`, or a pattern that matches no parameter.
         TypeError: an argument is of another type, such as a width that is no whole number.
+        RuntimeError: `seed` is a number and another thread trains: all threads share torch's generator.
 
     Example:
         >>> import torch, pyrodrop
@@ -72,13 +79,15 @@ class MLP(NetworkModel):
         prior: PriorSetting,
         likelihood: Likelihood,
         bias_prior: PriorSetting | None = None,
-        input_gain: float = 1.0,
+        input_gain: float | None = None,
+        seed: int | None = 0,
     ) -> None:
-        gain = positive(input_gain, "input_gain", "the factor of the initial weights of the first layer")
-        network = Perceptron(widths, activation)
-        with torch.no_grad():
-            for parameter in network.layers[0].parameters():
-                parameter.mul_(gain)
+        with starting_from(seed):
+            network = Perceptron(widths, activation)
+            if input_gain is not None:
+                what = "the factor of the initial weights of the first layer, or None"
+                input_gain = positive(input_gain, "input_gain", what)
+                _spread_kinks(dict(network.named_parameters()), input_gain)
         super().__init__(
             network,
             prior=prior,
@@ -86,6 +95,19 @@ class MLP(NetworkModel):
             bias_prior=bias_prior,
             in_features=widths[0],
         )
+        self._input_gain = input_gain
+
+    def _arrange(self, values: Mapping[str, Tensor]) -> None:
+        if self._input_gain is not None:
+            _spread_kinks(values, self._input_gain)
+
+
+@torch.no_grad()
+def _spread_kinks(values: Mapping[str, Tensor], gain: float) -> None:
+    """First weights times `gain`, and biases that make w.x + b zero at a uniform point u of the range of standardised x."""
+    weight, bias = values["layers.0.weight"], values["layers.0.bias"]
+    weight.mul_(gain)
+    bias.copy_(-(weight * torch.empty_like(weight).uniform_(-math.sqrt(3), math.sqrt(3))).sum(1))
 
 
 class Perceptron(nn.Module):

@@ -12,6 +12,7 @@ https://doi.org/10.1162/neco.1992.4.3.448.
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -30,9 +31,10 @@ from pyrodrop.likelihoods import Likelihood, aligned, per_row
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
 from pyrodrop.networks.attributes import changes
-from pyrodrop.networks.call import call, of_traced_size
+from pyrodrop.networks.call import Output, call, check_function, of_traced_size
 from pyrodrop.networks.checks import (
     cannot_run,
+    check_no_others,
     check_weights_kept,
     check_width,
     runs,
@@ -45,13 +47,16 @@ from pyrodrop.networks.first import first_weights
 from pyrodrop.networks.labels import check_labels
 from pyrodrop.networks.many import batch_shape, for_each
 from pyrodrop.networks.modes import STAYS, evaluating, mode_changes, undisturbed
-from pyrodrop.networks.noise import check_dropout_layers, check_noiseless
+from pyrodrop.networks.noise import check_dropout_layers, check_gradient_mode, check_noiseless
 from pyrodrop.networks.parametrised import check_parametrised
-from pyrodrop.networks.sites import freeze, parameters_of
+from pyrodrop.networks.sites import SHORT, freeze, lengthen, parameters_of
 from pyrodrop.networks.starts import new_values
 from pyrodrop.priors import Prior
+from pyrodrop.private_apis import activations_kept
 from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.scaling import Standardize
+
+_log = logging.getLogger("pyrodrop")
 
 _TRIED = 256  # rows on which a network must use all of its weights
 
@@ -61,10 +66,10 @@ class NetworkModel(LocalModule):
 
     Args:
         network: maps x to ``[N, outputs]`` or ``[N, ..., outputs]``. The model works on a copy and leaves the original
-            unchanged. Parameters with ``requires_grad=False`` are fixed: they have no prior and are not trained. A parameter
-            with several names (tied weights) is one site under the first name. Submodules in training mode (BatchNorm) use
-            the statistics of their minibatch and update their running statistics in `pyrodrop.fit`; all other submodules run
-            in evaluation mode.
+            unchanged; weights and buffers of 16 bits are float32 in the copy. Parameters with ``requires_grad=False`` are
+            fixed: they have no prior and are not trained. A parameter with several names (tied weights) is one site under
+            the first name. Submodules in training mode (BatchNorm) use the statistics of their minibatch and update their
+            running statistics in `pyrodrop.fit`; all other submodules run in evaluation mode.
         prior: prior of every weight (trained parameters with two or more dimensions), or a mapping from name patterns to
             priors, where the first matching pattern applies. A weight whose prior is None is trained as a point estimate.
         likelihood: distribution of y given the outputs, see `pyrodrop.likelihoods`.
@@ -74,6 +79,9 @@ class NetworkModel(LocalModule):
         input_axes: mapping from name patterns to the axis of a weight that indexes its layer's input units, for parameters
             of modules that are not PyTorch's own (a weight ``[in, out]`` in ``x @ weight`` has axis 0). None for a
             parameter without input units, such as a class token.
+        output: function of what the network returns, for networks that return no single tensor: ``lambda out:
+            out["logits"]``. Everything uses the tensor that it returns, ``[N, ...]``; all else, such as auxiliary losses, is
+            dropped. None for a network that returns the tensor itself.
 
     A call is ``model(x, y=None, num_data=None)`` with x and y in the units of the data. x is a tensor ``[N, ...]``, or a
     tuple or mapping of tensors that are the network's positional or keyword arguments. `num_data` is the size of the data
@@ -81,11 +89,12 @@ class NetworkModel(LocalModule):
 
     Raises:
         TypeError: `network` is not a module, or is compiled, scripted or distributed over devices; a prior is no `Prior`,
-            the likelihood no `Likelihood`, or `input_axes` no mapping.
+            the likelihood no `Likelihood`, `input_axes` no mapping, or `output` no function.
         ValueError: no weight has a prior; the network has dropout layers in training mode, uninitialised (lazy) parameters,
             or weights that are computed from other parameters (weight norm, spectral norm); a pattern matches no parameter.
     """
 
+    output: Output | None = None
     _randomness: Literal["error", "different"] = "error"  # of `torch.vmap` over weights
 
     def __init__(
@@ -97,6 +106,7 @@ class NetworkModel(LocalModule):
         bias_prior: PriorSetting | None,
         in_features: int | tuple[int, ...] | None = None,
         input_axes: Mapping[str, int | InputUnits | None] | None = None,
+        output: Output | None = None,
     ) -> None:
         super().__init__()
         instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
@@ -104,6 +114,7 @@ class NetworkModel(LocalModule):
         check_parametrised(network)
         self._check_network(network)
         network = copy.deepcopy(network)
+        lengthen(network)
         found = parameters_of(network)
         self.priors: dict[str, Prior] = assign_priors(found, prior, bias_prior, type(network).__name__)
         self.fixed = found.fixed
@@ -117,6 +128,8 @@ class NetworkModel(LocalModule):
         freeze(network)
         self.network = network
         self.likelihood = likelihood
+        if output is not None:
+            self.output = check_function(output)
         self.in_features = in_features
         self.inputs, self.targets = Standardize(), Standardize()
         self.columns: Columns | None = None  # of the data frame that it was trained on
@@ -180,7 +193,7 @@ class NetworkModel(LocalModule):
         return {name: buffers[name] for name in self._moving}
 
     def reset_parameters(self) -> None:
-        """Reinitialise all parameters that are not fixed with their modules' own ``reset_parameters``.
+        """Reinitialise all parameters that are not fixed with their modules' own ``reset_parameters``, arranged as at first.
 
         Uses torch's global generator; call `torch.manual_seed` before for reproducible values.
 
@@ -188,6 +201,7 @@ class NetworkModel(LocalModule):
             ValueError: a module with parameters of its own has no ``reset_parameters`` method; the message names it.
         """
         new = new_values(self.network, {n: names for n, names in self._names.items() if n not in self.fixed})
+        self._arrange(new)
         buffers = dict(self.network.named_buffers(remove_duplicate=False))
         with torch.no_grad():
             for first, value in new.items():
@@ -196,10 +210,14 @@ class NetworkModel(LocalModule):
                 if first in self.free:
                     self.free[first].copy_(value)
 
+    def _arrange(self, values: Mapping[str, Tensor]) -> None:
+        """Change initial values that the network's modules drew, in place, where this kind of model starts from others."""
+
     def standardize(self, data: Dataset) -> None:
         """Take over the standardisation of `data`. Later calls still pass x and y in the units of the data.
 
-        It takes over the columns of `data`, too, so that predictions find those of a data frame by name.
+        It takes over the columns of `data`, too, so that predictions find those of a data frame by name, and the likelihood
+        starts from the y of `data` (`likelihoods.Gaussian`).
         """
         self.columns = data.columns
         reference = next(iter(self.weight_sites().values()))
@@ -207,6 +225,7 @@ class NetworkModel(LocalModule):
             self.inputs = copy.deepcopy(data.inputs).to(reference)
         if data.targets is not None:
             self.targets = copy.deepcopy(data.targets).to(reference)
+        self.likelihood.start(data.y)
 
     def describe(self) -> str:
         """One-line description for tables and saved files."""
@@ -227,18 +246,29 @@ class NetworkModel(LocalModule):
         with self._trying():
             weights = self.weight_sites()
             runs(lambda: check_noiseless(network, lambda: self._still(weights, few)), few, "be trained")
-        with self._trying():
+        with self._trying(), activations_kept() as recomputation:
+            before = recomputation.calls
             self.changes_itself = changes(network, lambda: self._call(weights, few))
+            if recomputation.calls > before:
+                _log.warning(
+                    "the network recomputes activations (torch.utils.checkpoint), which would be with other weights and "
+                    "noise: they are kept instead, so training takes the memory of the network without checkpointing"
+                )
             unused_weights(
                 lambda leaves: self._call(leaves, few), weights
             )  # raises for gradients that cannot be computed
+            check_no_others(
+                lambda given: self._call(given, few), {**{n: self.free[n] for n in self.free}, **weights}, few
+            )
+            check_gradient_mode(lambda: self._still(weights, few))
         with self._trying(), evaluating(self):
             output = self._call(weights, few)
             unused = unused_weights(lambda leaves: self._call(leaves, few), weights)
             if unused:  # the forward may branch on x: try more rows before refusing the network
-                unused = unused_weights(lambda leaves: self._call(leaves, self._rows(data.x, _TRIED)), weights)
-        if unused:
-            raise ValueError(say_unused(network, unused))
+                more = self._rows(data.x, _TRIED)
+                unused = unused_weights(lambda leaves: self._call(leaves, more), weights)
+                if unused:
+                    raise ValueError(say_unused(network, lambda given: self._still(given, more), weights, unused))
         self._check_against(data, output)
 
     def check_targets(self, data: Dataset) -> None:
@@ -340,11 +370,15 @@ class NetworkModel(LocalModule):
     def _run(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
         initial = self.weight_sites()
         batch = batch_shape(weights, initial)
-        lazy = {n: w.unbatched() if batch else w for n, w in weights.items() if isinstance(w, LazyWeight)}
+        lazy = {n: w for n, w in weights.items() if isinstance(w, LazyWeight)}
         if lazy:
-            axes = (self._examined.get(signature(x)) or self.examined(x)).axes
+            found = self._examined.get(signature(x)) or self.examined(x)
+            if found.differentiates:
+                weights, lazy = {**weights, **{n: w.realise() for n, w in lazy.items()}}, {}
+            lazy = {n: w.unbatched() if batch else w for n, w in lazy.items()}
             for name, weight in lazy.items():
-                weight.law.examples = axes[name]
+                whole = name in found.rows and weight.law.strategy.whole_for_rows(weight.law.law)
+                weight.law.examples = (None,) if whole else found.axes[name]
         if not batch:
             return self._draw(weights, x)
         if len(lazy) == len(weights):  # noise per example: treat particles as additional examples
@@ -369,10 +403,10 @@ class NetworkModel(LocalModule):
         if self.in_features is not None and isinstance(x, Tensor) and not x.is_floating_point():
             x = x.double()  # whole numbers in a linear layer are measurements; float64 has them exactly
         if isinstance(x, Tensor) and x.is_floating_point():
-            x = self.inputs(x)
+            x = self.inputs(x.float() if x.dtype in SHORT else x)
         x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
         values = {**{n: self.free[n] for n in self.free}, **weights}
-        return call(self.network, values, self._names, x, attends=self._attends, recurs=self._recurs)
+        return call(self.network, values, self._names, x, self.output, attends=self._attends, recurs=self._recurs)
 
     def _still(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
         """As `_call`, with the network's attributes and buffers restored afterwards."""
@@ -412,16 +446,20 @@ def from_module(
     *,
     bias_prior: PriorSetting | None = None,
     input_axes: Mapping[str, int | None] | None = None,
+    output: Output | None = None,
 ) -> NetworkModel:
     """Turn any `torch.nn.Module` into a Pyro model.
 
     Args:
-        net: the network, from x ``[N, ...]`` to ``[N, outputs]`` or ``[N, ..., outputs]``; it is copied.
+        net: the network, from x ``[N, ...]`` to ``[N, outputs]`` or ``[N, ..., outputs]``; it is copied, with weights of 16
+            bits in float32.
         prior: prior of the weights, or a mapping from name patterns to priors or None (a point estimate). Last-layer
             inference is ``prior={"head.*": priors.Gaussian(), "*": None}``.
         likelihood: distribution of y given the outputs.
         bias_prior: prior of the biases and other vectors; None trains them as point estimates.
         input_axes: see `NetworkModel`.
+        output: takes the input of the likelihood out of what `net` returns, if that is a tuple, a mapping or another object:
+            ``output=lambda out: out["logits"]``. What it does not take is dropped.
 
     Raises:
         TypeError, ValueError: as `NetworkModel`.
@@ -438,5 +476,11 @@ def from_module(
         torch.Size([4, 1])
     """
     return NetworkModel(
-        net, prior=prior, likelihood=likelihood, bias_prior=bias_prior, in_features=width_of(net), input_axes=input_axes
+        net,
+        prior=prior,
+        likelihood=likelihood,
+        bias_prior=bias_prior,
+        in_features=width_of(net),
+        input_axes=input_axes,
+        output=output,
     )

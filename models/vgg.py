@@ -16,13 +16,15 @@ activations constant through the layers.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 
-from torch import nn
+from torch import Tensor, nn
 
 from pyrodrop.arguments import count, counts, positive
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.assignment import PriorSetting
+from pyrodrop.networks.starts import starting_from
 
 BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
@@ -34,7 +36,7 @@ class VGG(NetworkModel):
         shape: channels, height and width of an image. Inputs x are ``[N, *shape]``.
         classes: number of outputs; f is ``[N, classes]``.
         scale: k, the factor of all widths.
-        prior, likelihood, bias_prior: as in `MLP`.
+        prior, likelihood, bias_prior, seed: as in `MLP`.
 
     Raises:
         ValueError: `scale` leaves the first convolution without a channel, or the images are smaller than 32 x 32 pixels,
@@ -51,6 +53,7 @@ class VGG(NetworkModel):
         prior: PriorSetting,
         likelihood: Likelihood,
         bias_prior: PriorSetting | None = None,
+        seed: int | None = 0,
     ) -> None:
         shape = counts(shape, "shape", "channels, height and width of an image", length=3)  # type: ignore[assignment]
         count(classes, "classes", "the number of outputs")
@@ -63,23 +66,29 @@ class VGG(NetworkModel):
         maps, height, width = shape
         layers: list[tuple[str, nn.Module]] = []
         number = 0
-        for block, sizes in enumerate(BLOCKS, 1):
-            for size in sizes:
-                number += 1
-                wider = int(scale * size)
-                layers += [(f"conv{number}", nn.Conv2d(maps, wider, 3, padding=1)), (f"relu{number}", nn.ReLU())]
-                maps = wider
-            layers += [(f"pool{block}", nn.MaxPool2d(2))]
-        hidden = int(512 * scale)
-        layers += [
-            ("flatten", nn.Flatten()),
-            ("dense", nn.Linear(maps * (height // 32) * (width // 32), hidden)),
-            ("relu", nn.ReLU()),
-            ("out", nn.Linear(hidden, classes)),
-        ]
-        network = nn.Sequential(OrderedDict(layers))
-        for module in network:
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-                module.bias.data.zero_()  # type: ignore[union-attr]
+        with starting_from(seed):
+            for block, sizes in enumerate(BLOCKS, 1):
+                for size in sizes:
+                    number += 1
+                    wider = int(scale * size)
+                    layers += [(f"conv{number}", nn.Conv2d(maps, wider, 3, padding=1)), (f"relu{number}", nn.ReLU())]
+                    maps = wider
+                layers += [(f"pool{block}", nn.MaxPool2d(2))]
+            hidden = int(512 * scale)
+            layers += [
+                ("flatten", nn.Flatten()),
+                ("dense", nn.Linear(maps * (height // 32) * (width // 32), hidden)),
+                ("relu", nn.ReLU()),
+                ("out", nn.Linear(hidden, classes)),
+            ]
+            network = nn.Sequential(OrderedDict(layers))
+            VGG._arrange(dict(network.named_parameters()))
         super().__init__(network, prior=prior, likelihood=likelihood, bias_prior=bias_prior, in_features=tuple(shape))
+
+    @staticmethod
+    def _arrange(values: Mapping[str, Tensor]) -> None:
+        for name, value in values.items():
+            if name.endswith("weight"):
+                nn.init.kaiming_normal_(value, nonlinearity="relu")
+            else:
+                nn.init.zeros_(value)

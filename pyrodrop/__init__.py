@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         metrics,
         models,
         priors,
+        recipes,
         reparam,
         schedules,
         zoo,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pyrodrop.sampling.potential import Potential, potential
     from pyrodrop.sampling.sample import sample
     from pyrodrop.sampling.sampled import Sampled
+    from pyrodrop.training.checkpoint import Checkpoint
     from pyrodrop.training.estimates import Elbo, Objective
     from pyrodrop.training.fit import fit
     from pyrodrop.training.fitted import Fit
@@ -127,6 +129,7 @@ def compare(
 
 
 __all__ = [
+    "Checkpoint",
     "Elbo",
     "Fit",
     "Moments",
@@ -153,6 +156,7 @@ __all__ = [
     "predict",
     "priors",
     "read",
+    "recipes",
     "reparam",
     "restart",
     "sample",
@@ -172,6 +176,7 @@ _FILES = {
     "training.fitted": ("Fit",),
     "training.problem": ("restart",),
     "training.replicates": ("Replicates", "fit_replicates"),
+    "training.checkpoint": ("Checkpoint",),
     "training.training": ("StepLosses", "Training"),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}
@@ -187,4 +192,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

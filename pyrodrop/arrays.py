@@ -31,12 +31,13 @@ _REAL = "biuf"  # NumPy's kinds of bools, whole and real numbers
 _ALLOWED = "must be a tensor, a NumPy array, a pandas DataFrame or Series, or a list of real numbers"
 
 
-def tensor_of(values: Any, name: str) -> Tensor:
+def tensor_of(values: Any, name: str, *, missing: bool = False) -> Tensor:
     """The values as a dense tensor of real numbers, whole numbers or bools, which shares memory where it can.
 
     Args:
         values: what arrived.
         name: of the argument, for messages.
+        missing: whether NaN and NA of a table become NaN.
 
     Raises:
         TypeError: it is no array of numbers: text, objects, dates, categories, complex numbers, a ragged list; or a sparse,
@@ -49,10 +50,10 @@ def tensor_of(values: Any, name: str) -> Tensor:
     if isinstance(values, np.ma.MaskedArray):
         return _checked(_of_numpy(_unmasked(values, name), name), name)
     if is_frame(values):
-        return _checked(_of_numpy(_of_frame(values, name), name), name)
+        return _checked(_of_numpy(_of_frame(values, name, missing), name), name)
     if hasattr(values, "index") and hasattr(values, "iloc"):
         label = "" if getattr(values, "name", None) is None else f", column {values.name!r}"
-        return _checked(_of_numpy(_of_column(values, f"{name}{label}", values), name), name)
+        return _checked(_of_numpy(_of_column(values, f"{name}{label}", values, missing), name), name)
     if hasattr(values, "__array__") or isinstance(values, memoryview):
         return _checked(_of_numpy(np.asarray(values), name), name)
     if isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray):
@@ -132,22 +133,25 @@ def _unmasked(values: Any, name: str) -> np.ndarray[Any, Any]:
     return np.asarray(values.data)
 
 
-def _of_frame(frame: Any, name: str) -> np.ndarray[Any, Any]:
+def _of_frame(frame: Any, name: str, missing: bool) -> np.ndarray[Any, Any]:
     """A table of numbers, ``[rows, columns]``."""
     labels = list(frame.columns)
     columns = [
-        _of_column(frame.iloc[:, place], f"{name}, column {label!r}", frame) for place, label in enumerate(labels)
+        _of_column(frame.iloc[:, place], f"{name}, column {label!r}", frame, missing)
+        for place, label in enumerate(labels)
     ]
     return np.stack(columns, 1) if columns else np.empty((len(frame), 0))
 
 
-def _of_column(column: Any, name: str, of: Any) -> np.ndarray[Any, Any]:
+def _of_column(column: Any, name: str, of: Any, allowed: bool) -> np.ndarray[Any, Any]:
     """A column of numbers in the order of its rows; its errors name column and row, and the table that it is `of`."""
     kind = getattr(column.dtype, "kind", "O")
     if kind not in _REAL:
         hint = ": pass its codes, .cat.codes" if hasattr(column, "cat") else ": convert it to numbers first"
         raise TypeError(f"{name}, must be of real numbers; got dtype {column.dtype} in {shown(of)}{hint}")
     missing = np.flatnonzero(np.asarray(column.isna()))
+    if len(missing) and allowed:
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     if len(missing):
         row = int(missing[0])
         raise ValueError(

@@ -74,7 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (Exception, KeyboardInterrupt) as error:
             if debug:
                 traceback.print_exc()
-            status, line = _ended(KeyboardInterrupt() if interrupts else error)
+            status, line = _ended(
+                error if isinstance(error, KeyboardInterrupt) or not interrupts else KeyboardInterrupt()
+            )
             if line:
                 print(f"pyrodrop: {_printable(line)}", file=sys.stderr)
     return status
@@ -105,7 +107,7 @@ def _noticed() -> Iterator[list[int]]:
 def _ended(error: BaseException) -> tuple[int, str]:
     """The exit status of an error and its line."""
     if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED, "interrupted"
+        return INTERRUPTED, ": ".join(filter(None, ("interrupted", str(error))))
     if isinstance(error, BrokenPipeError):
         _nowhere()
         return NO_READER, ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +40,15 @@ def resolve(device: str | torch.device) -> torch.device:
     if chosen.type not in ("cpu", "cuda"):
         raise ValueError(f"device must be one of {known}; got {device!r}")
     return chosen
+
+
+@functools.cache
+def processor() -> str:
+    """Model name of this machine's processor."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import functools
 import hashlib
 import inspect
 import logging
+import operator
 import re
 import sys
 import types
@@ -166,6 +167,8 @@ class _Walk:
             yield from self.entries(name, value.func, depth + 1)
             yield from self.entries(f"{name}.args", value.args, depth + 1)
             yield from self.entries(f"{name}.keywords", value.keywords, depth + 1)
+        elif isinstance(value, operator.itemgetter | operator.attrgetter):
+            yield name, repr(value)
         elif isinstance(value, types.MethodType):
             yield from self.entries(name, value.__func__, depth + 1)
             yield from self.entries(f"{name}.__self__", value.__self__, depth + 1)

@@ -3,10 +3,13 @@
 x                                  network(x)
 (ids, mask)                        network(ids, mask)
 {"input_ids": ids, "mask": mask}   network(input_ids=ids, mask=mask)
+
+A forward with one argument takes the tuple or the mapping as a whole: forward(self, batch).
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -50,8 +53,23 @@ def num_rows(x: Inputs) -> int:
     return len(parts(x)[0])
 
 
-def arguments(x: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """Positional and keyword arguments of the network's call."""
+def arguments(x: Inputs, forward: Callable[..., Any]) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
+    """Positional and keyword arguments of the network's call: the parts of x, or x itself where `forward` takes it whole."""
     if isinstance(x, Tensor):
         return (x,), {}
-    return ((), dict(x)) if isinstance(x, Mapping) else (tuple(x), {})
+    one_by_one: tuple[tuple[Any, ...], dict[str, Tensor]] = ((), dict(x)) if isinstance(x, Mapping) else (tuple(x), {})
+    whole = (dict(x) if isinstance(x, Mapping) else tuple(x),)
+    if not _takes(forward, *one_by_one) and _takes(forward, whole, {}):
+        return whole, {}
+    return one_by_one
+
+
+def _takes(function: Callable[..., Any], positional: tuple[Any, ...], named: Mapping[str, Any]) -> bool:
+    """Whether the function's signature, if it has one, has places for these arguments."""
+    try:
+        inspect.signature(function).bind(*positional, **named)
+    except TypeError:
+        return False
+    except ValueError:  # no signature, as of a function in C
+        return True
+    return True

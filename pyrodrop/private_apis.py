@@ -4,18 +4,26 @@
     in_function_transform   torch._C._functorch.peek_interpreter_stack           masks are drawn by torch.bernoulli
     without_overrides       torch._C.DisableTorchFunctionSubclass                Tensor.__torch_function__ does the same
     without_values          torch.Tensor._make_wrapper_subclass                  Tensor.as_subclass of an expanded number
+    stand_in                the same                                             engine 'pyro' instead of 'traced'
+    without_dispatch        torch._C._DisableTorchDispatch                           the same, where a shape changes in place
     body_of                 has_torch_function in torch.nn.functional            dropout in nn.MultiheadAttention is refused
     mapped_tree, leaves     torch.utils._pytree                                  tuples, lists and dictionaries alone
-    record                  torch.fx.experimental.proxy_tensor.make_fx           engine 'pyro' instead of 'traced'
+    ScriptBuilder           torch._C.Graph                                       traced steps are called from Python, slower
+    record                  torch.fx.experimental.proxy_tensor.make_fx           engine 'traced' instead of 'compiled'
     arguments_of            _schema of an operation                              engine 'pyro' instead of 'traced'
     elementary_forms        torch._decomp.get_decompositions                     engine 'traced' instead of 'compiled'
     compile_by_inductor     torch._inductor.compile_fx.compile_fx                engine 'traced' instead of 'compiled'
     Program.bare            CompiledFxGraph.current_callable                     every call costs more
+    load_program            torch._C._aoti                                       programs are compiled in every process
+    twisters                torch.Generator.get_state                            replicates draw one after the other, slower
     pyro_handlers           pyro.poutine.runtime._PYRO_STACK                     Pyro's optimisers see no names of parameters
     name_in_store           _param_to_name of Pyro's parameter store             Pyro's optimisers see no names of parameters
     lend_to_store           _params and _constraints of Pyro's parameter store   jitted ELBOs raise an error
     bernoulli_results       torch.utils._python_dispatch.TorchDispatchMode       pyrodrop.read is refused
-    intercepted             the same                                             engine 'pyro' makes no steps in parts
+    intercepted             the same                                             engine 'pyro' instead of 'traced'
+    activations_kept        CheckpointFunction, _checkpoint_without_reen...   networks that recompute activations are refused
+    fused_adam              torch._fused_adam_                                   the optimiser's own step, which is slower
+    without_compiler        __dynamo_disable of torch.optim.Optimizer            the compiler is imported before a step
     silence_slow_vmap       torch._C._functorch._set_vmap_fallback_warning_...   the warnings are shown
     profile_kernels         torch._inductor.config                               profiles show no names of kernels
 
@@ -26,16 +34,22 @@ report it as the reason for choosing another engine.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import logging
+import os
+import sys
+import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pyro
 import torch
 from pyro.poutine import runtime
 from torch import Tensor, fx
+from torch.utils import checkpoint as recomputation
 
 try:
     from torch.utils import _pytree
@@ -111,6 +125,32 @@ def without_values(kind: type[Tensor], shape: torch.Size, like: Tensor) -> Any:
     return _wrapper(kind, shape, dtype=like.dtype, device=like.device)
 
 
+def stand_in(kind: type[Tensor], of: Tensor) -> Any:
+    """A tensor of a subclass in the form of another, with its strides, and without memory.
+
+    Raises:
+        MissingApi: there is no such tensor.
+    """
+    if _wrapper is None:
+        raise _missing("PyTorch", "torch.Tensor._make_wrapper_subclass")
+    place = of.storage_offset()
+    return _wrapper(kind, of.shape, strides=of.stride(), storage_offset=place, dtype=of.dtype, device=of.device)
+
+
+def without_dispatch(operation: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call an operation on tensors of `stand_in` as it is, such as one that changes their shape and reads no value.
+
+    Raises:
+        MissingApi: that is impossible.
+    """
+    try:
+        guard = torch._C._DisableTorchDispatch()
+    except AttributeError as error:
+        raise _missing("PyTorch", "torch._C._DisableTorchDispatch", error) from error
+    with guard:
+        return operation(*args, **kwargs)
+
+
 def mapped_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     """Nested tuples, lists and dictionaries, with the function's value in place of every leaf."""
     if _pytree is None:
@@ -172,6 +212,104 @@ def arguments_of(operation: Any) -> Sequence[Any]:
         raise _missing("PyTorch", f"{operation}._schema.arguments", error) from error
 
 
+class ScriptBuilder:
+    """Builds a program of TorchScript, operation by operation.
+
+    Raises:
+        MissingApi: PyTorch cannot build one, or not of these operations.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._c: Any = torch._C
+            self._graph = self._c.Graph()
+            self._tensor = self._c.TensorType.get()
+        except AttributeError as error:
+            raise _missing("PyTorch", "torch._C.Graph", error) from error
+        self._constants: dict[tuple[str, str], Any] = {}
+
+    def input(self) -> Any:
+        """A tensor."""
+        value = self._graph.addInput()
+        value.setType(self._tensor)
+        return value
+
+    def constant(self, value: Any, kind: str = "") -> Any:
+        """A number, a list of them, a dtype, device, layout, memory format, or None; `kind` is the type for empty lists."""
+        key = type(value).__name__, repr(value) + (kind if value == [] else "")
+        if key not in self._constants:
+            number = _MEMORY_FORMATS.get(value) if isinstance(value, torch.memory_format) else value
+            self._constants[key] = self._empty(kind) if value == [] else self._tried(self._graph.insertConstant, number)
+        return self._constants[key]
+
+    def tensors(self, values: Sequence[Any], kind: str) -> Any:
+        """A list of tensors, of which some may be None if its type says so."""
+        of = (
+            self._c.OptionalType(self._tensor)
+            if "Optional[Tensor]" in kind.removeprefix("Optional[List[")
+            else self._tensor
+        )
+        return self._list(list(values), of)
+
+    def call(self, operation: Any, values: Sequence[Any], count: int = 1) -> Any:
+        """The result of an operation, or a list of its results; `count` is their number where it gives a list."""
+        schema = operation._schema
+        returns = [str(result.type) for result in schema.returns]
+        lists = returns == ["List[Tensor]"]
+        if not lists and any(kind != "Tensor" for kind in returns):
+            raise _missing("PyTorch", f"a form of {operation} with results {', '.join(returns)}")
+        node = self._tried(self._graph.create, schema.name, list(values), len(returns))
+        results = self._added(node, self._c.ListType(self._tensor) if lists else self._tensor)
+        if node.schema() != str(schema):
+            raise _missing("PyTorch", f"{operation} with these arguments, for which it has {node.schema()},")
+        if lists:
+            return self._added(self._graph.create("prim::ListUnpack", results, count), self._tensor)
+        return results[0] if len(results) == 1 else results
+
+    def program(self, results: Sequence[Any]) -> Callable[..., Sequence[Tensor]]:
+        """The program, with these results."""
+        self._graph.registerOutput(self._list(list(results), self._tensor))
+        self._tried(self._graph.lint)
+        return self._tried(self._c._create_function_from_graph, "step", self._graph)  # type: ignore[no-any-return]
+
+    def _empty(self, kind: str) -> Any:
+        of = {"int": self._c.IntType.get, "float": self._c.FloatType.get, "bool": self._c.BoolType.get}
+        name = next((name for name in of if name in kind.lower()), None)
+        if name is None:
+            raise _missing("PyTorch", f"a form of an empty {kind}")
+        return self._list([], of[name]())
+
+    def _list(self, values: list[Any], kind: Any) -> Any:
+        return self._added(self._graph.create("prim::ListConstruct", values, 1), self._c.ListType(kind))[0]
+
+    def _added(self, node: Any, kind: Any) -> list[Any]:
+        """The results, of this type, of a node that is added to the program."""
+        self._graph.appendNode(node)
+        results = list(node.outputs())
+        for result in results:
+            result.setType(kind)
+        return results
+
+    def _tried(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except (AttributeError, RuntimeError, TypeError) as error:
+            raise _missing("PyTorch", getattr(function, "__name__", "torch._C.Graph"), error) from error
+
+
+def scripts_as_they_are() -> AbstractContextManager[None]:
+    """Have programs of TorchScript run within the block as they were built; by default the first calls optimise them."""
+    return torch.jit.optimized_execution(False)  # type: ignore[no-any-return]
+
+
+_MEMORY_FORMATS = {
+    torch.contiguous_format: 0,
+    torch.preserve_format: 1,
+    torch.channels_last: 2,
+    torch.channels_last_3d: 3,
+}
+
+
 def elementary_forms(operations: Sequence[Any]) -> Any:
     """PyTorch's definitions of these operations by more elementary ones, as an argument of `record`.
 
@@ -193,12 +331,18 @@ class Program:
         whole: the program with what PyTorch does around every call: it checks the mode, turns autograd off, counts the
             versions of the tensors that the graph writes to, and more.
         bare: the program without that, called with a list, which it empties; None if there is none. Autograd must be off.
+
+    Attributes:
+        file: the library that the bare program is; None if it is none, or not known.
     """
 
     def __init__(
-        self, whole: Callable[..., Sequence[Tensor]], bare: Callable[[list[Tensor]], Sequence[Tensor]] | None
+        self,
+        whole: Callable[..., Sequence[Tensor]],
+        bare: Callable[[list[Tensor]], Sequence[Tensor]] | None,
+        file: Path | None = None,
     ) -> None:
-        self.whole, self.bare = whole, bare
+        self.whole, self.bare, self.file = whole, bare, file
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
         return self.whole(*inputs)
@@ -225,7 +369,81 @@ def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], option
 
     with _traced_afresh():
         whole: Any = compile_fx(module, list(inputs), inner_compile=compile_inner, config_patches=options)
-    return Program(whole, inner[0] if len(inner) == 1 and callable(inner[0]) else None)
+    bare = inner[0] if len(inner) == 1 and callable(inner[0]) else None
+    return Program(whole, bare, None if bare is None else _library(bare))
+
+
+@contextmanager
+def compiler_folder(path: Path | None) -> Iterator[None]:
+    """Have TorchInductor keep what it compiles in a folder, unless the user has named one."""
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    if path is None or name in os.environ:
+        yield
+        return
+    os.environ[name] = str(path)
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+
+
+_ENTRY = "inductor_entry_cpp"  # the function of a library of TorchInductor
+
+
+def _library(bare: Callable[..., Any]) -> Path | None:
+    """The library that a bare program calls and is nothing else than."""
+    held = [cell.cell_contents for cell in getattr(bare, "__closure__", None) or ()]
+    libraries: list[Any] = [
+        getattr(value, "__self__", None) for value in held if getattr(value, "__name__", "") == _ENTRY
+    ]
+    files = [Path(library.__file__) for library in libraries if getattr(library, "__file__", None)]
+    return files[0] if len(held) == len(files) == 1 else None
+
+
+def load_program(path: Path) -> Program:
+    """The program of a library that TorchInductor has made.
+
+    Raises:
+        MissingApi: PyTorch cannot call it.
+        ImportError: it is no such library.
+    """
+    try:
+        own: Any = torch._C
+        give, take = own._aoti.unsafe_alloc_void_ptrs_from_tensors, own._aoti.alloc_tensors_by_stealing_from_void_ptrs
+        pointer = own._dynamo.guards._torchinductor_pyobject_tensor_data_ptr
+    except AttributeError as error:
+        raise _missing("PyTorch", "torch._C._aoti", error) from error
+    os.environ["_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"] = str(pointer)  # where the library looks for it
+    spec = importlib.util.spec_from_file_location(f"pyrodrop_{path.stem}.{_ENTRY}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no library of Python")
+    library = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(library)
+    entry = getattr(library, _ENTRY)
+
+    def bare(inputs: list[Tensor]) -> Sequence[Tensor]:
+        return take(entry(give(inputs)))  # type: ignore[no-any-return]
+
+    return Program(lambda *inputs: bare(list(inputs)), bare, path)
+
+
+def twisters(states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The Mersenne Twisters in states of CPU generators, ``[R, bytes]``, as views.
+
+    Returns:
+        For each, 625 less the numbers that were drawn of its array, ``[R]``; the number that is drawn next, ``[R]``; and the
+        array ``[R, 624]``, 32 bits in integers of 64.
+
+    Raises:
+        MissingApi: the states have another form.
+    """
+    if states.shape[1] != 5056:
+        raise _missing("PyTorch", "a state of torch.Generator of 5,056 bytes")
+    return (
+        states[:, 8:12].view(torch.int32)[:, 0],
+        states[:, 16:24].view(torch.long)[:, 0],
+        states[:, 24:5016].view(torch.long),
+    )
 
 
 def _traced_afresh() -> AbstractContextManager[object]:
@@ -298,14 +516,91 @@ def intercepted(call: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]) ->
     """
     try:
         from torch.utils._python_dispatch import TorchDispatchMode
-    except ImportError as error:
+
+        class Intercept(TorchDispatchMode):
+            @classmethod
+            def _should_skip_dynamo(cls) -> bool:
+                return False  # which imports it
+
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                return call(func, args, kwargs or {})
+
+        return Intercept()  # type: ignore[no-untyped-call]
+    except (ImportError, TypeError) as error:
         raise _missing("PyTorch", "torch.utils._python_dispatch.TorchDispatchMode", error) from error
 
-    class Intercept(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return call(func, args, kwargs or {})
 
-    return Intercept()  # type: ignore[no-untyped-call]
+class _Recomputation(threading.local):
+    """What this thread does about `torch.utils.checkpoint`.
+
+    Attributes:
+        blocks: number of the blocks of `activations_kept` that it is in.
+        calls: number of the calls of `torch.utils.checkpoint.checkpoint` that kept their activations.
+    """
+
+    blocks = calls = 0
+
+    def keeps(self) -> bool:
+        self.calls += self.blocks > 0
+        return self.blocks > 0
+
+
+_recomputation = _Recomputation()
+_replacing = threading.Lock()
+_replaced: list[tuple[str, Any]] = []  # the names of torch.utils.checkpoint that are replaced, and what they were
+_blocks = 0  # of `activations_kept` on all threads
+
+
+@contextmanager
+def activations_kept() -> Iterator[_Recomputation]:
+    """Have `torch.utils.checkpoint.checkpoint` call its function as it is on this thread within the block.
+
+    Where PyTorch lacks the two names the block changes nothing, and `pyrodrop.networks.call` refuses such networks.
+    """
+    global _blocks
+    with _replacing:
+        if not _blocks:
+            _keep_activations()
+        _blocks += 1
+    _recomputation.blocks += 1
+    try:
+        yield _recomputation
+    finally:
+        _recomputation.blocks -= 1
+        with _replacing:
+            _blocks -= 1
+            if not _blocks:
+                while _replaced:
+                    setattr(recomputation, *_replaced.pop())
+
+
+def _keep_activations() -> None:
+    """Replace the two parts of `torch.utils.checkpoint.checkpoint`, for all who have imported that function."""
+    by_function: Any = getattr(recomputation, "CheckpointFunction", None)
+    by_hooks: Any = getattr(recomputation, "_checkpoint_without_reentrant_generator", None)
+    if by_function is None or by_hooks is None:
+        return
+    for own, before in zip(_keeping(by_function, by_hooks), (by_function, by_hooks), strict=True):
+        _replaced.append((before.__name__, before))
+        setattr(recomputation, before.__name__, own)
+
+
+@functools.cache
+def _keeping(by_function: Any, by_hooks: Any) -> tuple[Any, Any]:
+    """What replaces them: the same on other threads, and in no block of `activations_kept`."""
+
+    class Kept:
+        @staticmethod
+        def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+            return function(*args) if _recomputation.keeps() else by_function.apply(function, preserve, *args)
+
+    def kept(*args: Any, **kwargs: Any) -> Iterator[None]:
+        if _recomputation.keeps():
+            yield
+        else:
+            yield from by_hooks(*args, **kwargs)
+
+    return Kept, kept
 
 
 def pyro_handlers() -> Sequence[Any]:
@@ -345,6 +640,32 @@ def lend_to_store(store: Any, name: str, unconstrained: Tensor, constraint: Any)
         raise _missing(
             "Pyro", "ParamStoreDict._params", error, "its jitted ELBOs cannot train pyrodrop's modules; use Trace_ELBO"
         ) from error
+
+
+def fused_adam(*, decoupled: bool) -> Callable[..., None] | None:
+    """PyTorch's fused step of Adam, or of AdamW if the decay is decoupled; None if it has none, for the optimiser's own."""
+    return getattr(torch, "_fused_adamw_" if decoupled else "_fused_adam_", None)
+
+
+@contextmanager
+def without_compiler() -> Iterator[None]:
+    """Let `torch.optim` make and load an optimiser without importing TorchDynamo, to which it says what not to compile.
+
+    Where Dynamo is not imported it compiles nothing.
+    """
+    own = torch.optim.Optimizer
+    inner = [getattr(f, "__wrapped__", None) for f in (own.add_param_group, own.state_dict, own.load_state_dict)]
+    marked = [f for f in inner if f is not None and "torch._dynamo" not in sys.modules and not hasattr(f, _UNCOMPILED)]
+    for function in marked:
+        setattr(function, _UNCOMPILED, function)
+    try:
+        yield
+    finally:
+        for function in marked:
+            delattr(function, _UNCOMPILED)
+
+
+_UNCOMPILED = "__dynamo_disable"  # where PyTorch keeps the form of a function that Dynamo does not enter
 
 
 def silence_slow_vmap() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class Standardize(torch.nn.Module):
         numbers the standard deviation need not be 0, because their mean is rounded.
 
         Args:
-            values: ``[N, D]``.
+            values: ``[N, D]``. NaN are missing values, which are left out.
             dtype: the dtype in which the values will be standardised; that of `values` if None.
 
         Raises:
@@ -62,6 +63,12 @@ class Standardize(torch.nn.Module):
                 "values must be a tensor of a floating-point dtype with a row per observation; got "
                 f"{values.dtype} of shape {list(values.shape)}"
             )
+        missing = values.isnan()
+        if bool(missing.any()):
+            each = zip(*(part.reshape(len(values), -1).unbind(1) for part in (values, missing)), strict=True)
+            columns = [cls.of(column[~absent], dtype) for column, absent in each]
+            loc, scale = (torch.stack([getattr(own, part) for own in columns]) for part in ("loc", "scale"))
+            return cls(loc.reshape(values.shape[1:]), scale.reshape(values.shape[1:]))
         scale, changing = values.std(0, correction=0), varies(values, dtype)
         width = values.amax(0) - values.amin(0)
         width = torch.where(width > 1, width, torch.ones_like(width))
@@ -82,7 +89,7 @@ class Standardize(torch.nn.Module):
 
 
 def varies(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Whether the values of a column differ by more than rounding errors, ``[N, D]`` to ``[D]``.
+    """Whether the values of a column differ by more than rounding errors, ``[N, D]`` to ``[D]``; NaN are left out.
 
     Rounding errors are differences of at most 4 eps max |value|, which are 4 to 8 steps of floating-point numbers.
 
@@ -90,5 +97,6 @@ def varies(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         values: ``[N, D]``.
         dtype: the dtype in which the values will be used; that of `values` if None.
     """
-    low, high = values.amin(0), values.amax(0)
+    missing = values.isnan()
+    low, high = values.masked_fill(missing, math.inf).amin(0), values.masked_fill(missing, -math.inf).amax(0)
     return high - low > 4 * torch.finfo(dtype or values.dtype).eps * torch.maximum(high, -low)

@@ -83,5 +83,5 @@ def _refuse(state: _State) -> None:
         raise RuntimeError(
             "another thread is in pyrodrop.fit; the threads of a process share torch's generator and Pyro's handlers, so no "
             "other thread can train, predict or sample meanwhile. Use one process per fit (multiprocessing, joblib), or "
-            "fit(replicates=...) for many fits at once"
+            "fit_replicates(...) for many fits at once"
         )

@@ -44,7 +44,7 @@ CONFIG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 FOLDER = ROOT / "runs" / "mutation"
 _MEMORY = 12 * 2**30  # bytes that a child may take
 _NONE_COLLECTED = 5
-OPTIONS = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", "--durations=0"]
+OPTIONS = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", "--durations=0", "-m", "not slow and not gpu"]
 
 
 @dataclass(frozen=True)

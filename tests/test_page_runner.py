@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ def test_the_same(runner: Any, shown: str, printed: str) -> None:
         ("-2.5", "2.5"),
         ("1.0e-05", "1.0e-03"),
         ("a 1.0", "a 1.0 2.0"),
+        ("-4455", "-3700"),  # by more than 15 %
         ("True", "False"),
         ("", "something"),
     ],
@@ -57,7 +59,9 @@ def test_another_output(runner: Any, shown: str, printed: str) -> None:
 def test_a_page_that_shows_something_else_fails(runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
     page.write_text("```python\na = 2\nprint(a)\n```\n\n```text\n3\n```\n\n```python\nprint(a + 1)\n```\n")
+    (tmp_path / "recorded_on.json").write_text("{}")
     monkeypatch.setattr(runner, "ROOT", tmp_path)
+    monkeypatch.setattr(runner, "RECORDED", tmp_path / "recorded_on.json")
     with pytest.raises(ValueError, match=r"page.md, block 1: the page shows 3 where the code prints 2"):
         runner.check("page.md")
     runner.write("page.md")
@@ -66,6 +70,23 @@ def test_a_page_that_shows_something_else_fails(runner: Any, tmp_path: Path, mon
     page.write_text(page.read_text() + "![a figure](images/none.png)\n")
     with pytest.raises(ValueError, match="images/none.png, which its code does not save"):
         runner.check("page.md")
+
+
+def test_every_digit_counts_where_a_page_was_written(
+    runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "page.md").write_text("```python\nprint(1.01)\n```\n\n```text\n1.02\n```\n")
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
+    monkeypatch.setattr(runner, "RECORDED", tmp_path / "recorded_on.json")
+    runner.RECORDED.write_text(json.dumps({"page.md": "another processor"}))
+    runner.check("page.md")
+    runner.RECORDED.write_text(json.dumps({"page.md": runner.here()}))
+    with pytest.raises(ValueError, match=r"page.md, block 1: the page, which was written here, shows\n1.02"):
+        runner.check("page.md")
+
+
+def test_it_is_known_where_every_page_was_written(runner: Any) -> None:
+    assert set(runner.recorded()) == set(runner.pages())
 
 
 def test_every_block_of_every_page_is_run(runner: Any) -> None:

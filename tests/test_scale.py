@@ -19,6 +19,7 @@ ROWS = re.findall(r"^\| (.+) \| (.+) \| `([\w-]+\.json): (.+)` \|$", PAGE, flags
 OPEN = "to be measured"
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_code_of_the_page_runs_in_order(jobs: int) -> None:
     """By default in this process alone."""

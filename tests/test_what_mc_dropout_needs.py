@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyro.distributions as dist
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pyrodrop import priors
+import pyrodrop
+from pyrodrop import likelihoods, priors
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.divergences import divergence
 
@@ -46,9 +48,23 @@ def test_masks_that_a_weight_carries() -> None:
     torch.testing.assert_close(F.linear(pooled[0], last), F.linear(pooled[1], last / KEEP * z.repeat_interleave(9)))
 
 
+@pytest.mark.usefixtures("float64")
+def test_w_in_place_of_m_is_a_quarter() -> None:
+    """Two dropouts of rate 0.5 in a ReLU network without biases: the same masks with W, and as torch scales them."""
+    x, first, second, third = torch.randn(5, 4), torch.randn(6, 4), torch.randn(6, 6), torch.randn(2, 6)
+    masks = torch.bernoulli(torch.full((2, 5, 6), 0.5))
+
+    def passed(scale: float) -> Tensor:
+        h = F.relu(F.linear(x, first)) * masks[0] * scale
+        return F.linear(F.relu(F.linear(h, second)) * masks[1] * scale, third)
+
+    torch.testing.assert_close(passed(1.0), passed(2.0) / 4)
+    assert "every prediction is then a quarter of what it should be" in " ".join(PAGE.read_text().split())
+
+
 def variance_on_page(loss: str, keep: float) -> float:
     """The prior variance in the row of this loss in the page's table, for N, D, B, H and W as below."""
-    (row,) = re.findall(rf"^\| {re.escape(loss)}.*\| (.*) \|$", PAGE.read_text(), flags=re.MULTILINE)
+    (row,) = re.findall(rf"^\| {re.escape(loss)}[^|]*\| ([^|]*) \|", PAGE.read_text(), flags=re.MULTILINE)
     sizes = {"N": N, "D": OUT, "B": 2, "H": 2, "W": 2, "wd": DECAY, "tau": TAU, "keep": keep}
     return float(eval(re.sub(r"(?<=\w) (?=\w)", " * ", row), sizes))
 
@@ -72,7 +88,7 @@ LOSSES: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], float]] = 
         lambda f, y: F.binary_cross_entropy_with_logits(f, (y > 0).to(f), reduction="sum"),
         N * OUT,
     ),
-    "`nn.BCEWithLogitsLoss`, `nn.GaussianNLLLoss`": (
+    "`nn.GaussianNLLLoss`": (
         lambda f, y: F.gaussian_nll_loss(f, y, 0.1 + f[:, :1].expand(-1, OUT) ** 2),
         lambda f, y: -Normal(f, (0.1 + f[:, :1] ** 2).sqrt()).log_prob(y).sum(),
         N * OUT,
@@ -123,6 +139,41 @@ def test_prior_of_weight_decay(name: str) -> None:
     ours = torch.autograd.grad(-elbo, means)
     for got, want, keep in zip(ours, theirs, (1.0, KEEP, 1.0), strict=True):
         torch.testing.assert_close(got, keep * factor * want, rtol=1e-10, atol=1e-10)
+
+
+class Bernoulli(likelihoods.Likelihood):
+    """That of the page."""
+
+    def forward(self, output: Tensor, targets: Any) -> Any:
+        return dist.Bernoulli(logits=output)
+
+
+READ: dict[str, tuple[Any, dict[str, Any], int, tuple[int, ...]]] = {
+    # row of the page: the likelihood, further arguments of `read`, the network's outputs, and their shape after [N]
+    "`nn.CrossEntropyLoss`, logits [N, C] ": (likelihoods.Categorical(), {}, 3, (3,)),
+    "`nn.CrossEntropyLoss`, logits [N, C, H, W]": (likelihoods.Categorical(), {}, 12, (2, 2, 3)),
+    "`nn.GaussianNLLLoss`": (likelihoods.HeteroscedasticGaussian(), {}, 2 * OUT, (2 * OUT,)),
+    "`nn.BCEWithLogitsLoss`": (Bernoulli(), {}, OUT, (OUT,)),
+    "`nn.MSELoss`": (likelihoods.Gaussian(TAU), {}, OUT, (OUT,)),
+    "half of `nn.MSELoss`": (likelihoods.Gaussian(TAU), {"weight_decay": 2 * DECAY}, OUT, (OUT,)),
+    "sum over minibatches": (
+        likelihoods.Categorical(), {"loss": "sum_nll", "weight_decay": DECAY * N / 2}, OUT, (OUT,)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+def test_read_takes_every_row(name: str) -> None:
+    """With the arguments of the last column its priors are those of the second one."""
+    likelihood, arguments, outputs, shape = READ[name]
+    last = [nn.Linear(HIDDEN, outputs), nn.Unflatten(1, shape)]
+    net = nn.Sequential(nn.Linear(D, HIDDEN), nn.ReLU(), nn.Dropout(1 - KEEP), *last)
+    model: Any = pyrodrop.read(
+        net, torch.randn(4, D), likelihood=likelihood, num_data=N, **{"weight_decay": DECAY, **arguments}
+    ).model
+    for site, keep in (("0.weight", 1.0), ("3.weight", KEEP)):
+        assert model.priors[site].scale ** 2 == pytest.approx(variance_on_page(name, keep), rel=1e-6)
+    assert set(READ) == set(LOSSES)
 
 
 @pytest.mark.usefixtures("float64")

@@ -30,6 +30,27 @@ def test_the_page_is_up_to_date() -> None:
     assert others.page(text, others.generated(others.stored())) == text
 
 
+def test_what_the_calls_are_is_counted() -> None:
+    kinds = [others.title(script)[1] for script in SCRIPTS]
+    counts = [sum(kind.startswith(start) for kind in kinds) for start in ("documented", "default", "neither")]
+    ours = sum(kind.endswith(", weights of 1") for kind in kinds)
+    assert (
+        f"Of the {sum(counts)} rows {counts[0]} are documented and {counts[1]} are defaults, of which {ours} at weights "
+        f"that the script sets to 1; {counts[2]} are neither"
+    ) in re.sub(r"\s+", " ", others.PAGE.read_text(encoding="utf-8"))
+    assert sum(counts) == len(SCRIPTS)
+
+
+def test_pages_are_of_the_same_versions() -> None:
+    """Those that the scripts pin, in the table of packages of the other page."""
+    pinned = dict(others.requirement(script) for script in SCRIPTS)
+    page = (others.DOCS / "what-mc-dropout-needs.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\w-]+) (\d[\d.]*) \|", page, flags=re.MULTILINE)
+    shared = {name: version for name, version in ((name.lower(), version) for name, version in rows) if name in pinned}
+    assert len(shared) == 6
+    assert shared == {name: pinned[name] for name in shared}
+
+
 def test_stored_outputs_are_of_these_scripts() -> None:
     stored = others.stored()
     assert set(stored) == {script.stem for script in SCRIPTS}

@@ -42,7 +42,6 @@ def main(count: int = 1000, steps: int = 2000, num_draws: int = 199, out: Path |
 
 def network() -> models.NetworkModel:
     """w, b ~ N(0, 1 / fan-in) and noise of standard deviation 0.2."""
-    torch.manual_seed(0)
     prior = {f"layers.{layer}.*": priors.Gaussian(scale=width**-0.5) for layer, width in enumerate((13, 50))}
     return models.MLP([13, 50, 1], "tanh", prior=prior, bias_prior=prior, likelihood=likelihoods.Gaussian(25.0))
 

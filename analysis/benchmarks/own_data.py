@@ -112,7 +112,6 @@ def problem(choice: Choice, part: Split) -> tuple[models.MLP, Dataset, Dataset]:
     if not choice.standardised:
         train, test = (Dataset(own.x, own.y) for own in (train, test))
     tau = (1.0 if choice.precision is None else choice.precision) / float(part.train.y.var(correction=0))
-    torch.manual_seed(0)
     likelihood = likelihoods.Gaussian(tau, learned=choice.precision is None)
     model = models.MLP([train.x.shape[1], UNITS, 1], prior=priors.Gaussian(choice.scale), likelihood=likelihood)
     return model, train, test

@@ -1,9 +1,8 @@
-"""Training MNIST by several processes: accuracy, seconds per epoch, and the difference from one process.
+"""Training MNIST by several processes: accuracy and seconds per epoch.
 
 ``python -m pyrodrop.analysis.benchmarks.ranks [--net mlp|lenet-5] [--epochs N] [--out FILE]`` starts, for each number W of
 processes, ``torchrun --nproc-per-node W`` on the function `train` of this file: one call of `pyrodrop.fit`, the same for any
-W. Every process has one thread. It is called twice: every rank with noise of its own, and with the noise of one process, for
-which the losses of every step are compared with those of one process.
+W. Every process has one thread, and noise of its own.
 
 An epoch takes as long as its slowest process. On a machine with fewer cores than processes, or where other programs run, the
 seconds say little; the seconds of the processor are those of rank 0, with its share of waiting for the others.
@@ -28,11 +27,9 @@ import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.timing import machine, report, write
 from pyrodrop.files import write_json
-from pyrodrop.training.settings import RankNoise
 
 WIDTHS, BATCH, RATE = (784, 400, 400, 10), 600, 0.2
 Net = Literal["mlp", "lenet-5"]
-NOISES: tuple[RankNoise, ...] = ("shared", "own")
 
 
 def main(
@@ -66,17 +63,11 @@ def main(
             found[size] = json.loads(file.read_text())
     rows: dict[str, dict[str, float]] = {}
     for size, result in found.items():
-        for noise in NOISES:
-            own = dict(result[noise])
-            losses = own.pop("losses")
-            if 1 in found:
-                own["times as fast as 1"] = found[1][noise]["seconds per epoch"] / own["seconds per epoch"]
-            if 1 in found and noise == "shared":
-                alone = found[1][noise]["losses"]
-                own["largest difference of a loss, relative"] = max(
-                    abs(a - b) / abs(b) for a, b in zip(losses, alone, strict=True)
-                )
-            rows[f"{size} process(es), {noise} noise"] = own
+        rows[f"{size} process(es), own noise"] = dict(result)
+        if 1 in found:
+            rows[f"{size} process(es), own noise"]["times as fast as 1"] = (
+                found[1]["seconds per epoch"] / result["seconds per epoch"]
+            )
     report(f"MNIST, {net}, {epochs} epochs, {BATCH} rows per minibatch", rows, ".4g")
     write(out, "ranks", {"net": net, "epochs": epochs, "digits": digits, "batch_size": BATCH, "rows": rows})
 
@@ -87,37 +78,24 @@ def train(file: Path, net: Net, epochs: int, digits: int) -> None:
     split = data.mnist(flat=net == "mlp")
     digits_seen = split.train.first(digits)
     steps = epochs * -(-len(digits_seen) // BATCH)
-    found: dict[str, Any] = {}
-    for noise in NOISES:
-        torch.manual_seed(0)
-        model = _model(net)
-        guide = guides.BernoulliDropout(model, RATE)
-        marks: list[tuple[float, float]] = []
+    torch.manual_seed(0)
+    model = _model(net)
+    marks: list[tuple[float, float]] = []
 
-        def mark(fit: pyrodrop.Fit, epoch: int, marks: list[tuple[float, float]] = marks) -> None:
-            marks.append((time.perf_counter(), time.process_time()))
+    def mark(fit: pyrodrop.Fit, epoch: int) -> None:
+        marks.append((time.perf_counter(), time.process_time()))
 
-        fit = pyrodrop.fit(
-            model,
-            guide,
-            digits_seen,
-            steps=steps,
-            batch_size=BATCH,
-            estimator="local",
-            engine="traced",
-            device="cpu",
-            rank_noise=noise,
-            after_epoch=mark,
-            progress=False,
-        )
-        mean = pyrodrop.predict(fit, split.test.x, 20, keep="moments", distributed=None).mean
-        (wall, cpu), (wall_end, cpu_end) = marks[0], marks[-1]
-        found[noise] = {
-            "accuracy": float((mean.argmax(-1) == split.test.y).double().mean()),
-            "seconds per epoch": (wall_end - wall) / (epochs - 1),
-            "of the processor, rank 0": (cpu_end - cpu) / (epochs - 1),
-            "losses": fit.losses.tolist(),
-        }
+    fit = pyrodrop.fit(
+        model, guides.BernoulliDropout(model, RATE), digits_seen, steps=steps, batch_size=BATCH, estimator="local",
+        engine="traced", device="cpu", after_epoch=mark, progress=False,
+    )  # fmt: skip
+    mean = pyrodrop.predict(fit, split.test.x, 20, keep="moments", distributed=None).mean
+    (wall, cpu), (wall_end, cpu_end) = marks[0], marks[-1]
+    found = {
+        "accuracy": float((mean.argmax(-1) == split.test.y).double().mean()),
+        "seconds per epoch": (wall_end - wall) / (epochs - 1),
+        "of the processor, rank 0": (cpu_end - cpu) / (epochs - 1),
+    }
     if int(os.environ.get("RANK", "0")) == 0:
         print(f"{fit.settings['ranks']} rank(s), {machine()}")
         write_json(file, found)

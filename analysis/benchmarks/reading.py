@@ -185,7 +185,7 @@ def compare(case: Case, rounds: int, count: int) -> dict[str, Any]:
 @torch.no_grad()
 def passes(net: nn.Module, x: Inputs, count: int) -> Tensor:
     """The plain loop: outputs ``[count, N, D]``."""
-    args, kwargs = arguments(x)
+    args, kwargs = arguments(x, net.forward)
     return torch.stack([net(*args, **kwargs) for _ in range(count)])
 
 

@@ -1,20 +1,25 @@
-"""Many small networks at once: one replicated step against as many sequential plain PyTorch steps.
+"""Many small networks at once, against as many one after the other: in plain PyTorch, and as compiled fits.
 
 ``python -m pyrodrop.analysis.benchmarks.replicates [--count R] [--rounds N] [--out FILE] [--device cuda]``: networks
-13-50-1, each with its own data, minibatch 128, against `nn.Dropout` with default Adam; one thread, process time (on a GPU
-wall time), interleaved medians.
+13-50-1, each with its own data, minibatches of 128, against `nn.Dropout` with fused Adam and against one compiled fit, whose
+time is counted R times; one thread, process time (on a GPU wall time), interleaved medians. For 100 and more on a CPU also
+whole calls with minibatches of 32, for which an earlier call has compiled.
 """
 
 from __future__ import annotations
 
+import functools
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jsonargparse
 import torch
 from torch import nn
 
+import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.networks import BATCH
 from pyrodrop.analysis.benchmarks.timing import clock_of, interleaved, machine, moves_all, report, write
@@ -24,7 +29,7 @@ from pyrodrop.training.problem import Problem
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.stack import Stack
 
-ROWS, RATE, STEPS = 512, 0.05, 10
+ROWS, RATE, STEPS = 512, 0.05, 40
 _OWN = (
     1000  # replicates with a model and a guide of their own; more of them share the first one's, to be ready in minutes
 )
@@ -42,14 +47,84 @@ def main(count: int = 240, rounds: int = 9, out: Path | None = None, device: str
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     print(machine(device))
-    together, alone = stacked(count, device), plain(device)
-    variants = {"one replicated step": lambda: together.advance(together.done + STEPS), "plain": alone}
-    moves_all(variants["one replicated step"], together.parameters.values(), "the replicated step")
-    seconds = interleaved(variants, rounds, 2, clock_of(device))
-    ours, theirs = seconds["one replicated step"] / STEPS, seconds["plain"] * count / STEPS
-    row = {"replicated, ms": 1e3 * ours, f"{count} plain steps, ms": 1e3 * theirs, "times as fast": theirs / ours}
+    together = stacked(count, device)
+    variants = {
+        "together": lambda: together.advance(together.done + STEPS),
+        "plain": plain(device),
+        "fits": compiled(device),
+    }
+    moves_all(variants["together"], together.parameters.values(), "the replicated step")
+    row = row_of(interleaved(variants, rounds, 2, clock_of(device)), count)
     report(f"{count} nets 13-50-1, own data", {"one step of all": row})
-    write(out, "replicates", {"rounds": rounds, "count": count, **row}, device)
+    whole = {} if device != "cpu" or count < 100 else {"whole": whole_calls(count)}
+    write(out, "replicates", {"rounds": rounds, "count": count, **row, **whole}, device)
+
+
+def row_of(seconds: dict[str, float], count: int) -> dict[str, float]:
+    """The numbers of a report, from seconds of `STEPS` steps of all, as many of a plain loop, ten times of a fit."""
+    ours, theirs, fits = (seconds[name] / STEPS * 1e3 for name in ("together", "plain", "fits"))
+    fits /= 10  # so many steps that what surrounds them does not count
+    return {
+        "replicated, ms": ours,
+        f"{count} plain steps, ms": theirs * count,
+        f"{count} steps of compiled fits, ms": fits * count,
+        "times as fast": theirs * count / ours,
+        "times as fast as compiled fits": fits * count / ours,
+    }
+
+
+def whole_calls(count: int, steps: int = 2_000, size: int = 32) -> dict[str, float]:
+    """Seconds of a whole call of `fit_replicates`, and of `count` whole fits and plain loops, from one of each."""
+    model, guide = pair(0)
+    sets = [data_of(r) for r in range(count)]
+    settings: Any = {"batch_size": size, "estimator": "local", "engine": "compiled", "device": "cpu", "progress": False}
+    calls: dict[str, Callable[[int], object]] = {
+        "together": lambda n: pyrodrop.fit_replicates(model, guide, sets, count=count, steps=n, **settings),
+        "plain": lambda n: [own() for own in [plain(size=size)] for _ in range(n // STEPS)],
+        "fits": lambda n: pyrodrop.fit(model, guide, sets[0], steps=n, **settings),
+    }
+    for call in calls.values():
+        call(STEPS)
+    seconds = interleaved(
+        {name: functools.partial(call, steps) for name, call in calls.items()}, 1, 0, time.process_time
+    )
+    row = row_of(
+        {name: value * STEPS / steps * (10 if name == "fits" else 1) for name, value in seconds.items()}, count
+    )
+    report(f"{count} nets 13-50-1, whole calls of {steps:,} steps with minibatches of {size}, by step", {"all": row})
+    return {"steps": steps, "batch_size": size, **row}
+
+
+def data_of(seed: int) -> Dataset:
+    """Standardised noise."""
+    generator = torch.Generator().manual_seed(seed)
+    return Dataset(*(torch.randn(ROWS, d, generator=generator) for d in (13, 1))).standardized()
+
+
+def pair(seed: int) -> tuple[models.MLP, guides.BernoulliDropout]:
+    """A model and its guide."""
+    model = models.MLP([13, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0), seed=seed)
+    return model, guides.BernoulliDropout(model, RATE)
+
+
+def compiled(device: str = "cpu") -> Callable[[], None]:
+    """Steps of one compiled fit."""
+    settings: Any = {
+        "steps": 100_000,
+        "batch_size": BATCH,
+        "estimator": "local",
+        "engine": "compiled",
+        "device": device,
+    }
+    training: Any = pyrodrop.Training(*pair(0), data_of(0), **settings)
+
+    def steps() -> None:
+        training.advance(10 * STEPS)
+
+    moves_all(steps, lambda: training.fit.model.parameters(), "the compiled fit")
+    if training.engine != "compiled":
+        raise RuntimeError("the fit was not compiled")
+    return steps
 
 
 def stacked(count: int, device: str = "cpu") -> Loop:
@@ -57,15 +132,9 @@ def stacked(count: int, device: str = "cpu") -> Loop:
     problems: list[Problem] = []
     sets = []
     for r in range(count):
-        generator = torch.Generator().manual_seed(r)
-        data = Dataset(*(torch.randn(ROWS, d, generator=generator) for d in (13, 1))).standardized()
-        sets.append(data)
-        if r > 0 and count > _OWN:
-            problems.append(problems[0])
-            continue
-        model = models.MLP([13, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
-        guide = guides.BernoulliDropout(model, RATE)
-        problems.append(Problem.of(model, guide, data, "local", torch.device(device)))
+        sets.append(data_of(r))
+        shared = r > 0 and count > _OWN
+        problems.append(problems[0] if shared else Problem.of(*pair(r), sets[r], "local", torch.device(device)))
     settings = Settings(steps=100_000, batch_size=BATCH, estimator="local", engine="compiled", device=device)
     generators = [torch.Generator(device).manual_seed(r) for r in range(count)]
     loop = Stack(problems, generators, settings, sets).loop()
@@ -75,15 +144,15 @@ def stacked(count: int, device: str = "cpu") -> Loop:
     return loop
 
 
-def plain(device: str = "cpu") -> Callable[[], None]:
+def plain(device: str = "cpu", size: int = BATCH) -> Callable[[], None]:
     """Steps of one net, as one would write them."""
     net = nn.Sequential(nn.Dropout(RATE), nn.Linear(13, 50), nn.ReLU(), nn.Dropout(RATE), nn.Linear(50, 1)).to(device)
-    optimizer, loss = torch.optim.Adam(net.parameters()), nn.MSELoss()
+    optimizer, loss = torch.optim.Adam(net.parameters(), fused=True), nn.MSELoss()
     x, y = torch.randn(ROWS, 13, device=device), torch.randn(ROWS, 1, device=device)
 
     def steps() -> None:
         for _ in range(STEPS):
-            rows = torch.randint(ROWS, (BATCH,), device=device)
+            rows = torch.randint(ROWS, (size,), device=device)
             optimizer.zero_grad()
             loss(net(x[rows]), y[rows]).backward()
             optimizer.step()

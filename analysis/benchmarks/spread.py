@@ -1,9 +1,9 @@
-"""Many small networks in several processes, against one after the other in plain PyTorch.
+"""Many small networks in several processes, against one after the other in plain PyTorch and as compiled fits.
 
 ``python -m pyrodrop.analysis.benchmarks.spread [--count R] [--jobs N] [--rounds N] [--out FILE]``: networks 13-50-1, each
 with its own data, minibatch 128, in blocks that are units of work (`pyrodrop.training.spread`). Every unit times its own
-block and a plain step of one network, interleaved, by process time; several processes take as long as the one with most to
-do.
+block, a plain step of one network and a step of its compiled fit, interleaved, by process time; several processes take as
+long as the one with most to do.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from pathlib import Path
 import jsonargparse
 import torch
 
-from pyrodrop.analysis.benchmarks.replicates import STEPS, plain, stacked
+from pyrodrop.analysis.benchmarks.replicates import STEPS, compiled, plain, row_of, stacked
 from pyrodrop.analysis.benchmarks.timing import interleaved, machine, report, write
+from pyrodrop.engines.stacked import block_size
 from pyrodrop.training.blocks import block_sizes
 from pyrodrop.training.spread import each
 
@@ -35,33 +36,30 @@ def main(count: int = 240, jobs: int = 2, rounds: int = 9, out: Path | None = No
     rows = {}
     for number in dict.fromkeys((1, jobs)):
         start = time.perf_counter()
-        sizes = block_sizes(count, heavy=False, program=None)
+        sizes = block_sizes(count, heavy=False, program=block_size(count))
         found = each(
             measured, ((size, rounds) for size in sizes), len(sizes), jobs=number, title="blocks", unit="block"
         )
         of_worker: dict[int, float] = {}
-        for process, block, _ in found:
-            of_worker[process] = of_worker.get(process, 0.0) + block
-        ours, theirs = max(of_worker.values()), sum(alone for *_, alone in found)
+        for process, _, seconds in found:
+            of_worker[process] = of_worker.get(process, 0.0) + seconds["together"]
+        alone = {name: sum(size * own[name] for _, size, own in found) / count for name in ("plain", "fits")}
         rows[f"{number} processes" if number > 1 else "1 process"] = {
-            "of a process, ms": 1e3 * ours,
-            "of all, ms": 1e3 * sum(of_worker.values()),
-            f"{count} plain steps, ms": 1e3 * theirs,
-            "times as fast": theirs / ours,
+            **row_of({"together": max(of_worker.values()), **alone}, count),
+            "of all, ms": 1e3 * sum(of_worker.values()) / STEPS,
             "wall, s": time.perf_counter() - start,
         }
     report(f"{count} nets 13-50-1, own data, a step of all", rows)
     write(out, "spread", {"rounds": rounds, "count": count, **rows})
 
 
-def measured(size: int, rounds: int) -> tuple[int, float, float]:
-    """This process, and process time in seconds of a step of a block, and of as many plain steps."""
+def measured(size: int, rounds: int) -> tuple[int, int, dict[str, float]]:
+    """This process, the size of a block, and process time in seconds of steps of a block and of one network."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     together = stacked(size)
-    variants = {"block": lambda: together.advance(together.done + STEPS), "plain": plain()}
-    seconds = interleaved(variants, rounds, 2, time.process_time)
-    return os.getpid(), seconds["block"] / STEPS, seconds["plain"] * size / STEPS
+    variants = {"together": lambda: together.advance(together.done + STEPS), "plain": plain(), "fits": compiled()}
+    return os.getpid(), size, interleaved(variants, rounds, 2, time.process_time)
 
 
 if __name__ == "__main__":

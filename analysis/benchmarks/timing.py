@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
+from pyrodrop.devices import processor
 from pyrodrop.files import write_json
 
 

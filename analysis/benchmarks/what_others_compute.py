@@ -37,9 +37,10 @@ def requirement(script: Path) -> tuple[str, str]:
     return name, version
 
 
-def title(script: Path) -> str:
-    """The quantity, from the second line."""
-    return script.read_text(encoding="utf-8").splitlines()[1].removeprefix("# ")
+def title(script: Path) -> tuple[str, str]:
+    """The quantity, and whether the call is documented, a default or neither, from the second line."""
+    quantity, call = script.read_text(encoding="utf-8").splitlines()[1].removeprefix("# ").split(" | ")
+    return quantity, call
 
 
 def lacking(script: Path) -> str | None:
@@ -93,11 +94,12 @@ def line(lines: list[str], start: str) -> str:
 
 def generated(outputs: dict[str, dict[str, Any]]) -> dict[str, str]:
     """The generated parts of the page: the table, and each script with what it printed."""
-    rows = ["| package | what | it computes | it should be |", "|---|---|---|---|"]
+    rows = ["| package | what | the call is | it computes | it should be |", "|---|---|---|---|---|"]
     parts = {}
     for script in scripts():
         row = outputs[script.stem]
-        what = f"[{title(script)}](#{script.stem})"
+        quantity, call = title(script)
+        what = f"[{quantity}](#{script.stem}) | {call}"
         rows.append(f"| {row['package']} {row['version']} | {what} | {row['computed']} | {row['expected']} |")
         code, lines = script.read_text(encoding="utf-8"), "\n".join(row["printed"])
         when = f"Run on {row['date']} with Python {row['python']} and torch {row['torch']}"

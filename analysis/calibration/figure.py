@@ -21,7 +21,7 @@ _PANEL = (2.6, 2.1)  # inches
 @styled()
 def plot_sbc(results: Mapping[str, SBC]) -> Figure:
     """One row of panels per result, one panel per quantity: the empirical distribution function of the PIT values minus the
-    uniform one, with a simultaneous band of level 0.05 over the number of quantities. Lines that leave it are red.
+    uniform one, with a simultaneous band of level 0.05 over the number of quantities. Lines that leave it are orange.
 
     Args:
         results: by name, with the same quantities and equally many data sets.

@@ -36,6 +36,7 @@ from pyrodrop.analysis.reports.score_table import best_first, score_html, score_
 from pyrodrop.arguments import count, flag, shown
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data import Data, Dataset
+from pyrodrop.divergences.table import EMPIRICAL_BAYES
 from pyrodrop.names import one_of
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.sampling import Sampled
@@ -208,7 +209,7 @@ def compare(
     if reason:
         notes.append(f"no ELBOs: {reason}")
     else:
-        _add_elbo(rows, fits, known_train, by == "elbo")
+        notes += _add_elbo(rows, fits, known_train, by == "elbo")
     return Comparison(by, best_first(rows, "elpd" if by == "loo" else by), notes, apart)
 
 
@@ -351,7 +352,8 @@ def _add_loo(
 
 def _add_elbo(
     rows: dict[str, dict[str, float | None]], fits: Mapping[str, Predicts], train: Dataset | None, differences: bool
-) -> None:
+) -> list[str]:
+    """Add the ELBOs; return a note on those of another evidence."""
     elbos = {
         name: fit.elbo(_ELBO_DRAWS, training_data(fit, fits, train))
         for name, fit in fits.items()
@@ -364,6 +366,13 @@ def _add_elbo(
         if differences and elbo is not None and best is not None:
             se = 0.0 if elbo is best else math.hypot(elbo.se, best.se)
             rows[name] |= {"difference": elbo.value - best.value, "difference_se": se}
+    maximised = [name for name, elbo in elbos.items() if EMPIRICAL_BAYES in elbo.convention.detail]
+    if not maximised:
+        return []
+    return [
+        f"ELBO of {', '.join(maximised)}: a bound of the evidence at its largest over the prior's variances (empirical "
+        "Bayes), which grows with the number of variances whatever the data; of a fixed prior, a bound of its evidence"
+    ]
 
 
 def _se(values: Tensor) -> float:

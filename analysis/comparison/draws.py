@@ -32,6 +32,7 @@ from pyrodrop.guides import Ensemble
 from pyrodrop.guides.guide import Guide
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import aligned, per_row
+from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models import NetworkModel
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.networks.modes import evaluating
@@ -170,6 +171,7 @@ def check_trained_on(fit: Any, data: Dataset, name: str) -> None:
     model: Any = getattr(fit, "model", None)
     if hasattr(model, "check_targets"):
         model.check_targets(data)
+    check_complete(model, data.y, "the log likelihood of every row, for loo and to_arviz,")
     own = getattr(fit, "fingerprint", None)
     if own is not None and own != data.fingerprint:
         raise ValueError(

@@ -16,6 +16,7 @@ from torch import Tensor
 from pyrodrop.arguments import count, shown
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data import Data, Dataset
+from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.scaling import Standardize
@@ -51,6 +52,7 @@ def log_density(run: Predicts, data: Data, num_samples: int = 1000, *, seed: int
             f"run must have a method predict, as fits, replicates and Gaussian processes do; got {shown(run)}"
         )
     data = Dataset.of(data)
+    check_complete(getattr(_one(run), "model", None), data.y, "held-out log density by row")
     if hasattr(run, "log_density"):
         found: Tensor = run.log_density(data)
         return found.detach().cpu().double()
@@ -64,8 +66,12 @@ def log_density(run: Predicts, data: Data, num_samples: int = 1000, *, seed: int
 
 def _together(run: Predicts, data: Dataset) -> bool:
     """Whether the prediction at a point depends on the other points."""
-    one = run[0] if isinstance(run, Replicates) else run
-    return mixes_examples(getattr(one, "model", None), data.x)
+    return mixes_examples(getattr(_one(run), "model", None), data.x)
+
+
+def _one(run: Any) -> Any:
+    """A fit of replicates, or the run itself."""
+    return run[0] if isinstance(run, Replicates) else run
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,7 @@ def kfold(
     """
     check_settings(settings, "kfold")
     data, seed = Dataset.of(data), checked_seed(seed)
+    check_complete(model, data.y, "kfold")
     num_samples = count(num_samples, "num_samples", "the number of functions that are sampled")
     if mixes_examples(model, data.x):
         raise ValueError(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor, nn
+
 from pyrodrop.guides import Guide, Point
-from pyrodrop.models import NetworkModel
+from pyrodrop.models import MLP, NetworkModel
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.training.fitted import Fit
 
@@ -16,3 +19,15 @@ def averaged(run: Predicts) -> Fit:
     assert isinstance(guide, Guide)
     point = Point.average(run.model, guide)
     return Fit(run.model, point.to(run.device), run.data, run.history, run.settings, run.device)
+
+
+def last_units(average: Fit, x: Tensor) -> Tensor:
+    """The outputs of an MLP's last hidden layer ``[N, K]`` at x, in the units of the data, and the mean weights."""
+    assert isinstance(average.model, MLP)
+    assert isinstance(average.guide, Point)
+    seen: list[Tensor] = []
+    last: nn.Module = average.model.network.layers[-1]  # type: ignore[union-attr, index, assignment]
+    hook = last.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    with hook, torch.no_grad():
+        average.model.outputs(average.guide.mean(), x.to(average.device))
+    return seen[-1].cpu()

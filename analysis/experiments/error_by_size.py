@@ -18,12 +18,12 @@ from rich.table import Table
 
 from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import differences, run_folder, say_reused
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, SKY, styled, write_figure
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset, Split
-from pyrodrop.devices import seeded
+from pyrodrop.devices import processor, seeded
 from pyrodrop.failed import Failed
 from pyrodrop.files import write_json
 from pyrodrop.json_files import read_record
@@ -54,6 +54,7 @@ class Study:
         title: of the table, a format of the settings.
         axis: label of the sizes in the figure.
         caption: what has to be said about the figure, above it; empty if nothing.
+        published_as: what the published errors are called.
     """
 
     job: str
@@ -68,6 +69,7 @@ class Study:
     title: str
     axis: str
     caption: str = ""
+    published_as: str = "published"
 
 
 @dataclass(frozen=True)
@@ -246,7 +248,7 @@ def tables(study: Study, rows: Mapping[str, Mapping[str, Any]], settings: Mappin
     made = []
     for begin in range(0, len(sizes), across):
         part = sizes[begin : begin + across]
-        table = Table(title=study.title.format(**settings) + (" | published" if with_published else ""))
+        table = Table(title=study.title.format(**settings) + (f" | {study.published_as}" if with_published else ""))
         table.add_column("method", no_wrap=True)
         for size in part:
             table.add_column(study.header.format(size), justify="right", no_wrap=True)
@@ -281,7 +283,7 @@ def _figure(study: Study, rows: Mapping[str, Mapping[str, Any]]) -> Figure:
         )  # fmt: skip
     published = study.sizes if any(about.published for about in study.methods.values()) else ()
     if published:
-        axes.plot([], [], "--", color=GREY, linewidth=1, label="published")
+        axes.plot([], [], "--", color=GREY, linewidth=1, label=study.published_as)
     axes.set_xscale("log")
     sizes = sorted({*published, *(row[study.size] for row in rows.values())})
     axes.set_xticks(sizes, [f"{size:g}" for size in sizes])

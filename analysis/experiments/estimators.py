@@ -25,6 +25,7 @@ from pyrodrop.devices import resolve
 from pyrodrop.files import write_json
 from pyrodrop.json_files import Record
 from pyrodrop.reparam import STRATEGIES
+from pyrodrop.training.checkpoint import Checkpoint
 
 ENTRY, DIGITS, BATCH, ROUNDS = "kingma/variational-b-small", 10_000, 200, 8
 COLORS = {"shared": RED, "per_example": GREY, "local": BLUE, "flipout": GREEN}
@@ -99,8 +100,7 @@ def _curve(data: Dataset, estimator: str, seconds: float, device: Any, seed: int
                 batch_size=BATCH,
                 steps=done,
                 progress=False,
-                checkpoint=Path(scratch) / "state.safetensors",
-                checkpoint_every=done,
+                checkpoint=Checkpoint(Path(scratch) / "state.safetensors", every=done),
             )
             spent += fit.settings["seconds"]
             elbo = fit.elbo(10)

@@ -15,7 +15,7 @@ from pyrodrop.analysis.experiments.error_by_size import Study, run_study
 from pyrodrop.data import mnist
 from pyrodrop.devices import resolve
 from pyrodrop.names import known, some
-from pyrodrop.zoo.kingma_fig1a import EPOCHS, METHODS, PUBLISHED_WIDTHS, network, training
+from pyrodrop.zoo.kingma_fig1a import EPOCHS, METHODS, PUBLISHED_WIDTHS, READ_OFF, network, training
 
 PRESETS: Mapping[str, tuple[tuple[int, ...], int]] = {"default": ((100, 250), 4), "paper": (PUBLISHED_WIDTHS, EPOCHS)}
 STUDY = Study(
@@ -30,6 +30,7 @@ STUDY = Study(
     header="3 x {:g}",
     title="test error %, {epochs} epochs of {digits:,} digits, mean ± s.e. of {seeds} seeds",
     axis="units of each of three hidden layers",
+    published_as=READ_OFF,
 )
 
 

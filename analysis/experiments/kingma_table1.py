@@ -32,6 +32,7 @@ from pyrodrop.files import whole, write_json
 from pyrodrop.guides import Guide, Point
 from pyrodrop.models import NetworkModel
 from pyrodrop.reparam import STRATEGIES, PerExampleReparam, reparameterize
+from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo.kingma import BATCH
 
@@ -84,8 +85,8 @@ def run(
             progress = False if quiet else None
             checkpoint = _checkpoint(folder, column)
             fit = fit_resumed(
-                zoo.entry(name), data, checkpoint, seed=seed, device=where, steps=epochs * per_epoch, progress=progress,
-                checkpoint_every=5 * per_epoch,
+                zoo.entry(name), data, Checkpoint(checkpoint, every=5 * per_epoch),
+                seed=seed, device=where, steps=epochs * per_epoch, progress=progress,
             )  # fmt: skip
             for row in tqdm(PUBLISHED, desc=f"measuring after {epochs}", leave=False, disable=True if quiet else None):
                 start = time.perf_counter()

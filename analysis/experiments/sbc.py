@@ -6,8 +6,8 @@
                       data set from new initial weights
 
 f is ranked at an input of the training data (f[0]), at another one from the same distribution (f[1]) and three times
-as far out (f[2]). The exact posterior must pass and the halved one fail; of the guides the result says in which
-direction they are wrong.
+as far out (f[2]); the linear f there would be three times f[1], so its f[2] is three times as far out at a third input.
+The exact posterior must pass and the halved one fail; of the guides the result says in which direction they are wrong.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from pyrodrop.analysis.calibration.figure import plot_sbc
 from pyrodrop.analysis.calibration.result import SBC
 from pyrodrop.analysis.calibration.sbc import sbc, sbc_of_draws
 from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import print_table
-from pyrodrop.devices import resolve
+from pyrodrop.devices import processor, resolve
 from pyrodrop.files import write_json
 from pyrodrop.names import known, some
 from pyrodrop.training.settings import Estimator
@@ -122,7 +122,7 @@ def calibrated(
     name: str, *, count: int, steps: int, num_draws: int, seed: int, device: torch.device, progress: bool | None
 ) -> SBC:
     """The calibration of one posterior."""
-    x, points = inputs()
+    x, points = inputs(linear=name in CLOSED_FORM)
     about: dict[str, Any] = {"points": points, "count": count, "num_draws": num_draws, "seed": seed}
     if name in CLOSED_FORM:
         return sbc_of_draws(regression(), in_closed_form(CLOSED_FORM[name]), x, **about)
@@ -133,19 +133,24 @@ def calibrated(
     )  # fmt: skip
 
 
-def inputs() -> tuple[Tensor, Tensor]:
-    """x of every data set, ``[30, 13]``, and the points, ``[3, 13]``."""
-    x = torch.randn(NUM_DATA + 1, INPUTS, generator=torch.Generator().manual_seed(0))
-    return x[:-1], torch.stack([x[0], x[-1], 3 * x[-1]])
+def inputs(*, linear: bool) -> tuple[Tensor, Tensor]:
+    """x of every data set, ``[30, 13]``, and the points, ``[3, 13]``; if linear, none is a multiple of another one."""
+    generator = torch.Generator().manual_seed(0)
+    x, third = torch.randn(NUM_DATA + 1, INPUTS, generator=generator), torch.randn(INPUTS, generator=generator)
+    return x[:-1], torch.stack([x[0], x[-1], 3 * (third if linear else x[-1])])
 
 
 def network(seed: int) -> models.NetworkModel:
     """The network, with initial weights of this seed."""
-    torch.manual_seed(seed)
     first, second = (priors.Gaussian(scale=1 / math.sqrt(width)) for width in (INPUTS, HIDDEN))
     prior = {"layers.0.*": first, "layers.1.*": second}
     return models.MLP(
-        [INPUTS, HIDDEN, 1], "tanh", prior=prior, bias_prior=prior, likelihood=likelihoods.Gaussian(PRECISION)
+        [INPUTS, HIDDEN, 1],
+        "tanh",
+        prior=prior,
+        bias_prior=prior,
+        likelihood=likelihoods.Gaussian(PRECISION),
+        seed=seed,
     )
 
 

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 import pyrodrop
 from pyrodrop import arguments
-from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.data import Dataset, mnist
-from pyrodrop.devices import resolve, seeded
+from pyrodrop.devices import processor, resolve, seeded
 from pyrodrop.failed import Failed
 from pyrodrop.files import read_tensors, write_json, write_tensors
 from pyrodrop.guides import to_module

@@ -24,11 +24,11 @@ from rich.table import Table
 import pyrodrop
 from pyrodrop import arguments, guides, likelihoods, models, priors
 from pyrodrop.analysis.experiments.uci.cell import divided
-from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset, uci
-from pyrodrop.devices import resolve, seeded
+from pyrodrop.devices import processor, resolve
 from pyrodrop.failed import Failed
 from pyrodrop.files import write_json
 from pyrodrop.names import known
@@ -137,13 +137,13 @@ def _training(
     """A training before its first step, and the number of its steps in an epoch."""
     assert data.targets is not None
     steps = epochs * -(-len(data) // _BATCH)
-    with seeded(seed, torch.device("cpu")):
-        model = models.MLP(
-            [data.x.shape[1], 50, 1],  # type: ignore[union-attr]
-            prior=priors.Gaussian(prior_scale),
-            bias_prior=None,
-            likelihood=likelihoods.Gaussian(_START / float(data.targets.scale) ** 2, learned=True),
-        )
+    model = models.MLP(
+        [data.x.shape[1], 50, 1],  # type: ignore[union-attr]
+        prior=priors.Gaussian(prior_scale),
+        bias_prior=None,
+        likelihood=likelihoods.Gaussian(_START / float(data.targets.scale) ** 2, learned=True),
+        seed=seed,
+    )
     training = pyrodrop.Training(
         model, guides.BernoulliDropout(model, drop_rate), data, steps=steps, batch_size=_BATCH, lr=_LR,
         lr_schedule=pyrodrop.schedules.cosine(steps), estimator="local", engine="traced", device=device, seed=seed,

@@ -18,7 +18,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from pyrodrop.analysis.gpu.pieces import ROOT, Piece
-from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.console import versions
+from pyrodrop.devices import processor
 from pyrodrop.files import write_json
 from pyrodrop.json_files import read_record
 

@@ -127,10 +127,16 @@ class Case:
             likelihood = self.likelihood()
             network = self.build().eval()
             with torch.no_grad():
-                f = plain_call(network, x)
+                f = self.call(network, x)
             if isinstance(likelihood, likelihoods.Categorical):
                 return x, torch.arange(num_rows(x)) % f.shape[-1]
             return x, torch.randn_like(f)
+
+    def call(self, network: nn.Module, x: Inputs, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
+        """The network's outputs, with `tensors` in place of its parameters and buffers of these names."""
+        positional, named = arguments(x, network.forward)
+        returned = functional_call(network, dict(tensors or {}), positional, named)
+        return self.options["output"](returned) if "output" in self.options else returned  # type: ignore[no-any-return]
 
     def model(self, network: nn.Module) -> models.NetworkModel:
         """The network as a Pyro model."""
@@ -140,12 +146,6 @@ class Case:
     def scale_of(self, name: str) -> float | None:
         """Scale of the prior of one weight, or None if it has none."""
         return next((scale for pattern, scale in self.scales.items() if fnmatch(name, pattern)), None)
-
-
-def plain_call(network: nn.Module, x: Inputs, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
-    """The network's outputs, with `tensors` in place of its parameters and buffers of these names."""
-    positional, named = arguments(x)
-    return functional_call(network, dict(tensors or {}), positional, named)  # type: ignore[no-any-return]
 
 
 def load(folder: Path) -> dict[str, Case]:

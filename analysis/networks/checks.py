@@ -21,6 +21,7 @@ from pyrodrop.analysis.networks.posteriors import POSTERIORS
 from pyrodrop.analysis.networks.result import RIGHT, Result, agree, same_state
 from pyrodrop.inputs import num_rows
 from pyrodrop.likelihoods import Categorical
+from pyrodrop.training.checkpoint import Checkpoint
 
 
 class Checks:
@@ -63,7 +64,8 @@ class Checks:
                 "progress": False,
                 "device": "cpu",
             }
-            self._fits[key] = pyrodrop.fit(*self.parts, (self.x, self.y), **{**usual, **settings})
+            train = pyrodrop.fit_replicates if "count" in settings else pyrodrop.fit
+            self._fits[key] = train(*self.parts, (self.x, self.y), **{**usual, **settings})
         return self._fits[key]
 
     def loss(self, cell: Cell) -> Result:
@@ -124,7 +126,7 @@ class Checks:
         said = Logged()
         alone = [self.fit(estimator=cell.estimator, seed=self.seed + r) for r in range(2)]
         with said:
-            runs = self.fit(estimator=cell.estimator, engine=cell.engine, replicates=2)
+            runs = self.fit(estimator=cell.estimator, engine=cell.engine, count=2)
         reached = self._reached(cell, runs[0], said)
         results = [same_state(reached, run, one) for run, one in zip(runs, alone, strict=True)]
         return next((result for result in results if result.kind == "wrong"), results[0])
@@ -212,8 +214,8 @@ class Checks:
         with tempfile.TemporaryDirectory() as folder, said:
             path = Path(folder) / "checkpoint.safetensors"
             whole = self.fit(engine=cell.engine)
-            self.fit(engine=cell.engine, steps=3, checkpoint=path, checkpoint_every=3)
-            run = self.fit(engine=cell.engine, checkpoint=path, checkpoint_every=3)
+            self.fit(engine=cell.engine, steps=3, checkpoint=Checkpoint(path, every=3))
+            run = self.fit(engine=cell.engine, checkpoint=Checkpoint(path, every=3))
         return same_state(self._reached(cell, run, said), run, whole, exact=True)
 
     # helpers -----------------------------------------------------------------------------------------------------------

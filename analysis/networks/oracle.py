@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pyrodrop.analysis.networks.case import Case, plain_call
+from pyrodrop.analysis.networks.case import Case
 from pyrodrop.analysis.networks.posteriors import Posterior, Units
 from pyrodrop.inputs import Inputs
 from pyrodrop.likelihoods import Categorical
@@ -131,7 +131,7 @@ class Oracle:
         network = copy.deepcopy(self.network).eval()
 
         def one(noise: Any) -> Tensor:
-            return plain_call(network, x, {**_own(self.others, noise), **self.weights(self.leaves, noise)})
+            return self.case.call(network, x, {**_own(self.others, noise), **self.weights(self.leaves, noise)})
 
         with torch.no_grad():
             return torch.cat([_over_draws(one, self.noise(n)) for n in self._sizes(count)])
@@ -141,7 +141,7 @@ class Oracle:
         network = copy.deepcopy(self.network).train(False) if not training else copy.deepcopy(self.network)
 
         def one(noise: Any) -> Tensor:
-            f = plain_call(network, x, {**_own(self.others, noise), **self.weights(self.leaves, noise)})
+            f = self.case.call(network, x, {**_own(self.others, noise), **self.weights(self.leaves, noise)})
             return nll_of(self.case, f, y)
 
         with torch.no_grad():
@@ -154,7 +154,7 @@ class Oracle:
         network = copy.deepcopy(self.network)
         with torch.no_grad():
             for _ in range(WARM_UP):
-                plain_call(network, x, {n: v.clone() for n, v in self.others.items()})
+                self.case.call(network, x, {n: v.clone() for n, v in self.others.items()})
         flat = {f"{tree}.{n}": v for tree, values in self.leaves.items() for n, v in values.items()}
         free = {n: v for n, v in self.others.items() if n in dict(self.network.named_parameters())}
         fixed = {n: v for n, v in self.others.items() if n not in free}
@@ -163,7 +163,7 @@ class Oracle:
         def loss(values: Mapping[str, Tensor], noise: Any) -> tuple[Tensor, Tensor]:
             leaves = {tree: {n: values[f"{tree}.{n}"] for n in self.units} for tree in self.leaves}
             others = {n: values[f"free.{n}"] for n in free}
-            f = plain_call(network, x, {**_own(fixed, noise), **others, **self.weights(leaves, noise)})
+            f = self.case.call(network, x, {**_own(fixed, noise), **others, **self.weights(leaves, noise)})
             nll = nll_of(self.case, f, y)
             return nll + self.kl(leaves), nll
 
@@ -193,7 +193,7 @@ def train_point(
     for _ in range(steps):
         optimizer.zero_grad()
         penalty = sum((parameters[n] ** 2).sum() / (2 * scale**2) for n, scale in scales.items() if scale is not None)
-        nll = nll_of(case, plain_call(network, x), y)
+        nll = nll_of(case, case.call(network, x), y)
         (nll + penalty).backward()
         optimizer.step()
         losses.append(float(nll.detach()))

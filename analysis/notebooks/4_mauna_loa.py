@@ -32,7 +32,8 @@ print(f"{len(co2.train)} months for training, {len(co2.test)} held out")
 # ## Two dropout networks
 #
 # Trained as in the zoo. ReLU extends its last straight pieces, each draw another way; TanH saturates: outside the data it
-# has one value, and no doubt about it.
+# has one value, and its band does not grow. The TanH network is one wide layer whose units bend all over the data, and
+# learns most of the seasons; dropout at this rate leaves the ReLU network the trend.
 
 # %%
 relu = zoo.entry("co2/mc-dropout-relu").fit(co2.train)
@@ -82,8 +83,8 @@ plots.prediction(learned, co2.train, co2.test, x_label="year", y_label="ppm")
 # %% [markdown]
 # ## Who foretold it?
 #
-# Held-out log density judges them all alike: the mean, and how sure it was. ELBOs there are two, of
-# as many weights at θ = 0, so they leave out the same constant and compare with each other alone.
+# Held-out log density judges them all alike: the mean, and how sure it was. ELBOs there are two,
+# which leave out a constant for each weight, and the networks have different numbers of them: they do not compare.
 
 # %%
 table = pyrodrop.compare(

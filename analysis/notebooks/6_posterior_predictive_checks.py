@@ -100,14 +100,14 @@ plots.pit(trees["wrong"], held_out=True, coverage=True)
 # initial weights are chains: r_hat asks whether they found the same function.
 
 # %%
-restarts = pyrodrop.fit(
+restarts = pyrodrop.fit_replicates(
     learned.model,
     guides.BernoulliDropout(learned.model, 0.02, mask_input=False, theta=0.01),
     train,
     steps=3000,
     lr=0.01,
     estimator="local",
-    replicates=4,
+    count=4,
     starts="new",
 )
 tree = pyrodrop.to_arviz(restarts, train, num_samples=250, log_likelihood=False)

@@ -53,7 +53,9 @@ display(train)
 # %%
 for wrong in (
     lambda: data.Dataset.from_frame(known, target="co2"),
-    lambda: data.Dataset.from_frame(known.assign(co2=known.co2.mask(known.year < 1960)), "co2", categories=["month"]),
+    lambda: data.Dataset.from_frame(
+        known.assign(month=known.month.mask(known.year < 1960)), "co2", categories=["month"]
+    ),
     lambda: train.x_of(later.assign(month="Smarch")),
 ):
     try:

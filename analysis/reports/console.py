@@ -32,14 +32,6 @@ def versions() -> dict[str, str]:
     return own | {package: version(package) for package in _PACKAGES}
 
 
-def processor() -> str:
-    """Model name of this machine's processor."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
-
-
 def print_models(rows: Mapping[str, Mapping[str, Any]], unit: str, settings: Mapping[str, Any]) -> None:
     """Print the results of a regression experiment, one row per model."""
     table = Table(

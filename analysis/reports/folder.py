@@ -39,6 +39,7 @@ def run_folder(path: str | Path, job: str, settings: Mapping[str, Any]) -> Itera
     Raises:
         Failed: the folder cannot be written to, another process is writing to it, or it belongs to another job, settings
             or versions, with what differs; also in place of a ValueError within the block.
+        KeyboardInterrupt: the block was interrupted; with what the same command would do next.
     """
     try:
         folder = writable_folder(path)
@@ -54,6 +55,10 @@ def run_folder(path: str | Path, job: str, settings: Mapping[str, Any]) -> Itera
     try:
         _same_run(folder, job, settings)
         yield folder
+    except KeyboardInterrupt:
+        begun = {path.name for path in folder.iterdir()} - {RECORD, ".lock"}
+        words = f"continues from what is finished in {folder}" if begun else "begins again: nothing was finished yet"
+        raise KeyboardInterrupt(f"the same command {words}") from None
     except OSError as error:
         if error.errno is None and not isinstance(error, ConnectionError):  # of safetensors and h5py
             raise Failed(f"the run in {folder} failed: {error}") from error

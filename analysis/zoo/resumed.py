@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from pyrodrop.data import Dataset
 from pyrodrop.files import write_json
 from pyrodrop.json_files import read_record
+from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo import Entry
 
 
-def fit_resumed(entry: Entry, data: Dataset, checkpoint: Path, **options: Any) -> Fit:
+def fit_resumed(entry: Entry, data: Dataset, checkpoint: Checkpoint, **options: Any) -> Fit:
     """``entry.fit(data, checkpoint=checkpoint, **options)``, which makes the steps that the checkpoint does not have.
 
     How long a finished training took, and by which engine, is kept beside the checkpoint for the next call; that of a
@@ -21,8 +21,8 @@ def fit_resumed(entry: Entry, data: Dataset, checkpoint: Path, **options: Any) -
     Raises:
         ValueError: the checkpoint is of another training, or one of the files is broken.
     """
-    checkpoint.parent.mkdir(exist_ok=True)
-    path = checkpoint.with_suffix(".json")
+    checkpoint.path.parent.mkdir(exist_ok=True)
+    path = checkpoint.path.with_suffix(".json")
     fit = entry.fit(data, checkpoint=checkpoint, **options)
     own = {key: fit.settings[key] for key in ("steps", "seconds", "engine")}
     if path.exists():

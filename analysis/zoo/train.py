@@ -22,14 +22,14 @@ from rich.table import Table
 from torch.distributions import Categorical
 
 from pyrodrop import arguments
-from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.analysis.zoo import references
 from pyrodrop.compression.kept import compression
 from pyrodrop.data import Split
-from pyrodrop.devices import resolve
+from pyrodrop.devices import processor, resolve
 from pyrodrop.files import write_json
 from pyrodrop.metrics import classification_scores, regression_scores
 from pyrodrop.training.fitted import Fit
@@ -159,7 +159,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 def scores_table(title: str, entry: Entry, own: Mapping[str, Mapping[str, float]]) -> Table:
     """A table of scores next to the reference and the published ones."""
-    columns = {**own, "reference": references.scores(entry.name), "published": entry.published}
+    columns = {**own, "reference": references.scores(entry.name), entry.published_as: entry.published}
     names = dict.fromkeys(name for values in columns.values() for name in values)
     rows = {name: {column: values.get(name) for column, values in columns.items()} for name in names}
     return score_table(rows, title=title, corner="score")

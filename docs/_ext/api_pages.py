@@ -31,6 +31,25 @@ CONSTANTS = {
 }
 
 
+# What most programs use, in the order in which they do: the reference and the pages of the modules begin with it.
+FIRST = (
+    "pyrodrop.data.Dataset",
+    "pyrodrop.models.MLP",
+    "pyrodrop.models.from_module",
+    "pyrodrop.likelihoods.Gaussian",
+    "pyrodrop.priors.Gaussian",
+    "pyrodrop.guides.BernoulliDropout",
+    "pyrodrop.fit",
+    "pyrodrop.predict",
+    "pyrodrop.Fit",
+    "pyrodrop.Prediction",
+    "pyrodrop.metrics.regression_scores",
+    "pyrodrop.compare",
+    "pyrodrop.read",
+    "pyrodrop.sample",
+)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Write the pages when a build starts."""
     app.connect("builder-inited", write)
@@ -43,12 +62,21 @@ def write(app: Sphinx) -> None:
     with Folder(Path(app.srcdir) / "api") as folder:
         folder.write("index.rst", index())
         for module in MODULES:
-            folder.write(f"{module}.rst", page(module, found[module]))
+            folder.write(f"{module}.rst", page(module, sorted(found[module], key=lambda name: rank(module, name))))
+
+
+def rank(module: str, name: str) -> int:
+    """The place of a name in `FIRST`; names that are not there come after those that are, in their own order."""
+    return FIRST.index(f"{module}.{name}") if f"{module}.{name}" in FIRST else len(FIRST)
 
 
 def index() -> str:
-    """The list of modules."""
-    lines = ["API reference", "=============", "", "Every public name, by the module it is imported from.", ""]
+    """What most programs use, and the list of modules."""
+    lines = ["API reference", "=============", "", "What most programs use:", ""]
+    lines += [".. list-table::", "   :widths: 34 66", ""]
+    for module, _, name in (path.rpartition(".") for path in FIRST):
+        lines += [f"   * - :py:obj:`{module}.{name}`", f"     - {words(module, name)}"]
+    lines += ["", "Every public name, by the module it is imported from:", ""]
     lines += [".. list-table::", "   :widths: 30 70", ""]
     for module in MODULES:
         lines += [f"   * - :doc:`{module} <{module}>`", f"     - {first_line(importlib.import_module(module))}"]

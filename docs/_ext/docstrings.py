@@ -14,6 +14,7 @@ from sphinx.domains.python import PyObject
 _SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Example|Examples|Note):$")
 _SEVERAL = re.compile(r"    (\w+(?:, \w+)+): (.*)$")
 _CODE = re.compile(r"(``.*?``)|\|")
+_CLASS = re.compile(r"<class '([\w.]+)'>")
 _PLURAL = re.compile(r"(?<!`)(`[^`\s][^`]*`)(?=\w)")
 
 
@@ -35,8 +36,8 @@ def _change(app: Sphinx, what: str, name: str, obj: object, options: object, lin
 def _default(
     app: Sphinx, what: str, name: str, obj: object, options: object, arguments: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
-    """The default of a dataclass's field that a function makes is no Python, so that no type would be a link."""
-    return arguments and arguments.replace("<factory>", "..."), returned
+    """Defaults as Python, without which no type would be a link: those that a function makes, and classes."""
+    return arguments and _CLASS.sub(r"\1", arguments.replace("<factory>", "...")), returned
 
 
 def changed(lines: list[str]) -> list[str]:

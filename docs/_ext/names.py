@@ -18,7 +18,7 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
 # Types of this package that annotations name and that users do not import.
-NOT_PUBLIC = {"FitOptions", "Form", "Group", "Inputs", "Per", "Predicts", "ReplicateOptions", "Shape"}
+NOT_PUBLIC = {"Form", "Group", "Inputs", "Per", "Predicts", "Shape"}
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -40,7 +40,7 @@ def figures(entry: Entry) -> Figures | None:
     if all(path.is_file() for path in drawn.values()):
         words = (
             "Predictions of CO2 by year: the mean in blue with bands of one and two standard deviations of the function, "
-            "observations for training in red, and later ones as a thin line."
+            "observations for training in orange, and later ones as a thin line."
         )
         return Figures({end: path.read_bytes() for end, path in drawn.items()}, words)
     kind, _, name = entry.name.partition("/")
@@ -50,7 +50,7 @@ def figures(entry: Entry) -> Figures | None:
     words = (
         f"Test errors and log densities of the posteriors of our table on {name} (protocol {PROTOCOL}, which is longer than "
         f"this entry's): means with two standard errors over the splits, MC dropout in blue. The published result of MC "
-        "dropout is the line in red, with two standard errors."
+        "dropout is the line in orange, with two standard errors."
     )
     return Figures({f"-{theme.name}.svg": uci(name, cells, theme) for theme in THEMES}, words)
 

@@ -70,7 +70,7 @@ def scores(entry: Entry, reference: Mapping[str, Any] | None) -> list[str]:
     ours, errors = result_of(reference)
     if not ours and not entry.published:
         return ["Neither the source nor a full run of ours gives scores."]
-    columns = {"ours": (ours, 4), "standard error": (errors, 2), "published": (entry.published, 4)}
+    columns = {"ours": (ours, 4), "standard error": (errors, 2), entry.published_as: (entry.published, 4)}
     shown = {title: column for title, column in columns.items() if column[0]}
     lines = [f"| score | {' | '.join(shown)} |", "|---|" + "--:|" * len(shown)]
     for name in dict.fromkeys([*entry.published, *ours]):
@@ -101,7 +101,7 @@ def index() -> str:
             entry.data,
             posterior.__name__ if posterior else "-",
             recipe["network"].partition("(")[0],
-            f"`{score}` {number(entry.published[score])}" if score in entry.published else "",
+            _published(entry, score) if score in entry.published else "",
             f"`{score}` {number(ours[score])}{spread}" if score in ours else "",
         ]
         lines += [f"* - {cells[0]}", *(f"  - {cell}" for cell in cells[1:])]
@@ -113,6 +113,12 @@ def index() -> str:
     ]
     lines += ["```{toctree}", ":hidden:", "", *zoo.ENTRIES, "```", ""]
     return "\n".join(lines)
+
+
+def _published(entry: Entry, score: str) -> str:
+    """A published score, with how it is known if it is not printed."""
+    known = "" if entry.published_as == "published" else f" ({entry.published_as})"
+    return f"`{score}` {number(entry.published[score])}{known}"
 
 
 def reference_of(entry: Entry) -> dict[str, Any] | None:

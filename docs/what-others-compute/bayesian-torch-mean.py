@@ -1,5 +1,5 @@
 # bayesian-torch==0.5.0
-# KL of a layer
+# KL of a layer | documented: README
 import torch
 from bayesian_torch.layers import LinearReparameterization
 from bayesian_torch.models.dnn_to_bnn import get_kl_loss

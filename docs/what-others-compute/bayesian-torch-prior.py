@@ -1,5 +1,5 @@
 # bayesian-torch==0.5.0
-# KL per weight with prior_variance=4
+# KL per weight with prior_variance=4 | neither: the default is 1
 import torch
 from bayesian_torch.layers import LinearReparameterization
 from torch.distributions import Normal, kl_divergence

@@ -1,5 +1,5 @@
 # baal==2.1.0
-# Standard deviation of the predictions of a network with F.dropout of rate 0.5 before its last layer
+# Standard deviation of predictions of a net with F.dropout of rate 0.5 before its last layer | neither: functional
 import torch
 from baal.bayesian.dropout import patch_module
 from torch import nn

@@ -1,5 +1,5 @@
 # probly==0.3.0
-# Standard deviation of the predictions of a network with F.dropout of rate 0.5 before its last layer
+# Standard deviation of predictions of a net with F.dropout of rate 0.5 before its last layer | neither: functional
 import torch
 from probly.representation import Dropout
 from torch import nn

@@ -1,5 +1,5 @@
 # torch-uncertainty==0.13.0
-# Standard deviation of the predictions of a network with F.dropout of rate 0.5 before its last layer
+# Standard deviation of predictions of a net with F.dropout of rate 0.5 before its last layer | neither: functional
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -1,5 +1,5 @@
 # lightning-uq-box==0.2.0
-# Predictions at x = 1 and x = 100 in one batch (dropout rate 0, BatchNorm at its initial statistics)
+# Predictions at x = 1 and x = 100 in one batch (dropout rate 0, BatchNorm at its initial statistics) | default
 import torch
 from lightning_uq_box.uq_methods import MCDropoutRegression
 from torch import nn

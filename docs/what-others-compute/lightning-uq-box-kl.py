@@ -1,5 +1,5 @@
 # lightning-uq-box==0.2.0
-# KL term of the loss, minus ELBO, with the default beta
+# KL term of the loss, minus ELBO, with the default beta | default
 import torch
 from lightning_uq_box.uq_methods import BNN_VI_ELBO_Regression
 from torch import nn

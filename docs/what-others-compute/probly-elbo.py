@@ -1,5 +1,5 @@
 # probly==0.3.0
-# KL term of the loss, minus ELBO per example, for 1,000 examples
+# KL term of the loss, minus ELBO per example, for 1,000 examples | default
 import torch
 from probly.losses import ELBOLoss
 from probly.representation.layers import BayesLinear

@@ -1,5 +1,5 @@
 # pytorch-ard==0.2.4
-# KL of 10 weights, and its slope in log_sigma2 (mean 1, variance exp(-10), log-uniform prior)
+# KL of 10 weights, and its slope in log_sigma2 (mean 1, variance exp(-10), log-uniform prior) | default, weights of 1
 import torch
 from scipy.integrate import quad
 from scipy.special import dawsn

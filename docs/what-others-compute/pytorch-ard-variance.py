@@ -1,5 +1,5 @@
 # pytorch-ard==0.2.4
-# Variance of the outputs of a convolution whose weights have the variance exp(-10)
+# Variance of the outputs of a convolution whose weights have the variance exp(-10) | default, weights of 1
 import math
 
 import torch

@@ -1,5 +1,5 @@
 # torch-uncertainty==0.13.0
-# KL of a posterior that equals its prior
+# KL of a posterior that equals its prior | documented: KLDiv
 import math
 
 import torch

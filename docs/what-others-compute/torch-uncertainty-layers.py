@@ -1,5 +1,5 @@
 # torch-uncertainty==0.13.0
-# KL of a network of three layers
+# KL of a network of three layers | documented: KLDiv
 import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence

@@ -1,5 +1,5 @@
 # torchbnn==1.2
-# KL of the last layer
+# KL of the last layer | neither: an option
 import torch
 from torch.distributions import Normal, kl_divergence
 from torchbnn import BayesLinear, BKLLoss

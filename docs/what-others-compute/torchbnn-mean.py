@@ -1,5 +1,5 @@
 # torchbnn==1.2
-# KL of a layer
+# KL of a layer | default
 import torch
 from torch.distributions import Normal, kl_divergence
 from torchbnn import BayesLinear, BKLLoss

@@ -1,5 +1,5 @@
 # tyxe==0.0.2
-# Output of a network whose weights are conditioned to 10, at x = (1, 1, 1), under local_reparameterization
+# Output of a network whose weights are conditioned to 10, at x = (1, 1, 1), under local_reparameterization | neither
 import pyro.distributions as dist
 import torch
 import tyxe

@@ -1,5 +1,5 @@
 # tyxe==0.0.2
-# Correlation of two equal rows' outputs under local_reparameterization, outside of a trace
+# Correlation of two equal rows' outputs under local_reparameterization, outside of a trace | neither
 import pyro
 import pyro.distributions as dist
 import torch

@@ -91,6 +91,8 @@ def chain_of(model: Any, weights: Mapping[str, Tensor], x: Inputs | None = None)
             "the network of this model was read with its own dropout (pyrodrop.read), which a plain copy of it would draw "
             "again: guides.to_module(run) gives the network with its trained weights"
         )
+    if getattr(model, "output", None) is not None:
+        raise NoChain(f"{_CHAINS}; the outputs of this one are taken out of what it returns, by output=")
     weights = {name: value.detach() for name, value in weights.items()}
     like = next(iter(weights.values()))
     with evaluating(model), torch.no_grad():

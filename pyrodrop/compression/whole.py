@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from pyrodrop.compression.own_units import units_of_x, units_of_y
 from pyrodrop.compression.steps import Whole, network_of
 from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.networks.call import Output, taken
 from pyrodrop.networks.modes import evaluating
 
 
 def whole_network(model: Any, weights: Mapping[str, Tensor], x: Inputs | None = None) -> nn.Module:
     """A copy of the user's network in evaluation mode with the given weights as parameters.
 
-    If the network works in standardised units, it is wrapped in a module that converts x and f.
+    If the network works in standardised units, it is wrapped in a module that converts x and f; if its outputs are taken out
+    of what it returns, in one that takes them.
 
     Args:
         model: a network model of `pyrodrop.models`.
@@ -30,6 +32,8 @@ def whole_network(model: Any, weights: Mapping[str, Tensor], x: Inputs | None = 
         TypeError: f of the likelihood is not a linear rescaling of the outputs of the network.
     """
     network = _with_parameters(model, weights)
+    if model.output is not None:
+        network = _Taking(network, model.output)
     like = next(iter(weights.values()))
     head = units_of_x(model, like)
     if x is None:
@@ -49,6 +53,17 @@ def whole_network(model: Any, weights: Mapping[str, Tensor], x: Inputs | None = 
             "rescales its outputs"
         )
     return network_of([*(head if x.is_floating_point() else []), Whole(network), *tail])
+
+
+class _Taking(nn.Module):
+    """A network, and what takes the outputs out of what it returns."""
+
+    def __init__(self, network: nn.Module, output: Output) -> None:
+        super().__init__()
+        self.network, self.output = network, output
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return taken(self.network(*args, **kwargs), self.output)
 
 
 def _with_parameters(model: Any, weights: Mapping[str, Tensor]) -> nn.Module:

@@ -7,8 +7,7 @@ from pyrodrop.data.gal2016 import gal2016
 from pyrodrop.data.line import line, line_split
 from pyrodrop.data.mauna_loa import mauna_loa
 from pyrodrop.data.mnist import mnist
-from pyrodrop.data.split import Split
-from pyrodrop.data.splits import Splits
+from pyrodrop.data.splits import Split, Splits
 from pyrodrop.data.turned import turned
 from pyrodrop.data.uci import uci
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from pyrodrop.arguments import flag
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.download import fetch, unpacked
-from pyrodrop.data.split import Split
+from pyrodrop.data.splits import Split
 from pyrodrop.failed import Failed
 from pyrodrop.names import one_of
 from pyrodrop.scaling import Standardize

@@ -6,7 +6,11 @@ pandas is not imported: its tables are known by their methods.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -79,9 +83,37 @@ def check_no_missing(frame: Any, labels: Iterable[Hashable], name: str) -> None:
         )
 
 
-def check_numbers(kinds: Mapping[Hashable, Any]) -> None:
+def kind_of(column: Any) -> str:
+    """NumPy's kind of the values of a column: that of its dtype, or "f" for numbers of dtype object, as databases give them.
+
+    Numbers are int, float, Decimal, Fraction and NumPy's scalars; missing values are passed over.
+    """
+    kind = getattr(column.dtype, "kind", "O")
+    if kind != "O" or hasattr(column, "cat"):
+        return str(kind)
+    numbers, others = _types(column)
+    return "f" if numbers and not others else "O"
+
+
+def check_unmixed(frame: Any, labels: Iterable[Hashable]) -> None:
+    """Raise a TypeError that names a column with numbers and other values, such as text, and one of these."""
+    for label in labels:
+        column = frame[label]
+        if getattr(column.dtype, "kind", "O") != "O" or hasattr(column, "cat"):
+            continue
+        numbers, others = _types(column)
+        if numbers and others:
+            number, other = (next(one for one in _present(column) if type(one) in kinds) for kinds in (numbers, others))
+            raise TypeError(
+                f"df must have values of one kind in every column; got column {label!r} of dtype {column.dtype} with the "
+                f"number {number} and the {type(other).__name__} {other!r}: make all of them numbers (pd.to_numeric) or "
+                "text (.astype(str))"
+            )
+
+
+def check_numbers(frame: Any, labels: Iterable[Hashable]) -> None:
     """Raise a TypeError that names the columns that are no numbers and are not named as categories."""
-    odd = {label: dtype for label, dtype in kinds.items() if getattr(dtype, "kind", "O") not in "biuf"}
+    odd = {label: frame[label].dtype for label in labels if kind_of(frame[label]) not in "biuf"}
     if not odd:
         return
     times = [label for label, dtype in odd.items() if getattr(dtype, "kind", "O") in "mM"]
@@ -101,14 +133,15 @@ def check_numbers(kinds: Mapping[Hashable, Any]) -> None:
 
 
 def numbers_of(frame: Any, labels: Sequence[Hashable], name: str) -> np.ndarray[Any, Any]:
-    """Columns of finite numbers without missing values as float64, ``[N, columns]``."""
+    """Columns of finite numbers as float64, ``[N, columns]``; missing values are NaN."""
     found = np.empty((len(frame), len(labels)))
     for place, label in enumerate(labels):
         column = frame[label]
-        if getattr(column.dtype, "kind", "O") not in "biuf":
+        if kind_of(column) not in "biuf":
             raise TypeError(f"{name}, column {label!r}, must be of real numbers; got dtype {column.dtype}")
-        found[:, place] = column.to_numpy(dtype=np.float64)
-        wrong = int((~np.isfinite(found[:, place])).sum())
+        values = column.map(_float, na_action="ignore") if _boxed(column) else column
+        found[:, place] = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        wrong = int(np.isinf(found[:, place]).sum())
         if wrong:
             raise ValueError(f"{name}, column {label!r}, must be finite; got infinite values in {wrong} rows")
     return found
@@ -119,8 +152,8 @@ def in_float32(values: np.ndarray[Any, Any], labels: Sequence[Hashable], name: s
     with np.errstate(over="ignore"):
         rounded = values.astype(np.float32)
     for place, label in enumerate(labels):
-        if not np.isfinite(rounded[:, place]).all():
-            largest = np.abs(values[:, place]).max()
+        if np.isinf(rounded[:, place]).any():
+            largest = np.nanmax(np.abs(values[:, place]))
             raise ValueError(
                 f"{name}, column {label!r}, must be at most 3.4e38, what float32 holds; got {largest:g}: divide it by a "
                 "constant"
@@ -130,24 +163,28 @@ def in_float32(values: np.ndarray[Any, Any], labels: Sequence[Hashable], name: s
 
 def check_rounding(values: np.ndarray[Any, Any], labels: Sequence[Hashable], name: str) -> None:
     """Raise a ValueError for a column whose variation is rounded away in float32, such as seconds since 1970."""
-    changed = np.abs(values.astype(np.float32).astype(np.float64) - values).max(0)
-    lost = (changed > _ROUNDING * values.std(0)) & varies(torch.from_numpy(values)).numpy()
+    changed = np.nanmax(np.abs(values.astype(np.float32).astype(np.float64) - values), 0)
+    lost = (changed > _ROUNDING * np.nanstd(values, 0)) & varies(torch.from_numpy(values)).numpy()
     for place in np.flatnonzero(lost).tolist():
         column = values[:, place]
         raise ValueError(
             f"{name}, column {labels[place]!r}, must vary by more than float32 rounds its values; got values from "
-            f"{column.min():.12g} to {column.max():.12g}: subtract the smallest"
+            f"{np.nanmin(column):.12g} to {np.nanmax(column):.12g}: subtract the smallest"
         )
 
 
 def check_whole(frame: Any, labels: Iterable[Hashable], name: str) -> None:
-    """Raise a ValueError for a column of whole numbers, such as long ids, that differ by less than float64 rounds them."""
+    """Raise a ValueError for a column of exact numbers, such as long ids, that differ by less than float64 rounds them."""
     for label in labels:
-        if getattr(frame[label].dtype, "kind", "O") not in "iu":
+        if not (_boxed(frame[label]) or kind_of(frame[label]) in "iu"):
             continue
-        low, high = int(frame[label].min()), int(frame[label].max())
-        largest = max(abs(low), abs(high))
-        if largest > 2**53 and high > low and largest * np.finfo(np.float64).eps > _ROUNDING * (high - low):
+        column = frame[label].dropna()
+        near = numbers_of(frame.loc[:, [label]].dropna(), [label], name)
+        if not len(near) or np.abs(near).max() * np.finfo(np.float64).eps <= _ROUNDING * np.ptp(near):
+            continue  # rounding is too small to matter
+        exact = [_exact(one) for one in column.unique()]
+        low, high = min(exact), max(exact)
+        if max(abs(one - Fraction(float(one))) for one in exact) > Fraction(_ROUNDING) * (high - low) > 0:
             raise ValueError(
                 f"{name}, column {label!r}, must vary by more than float64 rounds its values; got values from {low} to "
                 f"{high}: subtract the smallest, or leave the column out"
@@ -159,10 +196,13 @@ def values_of(frame: Any, label: Hashable) -> tuple[Value, ...]:
     column = frame[label]
     declared = hasattr(column, "cat")
     values = [_plain(value, label) for value in (column.cat.categories if declared else _distinct(column, label))]
-    if len({isinstance(value, str) for value in values}) > 1:
+    kinds = {
+        "text" if isinstance(value, str) else "bools" if isinstance(value, bool) else "numbers" for value in values
+    }
+    if len(kinds) > 1:
         raise TypeError(
-            f"df, column {label!r}, must have categories of one kind, text or numbers; got both: convert them with "
-            ".astype(str)"
+            f"df, column {label!r}, must have categories of one kind, text, numbers or bools; got "
+            f"{' and '.join(sorted(kinds))}: convert them with .astype(str)"
         )
     return tuple(values if declared else sorted(values))
 
@@ -187,6 +227,36 @@ def listed(values: Iterable[Any], word: Callable[[Any], str] = repr) -> str:
     values = list(values)
     more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
     return ", ".join(map(word, values[:_SHOWN])) + more
+
+
+def _boxed(column: Any) -> bool:
+    """Whether the numbers of a column are objects."""
+    return kind_of(column) == "f" and getattr(column.dtype, "kind", "O") == "O"
+
+
+def _present(column: Any) -> Any:
+    """The values that are not missing."""
+    return column.to_numpy(dtype=object)[~np.asarray(column.isna())]
+
+
+def _types(column: Any) -> tuple[set[type], set[type]]:
+    """The types of the values that are not missing: of numbers, and others."""
+    found = set(map(type, _present(column)))
+    numbers = {one for one in found if issubclass(one, Real | Decimal) and not issubclass(one, bool | np.bool_)}
+    return numbers, found - numbers
+
+
+def _float(value: Any) -> float:
+    """A number in float64, infinite if it is too large."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _exact(value: Any) -> Fraction:
+    value = value.item() if isinstance(value, np.generic) else value
+    return Fraction(*value.as_integer_ratio())
 
 
 def _distinct(column: Any, label: Hashable) -> Iterable[Any]:

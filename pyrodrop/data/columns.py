@@ -16,7 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.data.column_values import Value, check_no_missing, checked_frame, coded, in_float32, listed, numbers_of
+from pyrodrop.data.column_values import (
+    Value,
+    check_no_missing,
+    checked_frame,
+    coded,
+    in_float32,
+    kind_of,
+    listed,
+    numbers_of,
+)
 from pyrodrop.names import one_of
 from pyrodrop.scaling import Standardize
 
@@ -72,6 +81,7 @@ class Columns:
         frame = checked_frame(frame, name)
         self._check_present(frame, (*self.numbers, *self.indicators, *self.categories), name)
         check_no_missing(frame, (*self.numbers, *self.indicators, *self.categories), name)
+        _check_no_bools(frame, self.numbers, name)
         numbers = numbers_of(frame, (*self.numbers, *self.indicators), name)
         for place, column in enumerate(self.indicators, len(self.numbers)):
             odd = numbers[:, place][~np.isin(numbers[:, place], (0, 1))]
@@ -91,12 +101,13 @@ class Columns:
         return torch.cat([plain, *map(torch.from_numpy, hot)], 1)
 
     def y(self, frame: Any, name: str = "df") -> Tensor:
-        """The observations of a frame: ``[N, targets]``, or class labels ``[N]``. Raises as `x`."""
+        """The observations of a frame: ``[N, targets]``, or class labels ``[N]``; missing numbers are NaN. Raises as `x`."""
         frame = checked_frame(frame, name)
         self._check_present(frame, self.targets, name)
-        check_no_missing(frame, self.targets, name)
         if self.classes is not None:
+            check_no_missing(frame, self.targets, name)
             return torch.from_numpy(coded(frame, self.targets[0], self.classes, name))
+        _check_no_bools(frame, self.targets, name)
         return in_float32(numbers_of(frame, self.targets, name), self.targets, name)
 
     def words(self) -> dict[str, Any]:
@@ -131,3 +142,12 @@ class Columns:
                 f"{name} must have the columns of the data set by name, {listed(wanted)}; got a frame without "
                 f"{listed(missing)}"
             )
+
+
+def _check_no_bools(frame: Any, columns: Sequence[Hashable], name: str) -> None:
+    """Raise a ValueError for bools in columns that had numbers: they would be taken for 0 and 1 of their unit."""
+    bools = [column for column in columns if kind_of(frame[column]) == "b"]
+    if bools:
+        raise ValueError(
+            f"{name}, column {bools[0]!r}, had numbers and must have numbers; got bools: astype(float) makes 0 and 1"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -43,11 +44,15 @@ class Dataset:
     labels and token ids; a network whose first layer is linear takes whole numbers of x as real ones. Rows are matched by
     their order, never by the index of a pandas table.
 
+    NaN in y are missing observations. Standardisations are those of the others, and whatever takes the data refuses them,
+    unless the likelihood is a `likelihoods.Missing`.
+
     Raises:
         TypeError: x or y is no array of real numbers (complex numbers, text, dates, categories, ragged lists, sparse or
             quantised tensors), and x is not a tuple or mapping of such either; `inputs` or `targets` is no `Standardize`.
-        ValueError: the tensors of x and y differ in length, are empty, contain NaN, infinite or masked values, or `inputs`
-            is given for an x that cannot be standardised, or one of the two for another number of columns.
+        ValueError: the tensors of x and y differ in length, are empty, contain infinite or masked values, x NaN, or
+            nothing is observed; or `inputs` is given for an x that cannot be standardised, or one of the two for another
+            number of columns.
 
     Example:
         >>> import torch
@@ -68,7 +73,7 @@ class Dataset:
         targets: Standardize | None = None,
     ) -> None:
         self.x: Any = check_inputs(x)
-        y = check_finite("y", tensor_of(y, "y").detach())
+        y = _observations(tensor_of(y, "y", missing=True).detach())
         if num_rows(self.x) != len(y):
             raise ValueError(
                 f"x and y must have one row per observation each; got {num_rows(self.x)} and {len(y)} rows"
@@ -85,7 +90,8 @@ class Dataset:
 
     def card(self) -> Card:
         """What text and HTML show of the data."""
-        facts = {"x": size(self.x), "y": size(self.y)}
+        missing = int(self.y.isnan().sum())
+        facts = {"x": size(self.x), "y": size(self.y) + f", {missing} missing" * bool(missing)}
         if self.columns is not None:
             labels = "" if self.columns.classes is None else f", classes {listed(self.columns.classes, str)}"
             facts |= {
@@ -118,7 +124,8 @@ class Dataset:
         one scale on all weights, and one rate of learning, suit inputs of one scale, so numbers are standardised by default,
         inputs and target: mean 0 and standard deviation 1 over the rows. As in any `Dataset`, x and y keep their units, and
         a model standardises by itself; observation noise and predictions are in the units of y. A constant column is only
-        centred, so that it has no effect.
+        centred, so that it has no effect. Numbers may be nullable, or objects as databases give them: int, float, Decimal,
+        Fraction and NumPy's scalars of dtype object are converted to float64.
 
         Bools and one-hot columns are 0 and 1 and stay so: every category then has the same prior, however rare it is.
         Divided by its standard deviation, the column of a category in a fraction r of the rows would be about
@@ -127,7 +134,8 @@ class Dataset:
         Args:
             df: the frame.
             target: name of the column of y, or a list of names of columns of numbers. Text, bools and pandas categories are
-                class labels, as is a column of whole numbers that is named in `categories`.
+                class labels, as is a column of whole numbers that is named in `categories`. One of 0 and 1 that is not
+                named there is read as numbers, and the log says so. Numbers may be missing, see `Dataset`.
             categories: names of the columns whose values are categories, text or numbers. Their values are those that a
                 pandas categorical dtype declares, otherwise those that occur, sorted.
             encode: ``one-hot`` for one column of 0 and 1 per value, or ``codes`` for numbers from 0, as `torch.nn.Embedding`
@@ -142,7 +150,8 @@ class Dataset:
             set predicts at frames, too.
 
         Raises:
-            TypeError: `df` is no DataFrame; a column is of neither numbers nor bools and is not named in `categories`.
+            TypeError: `df` is no DataFrame; a column is of neither numbers nor bools and is not named in `categories`, or
+                has numbers among other values.
             ValueError: a name is not that of a column, or of several; values are missing or infinite, which the message
                 counts by column; the target is constant; a column varies by less than float32 rounds its values.
 
@@ -196,18 +205,20 @@ class Dataset:
         return self.columns
 
     @classmethod
-    def of(cls, data: Data, name: str = "data") -> Dataset:
+    def of(cls, data: Data, name: str = "data", *, missing: bool = False) -> Dataset:
         """Return `data` itself if it is a `Dataset`, or convert a pair (x, y).
 
         Args:
             data: a `Dataset` or a pair.
             name: of the argument, for messages.
+            missing: whether y may have missing values.
 
         Raises:
             TypeError: `data` is neither.
+            ValueError: y has missing values, which are not allowed; the message says how to have them left out.
         """
         if isinstance(data, Dataset):
-            return data
+            return data if missing else data._complete()
         if not isinstance(data, tuple | list) or len(data) != 2:
             size = f" of {len(data)}" if isinstance(data, tuple | list) else ""
             raise TypeError(
@@ -215,7 +226,19 @@ class Dataset:
                 f"y); got {shown(data)}{size}{_instead(data)}"
             )
         x, y = data
-        return cls(x, y)
+        own = cls(x, y)
+        return own if missing else own._complete()
+
+    def _complete(self) -> Dataset:
+        """The data set; a ValueError if y has missing values."""
+        absent = self.y.isnan()
+        if bool(absent.any()):
+            rows = int(absent.flatten(1).any(1).sum()) if self.y.dim() > 1 else int(absent.sum())
+            raise ValueError(
+                f"y must be finite; got NaN in {rows} of {len(self)} rows: leave these out (Dataset.rows); pyrodrop.fit can "
+                "train on the rest of them too, with likelihoods.Missing(likelihoods.Gaussian()) as the model's likelihood"
+            )
+        return self
 
     def first(self, count: int) -> Dataset:
         """The first `count` examples, with the same standardisations.
@@ -365,6 +388,17 @@ def _check_standardizable(name: str, values: Any) -> None:
             f"only real numbers can be standardised; {name} has dtype {values.dtype}: convert measurements with .float(), "
             "and do not standardise labels and token ids"
         )
+
+
+def _observations(y: Tensor) -> Tensor:
+    """y, in which NaN are missing values; a ValueError if it is empty, infinite, or nothing of a column is observed."""
+    if y.dim() == 0 or len(y) == 0 or not y.is_floating_point() or bool(y.sum().isfinite()):
+        return check_finite("y", y)
+    absent = y.isnan()
+    check_finite("y", y.masked_fill(absent, 0.0))
+    if bool(absent.all(0).any()):
+        raise ValueError(f"every column of y must have an observation; got NaN in all {len(y)} rows of one")
+    return y.masked_fill(absent, math.nan) if bool(absent.any()) else y  # of one bit pattern, for `fingerprint`
 
 
 def check_finite(name: str, values: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.download import fetch, has_sha256
-from pyrodrop.data.split import Split
+from pyrodrop.data.splits import Split
 
 COMMIT = "47099e0cd4fb23907cbef3fba572d01eaa8d52ae"
 URL = f"https://raw.githubusercontent.com/cambridge-mlg/expressiveness-approx-bnns/{COMMIT}/datasets/origin/{{file}}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numbers
+import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,8 +16,10 @@ from pyrodrop.data.column_values import (
     check_no_missing,
     check_numbers,
     check_rounding,
+    check_unmixed,
     check_whole,
     checked_frame,
+    kind_of,
     listed,
     named,
     numbers_of,
@@ -26,6 +28,8 @@ from pyrodrop.data.column_values import (
 from pyrodrop.data.columns import Columns, Encode
 from pyrodrop.names import one_of
 from pyrodrop.scaling import Standardize, varies
+
+_log = logging.getLogger("pyrodrop")
 
 
 @dataclass(frozen=True)
@@ -57,13 +61,16 @@ def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardis
     inputs = [label for label in labels if label not in targets]
     if not inputs:
         raise ValueError(f"df must have a column beside the target; got only {listed(targets)}")
-    check_no_missing(df, labels, "df")
+    check_no_missing(df, inputs, "df")
+    check_unmixed(df, [label for label in labels if label not in named_categories])
     classes = classes_of(df, targets, named_categories)
-    kinds = {label: df[label].dtype for label in inputs if label not in named_categories}
-    check_numbers(kinds)
+    if classes is None:
+        _say_what_may_be_classes(df, targets)
+    plain_inputs = [label for label in inputs if label not in named_categories]
+    check_numbers(df, plain_inputs)
     columns = Columns(
-        numbers=tuple(label for label, dtype in kinds.items() if dtype.kind != "b"),
-        indicators=tuple(label for label, dtype in kinds.items() if dtype.kind == "b"),
+        numbers=tuple(label for label in plain_inputs if kind_of(df[label]) != "b"),
+        indicators=tuple(label for label in plain_inputs if kind_of(df[label]) == "b"),
         categories={label: values_of(df, label) for label in inputs if label in named_categories},
         targets=tuple(targets),
         classes=classes,
@@ -85,8 +92,8 @@ def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardis
         if flat:
             where = "all" if rows is None else "all training"
             raise ValueError(
-                f"target must vary, or there is nothing to learn; got {own_y[0, targets.index(flat[0])]:g} in {where} "
-                f"{len(own_y)} rows of {flat[0]!r}"
+                f"target must vary, or there is nothing to learn; got {np.sort(own_y[:, targets.index(flat[0])])[0]:g} in "
+                f"{where} {len(own_y)} rows of {flat[0]!r}"
             )
         check_rounding(own_y, targets, "df")
         of_y = _standardisation(own_y, targets, chosen)
@@ -96,35 +103,35 @@ def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardis
     return Read(columns, x, y, _standardisation(own_x, plain, chosen, sum(map(len, columns.categories.values()))), of_y)
 
 
+def _say_what_may_be_classes(frame: Any, targets: Sequence[Hashable]) -> None:
+    """Say in the log that whole numbers 0 and 1 are read as numbers, which classifiers elsewhere take as labels."""
+    for label in targets:
+        if getattr(frame[label].dtype, "kind", "") in "iuO" and set(frame[label].unique()) == {0, 1}:
+            _log.warning(
+                "target %r has the whole numbers 0 and 1 alone and is read as numbers, for a regression; if they are "
+                "classes, pass categories=[%r]",
+                *(label, label),
+            )
+
+
 def classes_of(frame: Any, targets: Sequence[Hashable], categories: Sequence[Hashable]) -> tuple[Value, ...] | None:
     """The class labels of y, where it is no number: text, categories or bools, or a target named in categories."""
-    dtypes = {label: frame[label].dtype for label in targets}
-    boxed = [
-        label
-        for label in targets
-        if dtypes[label] == "object"
-        and label not in categories
-        and all(isinstance(one, numbers.Number) and not isinstance(one, bool | np.bool_) for one in frame[label])
-    ]
-    if boxed:
-        raise TypeError(
-            f"target must be a column of numbers or of class labels; got {boxed[0]!r}, numbers of dtype object: convert "
-            "them with .astype(float), or name the column in categories if they are labels"
-        )
-    labels = [label for label in targets if label in categories or getattr(dtypes[label], "kind", "O") not in "iufmMc"]
-    wrong = [label for label in targets if getattr(dtypes[label], "kind", "O") in "mMc" and label not in categories]
+    kinds = {label: kind_of(frame[label]) for label in targets if label not in categories}
+    wrong = [label for label, kind in kinds.items() if kind in "mMc"]
     if wrong:
         raise TypeError(
-            f"target must be a column of numbers or of class labels; got {wrong[0]!r} of dtype {dtypes[wrong[0]]}: convert "
-            "it to numbers first"
+            f"target must be a column of numbers or of class labels; got {wrong[0]!r} of dtype {frame[wrong[0]].dtype}: "
+            "convert it to numbers first"
         )
+    labels = [label for label in targets if kinds.get(label, "O") not in "iuf"]
     if not labels:
         return None
     if len(targets) > 1:
         raise ValueError(
             f"target must be one column if it has class labels, or columns of numbers; got {listed(targets)}, of which "
-            f"{labels[0]!r} has labels, dtype {dtypes[labels[0]]}"
+            f"{labels[0]!r} has labels, dtype {frame[labels[0]].dtype}"
         )
+    check_no_missing(frame, labels, "df")
     values = values_of(frame, labels[0])
     if len(values) < 2:
         raise ValueError(f"target must have at least two classes: there is nothing to learn; got only {listed(values)}")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.download import fetch, has_sha256
-from pyrodrop.data.split import Split
+from pyrodrop.data.splits import Split
 from pyrodrop.names import one_of
 
 Series: TypeAlias = Literal["co2", "solar"]

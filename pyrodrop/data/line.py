@@ -11,7 +11,7 @@ import torch
 
 from pyrodrop import arguments
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.split import Split
+from pyrodrop.data.splits import Split
 from pyrodrop.devices import seeded
 
 SOURCE = "made here; Gal, Hron & Kendall (2017), Concrete Dropout, released notebook"

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.split import Split
+from pyrodrop.data.splits import Split
 from pyrodrop.scaling import Standardize
 
 TRAINING_MONTHS = 272

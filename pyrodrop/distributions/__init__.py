@@ -37,3 +37,5 @@ __all__ = [
     "keep_mask",
     "row_correlation",
 ]
+
+import pyrodrop.divergences  # noqa: F401 - at the end, since it needs them: their pairs for torch's kl_divergence

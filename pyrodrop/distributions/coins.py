@@ -51,20 +51,26 @@ def coins(keep: Tensor, shape: Size) -> Tensor:
     # The operation below has no rule for the randomness of torch.vmap, and torch.jit cannot trace its list of sizes.
     if in_function_transform() or torch.jit.is_tracing():
         return torch.bernoulli(keep.expand(torch.Size(shape)))
-    return _coins(keep, list(shape)).to(keep.dtype)
+    return torch.ops.pyrodrop.coins(keep, list(shape)).to(keep.dtype)
 
 
-@torch.library.custom_op("pyrodrop::coins", mutates_args=())
 def _coins(keep: Tensor, shape: Sequence[int]) -> Tensor:
-    """Draw `coins` as bytes. It is a custom operation, so that a trace records one node."""
+    """Draw `coins` as bytes."""
     if not keep.is_cuda and keep.numel() and not any(keep.stride()):  # a single rate that was expanded
         return toss_one(float(keep.flatten()[0]), shape)
     return toss(keep[None].double(), shape, [None])[0]
 
 
-@_coins.register_fake
-def _(keep: Tensor, shape: Sequence[int]) -> Tensor:
+def _shape_of_coins(keep: Tensor, shape: Sequence[int]) -> Tensor:
     return torch.empty(shape, dtype=torch.uint8, device=keep.device)
+
+
+# An operation of PyTorch, so that a trace records one node. `torch.library.custom_op` would import the compiler.
+_LIBRARY = torch.library.Library("pyrodrop", "FRAGMENT")
+_LIBRARY.define("coins(Tensor keep, SymInt[] shape) -> Tensor", tags=[torch.Tag.nondeterministic_seeded])
+_LIBRARY.impl("coins", _coins, "CPU")
+_LIBRARY.impl("coins", _coins, "CUDA")
+_LIBRARY.impl("coins", _shape_of_coins, "Meta")
 
 
 def toss(keep: Tensor, shape: Size | Sequence[int], generators: Sequence[torch.Generator | None]) -> Tensor:
@@ -132,10 +138,10 @@ def _compare(keep: Tensor, shape: Size | Sequence[int], pieces: Tensor) -> Tenso
 
 
 def _split(pieces: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """The integers ``[R, *shape]`` of the entries, and ``[R, 1, ...]`` of the dither."""
+    """Views of integers ``[..., n]``: those of the entries, ``[..., *shape]``, and of the dither, ``[..., 1, ...]``."""
     count = shape.numel()
-    coins = pieces[:, :count].unflatten(1, shape) if shape else pieces[:, 0]
-    return coins, pieces[:, count].reshape(-1, *(1,) * len(shape))
+    coins = pieces[..., :count].unflatten(-1, shape) if shape else pieces[..., 0]
+    return coins, pieces[..., count][(..., *(None,) * len(shape))]
 
 
 def _cuts(keep: np.ndarray, dither: np.ndarray) -> np.ndarray:
@@ -154,7 +160,7 @@ class TossesAhead:
         steps: the largest number of steps.
 
     Attributes:
-        masks: of all steps, ``[steps, *shape]`` for every shape.
+        masks: of all steps, ``[steps, *shape]`` for every shape; those of `draw` and then `compare`.
     """
 
     def __init__(self, keeps: Sequence[Tensor], shapes: Sequence[Size | Sequence[int]], steps: int) -> None:
@@ -170,9 +176,12 @@ class TossesAhead:
             rates = keep.double().flatten()[:1].reshape((1,) * len(shape)) if alike else keep.double()
             self._draws.append((rates.numpy(), coins.numpy(), dither.numpy(), mask.view(torch.bool).numpy()))
 
-    def draw(self, count: int) -> None:
-        """Draw new masks for the first `count` steps."""
-        _fill(self._bits[:count])
+    def draw(self, steps: slice) -> None:
+        """Draw the random bits of some of the steps."""
+        _fill(self._bits[steps])
+
+    def compare(self, count: int) -> None:
+        """Make the masks of the first `count` steps of their bits."""
         for rates, coins, dither, mask in self._draws:
             np.less_equal(coins[:count], _cuts(rates, dither[:count]), out=mask[:count])
 

@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 
 import torch
 from pyro.distributions import TorchDistribution
+from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.distributions import constraints
 
@@ -50,7 +51,7 @@ class LogUniform(TorchDistribution):
         return LogUniform(batch_shape, self.kl)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return -value.abs().log().expand(torch.broadcast_shapes(value.shape, self.batch_shape))
+        return -value.abs().log().expand(broadcast_shape(value.shape, self.batch_shape))
 
     def sample(self, sample_shape: Size = ()) -> Tensor:
         raise ValueError(
@@ -93,7 +94,7 @@ class TruncatedLogUniform(TorchDistribution):
         return TruncatedLogUniform(self.low, self.high, batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        size = value.abs().log().expand(torch.broadcast_shapes(value.shape, self.batch_shape))
+        size = value.abs().log().expand(broadcast_shape(value.shape, self.batch_shape))
         inside = (size >= self.low) & (size <= self.high)
         return torch.where(inside, -size - math.log(2 * (self.high - self.low)), -math.inf)
 

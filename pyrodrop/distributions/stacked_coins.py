@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pyrodrop.distributions.coins import _cuts, _fill, _split, _words
+from pyrodrop.distributions.coins import _cuts, _split, _words
+
+
+def words_of(shapes: Sequence[Sequence[int]]) -> int:
+    """The number of random words of masks in these shapes."""
+    return sum(_words(torch.Size(shape).numel()) for shape in shapes)
 
 
 class StackedTosses:
@@ -21,34 +26,32 @@ class StackedTosses:
         shapes: shape of each mask.
         generators: one per replicate.
         places: memory for each mask, bytes ``[steps, R, *shape]``.
+        words: of the generators, `words_of` the shapes for every step, and the same memory for several objects if need be.
     """
 
     def __init__(
         self,
         keeps: Sequence[Sequence[Tensor]],
         shapes: Sequence[Sequence[int]],
-        generators: Sequence[torch.Generator | None],
+        generators: Sequence[torch.Generator],
         places: Sequence[Tensor],
+        bits: Tensor,
+        fill: Callable[[int, Sequence[torch.Generator]], None],
     ) -> None:
         sizes, steps = [torch.Size(shape) for shape in shapes], len(places[0])
-        words = [_words(shape.numel()) for shape in sizes]
-        bits = torch.empty(len(generators), steps, sum(words), dtype=torch.int64)
-        self._rows = list(zip(bits.unbind(0), generators, strict=True))
-        pieces = bits.view(torch.int16).split([4 * n for n in words], 2)
+        self._fill, self._generators, self._step = fill, generators, words_of(shapes)
+        own = bits[:, : steps * self._step].view(torch.int16).unflatten(1, (steps, -1))
+        pieces = own.split([4 * _words(shape.numel()) for shape in sizes], 2)
         self._draws = []
         for keep, shape, own, place in zip(keeps, sizes, pieces, places, strict=True):
-            coins, dither = _split(own.flatten(0, 1), shape)
-            both = (len(generators), steps)
+            coins, dither = _split(own, shape)
             rates = torch.stack([_rate(rate.double(), len(shape)) for rate in keep])[:, None]
             mask = place.view(torch.bool).transpose(0, 1)
-            self._draws.append(
-                (rates.numpy(), coins.unflatten(0, both).numpy(), dither.unflatten(0, both).numpy(), mask.numpy())
-            )
+            self._draws.append((rates.numpy(), coins.numpy(), dither.numpy(), mask.numpy()))
 
     def draw(self, count: int) -> None:
         """Draw new masks for the first `count` steps."""
-        for row, generator in self._rows:
-            _fill(row[:count], generator)
+        self._fill(count * self._step, self._generators)
         for rates, coins, dither, mask in self._draws:
             np.less_equal(coins[:, :count], _cuts(rates, dither[:, :count]), out=mask[:, :count])
 

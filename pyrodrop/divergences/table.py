@@ -8,7 +8,7 @@ value is ``log q(w) - log p(w)`` of one sample w from q, an unbiased estimate of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from pyro.distributions import Delta
@@ -30,7 +30,7 @@ class Convention:
         kind: ``exact``; ``approximate``, with an error of at most `error` nats per weight; ``up_to_constant``, which can
             only be compared with values that leave out the same constant; or ``objective``, a training objective that is not
             a bound on the evidence and cannot be compared with other values.
-        detail: description of the constant or the approximation; empty if exact.
+        detail: description of the constant, the approximation or the evidence that an ELBO bounds; mostly empty if exact.
         error: bound on the error of an approximation, in nats per weight.
 
     Raises:
@@ -57,6 +57,7 @@ class NoDivergence(ValueError):
 
 
 EXACT = Convention("exact")
+EMPIRICAL_BAYES = "of the evidence at its largest over the prior's variances: empirical Bayes"
 POINT = Convention("up_to_constant", "a point mass: K/2 ln(2 pi e theta^2) of K weights at theta -> 0 is left out")
 _ORDER = ("exact", "approximate", "up_to_constant", "objective")
 
@@ -157,8 +158,11 @@ def convention(q: Distribution, p: Distribution) -> Convention:
         return POINT
     tag = _find(_TAGS, q, p)
     if callable(tag):
-        return tag(_elements(q), _elements(p))
-    return EXACT if tag is None else tag
+        tag = tag(_elements(q), _elements(p))
+    found = EXACT if tag is None else tag
+    if isinstance(_elements(p), PooledNormal):
+        return replace(found, detail="; ".join(filter(None, [found.detail, EMPIRICAL_BAYES])))
+    return found
 
 
 def worst(conventions: Iterable[Convention]) -> Convention:
@@ -179,7 +183,7 @@ def worst(conventions: Iterable[Convention]) -> Convention:
     if len(same) == 1:
         return same[0]
     errors = [c.error for c in same if c.error is not None]
-    return Convention(same[0].kind, "; ".join(c.detail for c in same), max(errors) if errors else None)
+    return Convention(same[0].kind, "; ".join(c.detail for c in same if c.detail), max(errors) if errors else None)
 
 
 @register_kl(WeightDistribution, Independent)

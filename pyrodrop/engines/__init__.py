@@ -3,7 +3,6 @@
 from pyrodrop.engines.choice import choose, choose_in_parts, worth_compiling
 from pyrodrop.engines.engine import NAMES, Engine, Name, Plan
 from pyrodrop.engines.graph import Batch, Parameter, evaluate, pure_graph
-from pyrodrop.engines.in_blocks import InBlocks
 from pyrodrop.engines.in_parts import InParts, Joint, Part
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.moving import Moving, Watch
@@ -15,7 +14,6 @@ __all__ = [
     "NAMES",
     "Batch",
     "Engine",
-    "InBlocks",
     "InParts",
     "Joint",
     "Loss",

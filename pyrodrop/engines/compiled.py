@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pyrodrop.engines.cuda_graph import Captured
-from pyrodrop.engines.engine import Plan
+from pyrodrop.engines.engine import Engine, Plan
 from pyrodrop.engines.graph import Batch, Graph, Shapes, make_flat, near
+from pyrodrop.engines.loss import Graphs
 from pyrodrop.engines.narrow_products import rewrite_products
 from pyrodrop.engines.optimizers import rules_of
+from pyrodrop.engines.programs import found_or_made
 from pyrodrop.engines.untraceable import Untraceable, needs_private_apis
 from pyrodrop.private_apis import MissingApi, Program, compile_by_inductor, elementary_forms, record
 
@@ -25,22 +27,7 @@ _A: Any = torch.ops.aten
 _BATCH_NORMS = (_A.native_batch_norm, _A.native_batch_norm_backward, _A.cudnn_batch_norm, _A.cudnn_batch_norm_backward)
 
 
-class Graphs(Protocol):
-    """A loss with graphs to compile: `Loss`, or `StackedLoss`."""
-
-    @property
-    def leaves(self) -> list[Tensor]: ...
-
-    @property
-    def buffers(self) -> list[Tensor]: ...
-
-    @property
-    def precision(self) -> torch.dtype | None: ...
-
-    def graph(self, batch: Batch) -> Any: ...
-
-
-class Compiled:
+class Compiled(Engine):
     """Makes every step with one compiled program; there is one for each shape of minibatch.
 
     Args:
@@ -73,6 +60,7 @@ class Compiled:
         self._programs: dict[Shapes, tuple[Any, Callable[..., Any]]] = {}
 
     def begin(self, plan: Plan) -> None:
+        self.loss.refresh()
         rows = [
             (
                 *factors,
@@ -119,10 +107,20 @@ class Compiled:
             noise = graph.shapes()
             controls = torch.ones(2 + sum(rule.numbers for rule in self.rules)).to(self._held[0])
             inputs = [*held, *batch.tensors, controls, *graph.constants, *noise]
-            update = self._update(graph, len(batch.tensors))
-            whole = record(update, inputs, elementary_forms(_BATCH_NORMS))
-            program = compile_graph(whole, inputs, self.options)
-            self._try(program, graph, held, batch, controls)
+            update = self._update(graph.module, len(batch.tensors))
+            program = found_or_made(
+                [
+                    type(self).__name__,
+                    graph.text,
+                    *self.rules,
+                    self.groups,
+                    sorted(self.options.items()),
+                    self.loss.precision,
+                ],
+                inputs,
+                lambda: compile_graph(record(update, inputs, elementary_forms(_BATCH_NORMS)), inputs, self.options),
+                lambda program: self._try(program, graph, held, batch, controls),
+            )
             if not batch.y.is_cuda:
                 return program
             first, last = len(held), len(inputs) - len(noise)
@@ -139,7 +137,7 @@ class Compiled:
         noise = [torch.full_like(n, any_number(n)) for n in graph.shapes()]
         rest = [*batch.tensors, controls, *graph.constants, *noise]
         want, got = ([value.clone() for value in held] for _ in range(2))
-        terms = self._update(graph, len(batch.tensors))(*want, *rest)
+        terms = self._update(graph.evaluate, len(batch.tensors))(*want, *rest)
         try:
             ours = program(*got, *rest)
         except Exception as error:
@@ -150,11 +148,11 @@ class Compiled:
         moves = [(a - old, b - old) for a, b, old in list(zip(want, got, held, strict=True))[first:end]]
         check_same([(terms[0], ours[0])], moves, tolerance)
 
-    def _update(self, graph: Any, tensors: int) -> Callable[..., list[Tensor]]:
+    def _update(self, evaluate: Callable[..., Any], tensors: int) -> Callable[..., list[Tensor]]:
         """The step as a function of all its inputs that updates parameters, state and buffers in place.
 
         Args:
-            graph: of the gradient.
+            evaluate: computes nll, kl, gradients and buffers.
             tensors: number of tensors in x and y.
         """
         count, buffers = len(self.leaves), len(self.loss.buffers)
@@ -170,7 +168,7 @@ class Compiled:
             extra = [next(given) for _ in range(extras)]
             batch = [next(given) for _ in range(tensors)]
             controls, *others = given
-            terms, *results = graph.module(*leaves, *moving, *batch, controls[:2], *others)
+            terms, *results = evaluate(*leaves, *moving, *batch, controls[:2], *others)
             gradients, moved = results[:count], results[count:]
             choice = self.choice(terms, gradients, extra)
             for leaf, gradient, old, group in zip(leaves, gradients, states, self.groups, strict=True):

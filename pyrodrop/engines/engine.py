@@ -1,7 +1,7 @@
 """The interface of an engine, which makes the training steps.
 
     pyro       runs Pyro's handlers at every step; works for any model and guide
-    traced     replays a graph of the gradient, operation by operation; torch's optimiser updates the parameters
+    traced     replays a graph of the gradient, operation by operation; the optimiser updates the parameters
     compiled   compiles gradient and update together with TorchInductor; on a GPU, launches them as one CUDA graph
 
 All three draw the same random numbers in the same order and update the network's buffers alike. `traced` does the same
@@ -10,12 +10,10 @@ arithmetic as Pyro; `compiled` does it in another order and agrees up to roundin
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Protocol, get_args
+from abc import ABC, abstractmethod
+from typing import Any, Literal, NamedTuple, get_args
 
-import torch
 from torch import Tensor
-
-from pyrodrop.engines.graph import Batch
 
 Name = Literal["auto", "pyro", "traced", "compiled"]
 NAMES: tuple[Name, ...] = get_args(Name)
@@ -35,22 +33,30 @@ class Plan(NamedTuple):
     rates: list[list[float]]
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Makes the training steps."""
 
     name: str
 
+    @abstractmethod
     def begin(self, plan: Plan) -> None:
-        """Prepare for a block of steps."""
+        """Prepare for some consecutive steps."""
 
-    def step(self, batch: Batch, index: int) -> Tensor:
-        """Make the step of this index in the block; returns nll and kl before the step, ``[2]``."""
+    @abstractmethod
+    def step(self, batch: Any, index: int) -> Tensor:
+        """Make the step of this index in the plan; returns nll and kl before the step, ``[2]``."""
 
+    def advance(self, batches: Any, index: int, most: int, made: list[Tensor]) -> None:
+        """Make the step of this index, and some more after it where that is faster.
+
+        Args:
+            batches: supplies the minibatches.
+            index: of the first step in the plan.
+            most: the largest number of steps.
+            made: gets nll and kl of every step, ``[2]``, also of those before an error.
+        """
+        made.append(self.step(batches.next(), index))
+
+    @abstractmethod
     def finish(self, steps: int) -> None:
         """Bring the optimiser's state to what it would be after `steps` steps of its own."""
-
-
-def set_rates(optimizer: torch.optim.Optimizer, rates: list[float]) -> None:
-    """Set the learning rate of every parameter group of an optimiser."""
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate

@@ -6,16 +6,17 @@
 
 Pyro runs its handlers at every step. Here they run once, under `make_fx`, with the parameters substituted, and the tensor
 operations are recorded. Every tensor that the trace meets (rates, precisions, prior scales, standardisations) becomes an
-input of the graph, so no value is fixed in it, and so does every random number. Buffers that a call updates (running
-statistics) are inputs and outputs. The graph is a pure function.
+input of the graph, so no value is fixed in it, and so does every random number. What depends on such tensors alone is
+computed once, and its results are the constants. Buffers that a call updates (running statistics) are inputs and outputs.
+The graph is a pure function.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyro
@@ -28,11 +29,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pyrodrop.elbo import Terms, elbo_terms
 from pyrodrop.engines.moving import Moving
 from pyrodrop.engines.noise import Noise, hoist, sources
+from pyrodrop.engines.recorder import Recording, Value, recorded
+from pyrodrop.engines.script import script
+from pyrodrop.engines.simplify import SMALL, simplified
 from pyrodrop.engines.untraceable import Untraceable, needs_private_apis
+from pyrodrop.engines.writes import base_of, written_by
 from pyrodrop.inputs import Inputs, mapped, parts, rebuilt
 from pyrodrop.networks.modes import undisturbed
 from pyrodrop.networks.noise import drawn_outside_torch, outside_torch
-from pyrodrop.private_apis import MissingApi, arguments_of, record
+from pyrodrop.private_apis import MissingApi, scripts_as_they_are
+
+_log = logging.getLogger("pyrodrop")
 
 Shapes = tuple[torch.Size, ...]
 
@@ -70,23 +77,85 @@ class Batch(NamedTuple):
         return Batch(mapped(lambda tensor: tensor[index], self.x), self.y[index], self.kwargs)
 
 
-@dataclass
 class Graph:
-    """A traced gradient. Call ``module(*parameters, *buffers, *x, y, controls, *constants, *noise)``.
+    """A traced function. Its inputs are those of the function, followed by constants and noise.
+
+    Args:
+        whole: the recorded operations; its inputs are those of the function and the tensors that the trace met.
+        met: the nodes of the tensors that the trace met, and these, by reference.
+        noise_of: from values of the tensors that were met to the `Noise` of each random input, in the order in which Pyro
+            draws them.
 
     Attributes:
-        module: the graph; its outputs are ``[nll, kl]``, the gradient of every parameter and the updated buffers.
-        constants: the tensors that the trace met, by reference.
-        noise_of: from values of the constants to the `Noise` of each random input, in the order in which Pyro draws them.
+        graph: the operations of a call.
+        constants: their values, computed of the tensors that were met; `refresh` computes them again.
+        noise: of each random input.
     """
 
-    module: fx.GraphModule
-    constants: list[Tensor]
-    noise_of: Callable[[Sequence[Tensor]], list[Noise]]
-    noise: list[Noise] = field(init=False)
+    def __init__(
+        self,
+        whole: fx.Graph,
+        met: Mapping[fx.Node, Tensor],
+        noise_of: Callable[[Sequence[Tensor]], list[Noise]],
+    ) -> None:
+        self.met, self.noise_of = list(met.values()), noise_of
+        self.graph, once = simplified(whole, list(met))
+        self.once = _program(once)
+        self._seen = [_state(tensor) for tensor in self.met]
+        self.constants = self.constants_of(self.met)
+        self._find_noise()
 
-    def __post_init__(self) -> None:
-        self.noise = self.noise_of(self.constants)
+    @functools.cached_property
+    def module(self) -> fx.GraphModule:
+        """The function, called operation by operation from Python."""
+        return fx.GraphModule({}, self.graph)
+
+    @functools.cached_property
+    def program(self) -> Callable[..., Sequence[Tensor]]:
+        """The function, called within `scripts_as_they_are`; the same operations as those of `module`."""
+        return _program(self.graph)
+
+    def evaluate(self, *inputs: Tensor) -> Sequence[Tensor]:
+        """The results for all inputs."""
+        with torch.no_grad(), scripts_as_they_are():
+            return self.program(*inputs)
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The operations of a call, as text that is equal for equal graphs."""
+        return str(self.graph)
+
+    @property
+    def operations(self) -> list[fx.Node]:
+        """The operations of a call."""
+        return [node for node in self.graph.nodes if node.op == "call_function"]
+
+    @property
+    def entries(self) -> int:
+        """The number of entries of the results of all operations."""
+        return sum(node.meta["val"].numel() for node in self.operations if "val" in node.meta)
+
+    def constants_of(self, met: Sequence[Tensor]) -> list[Tensor]:
+        """The constants for other values of the tensors that were met."""
+        with torch.no_grad(), scripts_as_they_are():
+            return list(self.once(*met))
+
+    def refresh(self) -> bool:
+        """Whether the tensors that were met have changed; then constants, in place, and noise are computed again."""
+        now = [_state(tensor) for tensor in self.met]
+        if all(
+            version == before and torch.equal(a, b) for (version, a), (before, b) in zip(now, self._seen, strict=True)
+        ):
+            return False
+        self._seen = now
+        for old, new in zip(self.constants, self.constants_of(self.met), strict=True):
+            if old.data_ptr() != new.data_ptr():  # else it is a tensor that was met, or a view of one
+                _own_entries(old).copy_(_own_entries(new))
+        self._find_noise()
+        return True
+
+    def _find_noise(self) -> None:
+        self.noise = self.noise_of(self.met)
         self._sources = sources([[noise] for noise in self.noise], [None])
 
     def shapes(self) -> list[Tensor]:
@@ -94,8 +163,29 @@ class Graph:
         return [noise.empty() for noise in self.noise]
 
     def draw(self) -> list[Tensor]:
-        """Random numbers for one step, from torch's default generator, as Pyro would draw them."""
+        """Random numbers for one call, from torch's default generator, as Pyro would draw them."""
         return [drawn[0] for source in self._sources for drawn in source.draw()]
+
+
+def _state(tensor: Tensor) -> tuple[int, Tensor]:
+    """What changes when a tensor does: its version, and the values of a small one, which `Tensor.data` changes alone."""
+    version = 0 if tensor.is_inference() else tensor._version
+    return version, tensor.clone() if tensor.nbytes <= SMALL else tensor.new_empty(0)
+
+
+def _own_entries(values: Tensor) -> Tensor:
+    """The entries of a tensor, of which one that was expanded has fewer in memory."""
+    sizes = [size if stride else min(size, 1) for size, stride in zip(values.shape, values.stride(), strict=True)]
+    return values.as_strided(sizes, values.stride())
+
+
+def _program(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
+    """A graph as a function that is fast to call."""
+    try:
+        return script(graph)
+    except Untraceable as error:
+        _log.info("traced steps are called from Python, which is slower: %s", error)
+        return fx.GraphModule({}, graph)
 
 
 def evaluate(
@@ -114,8 +204,6 @@ def trace(
     batch: Batch,
     precision: torch.dtype | None = None,
     moving: Moving | None = None,
-    *,
-    verify: bool = True,
 ) -> Graph:
     """Trace the gradient for minibatches in the shapes of `batch`. Model and guide do not change, even if it fails.
 
@@ -125,7 +213,6 @@ def trace(
         batch: one minibatch.
         precision: of matrix products.
         moving: the buffers that a call updates, and the modules that must not change.
-        verify: whether to compare the graph with Pyro, which takes as much memory as a step.
 
     Raises:
         Untraceable: model or guide does something that depends on the values of tensors, draws random numbers outside
@@ -154,8 +241,7 @@ def trace(
     values = [p.unconstrained.detach() for p in parameters.values()]
     controls = torch.ones(2, dtype=values[0].dtype, device=values[0].device)
     graph = pure_graph(gradient, [*values, *moving.tensors(), *batch.tensors, controls], moving.parts)
-    if verify:
-        _verify(graph, model, guide, parameters, batch, controls, precision, moving)
+    _verify(graph, model, guide, parameters, batch, controls, precision, moving)
     return graph
 
 
@@ -177,7 +263,7 @@ def pure_graph(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], 
     with pyro.validation_enabled(False), torch.random.fork_rng(devices), undisturbed(*parts):
         try:
             with sdpa_kernel(SDPBackend.MATH):  # attention by elementary operations, which can be mapped and compiled
-                module = record(function, inputs)
+                recording = recorded(function, inputs)
             drawn = drawn_outside_torch(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
         except MissingApi:
             raise
@@ -185,7 +271,7 @@ def pure_graph(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], 
             raise Untraceable(f"it cannot be traced: {_first_line(error)}") from error
     if drawn:
         raise Untraceable("it draws random numbers outside torch, which a trace would freeze")
-    return _purify(module, len(inputs))
+    return _purify(recording)
 
 
 def near(want: Tensor, got: Tensor, tolerance: float, least: float = 0.0) -> bool:
@@ -199,29 +285,15 @@ def near(want: Tensor, got: Tensor, tolerance: float, least: float = 0.0) -> boo
     return bool(((want - got).abs().max() <= tolerance * scale) | ~torch.isfinite(scale))
 
 
-def _purify(module: fx.GraphModule, inputs: int) -> Graph:
-    """Turn the graph's constants and random numbers into inputs."""
-    make_flat(module)
-    graph = module.graph
-    last = [node for node in graph.nodes if node.op == "placeholder"][inputs - 1]
-    held: dict[str, fx.Node] = {}
-    constants: list[Tensor] = []
-    for node in list(graph.nodes):
-        if node.op == "get_attr":
-            if node.target not in held:
-                with graph.inserting_after(last):
-                    last = held[node.target] = graph.placeholder(f"constant_{len(held)}")
-                constants.append(getattr(module, node.target).detach())
-                last.meta["val"] = constants[-1]
-            node.replace_all_uses_with(held[node.target])
-            graph.erase_node(node)
-    _refuse_writes(graph, set(held.values()))
+def _purify(recording: Recording) -> Graph:
+    """Turn random numbers into inputs."""
+    graph = recording.graph
+    _refuse_writes(graph, set(recording.constants))
     if any(node.target is torch.ops.aten.mkldnn_rnn_layer.default for node in graph.nodes):
         raise Untraceable("nn.LSTM runs a kernel on this processor whose gradient cannot be replayed")
-    noise_of = hoist(graph, last, list(held.values()))
+    noise_of = hoist(graph, [*recording.inputs, *recording.constants][-1], recording.constants)
     graph.eliminate_dead_code()
-    module.recompile()
-    return Graph(module, constants, noise_of)
+    return Graph(graph, dict(zip(recording.constants, recording.met, strict=True)), noise_of)
 
 
 def make_flat(module: fx.GraphModule) -> None:
@@ -234,51 +306,22 @@ def make_flat(module: fx.GraphModule) -> None:
 def _refuse_writes(graph: fx.Graph, constants: set[fx.Node]) -> None:
     """Raise `Untraceable` if the graph writes to a constant, which is not part of the state that training saves."""
     for node in graph.nodes:
-        if any(_base(written) in constants for written in _written(node)):
+        if any(base_of(written) in constants for written in written_by(node)):
             raise Untraceable(
                 f"it changes a tensor in place, by {node.target}, that is no buffer of a module and that a trace would "
                 "lose; register it with register_buffer"
             )
 
 
-def _written(node: fx.Node) -> list[fx.Node]:
-    """The arguments that an operation writes to."""
-    if node.op != "call_function" or not isinstance(node.target, _OPERATION):
-        return []
-    if node.target in _BATCH_NORMS:  # they write to running statistics, which their signatures do not say
-        return [arg for arg in node.args[3:5] if isinstance(arg, fx.Node) and node.args[5]]  # in training mode
-    arguments = arguments_of(node.target)
-    given = [
-        *zip(arguments, node.args, strict=False),
-        *((a, node.kwargs[a.name]) for a in arguments if a.name in node.kwargs),
-    ]
-    return [
-        value
-        for argument, value in given
-        if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, fx.Node)
-    ]
-
-
-def _base(node: fx.Node) -> fx.Node:
-    """The base tensor of a view, which may be one of several, as of `torch.chunk`."""
-    while node.op == "call_function" and (node.target is operator.getitem or getattr(node.target, "is_view", False)):
-        node = node.args[0]  # type: ignore[assignment]
-    return node
-
-
 def loosen_views(module: fx.GraphModule) -> None:
     """Turn views into reshapes, which may copy: with an axis of replicates the strides differ from those of the trace."""
     graph = module.graph
-    written = {_base(node) for each in graph.nodes for node in _written(each)}
+    written = {base_of(node) for each in graph.nodes for node in written_by(each)}
     for view in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
         for node in graph.find_nodes(op="call_function", target=view):
-            if _base(node) not in written:
+            if base_of(node) not in written:
                 node.target = torch.ops.aten.reshape.default
     module.recompile()
-
-
-_OPERATION: Any = type(torch.ops.aten.add.Tensor)
-_BATCH_NORMS = {torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default}
 
 
 def _verify(
@@ -302,7 +345,7 @@ def _verify(
         torch.manual_seed(1)
         inputs = [*(leaf.detach() for leaf in leaves), *moving.tensors(), *batch.tensors, controls]
         try:
-            ours = graph.module(*inputs, *graph.constants, *graph.draw())
+            ours = graph.evaluate(*inputs, *graph.constants, *graph.draw())
         except Exception as error:  # such as a gradient that needs something a trace does not have
             raise Untraceable(f"its trace cannot be replayed: {_first_line(error)}") from error
     tolerance = 1e-3 if leaves[0].dtype == torch.float32 else 1e-7
@@ -344,4 +387,4 @@ def peak(graph: fx.Graph) -> int:
 
 def _bytes(node: fx.Node) -> int:
     value = node.meta.get("val")
-    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
+    return value.nbytes if isinstance(value, Value) else 0

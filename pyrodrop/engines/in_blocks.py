@@ -1,38 +1,28 @@
-"""The compiled step on a CPU, called with as little work around it as there can be.
+"""Several steps at a time on a CPU, with as little work around a step as there can be.
 
-In a step of a small network the arithmetic takes less time than what Python does around it. Here
+In a step of a small network the arithmetic takes less time than what Python does around it. So rows and noise of several
+consecutive steps are fetched and drawn at once, into memory that the steps then read.
 
-    the program       is one C++ function, where TorchInductor can make it, called without PyTorch's checks of every call
-    rows and noise    of several consecutive steps are fetched and drawn at once, into memory that the program then reads
-
-A block of steps lies within one order of the rows. After it, the random state and the place in the epoch are those of
+They are drawn in the order of single steps. After a block of steps, the random state and the place in the epoch are those of
 as many single steps, so whatever looks at the training between two blocks sees no difference.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from pyrodrop.engines.compiled import Compiled, any_number
-from pyrodrop.engines.graph import Batch, Shapes
+from pyrodrop.engines.engine import Engine, Plan
+from pyrodrop.engines.graph import Batch, Graph, Shapes
+from pyrodrop.engines.loss import Graphs
 from pyrodrop.engines.noise_ahead import NoiseAhead, spaced
-from pyrodrop.engines.untraceable import Untraceable
-from pyrodrop.private_apis import Program
 
-_log = logging.getLogger("pyrodrop")
-
-# Options of TorchInductor. For bfloat16 it may make a program that reads a buffer before there is one (2.13, a LeNet with
-# noise on its activations): in Python that is an error, and another engine trains; in C++ the process crashes.
-NATIVE = {"cpp_wrapper": True, "size_asserts": False}
 _BYTES = 2**20  # of rows and noise of a block: what stays in a core's own cache
 _STEPS = 100  # of a block
-
-Call = Callable[[list[Tensor]], Sequence[Tensor]]
 
 
 class Rows(Protocol):
@@ -46,149 +36,111 @@ class Rows(Protocol):
     def coming(self) -> tuple[int, int]:
         """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
 
-    def fill(self, places: Sequence[Tensor], count: int) -> None:
-        """Take the next `count` minibatches, of one size, into tensors ``[>= count, size, ...]``, of x and y each."""
+    def take(self, count: int) -> Tensor:
+        """The numbers of the rows of the next `count` minibatches, of one size, ``[count * size]``."""
+
+    def gather(self, rows: Tensor, places: Sequence[Tensor]) -> None:
+        """Copy rows into tensors ``[count, size, ...]``, of x and y each."""
 
 
-class InBlocks(Compiled):
-    """Makes the steps of one fit on a CPU, several per call of `block` or one per call of `step`, with the same bits."""
+class InBlocks(Engine):
+    """Makes the steps of one fit, several per call of `advance` or one per call of `step`, with the same bits."""
 
-    def __init__(self, loss: Any, optimizer: torch.optim.Optimizer) -> None:
-        super().__init__(loss, optimizer)
-        self._ahead: dict[int, _Ahead] = {}
-        self._calls: dict[Shapes, Call] = {}
-        self._strides: dict[Shapes, list[tuple[int, ...]]] = {}
+    def __init__(self, loss: Graphs) -> None:
+        self.loss = loss
+        self._ahead: dict[int, Ahead] = {}
 
-    def prepare(self, batch: Batch) -> None:
-        if batch.shapes in self._programs:
-            return
-        super().prepare(batch)
-        graph, program = self._programs[batch.shapes]
-        self._strides[batch.shapes] = [tensor.stride() for tensor in batch.tensors]
-        noise = [torch.full_like(n, any_number(n)) for n in graph.shapes()]
-        rest = [*batch.tensors, self._controls_like(), *graph.constants, *noise]
-        call = self._calls[batch.shapes] = bare_call(program, self._held, rest)  # type: ignore[arg-type]
-        if all(tensor.is_contiguous() for tensor in batch.tensors):
-            self._ahead[len(batch.y)] = _Ahead(call, self._held, batch, graph, len(self._controls_like()))
+    def begin(self, plan: Plan) -> None:
+        if self.loss.refresh():
+            for ahead in self._ahead.values():
+                self.look_ahead(ahead.batch)
 
-    def step(self, batch: Batch, index: int) -> Tensor:
-        self.prepare(batch)
-        shapes, tensors = batch.shapes, batch.tensors
-        strides = [tensor.stride() for tensor in tensors]
-        if strides != self._strides[shapes]:
-            raise RuntimeError(f"the program takes tensors with strides {self._strides[shapes]}; got {strides}")
-        graph, _ = self._programs[shapes]
-        inputs = [*self._held, *tensors, self._controls[index], *graph.constants, *graph.draw()]
-        with torch.no_grad():
-            terms = self._calls[shapes](inputs)[0]
-        torch.autograd.graph.increment_version(self._held)
-        return terms
+    @abstractmethod
+    def make(self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int) -> Tensor:
+        """Make the step of this index from its rows, of these shapes, and its noise; returns nll and kl, ``[2]``."""
 
-    def block(self, batches: Rows, index: int, most: int, made: list[Tensor]) -> None:
-        """Make the step of this index and as many after it as a block has, at most `most`.
+    @abstractmethod
+    def changed(self) -> list[Tensor]:
+        """The tensors that a step writes to, some of them without PyTorch's knowledge."""
 
-        Args:
-            batches: gives the minibatches.
-            index: of the first step in the plan.
-            most: the largest number of steps.
-            made: gets nll and kl of every step, ``[2]``, also of those before an error.
-        """
-        size, follow = batches.coming()
-        ahead = self._ahead.get(size)
-        count = 1 if ahead is None else min(most, follow, ahead.steps)
-        if ahead is None or count == 1:
+    def look_ahead(self, batch: Batch) -> None:
+        """Make minibatches of this shape in blocks from now on, where their rows can be taken together."""
+        if not batch.y.is_cuda and all(tensor.is_contiguous() for tensor in batch.tensors):
+            self._ahead[len(batch.y)] = Ahead(batch, self.loss.graph(batch))
+
+    def advance(self, batches: Rows, index: int, most: int, made: list[Tensor]) -> None:
+        before = batches.order, batches.position, torch.get_rng_state()
+        steps = self._fetched(batches, most)
+        if not steps:
             made.append(self.step(batches.next(), index))
             return
-        before = batches.order, batches.position, torch.get_rng_state()
         first = len(made)
         try:
             with torch.no_grad():
-                ahead.fill(batches, count, self._numbers[index : index + count])
-                ahead.run(count, made)
+                for number, (ahead, place) in enumerate(steps):
+                    made.append(self.make(ahead.shapes, ahead.rows[place], ahead.noise[place], index + number))
         except BaseException:  # also an interruption: what follows must find the state after the steps that were made
             batches.order, batches.position = before[:2]
             torch.set_rng_state(before[2])
-            if len(made) > first:
-                ahead.fill(batches, len(made) - first, self._numbers[index : index + len(made) - first])
+            self._fetched(batches, len(made) - first)
             raise
         finally:
-            torch.autograd.graph.increment_version(self._held)
+            torch.autograd.graph.increment_version(self.changed())
 
-    def _program(self, batch: Batch) -> tuple[Any, Callable[..., Any]]:
-        if self.loss.precision is None:  # under autocast, see `NATIVE`
-            self.options = NATIVE  # type: ignore[misc]
-            try:
-                return super()._program(batch)
-            except Untraceable as error:
-                _log.info("the compiled step is called from Python, which is slower: as a C++ function, %s", error)
-        self.options = {}  # type: ignore[misc]
-        return super()._program(batch)
-
-    def _controls_like(self) -> Tensor:
-        return torch.ones(2 + sum(rule.numbers for rule in self.rules)).to(self._held[0])
-
-
-def bare_call(program: Program, held: Sequence[Tensor], rest: Sequence[Tensor]) -> Call:
-    """The bare program, if it moves copies as the whole program does, else the whole one.
-
-    Args:
-        program: of a step.
-        held: what it updates.
-        rest: its other inputs.
-    """
-
-    def whole(inputs: list[Tensor]) -> Sequence[Tensor]:
-        return program.whole(*inputs)
-
-    if program.bare is None:
-        return whole
-    with torch.no_grad():
-        want, got = ([tensor.clone() for tensor in held] for _ in range(2))
-        want += whole([*want, *rest])
-        try:
-            got += program.bare([*got, *rest])
-        except Exception:
-            return whole
-    return program.bare if all(_same(a, b) for a, b in zip(want, got, strict=True)) else whole
+    def _fetched(self, batches: Rows, most: int) -> list[tuple[Ahead, int]]:
+        """Fetch rows and noise of the next steps, at most so many, in the order of single steps: where each of them is."""
+        steps: list[tuple[Ahead, int]] = []
+        used = dict.fromkeys(self._ahead, 0)
+        while len(steps) < most:
+            size, follow = batches.coming()
+            ahead = self._ahead.get(size)
+            count = 0 if ahead is None else min(most - len(steps), follow, ahead.steps - used[size])
+            if ahead is None or not count:
+                break
+            places = range(used[size], used[size] + count)
+            ahead.draw(batches, slice(places.start, places.stop))
+            steps += [(ahead, place) for place in places]
+            used[size] += count
+        for size, count in used.items():
+            self._ahead[size].finish(batches, count)
+        return steps
 
 
-class _Ahead:
-    """The inputs of several consecutive steps with minibatches of one shape.
+class Ahead:
+    """The rows and the noise of several steps with minibatches of one shape.
 
     Args:
-        call: makes a step.
-        held: what the steps update.
         batch: one minibatch.
         graph: of the gradient.
-        numbers: of numbers that control a step.
+
+    Attributes:
+        batch: one minibatch.
+        shapes: of its tensors.
+        steps: the largest number of steps.
+        rows, noise: of every step, by reference; `draw`, for each of some steps, and then `finish` write them.
     """
 
-    def __init__(self, call: Call, held: list[Tensor], batch: Batch, graph: Any, numbers: int) -> None:
-        self.call, whole = call, not batch.kwargs
+    def __init__(self, batch: Batch, graph: Graph) -> None:
+        self.batch, whole = batch, not batch.kwargs  # the rows are those of every step
         tensors = [] if whole else batch.tensors
         size = sum(tensor.nbytes for tensor in (*tensors, *graph.shapes()))
-        self.steps = max(1, min(_STEPS, _BYTES // max(1, size)))
-        steps = self.steps if self.steps > 1 else 0
-        self.places = [spaced(tensor, steps) for tensor in tensors]
-        self.controls = held[0].new_empty(steps, numbers)
-        self.noise = NoiseAhead(graph.noise, steps)
-        rows = zip(*(place.unbind(0) for place in self.places), strict=True) if tensors else [batch.tensors] * steps
-        self.inputs = [
-            [*held, *own, controls, *graph.constants, *noise]
-            for own, controls, noise in zip(rows, self.controls.unbind(0), self.noise.inputs, strict=True)
-        ]
+        self.shapes, self.steps = batch.shapes, max(1, min(_STEPS, _BYTES // max(1, size)))
+        self._numbers = None if whole else torch.empty(self.steps, len(batch.y), dtype=torch.long)
+        self._places = [spaced(tensor, self.steps) for tensor in tensors]
+        self._noise = NoiseAhead(graph.noise, self.steps)
+        taken = [list(rows) for rows in zip(*(place.unbind(0) for place in self._places), strict=True)]
+        self.rows = [batch.tensors] * self.steps if whole else taken
+        self.noise = self._noise.inputs
 
-    def fill(self, batches: Rows, count: int, controls: Tensor) -> None:
-        """Take minibatches and draw noise for the next `count` steps."""
-        batches.fill(self.places, count)
-        self.controls[:count] = controls
-        self.noise.draw(count)
+    def draw(self, batches: Rows, steps: slice) -> None:
+        """Take row numbers and draw random numbers for some of the steps."""
+        if self._numbers is not None:
+            self._numbers[steps] = batches.take(steps.stop - steps.start).view(-1, self._numbers.shape[1])
+        self._noise.draw(steps)
 
-    def run(self, count: int, made: list[Tensor]) -> None:
-        """Make the steps."""
-        for inputs in self.inputs[:count]:
-            made.append(self.call(list(inputs))[0])
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    return bool(((one == other) | ((one != one) & (other != other))).all())
+    def finish(self, batches: Rows, count: int) -> None:
+        """Make rows and noise of the first `count` steps of what was drawn for them."""
+        if count and self._numbers is not None:
+            batches.gather(self._numbers[:count].flatten(), [place[:count] for place in self._places])
+        if count:
+            self._noise.finish(count)

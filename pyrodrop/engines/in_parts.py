@@ -8,7 +8,8 @@ ranks / rows of the minibatch, which is 1 where all parts have equally many rows
 minibatch, and the KL divergence counts once. Buffers that a part updates, such as running statistics, start from the same
 values for every part, and their mean over the parts is taken.
 
-There are two programs: the gradient, by Pyro, by a replayed graph or by a compiled one, and torch's optimiser.
+Every part draws noise of its own. There are two programs: the gradient, by Pyro, by a replayed graph or by a compiled one,
+and the optimiser.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from pyrodrop.devices import random_state, set_random_state
 from pyrodrop.engines.compiled import any_number, check_same, compile_pure
-from pyrodrop.engines.engine import Plan, set_rates
+from pyrodrop.engines.engine import Engine, Plan
 from pyrodrop.engines.graph import Batch, Graph, Shapes
-from pyrodrop.engines.joined_noise import PooledNoise, ReplayedNoise
 from pyrodrop.engines.loss import Loss
+from pyrodrop.engines.optimizers import Update
 
 Average = Callable[[Tensor], None]
 
@@ -34,25 +34,17 @@ class Part(NamedTuple):
 
     Attributes:
         batch: the rows; its ``num_data`` is the size of the whole data set.
-        first: place of its first row among the rows that noise is drawn for.
         share: factor of its nll.
     """
 
     batch: Batch
-    first: int
     share: float
 
 
 class Joint(NamedTuple):
-    """The minibatch of a step, as far as this process evaluates it.
-
-    Attributes:
-        parts: at least one.
-        pool: number of rows that noise is drawn for: those of this process, or of all where processes share their noise.
-    """
+    """The minibatch of a step, as far as this process evaluates it: at least one part."""
 
     parts: list[Part]
-    pool: int
 
     @property
     def rows(self) -> int:
@@ -68,14 +60,11 @@ class Gradient(Protocol):
     def prepare(self, joint: Joint) -> None:
         """Trace or compile for parts of these shapes."""
 
-    def start(self, joint: Joint) -> None:
-        """Draw the noise of a step."""
-
-    def of(self, part: Part, joint: Joint, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    def of(self, batch: Batch, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """nll and kl ``[2]``, the gradient of every parameter, and the updated buffers; `factors` are of nll and kl."""
 
 
-class InParts:
+class InParts(Engine):
     """Makes steps whose minibatches are evaluated in parts.
 
     Args:
@@ -88,28 +77,28 @@ class InParts:
     def __init__(
         self, gradient: Gradient, loss: Loss, optimizer: torch.optim.Optimizer, average: Average | None = None
     ) -> None:
-        self.gradient, self.loss, self.optimizer, self.average = gradient, loss, optimizer, average
+        self.gradient, self.loss, self.update, self.average = gradient, loss, Update(optimizer), average
         self.leaves = loss.leaves
         self.name = gradient.name
 
     def begin(self, plan: Plan) -> None:
         self.plan = plan
+        self.loss.refresh()
 
-    def step(self, joint: Joint, index: int) -> Tensor:  # type: ignore[override]
-        self.gradient.start(joint)
+    def step(self, joint: Joint, index: int) -> Tensor:
         power, weight = self.plan.factors[index]
-        flat, whole = self._evaluated(joint.parts[0], joint, power, weight)
+        flat, whole = self._evaluated(joint.parts[0], power, weight)
         for part in joint.parts[1:]:
-            flat += self._evaluated(part, joint, power, weight)[0]
+            flat += self._evaluated(part, power, weight)[0]
         flat /= len(joint.parts)
         if self.average is not None:
             self.average(flat)
         return self._update(flat, whole, index)
 
-    def _evaluated(self, part: Part, joint: Joint, power: float, weight: float) -> tuple[Tensor, list[Tensor]]:
+    def _evaluated(self, part: Part, power: float, weight: float) -> tuple[Tensor, list[Tensor]]:
         """nll, kl, all gradients and floating-point buffers of a part as one flat tensor, and the other buffers."""
         factors = torch.tensor([power * part.share, weight], dtype=torch.float64).to(self.leaves[0])
-        terms, gradients, moved = self.gradient.of(part, joint, factors)
+        terms, gradients, moved = self.gradient.of(part.batch, factors)
         real = [buffer for buffer in moved if buffer.is_floating_point()]
         terms = torch.stack([terms[0] * part.share, terms[1]])
         flat = torch.cat([value.reshape(-1) for value in (terms, *gradients, *real)])
@@ -125,12 +114,11 @@ class InParts:
         means, others = iter(values[len(self.leaves) :]), iter(whole)
         moved = [next(means).view_as(b) if b.is_floating_point() else next(others) for b in buffers]
         self.loss.moving.take(moved)
-        set_rates(self.optimizer, self.plan.rates[index])
-        self.optimizer.step()
+        self.update(self.plan.rates[index])
         return terms
 
     def finish(self, steps: int) -> None:
-        self.optimizer.zero_grad()
+        self.update.clear()
 
 
 class ByPyro:
@@ -140,25 +128,14 @@ class ByPyro:
 
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
-        self._noise: ReplayedNoise | None = None
 
     def prepare(self, joint: Joint) -> None:
-        if self._noise is None and any(len(part.batch.y) != joint.pool for part in joint.parts):
-            self._noise = ReplayedNoise(self.loss, joint.parts[0].batch)
+        pass
 
-    def start(self, joint: Joint) -> None:
-        self.prepare(joint)
-        self._state = random_state(joint.parts[0].batch.device)
-
-    def of(self, part: Part, joint: Joint, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    def of(self, batch: Batch, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         moving, leaves = self.loss.moving, self.loss.leaves
         with moving.replaced([buffer.clone() for buffer in moving.tensors()]) as moved:
-            if self._noise is None:
-                set_random_state(self._state, part.batch.device)
-                terms = self.loss.terms(part.batch)
-            else:
-                with self._noise(part.batch, part.first, joint.pool, self._state):
-                    terms = self.loss.terms(part.batch)
+            terms = self.loss.terms(batch)
             after = [buffer.detach() for buffer in moved()]
         loss = factors[0] * terms.nll + factors[1] * terms.kl_weights + terms.kl_hyper
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
@@ -172,40 +149,22 @@ class ByGraph:
 
     def __init__(self, loss: Loss) -> None:
         self.loss = loss
-        self._pools: dict[int, PooledNoise] = {}
 
     def prepare(self, joint: Joint) -> None:
         for part in joint.parts:
             self.loss.graph(part.batch)
-        if self._is_cut(joint):
-            pool = self._pool(joint)
-            for part in joint.parts:
-                pool.of(pool.shapes(), part.batch, 0)
 
-    def start(self, joint: Joint) -> None:
-        self._drawn = self._pool(joint).draw() if self._is_cut(joint) else None
-
-    def of(self, part: Part, joint: Joint, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        graph = self.loss.graph(part.batch)
-        noise = graph.draw() if self._drawn is None else self._pool(joint).of(self._drawn, part.batch, part.first)
-        leaves = self.loss.leaves
+    def of(self, batch: Batch, factors: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        graph, leaves = self.loss.graph(batch), self.loss.leaves
+        noise = graph.draw()
         with torch.no_grad():
             held = [*(leaf.detach() for leaf in leaves), *self.loss.buffers]
-            inputs = [*held, *part.batch.tensors, factors, *graph.constants, *noise]
-            terms, *results = self.run(graph, part.batch, inputs)
+            terms, *results = self.run(graph, batch, [*held, *batch.tensors, factors, *graph.constants, *noise])
         return terms, results[: len(leaves)], results[len(leaves) :]
 
     def run(self, graph: Graph, batch: Batch, inputs: list[Tensor]) -> Sequence[Tensor]:
         """The results of the graph."""
-        return graph.module(*inputs)  # type: ignore[no-any-return]
-
-    def _is_cut(self, joint: Joint) -> bool:
-        return any(len(part.batch.y) != joint.pool for part in joint.parts)
-
-    def _pool(self, joint: Joint) -> PooledNoise:
-        if joint.pool not in self._pools:
-            self._pools[joint.pool] = PooledNoise(self.loss, joint.parts[0].batch, joint.pool)
-        return self._pools[joint.pool]
+        return graph.evaluate(*inputs)
 
 
 class ByCompiledGraph(ByGraph):

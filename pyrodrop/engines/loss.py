@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +15,23 @@ from torch import Tensor
 from pyrodrop.elbo import Terms
 from pyrodrop.engines.graph import Batch, Graph, Parameter, Shapes, evaluate, trace
 from pyrodrop.engines.moving import Moving
+
+
+class Graphs(Protocol):
+    """A loss with graphs to compile: `Loss`, or `StackedLoss`."""
+
+    @property
+    def leaves(self) -> list[Tensor]: ...
+
+    @property
+    def buffers(self) -> list[Tensor]: ...
+
+    @property
+    def precision(self) -> torch.dtype | None: ...
+
+    def graph(self, batch: Batch) -> Any: ...
+
+    def refresh(self) -> bool: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +54,6 @@ class Loss:
     moving: Moving = field(default_factory=Moving)
     changes: str = ""
     _graphs: dict[Shapes, Graph] = field(default_factory=dict, init=False, repr=False)
-    _noise: dict[Shapes, Graph] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -48,6 +64,10 @@ class Loss:
     def buffers(self) -> list[Tensor]:
         """The buffers that a step updates."""
         return self.moving.tensors()
+
+    def refresh(self) -> bool:
+        """Have all graphs use the present values of the tensors that model and guide hold; whether these have changed."""
+        return any([graph.refresh() for graph in self._graphs.values()])  # noqa: C419  all of them
 
     def terms(self, batch: Batch) -> Terms:
         """The terms of the loss, evaluated by Pyro."""
@@ -64,15 +84,3 @@ class Loss:
                 self.model, self.guide, self.parameters, batch, self.precision, self.moving
             )
         return self._graphs[batch.shapes]
-
-    def noise_of(self, batch: Batch) -> Graph:
-        """A graph that draws the noise of minibatches of this shape. It is never run, so any values of `batch` do.
-
-        Raises:
-            Untraceable: see `pyrodrop.engines.graph.trace`.
-        """
-        if batch.shapes not in self._noise:
-            self._noise[batch.shapes] = self._graphs.get(batch.shapes) or trace(
-                self.model, self.guide, self.parameters, batch, self.precision, self.moving, verify=False
-            )
-        return self._noise[batch.shapes]

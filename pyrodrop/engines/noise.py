@@ -19,6 +19,7 @@ from pyrodrop.engines.untraceable import Untraceable
 from pyrodrop.private_apis import arguments_of
 
 _A: Any = torch.ops.aten
+NOISE = "noise_"  # how the names of random inputs begin
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def hoist(graph: fx.Graph, last: fx.Node, constants: list[fx.Node]) -> Callable[
             continue
         recipes.append(_recipe(node, set(constants)))
         with graph.inserting_after(last):
-            last = graph.placeholder(f"noise_{len(recipes) - 1}")
+            last = graph.placeholder(f"{NOISE}{len(recipes) - 1}")
         last.meta["val"] = node.meta.get("val")
         node.replace_all_uses_with(last)
         graph.erase_node(node)

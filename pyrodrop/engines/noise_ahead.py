@@ -31,14 +31,15 @@ class NoiseAhead:
         steps: the largest number of steps.
 
     Attributes:
-        inputs: the random inputs of every step, by reference; `draw` fills them.
+        inputs: the random inputs of every step, by reference; `draw`, for each of some steps, and then `finish` fill them.
     """
 
     def __init__(self, noises: Sequence[Noise], steps: int) -> None:
-        self._draw: Callable[[int], object]
+        self._draw: Callable[[slice], object]
+        self.finish: Callable[[int], object] = lambda count: None
         if noises and all(noise.kind == "coins" for noise in noises):
             tosses = TossesAhead([noise.like for noise in noises], [noise.shape for noise in noises], steps)
-            drawn, self._draw = tosses.masks, tosses.draw
+            drawn, self._draw, self.finish = tosses.masks, tosses.draw, tosses.compare
         elif _is_one_stream(noises):
             sizes = [noise.like.numel() for noise in noises]
             stream = noises[0].like.new_empty(steps, sum(sizes))
@@ -47,19 +48,19 @@ class NoiseAhead:
                 for part, noise in zip(stream.split(sizes, 1), noises, strict=True)
             ]
             fill = torch.Tensor.normal_ if noises[0].kind == "normal" else torch.Tensor.uniform_
-            self._draw = lambda count: fill(stream[:count])
+            self._draw = lambda steps: fill(stream[steps])
         else:
             drawn = [spaced(noise.empty(), steps) for noise in noises]
             self._sources = sources([[noise] for noise in noises], [None])
             self._draw = self._by_step
         self.inputs = list(zip(*(of.unbind(0) for of in drawn), strict=True)) if drawn else [()] * steps
 
-    def draw(self, count: int) -> None:
-        """Draw for the first `count` steps."""
-        self._draw(count)
+    def draw(self, steps: slice) -> None:
+        """Draw for some of the steps."""
+        self._draw(steps)
 
-    def _by_step(self, count: int) -> None:
-        for places in self.inputs[:count]:
+    def _by_step(self, steps: slice) -> None:
+        for places in self.inputs[steps]:
             left = iter(places)
             for source in self._sources:
                 source.fill(left)

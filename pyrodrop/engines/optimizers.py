@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+
+from pyrodrop.private_apis import fused_adam
 
 Group = dict[str, Any]  # one of torch.optim's param_groups
 
@@ -28,6 +31,10 @@ class Rule(ABC):
 
     def __init__(self, group: Group) -> None:
         self.group = group
+
+    def __repr__(self) -> str:
+        options = {name: value for name, value in self.group.items() if name not in ("params", "lr", "initial_lr")}
+        return f"{type(self).__name__}({options})"
 
     @property
     @abstractmethod
@@ -106,8 +113,93 @@ _UNKNOWN_OPTIONS = ("amsgrad", "maximize", "differentiable")
 def rules_of(optimizer: torch.optim.Optimizer) -> list[Rule] | None:
     """A rule for every parameter group; None if the optimiser, or one of its options, has no rule."""
     rule = _RULES.get(type(optimizer))
-    if rule is None or any(group.get(option) for group in optimizer.param_groups for option in _UNKNOWN_OPTIONS):
+    if rule is None or _does_more(optimizer):
         return None
     if any(group.get("decoupled_weight_decay") for group in optimizer.param_groups) and rule is Adam:
         rule = AdamW
     return [rule(group) for group in optimizer.param_groups]
+
+
+def _does_more(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step does more than the rule of the optimiser's class: by an option, a hook or a method of its own."""
+    if any(group.get(option) for group in optimizer.param_groups for option in _UNKNOWN_OPTIONS):
+        return True
+    hooks = [
+        value
+        for name, value in vars(optimizer).items()
+        if name.endswith("step_pre_hooks") or name.endswith("step_post_hooks")
+    ]
+    return "step" in vars(optimizer) or any(hooks)
+
+
+class Update:
+    """The update of parameters by their gradients: the optimiser's step, or the one operation that torch's fused Adam is.
+
+    What PyTorch does around this operation takes longer than the operation where networks are small, and imports its
+    compiler.
+
+    Args:
+        optimizer: of the parameters; the first update creates its state, as its own step would.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        known = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
+        plain = known and _is_fused(optimizer) and not _does_more(optimizer)
+        self._fused = fused_adam(decoupled=type(optimizer) is torch.optim.AdamW) if plain else None
+
+    def clear(self) -> None:
+        """Forget the gradients."""
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    def __call__(self, rates: Sequence[float]) -> None:
+        """Update the parameters that have gradients, with a learning rate for every parameter group."""
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        if self._fused is None:
+            self.optimizer.step()
+            return
+        with torch.no_grad():
+            for group in self.optimizer.param_groups:
+                for parameters in _by_kind([one for one in group["params"] if one.grad is not None]):
+                    self._step(self._fused, group, parameters)
+
+    def _step(self, fused: Any, group: Group, parameters: list[Tensor]) -> None:
+        """One step of Adam of parameters with the same dtype on the same device."""
+        states = [self._state(parameter) for parameter in parameters]
+        steps = [state["step"] for state in states]
+        for step in steps:
+            step.add_(1)
+        fused(
+            parameters, [parameter.grad for parameter in parameters], [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states], [], steps, lr=group["lr"], beta1=group["betas"][0],
+            beta2=group["betas"][1], weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+    def _state(self, parameter: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.optimizer.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        return state
+
+
+def _is_fused(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether this is a fused optimiser whose options are numbers."""
+    groups = optimizer.param_groups
+    plain = all(
+        isinstance(number, float) for group in groups if group.get("fused") for number in (group["lr"], *group["betas"])
+    )
+    decoupled = any(group.get("decoupled_weight_decay") for group in groups)
+    return plain and all(group.get("fused") for group in groups) and decoupled <= (type(optimizer) is torch.optim.AdamW)
+
+
+def _by_kind(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
+    """The parameters in lists of one device and dtype each."""
+    kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for parameter in parameters:
+        kinds.setdefault((parameter.device, parameter.dtype), []).append(parameter)
+    return list(kinds.values())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrodrop.engines.engine import Plan, set_rates
+from pyrodrop.engines.engine import Engine, Plan
 from pyrodrop.engines.graph import Batch
 from pyrodrop.engines.loss import Loss
+from pyrodrop.engines.optimizers import Update
 
 
-class Pyro:
+class Pyro(Engine):
     """Evaluates the loss with Pyro's handlers at every step.
 
     Args:
@@ -21,7 +22,7 @@ class Pyro:
     name = "pyro"
 
     def __init__(self, loss: Loss, optimizer: torch.optim.Optimizer) -> None:
-        self.loss, self.optimizer = loss, optimizer
+        self.loss, self.update = loss, Update(optimizer)
 
     def begin(self, plan: Plan) -> None:
         self.plan = plan
@@ -29,10 +30,9 @@ class Pyro:
     def step(self, batch: Batch, index: int) -> Tensor:
         terms = self.loss.terms(batch)
         power, weight = self.plan.factors[index]
-        self.optimizer.zero_grad()
+        self.update.clear()
         (power * terms.nll + weight * terms.kl_weights + terms.kl_hyper).backward()
-        set_rates(self.optimizer, self.plan.rates[index])
-        self.optimizer.step()
+        self.update(self.plan.rates[index])
         return torch.stack([terms.nll.detach(), terms.kl.detach()])
 
     def finish(self, steps: int) -> None:

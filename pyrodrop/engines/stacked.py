@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from pyrodrop.engines.compiled import Compiled
-from pyrodrop.engines.engine import Plan, set_rates
+from pyrodrop.engines.engine import Engine, Plan
 from pyrodrop.engines.graph import Batch, Graph, Shapes, loosen_views
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.noise import sources
+from pyrodrop.engines.optimizers import Update
 
 _BLOCK = 64  # replicates per call
 
@@ -48,14 +49,14 @@ class StackedGraph:
     ) -> None:
         self.graph, self.generators = graph, generators
         loosen_views(graph.module)
-        names = [_name_of(constant, held[0]) for constant in graph.constants]
-        rows = [
-            [constant if name is None else own[name] for constant, name in zip(graph.constants, names, strict=True)]
+        names = [_name_of(tensor, held[0]) for tensor in graph.met]
+        met = [
+            [tensor if name is None else own[name] for tensor, name in zip(graph.met, names, strict=True)]
             for own in held
         ]
         self.constants: list[Tensor] = []
         axes: list[int | None] = []
-        for column in zip(*rows, strict=True):
+        for column in zip(*(graph.constants_of(row) for row in met), strict=True):
             same = all(torch.equal(column[0], other) for other in column[1:])
             self.constants.append(column[0] if same else torch.stack(column))
             axes.append(None if same else 0)
@@ -65,8 +66,17 @@ class StackedGraph:
         one: Callable[..., Any] = lambda *given: tuple(graph.module(*given))  # noqa: E731
         self._mapped: Callable[..., Any] = torch.vmap(one, in_dims=inputs)
         self.module = _looped(one, inputs) if self.looped else self._mapped
-        self.inputs = list(zip(*(graph.noise_of(row) for row in rows), strict=True))
+        self.inputs = list(zip(*(graph.noise_of(row) for row in met), strict=True))
         self.sources = sources(self.inputs, generators)
+
+    def evaluate(self, *inputs: Tensor) -> Sequence[Tensor]:
+        """The results for all inputs."""
+        return self.module(*inputs)
+
+    @property
+    def text(self) -> str:
+        """What the graph computes, as text that is equal for equal graphs."""
+        return f"{self.graph.text} mapped over {self.axes}"
 
     def part(self, rows: slice) -> StackedGraph:
         """This graph for some of the replicates, mapped over them in any case.
@@ -92,7 +102,7 @@ class StackedGraph:
 
 def _convolves(graph: Graph) -> bool:
     """Whether a graph has convolutions."""
-    return any(node.target is torch.ops.aten.convolution.default for node in graph.module.graph.nodes)
+    return any(node.target is torch.ops.aten.convolution.default for node in graph.graph.nodes)
 
 
 def _looped(function: Callable[..., Any], axes: Sequence[int | None]) -> Callable[..., Any]:
@@ -139,6 +149,10 @@ class StackedLoss:
         self.lived = torch.zeros(len(held), dtype=torch.long, device=self.leaves[0].device)
         self._graphs: dict[Shapes, StackedGraph] = {}
 
+    def refresh(self) -> bool:
+        """Whether the tensors that replicates hold have changed, which they do not while these train."""
+        return False
+
     def graph(self, batch: Batch) -> StackedGraph:
         """The graph for minibatches of this shape."""
         if batch.shapes not in self._graphs:
@@ -148,8 +162,8 @@ class StackedLoss:
         return self._graphs[batch.shapes]
 
 
-class Stacked:
-    """Replays the mapped graph of all replicates at every step; torch's optimiser updates the stacked parameters.
+class Stacked(Engine):
+    """Replays the mapped graph of all replicates at every step; the optimiser updates the stacked parameters.
 
     Args:
         loss: of all replicates.
@@ -159,7 +173,7 @@ class Stacked:
     name = "traced"
 
     def __init__(self, loss: StackedLoss, optimizer: torch.optim.Optimizer) -> None:
-        self.loss, self.optimizer = loss, optimizer
+        self.loss, self.update = loss, Update(optimizer)
 
     def begin(self, plan: Plan) -> None:
         self.plan = plan
@@ -176,8 +190,7 @@ class Stacked:
         loss.lived += loss.alive
         for leaf, gradient in zip(leaves, gradients, strict=True):
             leaf.grad = gradient
-        set_rates(self.optimizer, self.plan.rates[index])
-        self.optimizer.step()
+        self.update(self.plan.rates[index])
         with torch.no_grad():
             for leaf, old in zip(leaves, before, strict=True):
                 leaf.copy_(torch.where(_over(loss.alive, leaf), leaf, old))
@@ -186,7 +199,7 @@ class Stacked:
         return terms  # type: ignore[no-any-return]
 
     def finish(self, steps: int) -> None:
-        self.optimizer.zero_grad()
+        self.update.clear()
 
 
 class StackedCompiled(Compiled):
@@ -239,8 +252,13 @@ class StackedCompiled(Compiled):
 
 def finite(terms: Tensor, gradients: Sequence[Tensor]) -> Tensor:
     """Which replicates have finite losses and gradients, ``[R]``."""
-    sums = torch.stack([terms.sum(1), *(gradient.reshape(len(terms), -1).sum(1) for gradient in gradients)])
+    sums = torch.stack([_sum(terms), *map(_sum, gradients)])
     return torch.isfinite(sums).all(0)
+
+
+def _sum(values: Tensor) -> Tensor:
+    """The sum of each replicate's entries, in the order in which they are in memory, whatever their strides."""
+    return values.sum(list(range(1, values.dim()))) if values.dim() > 1 else values
 
 
 def block_size(count: int) -> int:

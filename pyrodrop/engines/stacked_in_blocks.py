@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from pyrodrop.distributions.stacked_coins import StackedTosses
+from pyrodrop.distributions.stacked_coins import StackedTosses, words_of
 from pyrodrop.engines.compiled import any_number
 from pyrodrop.engines.graph import Batch
-from pyrodrop.engines.in_blocks import NATIVE, Call, bare_call
+from pyrodrop.engines.native import NATIVE, Call, bare_call
 from pyrodrop.engines.noise_ahead import spaced
+from pyrodrop.engines.random_words import RandomWords
 from pyrodrop.engines.stacked import StackedCompiled, StackedGraph, StackedLoss
 from pyrodrop.engines.untraceable import Untraceable
 
@@ -43,7 +44,7 @@ class StackedRows(Protocol):
 
 
 class StackedInBlocks(StackedCompiled):
-    """Makes the steps of all replicates, several per call of `block` or one per call of `step`, with the same bits."""
+    """Makes the steps of all replicates, several per call of `advance` or one per call of `step`, with the same bits."""
 
     native: ClassVar[dict[str, Any]] = {**StackedCompiled.options, **NATIVE}
 
@@ -51,15 +52,7 @@ class StackedInBlocks(StackedCompiled):
         super().__init__(loss, optimizer, looped)
         self._ahead: dict[int, _Ahead] = {}
 
-    def block(self, batches: StackedRows, index: int, most: int, made: list[Tensor]) -> None:
-        """Make the step of this index and as many after it as a block has, at most `most`.
-
-        Args:
-            batches: gives the minibatches.
-            index: of the first step in the plan.
-            most: the largest number of steps.
-            made: gets nll and kl of every step, ``[R, 2]``.
-        """
+    def advance(self, batches: StackedRows, index: int, most: int, made: list[Tensor]) -> None:
         size, follow = batches.coming()
         ahead = self._ahead.get(size)
         count = 1 if ahead is None else min(most, follow, ahead.steps)
@@ -119,12 +112,16 @@ class _Ahead:
         self.steps = max(1, min(_STEPS, _BYTES // max(1, size)))
         self.places = [spaced(tensor, self.steps) for tensor in tensors]
         self.masks = [spaced(mask, self.steps) for mask in masks]
+        shapes = [noises[0].shape for noises in graphs[0].inputs]
+        words = RandomWords(len(graphs[0].generators), self.steps * words_of(shapes) if masks else 0)
         self.tosses = [
             StackedTosses(
                 [[noise.like for noise in noises] for noises in graph.inputs],
-                [noises[0].shape for noises in graph.inputs],
+                shapes,
                 graph.generators,
                 self.masks,
+                words.bits,
+                words.fill,
             )
             for graph in graphs
             if masks

@@ -1,16 +1,22 @@
-"""The engine that replays a graph of the gradient, operation by operation; torch's optimiser updates the parameters."""
+"""The engine that replays a graph of the gradient, operation by operation; the optimiser updates the parameters."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyrodrop.engines.engine import Plan, set_rates
-from pyrodrop.engines.graph import Batch
+from pyrodrop.engines.engine import Plan
+from pyrodrop.engines.graph import Batch, Graph, Shapes
+from pyrodrop.engines.in_blocks import InBlocks
 from pyrodrop.engines.loss import Loss
+from pyrodrop.engines.optimizers import Update
+from pyrodrop.private_apis import scripts_as_they_are
 
 
-class Traced:
+class Traced(InBlocks):
     """Replays the loss's graph at every step; there is one graph for each shape of minibatch.
 
     Args:
@@ -21,24 +27,47 @@ class Traced:
     name = "traced"
 
     def __init__(self, loss: Loss, optimizer: torch.optim.Optimizer) -> None:
-        self.loss, self.optimizer, self.leaves = loss, optimizer, loss.leaves
+        super().__init__(loss)
+        self.update, self.leaves, self.moving = Update(optimizer), loss.leaves, loss.moving
+        self._graphs: dict[Shapes, Graph] = {}
+
+    def prepare(self, batch: Batch) -> None:
+        """Trace the step for minibatches of this shape.
+
+        Raises:
+            Untraceable: it cannot be traced.
+        """
+        if batch.shapes not in self._graphs:
+            self._graphs[batch.shapes] = self.loss.graph(batch)
+            self.look_ahead(batch)
 
     def begin(self, plan: Plan) -> None:
+        super().begin(plan)
         self.plan = plan
-        self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.leaves[0])
+        self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.leaves[0]).unbind(0)
 
     def step(self, batch: Batch, index: int) -> Tensor:
-        graph = self.loss.graph(batch)
-        factors = self._factors[index]
-        with torch.no_grad():
-            inputs = (*self.loss.buffers, *batch.tensors, factors, *graph.constants, *graph.draw())
-            terms, *results = graph.module(*self.leaves, *inputs)
+        self.prepare(batch)
+        with torch.no_grad(), scripts_as_they_are():
+            return self.make(batch.shapes, batch.tensors, self._graphs[batch.shapes].draw(), index)
+
+    def advance(self, batches: Any, index: int, most: int, made: list[Tensor]) -> None:
+        with scripts_as_they_are():
+            super().advance(batches, index, most, made)
+
+    def make(self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int) -> Tensor:
+        graph, moving = self._graphs[shapes], self.moving
+        inputs = [*self.leaves, *moving.tensors(), *rows, self._factors[index], *graph.constants, *noise]
+        terms, *results = graph.program(*inputs)
         for leaf, gradient in zip(self.leaves, results, strict=False):
             leaf.grad = gradient
-        self.loss.moving.take(results[len(self.leaves) :])
-        set_rates(self.optimizer, self.plan.rates[index])
-        self.optimizer.step()
-        return terms  # type: ignore[no-any-return]
+        if moving:
+            moving.take(results[len(self.leaves) :])
+        self.update(self.plan.rates[index])
+        return terms
+
+    def changed(self) -> list[Tensor]:
+        return []
 
     def finish(self, steps: int) -> None:
-        self.optimizer.zero_grad()
+        self.update.clear()

@@ -3,6 +3,7 @@
 from pyrodrop.likelihoods.categorical import Categorical
 from pyrodrop.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 from pyrodrop.likelihoods.likelihood import Likelihood
+from pyrodrop.likelihoods.missing import Missing
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "Gaussian",
     "HeteroscedasticGaussian",
     "Likelihood",
+    "Missing",
     "aligned",
     "check_support",
     "elements",

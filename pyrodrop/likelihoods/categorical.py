@@ -59,6 +59,13 @@ class Categorical(Likelihood):
         if not 0 <= int(y.min()) <= int(y.max()) < output.shape[-1]:
             raise ValueError(
                 f"y: class labels must lie in 0 ... {output.shape[-1] - 1}, for a network with {output.shape[-1]} outputs; "
-                f"got {int(y.min())} to {int(y.max())}"
-                f"{': subtract 1' if int(y.min()) == 1 and int(y.max()) == output.shape[-1] else ''}"
+                f"got {int(y.min())} to {int(y.max())}{_hint(y, output.shape[-1])}"
             )
+
+
+def _hint(y: Tensor, classes: int) -> str:
+    """What labels that are out of range may be."""
+    low, high = int(y.min()), int(y.max())
+    if low < 0 and high < classes and y[y < 0].unique().numel() == 1:
+        return f": if these are missing labels, pass likelihoods.Missing(likelihoods.Categorical(), {low})"
+    return ": subtract 1" if (low, high) == (1, classes) else ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
+from pyro.distributions.util import broadcast_shape
 from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
@@ -19,14 +20,18 @@ from pyrodrop.arguments import flag, variance
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
 
+_UNKNOWN = 1.0  # the precision that is learned from data, before there are any
+
 
 class Gaussian(Likelihood):
     """Independent Gaussian observation noise with the same precision for all examples.
 
     Args:
-        precision: tau, positive, in units of y to the power -2.
+        precision: tau, positive, in units of y to the power -2. None for one that is learned and starts at one over the
+            variance of the y that it is trained on, as if x explained nothing (with several columns of y, over the mean of
+            their variances); before training it is 1.
         learned: whether the precision is trained together with the guide, by maximising the ELBO. `precision` is then its
-            initial value.
+            initial value. Always True if `precision` is None.
 
     Raises:
         ValueError: `precision` is outside [1e-36, 1e36], where float32 holds no variance.
@@ -44,17 +49,34 @@ class Gaussian(Likelihood):
 
     copies = 1
 
-    def __init__(self, precision: float = 1.0, *, learned: bool = False) -> None:
+    def __init__(self, precision: float | None = None, *, learned: bool = False) -> None:
         super().__init__()
-        value = torch.tensor(variance(precision, "precision", "one over the variance of the observation noise"))
-        self.learned = flag(learned, "learned", "whether the precision is trained")
-        if learned:
+        self._from_data = precision is None
+        value = torch.tensor(
+            _UNKNOWN
+            if precision is None
+            else variance(precision, "precision", "one over the variance of the observation noise")
+        )
+        self.learned = flag(learned, "learned", "whether the precision is trained") or self._from_data
+        if self.learned:
             self.precision = PyroParam(value, constraints.positive)
         else:
             self.register_buffer("precision", value)
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
         return self._around(self.location(output, targets))
+
+    def start(self, y: Tensor) -> None:
+        precision: Tensor = self.precision  # type: ignore[assignment]
+        y = y.detach().double()
+        if bool(y.isnan().any()):  # of the values that are observed, column by column
+            spread = float(
+                torch.stack([c[~c.isnan()].var(correction=0) for c in y.reshape(len(y), -1).unbind(1)]).mean()
+            )
+        else:
+            spread = float(y.var(0, correction=0).mean())
+        if self._from_data and float(precision.detach()) == _UNKNOWN and 1e-36 <= spread <= 1e36:
+            self.precision = torch.full_like(precision.detach(), 1 / spread)  # type: ignore[assignment]
 
     def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
         if type(self) is not Gaussian or not _fits(output, targets):  # a subclass may have another forward or location
@@ -111,4 +133,4 @@ class HeteroscedasticGaussian(Likelihood):
 def _fits(mean: Tensor, targets: Standardize) -> bool:
     """Whether the mean can be converted to the units of y in its own memory."""
     same = torch.result_type(mean, targets.scale) == mean.dtype
-    return same and torch.broadcast_shapes(mean.shape[-1:], targets.scale.shape) == mean.shape[-1:]
+    return same and broadcast_shape(mean.shape[-1:], targets.scale.shape) == mean.shape[-1:]

@@ -36,6 +36,13 @@ class Likelihood(LocalModule):
         """The function f that predictions report, in the units of y if y has units: ``[..., N, ...]``."""
         return targets.inverse(output)
 
+    def start(self, y: Tensor) -> None:
+        """Take initial values of learned parameters from the observations of the training data, before the first step.
+
+        Under `likelihoods.Missing` y may have NaN.
+        """
+
+    missing: float | None = None  # the value of missing observations, if y may have some: see `likelihoods.Missing`
     copies = 3  # of the outputs that `predictive` needs at its peak, the outputs included
 
     def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent
 
 from pyrodrop.arguments import count, instance, shown
+from pyrodrop.distributions.observed import Observed
 
 
 def per_row(law: TorchDistribution, dims: int) -> TorchDistribution:
@@ -47,13 +48,13 @@ def per_row(law: TorchDistribution, dims: int) -> TorchDistribution:
 
 
 def elements(law: Distribution) -> Distribution:
-    """The distribution without `Independent`: every part of an observation has its own batch dimensions.
+    """The distribution without `Independent` and `Observed`: every part of an observation has its own batch dimensions.
 
     Raises:
         TypeError: `law` is no distribution.
     """
     instance(law, Distribution, "law", "a distribution")
-    while isinstance(law, Independent):
+    while isinstance(law, Independent | Observed):
         law = law.base_dist
     return law
 

@@ -11,8 +11,10 @@ Rules, Prediction, and Estimation, section 3, https://doi.org/10.1198/0162145060
 
 from __future__ import annotations
 
+import pyro.distributions as dist
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributions import Categorical
 
 from pyrodrop.arrays import tensor_of
 from pyrodrop.metrics.calibration import adaptive_ece, ece
@@ -49,7 +51,7 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
 
     Args:
         predicted: a `Prediction`, or class probabilities ``[N, C]`` or ``[T, N, C]`` for T samples.
-        y: class labels, ``[N]``.
+        y: class labels, ``[N]``. Under `likelihoods.Missing` rows whose label is missing are left out of all scores.
 
     Returns:
         A dictionary with the keys ``log_density`` (nats), ``accuracy``, ``brier``, ``ece``, ``adaptive_ece``, ``aurc`` and
@@ -67,6 +69,7 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
         >>> {name: round(scores[name], 3) for name in ("accuracy", "brier", "log_density")}
         {'accuracy': 0.667, 'brier': 0.273, 'log_density': -0.415}
     """
+    predicted, y = _of_observed(predicted, y)
     p = class_probabilities(predicted)
     confidence, choice = p.max(-1)
     scores = {
@@ -81,6 +84,17 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
     if isinstance(predicted, Prediction) or tensor_of(predicted, "predicted").dim() == 3:
         scores["mutual_information"] = float(mutual_information(predicted).mean())
     return scores
+
+
+def _of_observed(predicted: Predicted, y: Tensor) -> tuple[Predicted, Tensor]:
+    """Both without the rows whose label is missing."""
+    if not isinstance(predicted, Prediction) or predicted.missing is None or not isinstance(predicted.law, Categorical):
+        return predicted, y
+    y, seen = predicted.observed(y)
+    if seen is None:
+        return predicted, y
+    law = dist.Categorical(logits=predicted.law.logits[:, seen])
+    return Prediction(predicted.f[:, seen], law, predicted.seed), y[seen]
 
 
 def _log_density(predicted: Predicted, p: Tensor, y: Tensor) -> float:

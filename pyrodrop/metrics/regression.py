@@ -26,7 +26,6 @@ from torch import Tensor
 from pyrodrop.arguments import instance, real, real_or_tensor, shown, within
 from pyrodrop.arrays import tensor_of
 from pyrodrop.data.dataset import check_finite
-from pyrodrop.likelihoods import aligned
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.prediction import Prediction
 
@@ -179,7 +178,8 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
 
     Returns:
         A dictionary with the keys ``log_density`` (nats), ``rmse``, ``crps``, ``coverage_50``, ``coverage_95``,
-        ``width_95`` and ``sharpness``; also ``energy_score`` if an observation has several elements.
+        ``width_95`` and ``sharpness``; also ``energy_score`` if an observation has several elements. Under
+        `likelihoods.Missing` all are of the elements that are observed, and the energy score of the rows in which all are.
 
     Raises:
         TypeError: the distribution of y has no cumulative distribution function, mean or variance, as for class labels.
@@ -196,21 +196,25 @@ def regression_scores(prediction: Prediction, y: Tensor) -> dict[str, float]:
         {'rmse': 0.354, 'log_density': -0.486, 'sharpness': 0.51}
     """
     instance(prediction, Prediction, "prediction", "a Prediction")
-    y = check_finite("y", aligned(tensor_of(y, "y"), prediction.law))
-    transformed = pit(prediction, y)
+    log_density = float(prediction.log_density(y).double().mean())
+    y, seen = prediction.observed(y)
+    mean, variance, transformed = prediction.mean, prediction.variance, pit(prediction, y)
     draws = prediction.sample_y(max(_DRAWS, len(prediction.f)))
+    together = None if y[0].numel() == 1 else (draws[:_DRAWS].flatten(2), y.flatten(1))
+    if seen is not None:
+        whole = seen.reshape(len(seen), -1).all(1)
+        together = (together[0][:, whole], together[1][whole]) if together and bool(whole.any()) else None
+        mean, variance, transformed, y, draws = mean[seen], variance[seen], transformed[seen], y[seen], draws[:, seen]
     scores = {
-        "log_density": float(prediction.log_density(y).double().mean()),
-        "rmse": rmse(prediction.mean, y),
+        "log_density": log_density,
+        "rmse": rmse(mean, y),
         "crps": crps(draws, y),
         "coverage_50": coverage(transformed, 0.5),
         "coverage_95": coverage(transformed, 0.95),
         "width_95": interval_width(draws, 0.95),
-        "sharpness": sharpness(prediction),
+        "sharpness": float(variance.double().mean().sqrt()),
     }
-    if y[0].numel() == 1:
-        return scores
-    return scores | {"energy_score": energy_score(draws[:_DRAWS].flatten(2), y.flatten(1))}
+    return scores if together is None else scores | {"energy_score": energy_score(*together)}
 
 
 def _check_draws(draws: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

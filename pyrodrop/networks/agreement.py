@@ -96,7 +96,7 @@ def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
         for name, node in capture.trace.nodes.items()
         if node["type"] == "sample" and not node["is_observed"] and not site_is_subsample(node)
     }
-    comparison = _Comparison(drawn)
+    comparison = _Comparison(drawn, _columns(args))
     with poutine.block(), poutine.replay(trace=capture.trace), comparison:
         _called("model", model, args, kwargs)
     extra = [n for n, node in drawn.items() if n not in comparison.met and not _auxiliary(node)]
@@ -111,9 +111,10 @@ def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
 class _Comparison(Messenger):
     """Compares the sites of a model's call with those that a guide has drawn, innermost but for the model's own handlers."""
 
-    def __init__(self, drawn: Mapping[str, Any]) -> None:
+    def __init__(self, drawn: Mapping[str, Any], columns: str) -> None:
         super().__init__()
         self.drawn = drawn
+        self.columns = columns
         self.met: set[str] = set()
         self.latent: list[str] = []
 
@@ -123,7 +124,7 @@ class _Comparison(Messenger):
         name, shape = msg["name"], tuple(msg["fn"].batch_shape + msg["fn"].event_shape)
         self.met.add(name)
         if msg["is_observed"]:
-            _check_observed(name, msg["value"], shape)
+            _check_observed(name, msg["value"], shape, self.columns)
             return
         self.latent.append(name)
         if name not in self.drawn:
@@ -137,8 +138,8 @@ class _Comparison(Messenger):
             )
 
 
-def _check_observed(name: str, value: Any, shape: tuple[int, ...]) -> None:
-    """A ValueError if observations would broadcast with their distribution."""
+def _check_observed(name: str, value: Any, shape: tuple[int, ...], columns: str) -> None:
+    """A ValueError if observations would broadcast with their distribution; `columns` is its last sentence."""
     got = tuple(value.shape) if isinstance(value, Tensor) else ()
     if got == shape:
         return
@@ -147,7 +148,7 @@ def _check_observed(name: str, value: Any, shape: tuple[int, ...]) -> None:
         return
     raise ValueError(
         f"y must have the shape of its distribution, and is never broadcast: the model's site {name!r} has batch and event "
-        f"shape {list(shape)} together; got {list(got)}"
+        f"shape {list(shape)} together; got {list(got)}{columns}"
     )
 
 
@@ -162,8 +163,16 @@ def _called(what: str, part: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         names = ", ".join(["x", "y", *(f"{name}={value}" for name, value in kwargs.items())])
         raise kind(
             f"{what} must be a function that can be called as {what}({names}) on the data, of shapes {shapes}; got "
-            f"{type(error).__name__}: {text}"
+            f"{type(error).__name__}: {text}{_columns(args)}"
         ) from error
+
+
+def _columns(args: tuple[Any, ...]) -> str:
+    """What became of an x of one dimension, for the end of a message; empty for any other x."""
+    x = args[0] if args else None
+    if not isinstance(x, Tensor) or x.dim() != 2 or x.shape[1] != 1:
+        return ""
+    return f". x of shape [{len(x)}] is passed on as [{len(x)}, 1]: take x[:, 0] where the model needs a vector"
 
 
 def _auxiliary(node: Any) -> bool:

@@ -1,6 +1,6 @@
 """Which prior and which input units every parameter of a network has, from settings by name pattern.
 
-A setting is one value for all parameters, or a mapping from patterns to values, see `pyrodrop.names`.
+A setting is one value for all parameters, or a mapping from patterns to values, see `pyrodrop.arguments`.
 """
 
 from __future__ import annotations

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from pyrodrop.arguments import function
 from pyrodrop.inputs import Inputs, arguments, mapped
+from pyrodrop.private_apis import activations_kept
+
+Output = Callable[[Any], Tensor]  # from what a network returns to the input of the likelihood
+
+
+class Unfit(ValueError):
+    """What a network returns cannot be the input of a likelihood."""
 
 
 def call(
@@ -18,6 +27,7 @@ def call(
     values: Mapping[str, Tensor],
     names: Mapping[str, tuple[str, ...]],
     x: Inputs,
+    output: Output | None = None,
     *,
     attends: bool = False,
     recurs: bool = False,
@@ -29,37 +39,98 @@ def call(
         values: parameter values by canonical name.
         names: all names of every parameter, by its canonical name; a tied parameter gets its value under each.
         x: a tensor, or a tuple or mapping of tensors that are the positional or keyword arguments.
+        output: takes a tensor out of what the network returns; None for a network that returns a tensor.
         attends: whether the network has PyTorch's attention layers; their fast path does not support function transforms
             and lazy weights, so it is disabled.
         recurs: whether it has PyTorch's recurrent layers. cuDNN computes their gradients in training mode alone, in which
             they draw masks, so it is disabled for gradients.
 
     Raises:
-        RuntimeError: with gradients, the network recomputes activations (`torch.utils.checkpoint`). That would happen in the
-            backward pass, after this call, with other values of the parameters.
+        Unfit: `output` fails, or there is no single tensor.
+        RuntimeError: with gradients, the network has hooks on saved tensors.
+
+    A network that recomputes activations (`torch.utils.checkpoint`) would do so in the backward pass, after this call, with
+    other values of the parameters and other noise. They are kept instead.
     """
-    if not torch.is_grad_enabled():
-        return _call(network, values, names, x, attends)
-    with torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTES), _without_cudnn() if recurs else nullcontext():
-        return _call(network, values, names, x, attends)
+    with activations_kept():
+        if not torch.is_grad_enabled():
+            return taken(_call(network, values, names, x, attends), output)
+        with (
+            torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTES),
+            _without_cudnn() if recurs else nullcontext(),
+        ):
+            return taken(_call(network, values, names, x, attends), output)
+
+
+def check_function(output: Any) -> Output:
+    """The function `output` of a model; a TypeError if it is none, or a module, whose weights nothing would train."""
+    if isinstance(output, nn.Module):
+        raise TypeError(
+            "output must be a function of what the network returns, such as lambda out: out['logits']; got a "
+            f"{type(output).__name__}: a module belongs into the network, where its weights have priors and are trained"
+        )
+    return function(output, "output", "the choice of one tensor out of what the network returns")  # type: ignore[no-any-return]
+
+
+def taken(returned: Any, output: Output | None) -> Tensor:
+    """The input of the likelihood among what a network returns; an `Unfit` that names the line to write if it is none."""
+    try:
+        found: Any = returned if output is None else output(returned)
+    except (LookupError, AttributeError, TypeError) as error:
+        raise Unfit(
+            f"output must be a function that takes one tensor out of what the network returns, {_described(returned)}; got "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if isinstance(found, Tensor):
+        return found
+    if output is not None:
+        raise Unfit(f"output must be a function that returns one tensor, [N, ...]; it returned {_described(found)}")
+    places = _places(found)
+    line = (
+        f"pass output=lambda out: {places[0]}, which drops the rest"
+        if places
+        else "wrap the network in a module whose forward returns the input of the likelihood"
+    )
+    raise Unfit(f"the network of a model must return a single tensor, [N, ...]; got {_described(found)}: {line}")
+
+
+def _described(value: Any) -> str:
+    """A value in words, with the names of its parts."""
+    if isinstance(value, Mapping):
+        return f"a {type(value).__name__} with {', '.join(map(repr, value)) or 'nothing'}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"
+
+
+def _places(value: Any) -> list[str]:
+    """Where in ``out`` the tensors with rows are."""
+    if isinstance(value, Mapping):
+        parts = {f"out[{key!r}]": part for key, part in value.items()}
+    elif isinstance(value, tuple | list):
+        parts = {f"out[{number}]": part for number, part in enumerate(value)}
+    else:
+        parts = {f"out.{name}": part for name, part in getattr(value, "__dict__", {}).items()}
+    return [place for place, part in parts.items() if isinstance(part, Tensor) and part.dim() > 1]
 
 
 RECOMPUTES = (
-    "the network of a model must not recompute its activations (torch.utils.checkpoint), which would happen after the call, "
-    "with other weights than the sampled ones: switch gradient checkpointing off"
+    "the network of a model must not have hooks on saved tensors (torch.autograd.graph.saved_tensors_hooks), which may "
+    "compute activations again after the call, with other weights than the sampled ones: remove them, or switch gradient "
+    "checkpointing off"
 )
 
 
 def _call(
     network: nn.Module, values: Mapping[str, Tensor], names: Mapping[str, tuple[str, ...]], x: Inputs, attends: bool
-) -> Tensor:
+) -> Any:
     named = {name: value for first, value in values.items() for name in names[first]}
-    args, kwargs = arguments(x)
+    args, kwargs = arguments(x, network.forward)
     with _ordinary_attention() if attends else nullcontext():
         if torch.jit.is_tracing():  # Pyro's jitted ELBOs cannot trace functional_call
             with _holding(network, named):
-                return network(*args, **kwargs)  # type: ignore[no-any-return]
-        return functional_call(network, named, args, kwargs, tie_weights=False)  # type: ignore[no-any-return]
+                return network(*args, **kwargs)
+        return functional_call(network, named, args, kwargs, tie_weights=False)
 
 
 def of_traced_size(x: Inputs) -> Inputs:

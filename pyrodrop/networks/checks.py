@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop.inputs import Inputs, parts
-from pyrodrop.networks.call import RECOMPUTES
+from pyrodrop.networks.call import RECOMPUTES, Unfit
 
 
 def check_width(x: Inputs, in_features: int | tuple[int, ...] | None) -> None:
@@ -47,6 +47,8 @@ def runs(call: Callable[[], object], x: Inputs, what: str) -> None:
     """
     try:
         call()
+    except Unfit:
+        raise
     except Exception as error:
         if isinstance(error, ValueError) and str(error).startswith("the network of a model"):
             raise
@@ -77,11 +79,43 @@ def check_weights_kept(call: Callable[[Mapping[str, Tensor]], object], weights: 
         )
 
 
+def check_no_others(call: Callable[[Mapping[str, Tensor]], Tensor], values: Mapping[str, Tensor], x: Inputs) -> None:
+    """Raise a ValueError if parameters besides those of the network take part: nothing would train them.
+
+    Such a parameter is there in every call, unlike what a forward makes to differentiate by.
+
+    Args:
+        call: runs the network on x with values of all of its parameters.
+        values: of these.
+        x: the inputs, which a forward may differentiate by.
+    """
+    with torch.enable_grad():
+        calls = [_leaves(call({name: value.detach() for name, value in values.items()})) for _ in range(2)]
+    if any(one is other for one in calls[0] for other in calls[1] if all(one is not part for part in parts(x))):
+        raise ValueError(
+            "the network of a model must have all parameters that it uses, as nothing would train others; this one uses "
+            "some that are not its own, such as those of a layer in a plain list, of another module, or in `output`: "
+            "register them in the network, or fix them (requires_grad_(False))"
+        )
+
+
+def _leaves(output: Tensor) -> list[Tensor]:
+    """The tensors that the gradient of an output would reach."""
+    found, seen, nodes = [], set(), [output.grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            nodes += [before for before, _ in node.next_functions]
+            found += [node.variable] if hasattr(node, "variable") else []
+    return found
+
+
 def unused_weights(call: Callable[[Mapping[str, Tensor]], Tensor], weights: Mapping[str, Tensor]) -> list[str]:
     """Names of the weights that do not affect the network's output: their gradient does not exist.
 
     Raises:
-        ValueError: the network recomputes its activations (`torch.utils.checkpoint`).
+        ValueError: the network has hooks on saved tensors.
     """
     leaves = {name: value.detach().clone().requires_grad_() for name, value in weights.items()}
     try:
@@ -97,13 +131,27 @@ def unused_weights(call: Callable[[Mapping[str, Tensor]], Tensor], weights: Mapp
     return [name for name, gradient in zip(leaves, gradients, strict=True) if gradient is None]
 
 
-def say_unused(network: nn.Module, weights: list[str]) -> str:
-    """The error message about weights that do not affect the output."""
+def say_unused(
+    network: nn.Module,
+    call: Callable[[Mapping[str, Tensor]], Tensor],
+    weights: Mapping[str, Tensor],
+    unused: list[str],
+) -> str:
+    """The error message about weights whose gradient does not exist: those that change the output, if there are any, or
+    those that do not."""
+    before = call(weights)
+    stepped = [name for name in unused if not torch.equal(call({**weights, name: -weights[name]}), before)]
+    if stepped:
+        return (
+            f"these weights have a prior and change the output, but have no gradient: {', '.join(stepped)}. The network "
+            "uses them in steps (argmax, topk, a comparison, rounding) or detaches them, so that training cannot learn "
+            "them: fix them (requires_grad_(False)), or make the output depend on them smoothly"
+        )
     text = (
-        f"these weights have a prior but do not affect the output: {', '.join(weights)}. Remove a layer that is never "
+        f"these weights have a prior but do not affect the output: {', '.join(unused)}. Remove a layer that is never "
         "called, or fix its weights (requires_grad_(False)); a layer that computes with a copy of its weights ignores the "
         "sampled ones"
     )
-    owners = {network.get_submodule(name.rpartition(".")[0]) for name in weights}
+    owners = {network.get_submodule(name.rpartition(".")[0]) for name in unused}
     recurrent = sorted({type(owner).__name__ for owner in owners if isinstance(owner, nn.RNNBase)})
     return text + "".join(f"; instead of nn.{name}, call nn.{name}Cell for every step" for name in recurrent)

@@ -19,6 +19,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
+from pyrodrop.networks.call import Unfit
+from pyrodrop.networks.sites import about_casts
+from pyrodrop.private_apis import in_function_transform
 from pyrodrop.reparam.lazy import LazyLaw, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
 
@@ -39,6 +42,8 @@ class Examined:
         maps: whether `torch.vmap` over weights gives the same outputs as separate calls.
         output: shape of the output for one example.
         differed: whether the rows that it ran on differed. Equal rows cannot show whether one example affects another.
+        differentiates: whether it computes derivatives, or transforms functions by `torch.func`, within its forward. The
+            derivative of an activation with noise of its own is not that of a weight sample.
     """
 
     axes: dict[str, tuple[int | None, ...]]
@@ -48,6 +53,7 @@ class Examined:
     maps: bool
     output: torch.Size
     differed: bool
+    differentiates: bool = False
 
 
 def signature(x: Inputs) -> tuple[Any, ...]:
@@ -93,6 +99,8 @@ def examine(
     try:
         small, large = _Probe(), _Probe()
         y2, y3 = call(small.weights(weights), two), call(large.weights(weights), three)
+    except Unfit:
+        raise
     except Exception as error:  # of any type: the network may need all rows
         x = mapped(Tensor.clone, x)  # the network may change it in place
         y = _on_all_rows(call, weights, x, error)
@@ -102,7 +110,7 @@ def examine(
     axes = {name: _axes(small.seen[name], large.seen[name]) for name in weights}
     mixes = not close(y3[:2], y2)
     several = tuple(name for name in weights if None not in axes[name] and any(n > 2 for n in small.rows[name]))
-    return Examined(axes, several, mixes, False, maps(two), y2.shape[1:], differ(x))
+    return Examined(axes, several, mixes, False, maps(two), y2.shape[1:], differ(x), small.differentiates)
 
 
 def _on_all_rows(call: Call, weights: Mapping[str, Tensor], x: Inputs, error: Exception) -> Tensor:
@@ -112,7 +120,7 @@ def _on_all_rows(call: Call, weights: Mapping[str, Tensor], x: Inputs, error: Ex
         shapes = ", ".join(str(tuple(part.shape)) for part in parts(x))
         text = (str(error).strip().splitlines() or [""])[0]
         flat = isinstance(x, Tensor) and x.dim() == 3 and ("channels" in text or "conv2d" in text)
-        hint = ": images need an axis of channels, such as x[:, None]" if flat else ""
+        hint = ": images need an axis of channels, such as x[:, None]" if flat else about_casts(text)
         raise ValueError(
             f"the network cannot be called on x of shape {shapes} ({type(error).__name__}: {text}); x must have one row per "
             f"example, [N, ...], or be a tuple or mapping of such tensors, the arguments of the network's forward{hint}"
@@ -121,17 +129,13 @@ def _on_all_rows(call: Call, weights: Mapping[str, Tensor], x: Inputs, error: Ex
     return y
 
 
-def check_output(y: Any, rows: int) -> None:
-    """Raise a ValueError unless y is a tensor with that many rows."""
-    if not isinstance(y, Tensor):
-        raise ValueError(
-            f"the network of a model must return a single tensor, [N, ...]; got a {type(y).__name__}: wrap the network in a "
-            "module whose forward returns the input of the likelihood"
-        )
+def check_output(y: Tensor, rows: int) -> None:
+    """Raise a ValueError unless y has that many rows."""
     if y.dim() < 2 or len(y) != rows:
+        hint = ": have forward return its output.unsqueeze(-1), [N, 1]" if y.shape == (rows,) else ""
         raise ValueError(
             "the network of a model must return one row per example, [N, outputs] or [N, ..., outputs]; got shape "
-            f"{tuple(y.shape)} for {rows} examples"
+            f"{tuple(y.shape)} for {rows} examples{hint}"
         )
 
 
@@ -196,12 +200,16 @@ class _Probe:
     def __init__(self) -> None:
         self.seen: dict[str, list[torch.Size | None]] = {}
         self.rows: dict[str, list[int]] = {}
+        self.differentiates = False
 
     def weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         self.seen = {name: [] for name in values}
         self.rows = {name: [] for name in values}
-        strategies = {name: _One(self.seen[name], self.rows[name]) for name in values}
+        strategies = {name: _One(self.seen[name], self.rows[name], self._differentiated) for name in values}
         return {name: LazyWeight(LazyLaw(_constant(v), strategies[name], name)) for name, v in values.items()}
+
+    def _differentiated(self, _: object = None) -> None:
+        self.differentiates = True
 
 
 class _One(LazyReparam):
@@ -209,11 +217,15 @@ class _One(LazyReparam):
 
     one_weight = True
 
-    def __init__(self, seen: list[torch.Size | None], rows: list[int]) -> None:
-        self.seen, self.rows = seen, rows
+    def __init__(self, seen: list[torch.Size | None], rows: list[int], differentiated: Callable[..., None]) -> None:
+        self.seen, self.rows, self.differentiated = seen, rows, differentiated
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
         y = at.f(at.x, q.base_dist.loc)
+        if in_function_transform():
+            self.differentiated()
+        elif y.requires_grad:
+            y.register_hook(self.differentiated)
         self.seen.append(at.x.shape)
         self.rows.append(y.numel() // y.shape[at.outputs])
         return y
@@ -222,6 +234,8 @@ class _One(LazyReparam):
         return at.over_outputs(q.base_dist.loc)
 
     def whole(self, q: Any) -> Tensor:
+        if in_function_transform():
+            self.differentiated()
         self.seen.append(None)
         return q.base_dist.loc  # type: ignore[no-any-return]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
+from pyro.distributions.util import broadcast_shape
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -42,4 +43,4 @@ def for_each(
 
 def batch_shape(weights: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> torch.Size:
     """The leading dimensions of sampled weights, which `initial` values of the weights do not have."""
-    return torch.broadcast_shapes(*(weights[n].shape[: weights[n].dim() - w.dim()] for n, w in initial.items()))
+    return torch.Size(broadcast_shape(*(weights[n].shape[: weights[n].dim() - w.dim()] for n, w in initial.items())))

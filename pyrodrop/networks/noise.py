@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pyrodrop.private_apis import in_function_transform
+
 
 def check_dropout_layers(network: nn.Module) -> None:
     """Raise a ValueError for dropout layers, and layers with built-in dropout, in training mode at a rate above 0."""
@@ -110,6 +112,19 @@ def check_noiseless(network: nn.Module, call: Callable[[], Tensor]) -> None:
         )
 
 
+def check_gradient_mode(call: Callable[[], Tensor]) -> None:
+    """Raise a ValueError if the output of a network depends on whether gradients are computed (`torch.is_grad_enabled`)."""
+    with torch.no_grad():
+        predicted = call()
+    with torch.enable_grad():
+        trained = call().detach()
+    if not torch.allclose(predicted, trained, rtol=1e-4, atol=1e-6, equal_nan=True):
+        raise ValueError(
+            "the network of a model must not depend on torch.is_grad_enabled(), as training and prediction would use "
+            f"different functions; its outputs differ by up to {float((predicted - trained).abs().max()):.2g}"
+        )
+
+
 class _Watch:
     """Hooks that find the innermost module whose call advances a random generator."""
 
@@ -145,6 +160,8 @@ def _of_torch() -> list[bytes]:
 
 
 def _generators() -> tuple[Any, ...]:
+    if in_function_transform():  # the state of torch's generator has no values there
+        return outside_torch()
     return (*_of_torch(), *outside_torch())
 
 

@@ -9,6 +9,7 @@ A parameter of several modules (tied weights) is one parameter under its first n
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from pyrodrop.arguments import shown
+
+_log = logging.getLogger("pyrodrop")
+
+SHORT = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ def parameters_of(network: nn.Module) -> Parameters:
     Raises:
         TypeError: not a module, or one that is compiled, scripted or distributed over devices, whose parameters cannot be
             replaced.
-        ValueError: a parameter is uninitialised (``nn.LazyLinear``), complex, or of a 16-bit dtype.
+        ValueError: a parameter is uninitialised (``nn.LazyLinear``) or complex; a parameter or buffer is sparse.
     """
     _check_kind(network)
     canonical: dict[int, str] = {}
@@ -68,15 +73,15 @@ def parameters_of(network: nn.Module) -> Parameters:
             f"the network has uninitialised parameters: {', '.join(shapeless)}. Call it once on a batch, network(x[:2]), to "
             "give them their shapes"
         )
+    laid_out = dict(network.named_parameters()) | dict(network.named_buffers())
+    sparse = [name for name, value in laid_out.items() if value.layout != torch.strided]
+    if sparse:
+        raise ValueError(
+            f"parameters and buffers must be dense tensors; sparse ones are {', '.join(sparse)}: register name.to_dense()"
+        )
     complex_ = [name for name, value in values.items() if value.is_complex()]
     if complex_:
         raise ValueError(f"weights must be real; {', '.join(complex_)} are complex")
-    short = [name for name, value in values.items() if value.dtype in (torch.float16, torch.bfloat16)]
-    if short:
-        raise ValueError(
-            "weights must be float32 or float64, as 16 bits are not precise enough for KL divergences; use network.float(), "
-            f"and precision='bfloat16' for 16-bit matrix products; got {values[short[0]].dtype} for {', '.join(short)}"
-        )
     return Parameters(
         trained={name: value for name, value in values.items() if value.requires_grad},
         fixed=tuple(name for name, value in values.items() if not value.requires_grad),
@@ -100,6 +105,37 @@ def _check_kind(network: nn.Module) -> None:
                 "the network of a model must be the plain module, pyrodrop compiles and moves it itself; pass the wrapped "
                 f"module (`module`, or `_orig_mod` after torch.compile); got {name}"
             )
+
+
+def lengthen(network: nn.Module) -> None:
+    """Turn all parameters and buffers of 16 bits into float32, tied ones into one, and log a warning if there are any.
+
+    16 bits are not precise enough for KL divergences, nor for the small steps of training.
+    """
+    short = [parameter for parameter in network.parameters() if parameter.dtype in SHORT]
+    if short:
+        _log.warning(
+            "the model computes in float32 copies of the network's %s weights, which stay as they are: 16 bits are not "
+            "precise enough for KL divergences; precision='bfloat16' has matrix products of 16 bits",
+            str(short[0].dtype).removeprefix("torch."),
+        )
+    for parameter in short:
+        parameter.data = parameter.data.float()
+    made: dict[int, Tensor] = {}
+    for module in network.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.dtype in SHORT:
+                module._buffers[name] = made.setdefault(id(buffer), buffer.float())
+
+
+def about_casts(error: str) -> str:
+    """What to do where a network fails as it casts to 16 bits by itself, for the end of a message; empty otherwise."""
+    if not any(dtype in error for dtype in ("Half", "BFloat16")):
+        return ""
+    return (
+        ": the model computes in float32, and 16 bits meet it in the forward; cast to the dtype of the weights, as in "
+        "x.to(self.layer.weight.dtype)"
+    )
 
 
 def freeze(network: nn.Module) -> None:

@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from pyrodrop import arguments
+from pyrodrop.devices import seeded
+
+
+@contextmanager
+def starting_from(seed: int | None) -> Iterator[None]:
+    """Initial values that are drawn within the block are those of `seed`, and the caller's random state does not change.
+
+    With None they come from torch's generator, and change its state.
+
+    Raises:
+        TypeError, ValueError: `seed` is no whole number, or negative.
+        RuntimeError: another thread trains, see `pyrodrop.threads`.
+    """
+    if seed is None:
+        yield
+    else:
+        with seeded(arguments.seed(seed), torch.empty(0).device):
+            yield
 
 
 def started_anew(model: Any, *others: Any) -> Any:

@@ -3,9 +3,10 @@
     F(y) = mean_t P(Y <= y | f_t) = q        every element of y separately
 
 Between the smallest and the largest q-quantile of the components F passes through q. There Newton's method is followed, and
-the interval is halved in every third step and where Newton's would leave it. Above 1/2 the quantiles of Gaussians are those
-of -y at 1 - q, with no digits lost in the tail. The result is that of the draws t, exactly: nothing is sampled, and noise of
-the observations is included. Elements of an observation have intervals of their own.
+the interval is halved in every third step and where Newton's would leave it. Above 1/2 the quantiles of Gaussians and of
+Student's t are those of -y at 1 - q, with no digits lost in the tail. Those of counts are whole numbers (`counts`). The
+result is that of the draws t, exactly: nothing is sampled, and noise of the observations is included. Elements of an
+observation have intervals of their own.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import pyro.distributions
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, Normal
+from torch.distributions import Categorical, Distribution, Normal, StudentT
 
 from pyrodrop.arguments import real, shown
 from pyrodrop.distributions.rebuilt import rebuilt
@@ -26,6 +28,8 @@ _STEPS = 240  # at most; a third of them are halvings, of which about 60 suffice
 _AT_A_TIME = 2**20  # values of draws
 _CLOSE = 1e-12  # how near the probability must come to q, relative to q or 1 - q
 _TAIL = 1e-9  # of q and 1 - q, for other distributions than Gaussians: their 1 - q has an error of 1e-16
+_STUDENT = (StudentT, pyro.distributions.StudentT)  # a subclass may be another distribution
+_FAR = 1e150
 _EPS = torch.finfo(torch.float64).eps
 
 
@@ -52,12 +56,13 @@ def mixture_quantiles(law: Distribution, q: Tensor) -> Tensor:
         q: probabilities ``[Q]``, float64.
 
     Returns:
-        ``[Q, N, ...]``, float64.
+        ``[Q, N, ...]``, float64, or int64 for counts.
 
     Raises:
-        TypeError: the components have no quantiles, or PyTorch has no cumulative distribution function or no inverse of it
-            for them.
-        ValueError: the predictions are not finite; q is too near 0 or 1 for components that are not Gaussian.
+        TypeError: the components have no quantiles, or no cumulative distribution function or inverse of it is known for
+            them.
+        ValueError: the predictions are not finite, or a quantile is too large for float64; q is too near 0 or 1 for
+            components of which PyTorch computes these functions.
     """
     one: Any = elements(law)
     shape = one.batch_shape
@@ -67,21 +72,23 @@ def mixture_quantiles(law: Distribution, q: Tensor) -> Tensor:
             "Prediction.mean, and of='f' gives quantiles of the logits"
         )
     support = support_of(one)
-    if one.event_shape or support is None or support.is_discrete:
+    counts = _is_count(one) if support is not None and support.is_discrete else False
+    if one.event_shape or support is None or (support.is_discrete and not counts):
         raise TypeError(
-            f"quantiles need continuous observations with one cumulative distribution function each; got "
+            "quantiles need observations with one known cumulative distribution function each; got "
             f"{type(one).__name__}: take quantiles of Prediction.sample_y instead"
         )
     try:
-        one = rebuilt(lambda value: value.detach().double().expand(shape).flatten(1), one)
-        one.cdf(one.icdf(torch.tensor(0.5, dtype=torch.float64)))
+        one = rebuilt(lambda value: _finite(value.detach().double()).expand(shape).flatten(1), one)
+        if not counts and not _mirrored(one):
+            one.cdf(one.icdf(torch.tensor(0.5, dtype=torch.float64)))
     except (NotImplementedError, TypeError):
         raise TypeError(
             "quantiles need a distribution of y whose cumulative distribution function and its inverse PyTorch has; got "
             f"{type(one).__name__}: take quantiles of Prediction.sample_y instead"
         ) from None
     beyond = float(torch.minimum(q, 1 - q).min())
-    if beyond < _TAIL and not isinstance(one, Normal):
+    if beyond < _TAIL and not counts and not _mirrored(one):
         raise ValueError(
             f"q must be at least {_TAIL:g} from 0 and 1 for a {type(one).__name__}, whose quantiles PyTorch rounds further "
             f"out; got {beyond:g} from one of them"
@@ -91,7 +98,7 @@ def mixture_quantiles(law: Distribution, q: Tensor) -> Tensor:
     found = []
     for first in range(0, columns, width):
         part = rebuilt(lambda value, first=first: value[:, first : first + width], one)  # type: ignore[misc]
-        found.append(torch.stack([_root(part, float(level)) for level in q]))
+        found.append(_of_counts(part, q) if counts else torch.stack([_root(part, float(level)) for level in q]))
     return torch.cat(found, 1).reshape(len(q), *shape[1:])
 
 
@@ -99,11 +106,13 @@ def _root(law: Any, q: float) -> Tensor:
     """The q-quantile of the mixture along the first axis of ``[T, n]``, ``[n]``."""
     if isinstance(law, Normal) and q > 0.5:
         return -_root(Normal(-law.loc, law.scale, validate_args=False), 1 - q)
+    if _mirrored(law) and q > 0.5:
+        return -_root(StudentT(law.df, -law.loc, law.scale, validate_args=False), 1 - q)
     low, high = _extremes(law, torch.tensor(q, dtype=torch.float64))
     if not bool((low.isfinite() & high.isfinite()).all()):
-        raise ValueError("quantiles need finite predictions; got NaN or infinite ones")
+        raise ValueError(f"quantiles must be finite; got infinite ones for q={q:g}")
     y = (low + high) / 2
-    near = _CLOSE * q if isinstance(law, Normal) else max(_CLOSE * min(q, 1 - q), 2 * _EPS)
+    near = _CLOSE * q if _mirrored(law) else max(_CLOSE * min(q, 1 - q), 2 * _EPS)
     close = 2 * _EPS * torch.maximum(low.abs(), high.abs())
     for step in range(_STEPS):
         short = _cdf(law, y).mean(0) - q
@@ -118,7 +127,20 @@ def _root(law: Any, q: float) -> Tensor:
 
 
 def _extremes(law: Any, q: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest and the largest q-quantile of the components; of Gaussians also where 2 q - 1 loses all digits."""
+    """The smallest and the largest q-quantile of the components; of Gaussians also where 2 q - 1 loses all digits. Of
+    Student's t with q <= 1/2, whose inverse SciPy does not have far out, values that are below and above the mixture's."""
+    if type(law) in _STUDENT:
+        low = high = law.loc.amax(0)
+        least, reach = law.loc.amin(0), law.scale.amax(0)
+        while bool((above := _cdf(law, low).mean(0) > q).any()):
+            low, high = torch.where(above, least - reach, low), torch.where(above, low, high)
+            reach = 2 * reach
+            if bool((reach > _FAR * law.scale.amax(0)).any()):
+                raise ValueError(
+                    f"q must be one whose quantile is within {_FAR:g} scales of loc for a StudentT, as float64 has no "
+                    f"squares of larger numbers; got {float(q):g} from 0 or 1 with df={float(law.df.min()):g}"
+                )
+        return low, high
     ends = law.loc + law.scale * torch.special.ndtri(q) if isinstance(law, Normal) else law.icdf(q)
     return ends.amin(0), ends.amax(0)
 
@@ -127,7 +149,39 @@ def _cdf(law: Any, y: Tensor) -> Tensor:
     """P(Y <= y) of every component; for a Gaussian also far out, where 1 + erf, as in PyTorch's ndtr, loses all digits."""
     if isinstance(law, Normal):
         return torch.special.erfc((law.loc - y) / (math.sqrt(2) * law.scale)) / 2
+    return cdf(law, y)
+
+
+def cdf(law: Any, y: Tensor) -> Tensor:
+    """P(Y <= y) under a distribution of single numbers; a NotImplementedError if it is not known."""
+    if type(law) in _STUDENT:
+        from pyrodrop.prediction.counts import student_cdf  # SciPy takes a while to import
+
+        return student_cdf(law, y)
     return law.cdf(y)  # type: ignore[no-any-return]
+
+
+def _finite(parameter: Tensor) -> Tensor:
+    if not bool(parameter.isfinite().all()):
+        raise ValueError("quantiles need finite predictions; got NaN or infinite ones")
+    return parameter
+
+
+def _mirrored(law: Any) -> bool:
+    """Whether it is symmetric around its ``loc``, and `_cdf` has all digits below it."""
+    return isinstance(law, Normal) or type(law) in _STUDENT
+
+
+def _is_count(law: Any) -> bool:
+    from pyrodrop.prediction.counts import is_count
+
+    return is_count(law)
+
+
+def _of_counts(law: Any, q: Tensor) -> Tensor:
+    from pyrodrop.prediction.counts import count_quantiles
+
+    return count_quantiles(law, q)
 
 
 def draw_quantiles(f: Tensor, q: Tensor) -> Tensor:

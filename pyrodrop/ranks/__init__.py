@@ -8,8 +8,7 @@ waiting.
 
 from pyrodrop.ranks.averaging import Averaging
 from pyrodrop.ranks.joining import asked, join
-from pyrodrop.ranks.ranks import Lost, Ranks, StoppedElsewhere, alone
-from pyrodrop.ranks.tensors import digest, tensors_of
+from pyrodrop.ranks.ranks import Lost, Ranks, StoppedElsewhere, alone, digest, tensors_of
 
 __all__ = [
     "Averaging",

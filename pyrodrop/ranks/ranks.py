@@ -1,8 +1,9 @@
-"""The processes that train together, and what they tell each other."""
+"""The processes that train together, what they tell each other, and whether they have the same tensors."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 WAIT = timedelta(minutes=30)  # for the other ranks: one may have to load data, compile, or evaluate in after_epoch
 _SHOWN = 4  # differences in a message
@@ -163,3 +164,17 @@ def words_of(error: BaseException) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of an error of PyTorch, which may have many."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def tensors_of(*parts: object) -> list[Tensor]:
+    """The parameters and buffers of model and guide, as far as they are modules."""
+    modules = [part for part in parts if isinstance(part, nn.Module)]
+    return [value for module in modules for value in (*module.parameters(), *module.buffers())]
+
+
+def digest(values: Iterable[Tensor]) -> str:
+    """A few digits that are the same for tensors of the same bytes."""
+    found = hashlib.blake2b(digest_size=8)
+    for value in values:
+        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()

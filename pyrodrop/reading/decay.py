@@ -11,10 +11,9 @@
     c = precision N T / 2  nn.MSELoss, the mean of (y - f)^2 over N examples with T outputs each, without a half
 
 The optimisers of PyTorch add ``decay * W`` to the gradient of the loss, which is the gradient of (decay / 2) ||W||^2. Adam
-then divides by the size of past gradients, which moves towards the same stationary points on another way. AdamW and
-``Adam(decoupled_weight_decay=True)`` shrink weights beside the gradient step, by an amount that does not depend on the
-gradient's scale: no loss, and so no prior, has these stationary points. Gal & Ghahramani (2016), Appendix
-(arXiv:1506.02157), section 4.
+then divides by the size of past gradients, which moves towards the same stationary points on another way. AdamW, Muon and
+Adafactor shrink weights beside the gradient step, by an amount that does not depend on the gradient's scale: no loss, and so
+no prior, has these stationary points. Gal & Ghahramani (2016), Appendix (arXiv:1506.02157), section 4.
 """
 
 from __future__ import annotations
@@ -75,13 +74,44 @@ def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Ten
     for name, parameter in parameters.items():
         group = groups[id(parameter)]
         decay = float(group.get("weight_decay", 0.0))
-        if decay and (group.get("decoupled_weight_decay") or isinstance(optimizer, torch.optim.AdamW)):
+        if decay and not _adds_to_the_gradient(optimizer, group, parameter):
             raise ValueError(
                 f"the weight decay of {kind} is decoupled from the gradient, so it corresponds to no prior: pass a prior, "
                 "such as prior=priors.Gaussian(scale=...), instead of weight_decay"
             )
         found[name] = decay
     return found
+
+
+def _adds_to_the_gradient(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: Tensor) -> bool:
+    """Whether the decay of a group is that of a penalty: steps with it and without a gradient are steps without it whose
+    gradient is ``decay * W``. They are made by a copy of the optimiser, on a small parameter of as many dimensions.
+
+    Raises:
+        ValueError: the optimiser cannot make such steps.
+    """
+    sizes = [2 + axis % 2 for axis in range(parameter.dim())]
+    start = torch.linspace(0.5, 1.5, math.prod(sizes)).reshape(sizes).to(parameter)
+
+    def after(decay: float, penalty: float) -> Tensor:
+        moved = start.clone().requires_grad_()
+        copied = object.__new__(type(optimizer))
+        copied.__dict__.update(vars(optimizer))
+        changed = {"lr": 0.1, "maximize": False, "weight_decay": decay}
+        settings = {name: changed.get(name, value) for name, value in group.items()}
+        torch.optim.Optimizer.__init__(copied, [{**settings, "params": [moved]}], dict(optimizer.defaults))
+        for _ in range(3):
+            moved.grad = penalty * moved.detach()
+            copied.step()
+        return moved.detach()
+
+    try:
+        return torch.allclose(after(0.5, 0.0), after(0.0, 0.5), rtol=1e-4)
+    except Exception as error:  # of any type: it is the optimiser of whoever trained the network
+        raise ValueError(
+            f"what the weight decay of {type(optimizer).__name__} does to a weight cannot be found out "
+            f"({type(error).__name__}: {error}): pass it as a number if it is added to the gradient, or a prior"
+        ) from error
 
 
 def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, output: Tensor) -> float:
@@ -108,6 +138,12 @@ def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, output: T
         if not plain:
             raise ValueError(f"loss='mse' belongs to likelihoods.Gaussian; got {likelihood.describe()}")
         return float(likelihood.precision) * num_data * terms / 2  # type: ignore[arg-type]
+    if loss == "mean_nll" and likelihood.missing is not None:
+        raise ValueError(
+            "loss='mean_nll' is a mean over the observations that are not missing, whose number is not known here: pass "
+            "loss='sum_nll' if the loss was a sum, or the likelihood without Missing if all of y was observed; got "
+            f"{likelihood.describe()}"
+        )
     return float(num_data * terms) if loss == "mean_nll" else 1.0
 
 

@@ -19,12 +19,13 @@ from torch.overrides import TorchFunctionMode
 
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
-from pyrodrop.networks.call import call
+from pyrodrop.networks.call import Output, Unfit, call
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
 from pyrodrop.networks.dropouts import Layout
 from pyrodrop.networks.examples import check_output, close, few_rows
 from pyrodrop.networks.modes import STAYS, undisturbed
 from pyrodrop.networks.noise import random_module
+from pyrodrop.networks.sites import about_casts
 from pyrodrop.private_apis import leaves
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
@@ -60,12 +61,18 @@ class Trial:
         values: of the parameters, by first name.
         names: all names of every parameter.
         x: a few examples.
+        output: takes a tensor out of what the network returns; None if it returns one.
     """
 
     def __init__(
-        self, network: nn.Module, values: Mapping[str, Tensor], names: Mapping[str, tuple[str, ...]], x: Inputs
+        self,
+        network: nn.Module,
+        values: Mapping[str, Tensor],
+        names: Mapping[str, tuple[str, ...]],
+        x: Inputs,
+        output: Output | None = None,
     ) -> None:
-        self.network, self.values, self.names, self.x = network, dict(values), dict(names), x
+        self.network, self.values, self.names, self.x, self.output = network, dict(values), dict(names), x, output
         self.attends = any(isinstance(module, nn.MultiheadAttention) for module in network.modules())
 
     def __call__(
@@ -84,7 +91,8 @@ class Trial:
         """The output without a mode around the network."""
         with undisturbed(self.network), torch.no_grad():
             found = self.values if values is None else {**self.values, **values}
-            return call(self.network, found, self.names, self.x if x is None else x, attends=self.attends)
+            given = self.x if x is None else x
+            return call(self.network, found, self.names, given, self.output, attends=self.attends)
 
     def in_double_precision(self, seed: int = 0) -> Trial:
         """The same network with other weights: in float64 and changed a little, so that no layer is exactly 0."""
@@ -102,7 +110,7 @@ class Trial:
             if buffer.is_floating_point() and name not in names:
                 values[name], names[name] = buffer.detach().double(), (name,)
         x = mapped(lambda part: part.double() if part.is_floating_point() else part, self.x)
-        return Trial(self.network, values, names, x)
+        return Trial(self.network, values, names, x, self.output)
 
 
 def find_dropouts(trial: Trial) -> tuple[list[Found], dict[str, list[int]]]:
@@ -122,6 +130,8 @@ def find_dropouts(trial: Trial) -> tuple[list[Found], dict[str, list[int]]]:
         two, three = few_rows(trial.x)
         small = _watch(trial, two)
         check_output(small.output, 2)
+    except Unfit:
+        raise
     except Exception as error:  # of any type: the network may need all rows
         whole, two = True, trial.x
         try:
@@ -283,6 +293,7 @@ def _cannot_run(x: Inputs, error: Exception) -> str:
     return (
         f"the network cannot be called on x of shape {', '.join(shapes)} ({type(error).__name__}: {text}); x must have one "
         "row per example, [N, ...], or be a tuple or mapping of such tensors, the arguments of the network's forward"
+        f"{about_casts(text)}"
     )
 
 

@@ -20,9 +20,10 @@ from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models import TrainedNetwork
 from pyrodrop.names import by_name
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units
+from pyrodrop.networks.call import Output, check_function
 from pyrodrop.networks.dropouts import Dropout, Dropouts
 from pyrodrop.networks.parametrised import check_parametrised
-from pyrodrop.networks.sites import Parameters, parameters_of
+from pyrodrop.networks.sites import Parameters, lengthen, parameters_of
 from pyrodrop.priors import Gaussian, Prior
 from pyrodrop.reading.carriers import carriers
 from pyrodrop.reading.decay import Loss, WeightDecay, decay_of, prior_scale, strength
@@ -42,6 +43,7 @@ def read(
     bias_prior: PriorSetting | None = None,
     loss: Loss | None = None,
     input_axes: Mapping[str, int | InputUnits | None] | None = None,
+    output: Output | None = None,
     device: str | torch.device | None = None,
 ) -> Reading:
     """Read the dropout of a trained network as a posterior over its weights and functions. Nothing is trained.
@@ -54,20 +56,22 @@ def read(
     https://arxiv.org/abs/1506.02142.
 
     Args:
-        net: the trained network, in training mode (``net.train()``); it is copied. It maps x to ``[N, outputs]`` or
-            ``[N, ..., outputs]``, such as logits.
+        net: the trained network, in training mode (``net.train()``); it is copied, weights of 16 bits to float32. It
+            maps x to ``[N, outputs]`` or ``[N, ..., outputs]``, such as logits.
         x: a few examples, ``[N, ...]``, or a tuple or mapping of tensors that are the network's arguments. Different
             examples are best, since equal ones cannot show whether one affects another.
         likelihood: distribution of y given the outputs; its loss is the one that trained the network.
         num_data: N, number of examples that the network was trained on.
         weight_decay: of the training, which becomes the prior (`pyrodrop.reading.decay`): a number for all parameters, a
             mapping from name patterns to numbers, or the optimiser. A parameter without decay is a point estimate without a
-            prior. The weight decay of AdamW is none of a loss, and corresponds to no prior.
+            prior. The decoupled weight decay of AdamW and others is none of a loss, and corresponds to no prior.
         prior: prior of the weights instead of `weight_decay`, as in `models.from_module`.
         bias_prior: prior of biases and other vectors, with `prior`.
         loss: how the training weighed the likelihood: ``mean_nll``, its mean over examples and over the terms of an example,
-            such as tokens; ``sum_nll``; or ``mse``, that of `torch.nn.MSELoss`, the default for `likelihoods.Gaussian`.
+            such as tokens; ``sum_nll``, its sum over all data (of minibatches of B: pass ``weight_decay * N / B``); or
+            ``mse``, that of `torch.nn.MSELoss`, the default for `likelihoods.Gaussian`.
         input_axes: the axis of the input units of weights of custom modules, as in `models.from_module`.
+        output: of a network that returns a tuple or mapping, as in `models.from_module`.
         device: where the reading computes; None is the network's own device.
 
     Returns:
@@ -97,6 +101,7 @@ def read(
     instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
     count(num_data, "num_data", "the number of examples that the network was trained on")
     _check_choice(weight_decay, prior, bias_prior, loss)
+    output = None if output is None else check_function(output)
     found = parameters_of(net)
     check_parametrised(net)
     decays = None if weight_decay is None else decay_of(weight_decay, found.trained)
@@ -108,8 +113,9 @@ def read(
     first = next(iter(found.trained.values())) if found.trained else next(net.parameters())
     where = first.device if device is None else resolve(device)
     network, likelihood = copy.deepcopy(net).to(where), copy.deepcopy(likelihood).to(where)
+    lengthen(network)
     x = mapped(lambda part: part.to(where), x)
-    trial = _trial(network, x)
+    trial = _trial(network, x, output)
     calls, uses = find_dropouts(trial)
     if not calls:
         raise ValueError(_nothing(net))
@@ -119,7 +125,7 @@ def read(
     with_prior = _with_prior(found, decays, prior)
     planned = carriers(exact, calls, uses, {name: units[name] for name in with_prior}, found.vectors)
     c = None if decays is None else strength(loss, likelihood, num_data, trial())
-    model = _model(network, found, planned, likelihood, c, decays, prior, bias_prior, input_axes)
+    model = _model(network, found, planned, likelihood, c, decays, prior, bias_prior, input_axes, output)
     carried = Dropouts(planned).carried
     rates: dict[str, float] = {glob.escape(name): call.drop_rate for name, call in carried.items()}
     singly: dict[str, Any] = {glob.escape(name): "weight" for name, call in carried.items() if call.units is None}
@@ -150,12 +156,12 @@ def _check_choice(weight_decay: Any, prior: Any, bias_prior: Any, loss: Any) -> 
             raise ValueError(f"{name} belongs to {other}, which is not given")
 
 
-def _trial(network: nn.Module, x: Inputs) -> Trial:
+def _trial(network: nn.Module, x: Inputs, output: Output | None) -> Trial:
     parameters = parameters_of(network)
     values = {name: network.get_parameter(name).detach().clone() for name in parameters.names}
     dtype = next(iter(values.values())).dtype
     x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
-    return Trial(network, values, parameters.names, x)
+    return Trial(network, values, parameters.names, x, output)
 
 
 def _nothing(net: nn.Module) -> str:
@@ -199,7 +205,8 @@ def _check_passes(trial: Trial, calls: list[Found]) -> None:
             f"(masks {shapes}; outputs differ by up to {float((want - got).abs().max()):.2g}). It may change a tensor in "
             "place that it uses again"
         )
-    if torch.equal(trial(), want) and all(torch.equal(trial(), masks_of_a_pass(trial, seed)[0]) for seed in (1, 2)):
+    kept, dropped = (trial([fill(mask) for mask in masks]) for fill in (torch.ones_like, torch.zeros_like))
+    if torch.equal(kept, dropped):
         raise ValueError(
             "the network has dropout, but its passes do not differ: no output depends on the masks of "
             f"{', '.join(call.module or 'the network' for call in calls)}"
@@ -234,6 +241,7 @@ def _model(
     prior: PriorSetting | None,
     bias_prior: PriorSetting | None,
     input_axes: Mapping[str, Any] | None,
+    output: Output | None,
 ) -> TrainedNetwork:
     """The model, with the means M = W / p of the weights that carry masks."""
     dropouts = Dropouts(planned)
@@ -257,6 +265,7 @@ def _model(
         bias_prior=bias_prior,
         likelihood=likelihood,
         input_axes={**axes, **(input_axes or {})} or None,
+        output=output,
     )
 
 

@@ -21,6 +21,7 @@ divergence once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +48,10 @@ class LazyReparam(Reparam):
     """
 
     one_weight = False
+
+    def whole_for_rows(self, q: Any) -> bool:
+        """Whether the weight itself is sampled where several rows of an example share it."""
+        return False
 
     def push(self, q: Distribution, at: LinearMap) -> Tensor:
         """f(x, w) for w ~ q with the noise of this strategy, without bias."""
@@ -107,7 +112,8 @@ class LazyWeight(torch.Tensor):
         """One sample of the weight, the same at every call."""
         if not self.drawn:
             self.law.check_unused()
-            self.drawn.append(self.law.strategy.whole(self.law.law))
+            with self.law.learning():
+                self.drawn.append(self.law.strategy.whole(self.law.law))
         return self.drawn[0].mT if self.transposed else self.drawn[0]
 
     def unbatched(self) -> LazyWeight:
@@ -143,12 +149,14 @@ class LazyWeight(torch.Tensor):
 
     def _map(self, at: LinearMap) -> Tensor:
         law = self.law
-        y = at.f(at.x, law.law.loc) if is_constant(law.law) else law.strategy.push(law.law, at)
-        if isinstance(at.bias, LazyWeight):
-            y = y + at.bias._as_bias(at)
-        elif at.bias is not None:
-            y = y + at.over_outputs(at.bias)
-        return at.finish(y)
+        with law.learning():
+            y = at.f(at.x, law.law.loc) if is_constant(law.law) else law.strategy.push(law.law, at)
+            if isinstance(at.bias, LazyWeight):
+                y = y + at.bias._as_bias(at)
+            elif at.bias is not None:
+                y = y + at.over_outputs(at.bias)
+            y = at.finish(y)
+        return y if torch.is_grad_enabled() else y.detach()
 
     def _as_bias(self, at: LinearMap) -> Tensor:
         """This bias of a map, in the shape of the map's output: one sample per example, or the sample drawn before."""
@@ -165,6 +173,7 @@ class LazyLaw(TorchDistribution):
     Attributes:
         examples: for each linear map of the weight, the axis of the map's input that counts examples, or None for a map
             that has no such axis. None instead of a sequence means the first axis for all maps.
+        learns: whether the weight was made where gradients are computed.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012
@@ -175,6 +184,7 @@ class LazyLaw(TorchDistribution):
         self.examples: Sequence[int | None] | None = None
         self.maps, self.pushed = 0, False  # linear maps so far, and whether one was given noise
         self.kept: dict[str, Tensor] = {}
+        self.learns = torch.is_grad_enabled()
         self._divergences: list[tuple[LazyLaw, Tensor]] = []
         super().__init__(law.batch_shape if batch_shape is None else torch.Size(batch_shape), law.event_shape, False)
 
@@ -196,6 +206,11 @@ class LazyLaw(TorchDistribution):
             self.check_unused()
         self.pushed = True
         return placed
+
+    def learning(self) -> AbstractContextManager[object]:
+        """A context to sample in. Where the network uses the weight first under `torch.no_grad`, the sample is that of later
+        uses, too, which have gradients."""
+        return torch.set_grad_enabled(self.learns or torch.is_grad_enabled())
 
     def check_unused(self) -> None:
         """Raise a ValueError if a map has used noise that a further use cannot share."""
@@ -233,7 +248,7 @@ class LazyLaw(TorchDistribution):
     def _of(self, law: Any) -> LazyLaw:
         """Another distribution of the same site."""
         lazy = LazyLaw(law, self.strategy, self.name)
-        lazy.examples = self.examples
+        lazy.examples, lazy.learns = self.examples, self.learns
         return lazy
 
     def rsample(self, sample_shape: Size = ()) -> Tensor:

@@ -2,9 +2,10 @@
 
 Prediction with ``joint=False`` needs noise per example, input unit *and sample*. For Bernoulli dropout at theta = 0 sampling
 the masks would take most of the time, so they come from `pyrodrop.distributions.keep_mask`. All other noise is that of
-`LocalReparam`. The marginal distribution of a point equals that of a weight sample for noise per input unit always, and for
-noise per weight in networks whose examples are single rows (see `pyrodrop.reparam.local`). A weight whose local form has
-only its mean and variance (DropConnect) is drawn as a whole, one for all points of a sample.
+`LocalReparam`. The marginal distribution of a point equals that of a weight sample: for noise per input unit always, and for
+noise per weight in layers whose examples are single rows (see `pyrodrop.reparam.local`). Other weights are drawn as a whole,
+one for all points of a sample: under noise per weight those that several rows of an example share, and those whose local
+form has only their mean and variance (DropConnect).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pyrodrop.distributions import BernoulliMixture, RelaxedBernoulliMixture
 from pyrodrop.distributions.bernoulli_mixture import never_drops
 from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.noise_form import noise_form
-from pyrodrop.reparam.local import LocalReparam
+from pyrodrop.reparam.local import LocalReparam, draws_by_row
 from pyrodrop.reparam.maps import LinearMap
 
 
@@ -35,6 +36,9 @@ class MarginalReparam(LocalReparam):
 
     def __init__(self, draw: Tensor) -> None:
         self.draw: Tensor = instance(draw, Tensor, "draw", "a tensor that the vmap over samples maps over")
+
+    def whole_for_rows(self, q: Any) -> bool:
+        return draws_by_row(q)
 
     def pushes(self, q: Any, at: LinearMap) -> bool:
         form = noise_form(q)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pyrodrop.devices import denormals_flushed
 from pyrodrop.sampling.leapfrog import Leapfrog, State
-from pyrodrop.sampling.tuning import Mass, StepSize, TrajectoryLength, chees_gradient, van_der_corput
+from pyrodrop.sampling.tuning import FEW, Mass, StepSize, TrajectoryLength, chees_gradient, van_der_corput
 
 DIVERGENT = 1000.0  # nats of energy error, as in Stan
 _DESCENT, _LAST = 0.3, 0.15  # parts of the tuning
@@ -122,8 +122,9 @@ class Chains:
             self.step_size.learn(self._harmonic())
             self.mass.learn(self.state.q)
             if number < count - fixed:
+                centre = self.mass.mean if len(before) < FEW else None
                 gradient = chees_gradient(
-                    before, proposed.q, proposed.p, self.inverse_mass, self.accepted, share * self.length.now
+                    before, proposed.q, proposed.p, self.inverse_mass, self.accepted, share * self.length.now, centre
                 )
                 self.length.learn(gradient, eps, limits.max_steps * eps)
 

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import pyro
 import torch
 from torch import Tensor
 
@@ -82,7 +83,7 @@ class Leapfrog:
         """Follow the trajectories of all chains for `steps` leapfrog steps."""
         eps = torch.tensor(step_size, dtype=state.q.dtype, device=state.q.device)
         done = []
-        with torch.no_grad():
+        with torch.no_grad(), pyro.validation_enabled(False):  # a trajectory may diverge
             for first in range(0, self.chains, self.block):
                 q, p, gradient, energy = (value[first : first + self.block] for value in state)
                 for _ in range(steps):
@@ -137,7 +138,7 @@ class Leapfrog:
             return [q, p - 0.5 * eps * gradient, gradient, energy]
 
         self._pure, self._fixed = step, fixed
-        most = _BLOCK_BYTES.get(self.density.device.type, _BLOCK_BYTES["cpu"]) // max(1, peak(graph.module.graph))
+        most = _BLOCK_BYTES.get(self.density.device.type, _BLOCK_BYTES["cpu"]) // max(1, peak(graph.graph))
         block = next(size for size in range(self.chains, 0, -1) if self.chains % size == 0 and size <= max(1, most))
         return block, lambda *given: step(*given, *fixed)
 

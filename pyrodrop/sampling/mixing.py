@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from pyrodrop.sampling.tuning import FEW
+
 MOST_R_HAT = 1.05
 LEAST_ESS = 400.0
 
@@ -35,6 +37,8 @@ class Diagnostics:
         ess_log_likelihood: that of the log likelihood.
         diverging: number of transitions whose trajectory diverged.
         energy_rounding: standard deviation, in nats, of the rounding error of energies.
+        chains: number of chains; None in files of older versions, which had at least 4. R-hat of one chain compares its
+            halves.
     """
 
     r_hat_f: float
@@ -44,6 +48,15 @@ class Diagnostics:
     ess_log_likelihood: float
     diverging: int
     energy_rounding: float
+    chains: int | None = None
+
+    @property
+    def few(self) -> str:
+        """What R-hat cannot say of so few chains; empty for 4 or more."""
+        if self.chains is None or self.chains >= FEW:
+            return ""
+        compared = "the halves of one chain" if self.chains == 1 else f"{self.chains} chains"
+        return f"R-hat compares {compared}, and cannot show what other starts would have found"
 
     @property
     def problems(self) -> list[str]:
@@ -76,7 +89,7 @@ class Diagnostics:
     def to_dict(self) -> dict[str, Any]:
         """The numbers by name, with None for those that do not exist."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value if math.isfinite(value) else None for name, value in values.items()}
+        return {name: None if value is None or not math.isfinite(value) else value for name, value in values.items()}
 
     @classmethod
     def is_dict(cls, values: Any) -> bool:
@@ -84,7 +97,7 @@ class Diagnostics:
         names = {field.name for field in fields(cls)}
         return (
             isinstance(values, Mapping)
-            and values.keys() == names
+            and names - {"chains"} <= values.keys() <= names
             and all(value is None or isinstance(value, int | float) for value in values.values())
         )
 
@@ -92,7 +105,7 @@ class Diagnostics:
     def of_dict(cls, values: Mapping[str, Any]) -> Diagnostics:
         """Those that `to_dict` gave."""
         known: dict[str, Any] = {name: math.nan if value is None else value for name, value in values.items()}
-        return cls(**known)
+        return cls(**{**known, "chains": values.get("chains")})
 
     def __str__(self) -> str:
         numbers = (
@@ -100,7 +113,10 @@ class Diagnostics:
             f"{self.ess_f:.0f} (median {self.ess_f_median:.0f}), of the log likelihood {self.ess_log_likelihood:.0f}; "
             f"{self.diverging} divergent"
         )
-        return f"{numbers}. {'; '.join(self.problems) or 'The chains have mixed'}."
+        judged = "; ".join(self.problems) or (
+            "The chains have mixed" if self.chains != 1 else "The chain agrees with itself"
+        )
+        return f"{numbers}. {judged}{self.few and '; '}{self.few}."
 
 
 MOST_ROUNDING = 0.05
@@ -124,6 +140,7 @@ def diagnose(f: Tensor, log_likelihood: Tensor, diverging: int, energy_rounding:
         ess_log_likelihood=_least(_ess_of(own)),
         diverging=diverging,
         energy_rounding=energy_rounding,
+        chains=len(f),
     )
 
 
@@ -139,6 +156,8 @@ def _ess_of(values: Any) -> tuple[float, float]:
 def _r_hat_of(values: Any) -> float:
     from arviz_stats.base import array_stats
 
+    if len(values) == 1:  # which ArviZ does not split
+        values = values[:, : values.shape[1] // 2 * 2].reshape(2, -1)
     return float(array_stats.rhat(values, method="rank"))
 
 

@@ -16,6 +16,7 @@ from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.engines.graph import near
 from pyrodrop.inputs import Inputs, mapped
+from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models import NetworkModel, TrainedNetwork
 from pyrodrop.sampling.density import Density
 
@@ -53,6 +54,7 @@ def density_of(
         raise ValueError(f"dtype must be torch.float32, torch.float64 or None; got {dtype!r}")
     likelihood_power = positive(likelihood_power, "likelihood_power", "the power of the likelihood")
     dataset = Dataset.of(data)
+    check_complete(model, dataset.y, "sampling the exact posterior")
     model = copy.deepcopy(model)
     if dtype is not None:
         model.to(dtype)

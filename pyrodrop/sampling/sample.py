@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import time
 from typing import Any
 
@@ -25,6 +26,7 @@ from pyrodrop.sampling.leapfrog import Leapfrog
 from pyrodrop.sampling.mixing import MOST_ROUNDING
 from pyrodrop.sampling.posterior import NOT_FINITE, TRIES, density_of
 from pyrodrop.sampling.sampled import Sampled
+from pyrodrop.sampling.tuning import FEW
 
 _log = logging.getLogger("pyrodrop")
 _COMPARED = 16  # chains whose energy is computed in float64 too
@@ -66,7 +68,9 @@ def sample(
     Args:
         model: a model of `pyrodrop.models`; it does not change.
         data: a `Dataset` or a pair (x, y), in their own units. The model takes over the standardisation of a `Dataset`.
-        chains: number of chains, at least 4; from 16 on, tuning works well.
+        chains: number of chains; from 16 on, tuning works well. With fewer than 4 the trajectory length is learned with the
+            mean of past transitions in place of that over chains, and is less often a good one: give a larger `tune`. R-hat
+            of one chain compares its halves, which cannot show what other starts would have found.
         draws: that are kept of each chain after tuning.
         tune: transitions of tuning, at least 100.
         thin: transitions for each draw that is kept.
@@ -105,7 +109,7 @@ def sample(
         >>> sampled.predict(x, num_samples=50).f.shape
         torch.Size([50, 20, 1])
     """
-    chains = count(chains, "chains", "the number of chains", least=4)
+    chains = count(chains, "chains", "the number of chains")
     draws = count(draws, "draws", "the number of draws that are kept of each chain", least=4)
     tune = count(tune, "tune", "the number of transitions of tuning", least=100)
     thin = count(thin, "thin", "the number of transitions for each draw that is kept")
@@ -125,7 +129,7 @@ def sample(
     leapfrog = Leapfrog(density, chains, engine)
     generator = torch.Generator(place).manual_seed(seed)
     bar = tqdm(
-        total=tune + draws * thin, unit="transition", desc=f"{chains} chains", leave=False,
+        total=tune + draws * thin, unit="transition", desc=f"{chains} chain{'s' * (chains > 1)}", leave=False,
         disable=None if progress is None else not progress,
     )  # fmt: skip
 
@@ -173,6 +177,8 @@ def sample(
     sampled = Sampled(density.model, leapfrog.values(drawn.q), _stats(drawn), dataset, settings, place)
     found = sampled.diagnostics()
     sampled.settings |= {"diagnostics": found.to_dict(), "seconds": time.perf_counter() - begun}
+    if found.mixed and found.few:
+        _log.info("%s", found.few)
     if not found.mixed:
         _log.warning("the draws of %s should not be used yet: %s", density.model.describe(), "; ".join(found.problems))
     return sampled
@@ -207,7 +213,9 @@ def _starts(leapfrog: Leapfrog, generator: torch.Generator) -> Tensor:
 
 
 def _rounding(leapfrog: Leapfrog, precise: Any, q: Tensor, energy: Tensor) -> float:
-    """Standard deviation over chains of the error of the energy, against a density in float64."""
+    """Standard deviation over chains, and points near those of few chains, of the error of the energy in float32."""
+    near = [q * (1 + 1e-3 * number) for number in range(1, math.ceil(FEW / len(q)))]
+    q, energy = torch.cat([q, *near]), torch.cat([energy, *(leapfrog.at(points).energy for points in near)])
     errors = []
     for one, own in zip(q[:_COMPARED].double(), energy, strict=False):
         parts = one.split(leapfrog.sizes)

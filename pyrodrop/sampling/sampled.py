@@ -251,10 +251,14 @@ class Sampled:
         first = next(iter(model.weight_sites()))
         return cls(model, samples, stats, None, settings, model.weight_sites()[first].device)
 
+    @property
+    def _chains(self) -> str:
+        return f"{self.chains} chain{'s' * (self.chains > 1)}"
+
     def describe(self) -> str:
         """One-line description."""
         return (
-            f"Sampled({self.chains} chains of {self.draws} draws, {self.model.describe()}, mean acceptance "
+            f"Sampled({self._chains} of {self.draws} draws, {self.model.describe()}, mean acceptance "
             f"{float(self.stats['acceptance_rate'].mean()):.2f}, {int(self.stats['diverging'].sum())} divergent)"
         )
 
@@ -269,7 +273,7 @@ class Sampled:
         thinned = "thinned_from" in told and judged
         before = f"before thinning, with {told['thinned_from']} draws per chain: " if thinned else ""
         facts = {
-            "draws": f"{self.chains} chains of {self.draws}",
+            "draws": f"{self._chains} of {self.draws}",
             "model": self.model.describe(),
             "data": f"{told['num_data']} rows" if "num_data" in told else "",
             "sampling": ", ".join(sampling),

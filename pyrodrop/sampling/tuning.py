@@ -11,7 +11,8 @@ follows the van der Corput sequence. T climbs the change in the estimator of the
 
 where m and m' are means over chains and norms are those of the mass matrix, |z|^2 = z^T M z (Hoffman, Radul & Sountsov 2021,
 An Adaptive-MCMC Scheme for Setting Trajectory Lengths in Hamiltonian Monte Carlo,
-https://proceedings.mlr.press/v130/hoffman21a.html).
+https://proceedings.mlr.press/v130/hoffman21a.html). One chain is its own mean, so that this gradient is 0: with fewer than 4
+chains both m are the mean over chains and recent transitions, and T is learned from fewer, noisier numbers.
 
 Mass matrix: M^-1 is the variance of every coordinate over chains and recent transitions.
 """
@@ -23,6 +24,7 @@ import math
 import torch
 from torch import Tensor
 
+FEW = 4  # chains, below which their mean says little of where the posterior is
 _CLIP = 3.0  # standard deviations, of the steps of ln T
 _RATE = 0.05  # of these steps
 
@@ -100,7 +102,7 @@ class TrajectoryLength:
             gradient: by ln T.
             shortest, longest: of T.
         """
-        if math.isfinite(gradient) and gradient != 0:
+        if 0 < gradient * gradient < math.inf:  # that of one chain whose trajectory is rejected is next to 0
             self._steps += 1
             self._square = 0.95 * self._square + 0.05 * gradient**2
             scale = math.sqrt(self._square / (1 - 0.95**self._steps))
@@ -111,7 +113,13 @@ class TrajectoryLength:
 
 
 def chees_gradient(
-    q: Tensor, proposed: Tensor, momentum: Tensor, inverse_mass: Tensor, accepted: Tensor, time: float
+    q: Tensor,
+    proposed: Tensor,
+    momentum: Tensor,
+    inverse_mass: Tensor,
+    accepted: Tensor,
+    time: float,
+    centre: Tensor | None = None,
 ) -> float:
     """The estimate of dChEES / d ln T.
 
@@ -120,11 +128,13 @@ def chees_gradient(
         inverse_mass: diagonal of M^-1, ``[D]``.
         accepted: acceptance probability of every chain, ``[C]``; 0 where the trajectory diverged.
         time: h T.
+        centre: in the place of both means over chains, ``[D]``, where there are few chains.
     """
     weight = (accepted / accepted.sum().clamp_min(1e-9)).to(q)
     sound = accepted > 0
     proposed, momentum = (torch.where(sound[:, None], value, torch.zeros_like(value)) for value in (proposed, momentum))
-    before, after = q - q.mean(0), proposed - weight @ proposed
+    before = q - (q.mean(0) if centre is None else centre)
+    after = proposed - (weight @ proposed if centre is None else centre)
     change = (after**2 / inverse_mass).sum(1) - (before**2 / inverse_mass).sum(1)
     return time * float((weight * change * (after * momentum).sum(1)).sum())
 
@@ -149,6 +159,11 @@ class Mass:
         self._mean += rate * (q.mean(0) - self._mean)
         self._square += rate * ((q**2).mean(0) - self._square)
         self._count += len(q)
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of every coordinate, over chains and recent transitions, ``[D]``."""
+        return (self._mean / self._weight).to(self._like)
 
     def inverse(self) -> Tensor:
         """The diagonal of M^-1, ``[D]``: shrunk to 1e-3 where there are few positions, as in Stan."""

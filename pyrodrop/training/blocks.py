@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from pyrodrop.arguments import MOST
 from pyrodrop.data import Dataset
@@ -211,6 +211,4 @@ def _graph(parts: Parts, replicate: int, settings: Settings) -> Graph | None:
 
 def _heavy(graph: Graph) -> bool:
     """Whether the arithmetic of a step takes longer than the calls of its operations; by sizes and never by a clock."""
-    results = [node.meta.get("val") for node in graph.module.graph.nodes if node.op == "call_function"]
-    elements = sum(result.numel() for result in results if isinstance(result, Tensor))
-    return elements * _ELEMENT_SECONDS > len(results) * _CALL_SECONDS
+    return graph.entries * _ELEMENT_SECONDS > len(graph.operations) * _CALL_SECONDS

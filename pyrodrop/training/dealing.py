@@ -22,8 +22,6 @@ class Dealt:
         parts: number of parts that the share of a process is cut into; fewer where it has fewer rows.
         rank: number of this process.
         ranks: number of processes.
-        joined_noise: whether noise is drawn for the whole minibatch, of which every process takes its rows, or for the rows
-            of this process alone.
         generator: of the order of rows, where torch's default generator is not the same on all processes; of the CPU, since
             GPUs of different kinds draw different orders.
     """
@@ -35,11 +33,10 @@ class Dealt:
         parts: int = 1,
         rank: int = 0,
         ranks: int = 1,
-        joined_noise: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
         self.batches, self.parts, self.rank, self.ranks = batches, parts, rank, ranks
-        self.joined_noise, self.generator = joined_noise, generator
+        self.generator = generator
         self.size = batches.size
         self.order, self.position = batches.order, 0
 
@@ -92,11 +89,10 @@ class Dealt:
         """This process's parts of a minibatch of `total` rows of the data: of these, or of the first ones if None."""
         first, count = _shares(total, self.ranks)[self.rank]
         cut = _shares(max(count, 1), min(self.parts, max(count, 1)))
-        start, pool = (first, total) if self.joined_noise else (0, max(count, 1))
         if not count:  # the first row of the minibatch, which counts for nothing
-            first = start = 0
+            first = 0
         share = len(cut) * self.ranks / total if count else 0.0
-        return Joint([Part(self._rows(rows, first + at, size), start + at, share * size) for at, size in cut], pool)
+        return Joint([Part(self._rows(rows, first + at, size), share * size) for at, size in cut])
 
     def _rows(self, rows: Tensor | None, first: int, size: int) -> Batch:
         own = slice(first, first + size)

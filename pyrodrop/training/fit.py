@@ -9,105 +9,46 @@ and model. With both factors 1 the loss is minus the ELBO. Every epoch visits th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack, overload
+from typing import Any, Unpack
 
 import torch
 
 from pyrodrop import threads
-from pyrodrop.arguments import count, shown
+from pyrodrop.arguments import count
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data
 from pyrodrop.devices import seeded
-from pyrodrop.engines import Name as EngineName
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.ranks import join
-from pyrodrop.training.checkpoint import Checkpoint
+from pyrodrop.training.checkpoint import Checkpoint, StateFile
 from pyrodrop.training.fitted import Fit
-from pyrodrop.training.fitted_replicates import Replicates
-from pyrodrop.training.options import FitOptions, ReplicateOptions, names_checked
+from pyrodrop.training.options import StepOptions, callback, with_options
 from pyrodrop.training.problem import training_mode
 from pyrodrop.training.rank_noise import RankRandom
-from pyrodrop.training.replicates import train_replicates
 from pyrodrop.training.run import Run, problem_of
-from pyrodrop.training.runaway import warn_of_runaways
-from pyrodrop.training.saving import Saving, callback, saving_of
-from pyrodrop.training.settings import (
-    Estimator,
-    KLWeight,
-    LearningRate,
-    LearningRateSchedule,
-    Optimizer,
-    Precision,
-    RankNoise,
-    Settings,
-    Starts,
-    adam,
-)
-from pyrodrop.training.unfinished import warn_of_unfinished
+from pyrodrop.training.settings import Settings
+from pyrodrop.training.warnings import warn_of_runaways, warn_of_unfinished
 
 
-@overload
+@with_options
+@threads.training()
+@torch.inference_mode(False)
+@torch.enable_grad()
 def fit(
     model: Callable[..., Any],
     guide: Callable[..., Any],
     data: Data,
     *,
     steps: int,
-    replicates: None = None,
-    **options: Unpack[FitOptions],
-) -> Fit: ...
-
-
-@overload
-def fit(
-    model: Callable[..., Any] | Sequence[Callable[..., Any]],
-    guide: Callable[..., Any] | Sequence[Callable[..., Any]],
-    data: Data | Sequence[Data],
-    *,
-    steps: int,
-    replicates: int,
-    **options: Unpack[ReplicateOptions],
-) -> Replicates: ...
-
-
-@names_checked
-@threads.training()
-@torch.inference_mode(False)
-@torch.enable_grad()
-def fit(
-    model: Any,
-    guide: Any,
-    data: Any,
-    *,
-    steps: int,
-    batch_size: int | None = None,
-    accumulate: int = 1,
-    lr: LearningRate = 1e-3,
-    optimizer: Optimizer = adam,
-    lr_schedule: LearningRateSchedule | None = None,
-    estimator: Estimator = "shared",
-    kl_weight: KLWeight = 1.0,
-    likelihood_power: float = 1.0,
-    engine: EngineName = "auto",
-    precision: Precision | None = None,
-    replicates: int | None = None,
-    starts: Starts = "model",
-    memory: float | None = None,
-    jobs: int | None = None,
-    device: str | torch.device = "auto",
-    distributed: bool | None = None,
-    rank_noise: RankNoise = "own",
-    seed: int = 0,
     progress: bool | None = None,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int | None = None,
-    checkpoint_allow: Collection[str] = (),
-    after_epoch: Callable[[Any, int], None] | None = None,
-) -> Fit | Replicates:
+    checkpoint: str | Path | Checkpoint | None = None,
+    after_epoch: Callable[[Fit, int], None] | None = None,
+    **options: Unpack[StepOptions],
+) -> Fit:
     """Train a guide of a model on data.
 
     Training runs in training mode: submodules that were in it when the model was made, such as nn.BatchNorm, normalise by
@@ -125,7 +66,6 @@ def fit(
     from those of rank 0. Layers that normalise over the rows of a minibatch, such as nn.BatchNorm, do so over those of a
     rank; floating-point buffers that a step updates, such as running statistics, are averaged with the gradients, and others
     must not depend on the rows. Rank 0 shows progress and reads and writes the checkpoint; every rank returns the same fit.
-    Replicates are trained by every rank alone.
 
     Args:
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.
@@ -135,9 +75,8 @@ def fit(
         steps: number of gradient steps.
         batch_size: rows per minibatch, of all ranks together; all rows if None.
         accumulate: k, to evaluate every minibatch in k parts, one after the other, where it does not fit into memory. Their
-            gradients are averaged before the step, and every part has the noise that its rows have in the whole minibatch,
-            so the steps are the same up to rounding. Layers that normalise over the rows of a minibatch do so over those of
-            a part, and their running statistics are averaged over the parts.
+            gradients are averaged before the step. Every part draws noise of its own. Layers that normalise over the rows of
+            a minibatch do so over those of a part, and their running statistics are averaged over the parts.
         lr: learning rate, or a function from a parameter's name to its learning rate.
         optimizer: a `torch.optim` class or a function with the same arguments; Adam by default.
         lr_schedule: factor of the learning rate as a function of the number of steps done, such as
@@ -158,35 +97,20 @@ def fit(
             are trained with ``pyro``, and the logger `pyrodrop` says why.
         precision: of matrix products: ``bfloat16`` for autocast, ``tf32`` for TensorFloat-32 on NVIDIA GPUs; KL divergences
             keep the dtype of the parameters. None for that dtype throughout.
-        replicates: R, for R independent fits in one call: ``fit_replicates(model, guide, data, count=R)``.
         starts: ``model`` to start from the weights that the model has, ``new`` to start from new ones: those of
             ``restart(model, guide, seed)``.
-        memory, jobs: of `fit_replicates`.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1`` ...
         distributed: whether to train together with the other ranks of `torch.distributed`, which make the same call. None:
             with those of the default process group, or those that ``torchrun`` has started; otherwise alone. False: alone.
             True: an error if there is no group. See below.
-        rank_noise: of several ranks: ``own``, every rank draws noise of its own; or ``shared``, all use the noise of one
-            process, so that the steps are those of one process up to rounding, except where layers normalise over the rows
-            of a minibatch.
         seed: of minibatches and noise. The same seed gives the same bits on the same machine with the same number of
             threads; the caller's random state does not change.
         progress: whether to show a progress bar; if None, where the output is a terminal.
-        checkpoint: file to save the state of the training to every `checkpoint_every` steps and at the end, and to continue
-            from if it exists: the result is that of a run without interruption. A state with NaN or infinite losses or
-            parameters is never saved, so the file keeps the last finite one.
-        checkpoint_every: number of steps between two savings; 10,000 if None. Only with a checkpoint.
-        checkpoint_allow: names of what may differ from the run that wrote the checkpoint, such as ``("lr", "data")``:
-            ``model``, ``guide``, ``data`` and the arguments from `batch_size` to `seed` (but `memory`). Otherwise every
-            difference is an error that names it. More `steps` are always allowed. With another class of `optimizer` its
-            state begins anew, with other `data` or another `batch_size` an epoch. Functions count as equal if they return
-            the same: `lr` for every parameter, `lr_schedule` and `kl_weight` at 0, 1, 2, 5, 10 ... steps or epochs;
-            functions in a model or guide if their bytecode, constants and defaults are equal. Another number of ranks needs
-            no permission: the epoch continues, the noise is new (but ``shared`` noise continues), and the log says so.
+        checkpoint: file to save the state of the training to, every 10,000 steps and at the end, and to continue from if it
+            exists; or a `Checkpoint`, which says how often, and what may differ from the run that wrote the file.
         after_epoch: called as ``after_epoch(fit, epoch)`` after every epoch, with the fit in evaluation mode and the number
             of epochs done; also when a run continues from a checkpoint at the end of an epoch. Its random draws do not
-            change the training; its return value is ignored. With `replicates`, called with all of them; with several ranks,
-            on each of them.
+            change the training; its return value is ignored. With several ranks, called on each of them.
 
     Raises:
         TypeError: an unknown argument, or one of the wrong kind, such as a schedule of the learning rate for `kl_weight`.
@@ -195,13 +119,10 @@ def fit(
             arguments differ; before a step at which a schedule is negative, NaN or infinite.
         RuntimeError: the first step changes no parameter, as when a model reaches its network through a closure; another
             thread trains: see `pyrodrop.threads`; or an error has stopped another rank, or the ranks have lost each other.
-        FloatingPointError: the loss or a parameter is no longer finite; with replicates, all losses. The message says the
-            step, what broke first as far as that can be told, the rows of its minibatch or the rank, and the file to
-            continue from. With several ranks, all of them raise it.
+        FloatingPointError: the loss or a parameter is no longer finite. The message says the step, what broke first as far
+            as that can be told, the rows of its minibatch or the rank, and the file to continue from. With several ranks,
+            all of them raise it.
         OSError: the checkpoint cannot be read or written.
-
-    Returns:
-        A `Fit`; with `replicates`, `Replicates`, a list of them.
 
     Example:
         >>> import torch, pyrodrop
@@ -212,43 +133,20 @@ def fit(
         >>> fit.losses.shape, fit.predict(x, 10).mean.shape
         (torch.Size([50]), torch.Size([20, 1]))
     """
-    steps = count(steps, "steps", "the number of gradient steps")
-    settings = Settings(
-        steps=steps, batch_size=batch_size, accumulate=accumulate, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule,
-        estimator=estimator,
-        kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
-        device=device, distributed=distributed, rank_noise=rank_noise, seed=seed,
-    )  # fmt: skip
-    saving = saving_of(checkpoint, checkpoint_every, checkpoint_allow)
+    settings = Settings(steps=count(steps, "steps", "the number of gradient steps"), **options)
+    saving = Checkpoint.of(checkpoint)
     checked_progress(progress)
     after_epoch = callback(after_epoch)
-    if replicates is not None:
-        if settings.distributed:
-            raise ValueError(
-                "distributed is not supported with replicates, which every rank trains alone, and must not be True; got True"
-            )
-        if settings.accumulate != 1:
-            raise ValueError(
-                f"accumulate is not supported with replicates and must be 1; got {settings.accumulate}: train fewer "
-                "replicates at a time, as memory= does"
-            )
-        replicates = count(replicates, "replicates", "the number of independent fits")
-        return train_replicates(
-            model, guide, data, settings, replicates, memory, progress, jobs, saving=saving, after_epoch=after_epoch
-        )
-    for name, number in (("memory", memory), ("jobs", jobs)):
-        if number is not None:
-            raise ValueError(f"{name} is for replicates only and must be None without them; got {shown(number)}")
-
     ranks = join(settings.distributed, settings.place)
     settings = replace(settings, device=ranks.device)
     with ranks.together():
         problem = problem_of(model, guide, data, settings, ranks.size)
-    start, random = time.perf_counter(), RankRandom(ranks, settings.rank_noise, settings.seed)
+    start, random = time.perf_counter(), RankRandom(ranks, settings.seed)
     with seeded(random.start, settings.place), settings.products(), training_mode(problem):
         with ranks.together():
             run = Run.of(problem, settings, random)
-        run.align(steps=steps, after_epoch=after_epoch is not None, checkpoint=None if saving is None else saving[1:])
+        kept_as = None if saving is None else (saving.every, saving.allow)
+        run.align(steps=steps, after_epoch=after_epoch is not None, checkpoint=kept_as)
         kept = None if saving is None else _resumed(run, saving)
         try:
             with nullcontext() if run.average is None else run.average.stopping(closing=True):
@@ -267,13 +165,13 @@ def fit(
     return done
 
 
-def _resumed(run: Run, saving: Saving) -> Checkpoint:
+def _resumed(run: Run, saving: Checkpoint) -> StateFile:
     """The checkpoint of a run, which continues from the file if it exists."""
     with run.ranks.together():
         state = run.state()
-    checkpoint = Checkpoint(saving.path, state, run.record, run.identity, saving.allow, run.random, run.average)
-    checkpoint.resume()
-    return checkpoint
+    file = StateFile(saving.path, state, run.record, run.identity, saving.allow, run.random, run.average)
+    file.resume()
+    return file
 
 
 def _with_fit(after_epoch: Callable[[Fit, int], None], run: Run) -> Callable[[int], None]:

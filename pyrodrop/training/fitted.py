@@ -21,6 +21,7 @@ from pyrodrop.devices import resolve
 from pyrodrop.files import read_tensors, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of
 from pyrodrop.inputs import Inputs
+from pyrodrop.likelihoods.missing import check_complete, leaves_out_missing
 from pyrodrop.modules import assign, check_assignable
 from pyrodrop.networks.agreement import check_guide
 from pyrodrop.prediction.moments import Moments
@@ -164,7 +165,7 @@ class Fit:
     ) -> Draws:
         """Draws on the training data, or on `data`, for the method of this name."""
         num_samples, seed = whole_number(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
-        chosen = self.data if data is None else Dataset.of(data)
+        chosen = self.data if data is None else Dataset.of(data, missing=leaves_out_missing(self.model))
         if chosen is None:
             raise ValueError(f"a loaded fit or a reading has no training data: pass them as {name}(data=...)")
         ranks = join(asked(distributed), self.device)
@@ -298,6 +299,7 @@ class Fit:
         chosen = self.data if data is None else Dataset.of(data)
         if chosen is None:
             raise ValueError("a loaded fit has no training data: pass them as compression_report(data)")
+        check_complete(self.model, chosen.y, "compression_report")
         return compression_report(
             self.model, self.guide, chosen, threshold=threshold, layout=layout, kl_weight=self._kl_weight()
         )

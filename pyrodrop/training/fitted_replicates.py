@@ -72,7 +72,7 @@ class Replicates(Sequence[Fit]):
         share = -(-num_samples // len(members))
         parts = [fit.predict(x, share, seed=seed + number) for number, fit in enumerate(members)]
         law = _joined([part.law for part in parts])
-        return Prediction(f=torch.cat([part.f for part in parts]), law=law, seed=seed)
+        return Prediction(f=torch.cat([part.f for part in parts]), law=law, seed=seed, missing=parts[0].missing)
 
 
 def _joined(laws: Sequence[Any]) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop.devices import denormals_flushed, keep_heap
-from pyrodrop.engines import Engine, InBlocks, Plan, StackedInBlocks
+from pyrodrop.engines import Engine, Plan
 from pyrodrop.training.minibatches import Batches
 from pyrodrop.training.settings import Settings
 
@@ -172,31 +172,20 @@ class Loop:
         self.history[first:end, ..., 2] = weights.reshape(-1, *(1,) * (self.history.dim() - 2))
         while self.done < end:
             stop = end if save is None else min(end, _next_multiple(self.done, save_every))
-            if isinstance(self.engine, InBlocks | StackedInBlocks):
-                self._in_blocks(self.engine, first, stop)
-            else:
-                self._singly(first, stop)
+            self._make(first, stop)
             if save is not None and (self.done % save_every == 0 or self.done == self.steps):
                 save()
 
-    def _singly(self, first: int, end: int) -> None:
-        """Make the steps up to number `end` one by one, by a plan whose first is `first`."""
-        for row in self.history[self.done : end, ..., :2].unbind(0):
-            terms = self.engine.step(self.batches.next(), self.done - first)
-            if self.done == 0:
-                row = self._of_dtype(terms.dtype)[0, ..., :2]
-            row.copy_(terms)
-            self.done += 1
-
-    def _in_blocks(self, engine: InBlocks | StackedInBlocks, first: int, end: int) -> None:
-        """Make the steps up to number `end` in blocks, by a plan whose first is `first`."""
+    def _make(self, first: int, end: int) -> None:
+        """Make the steps up to number `end`, by a plan whose first is `first`."""
         while self.done < end:
             made: list[Tensor] = []
             try:
-                engine.block(self.batches, self.done - first, end - self.done, made)  # type: ignore[arg-type]
+                self.engine.advance(self.batches, self.done - first, end - self.done, made)
             finally:
                 if made:
-                    self.history[self.done : self.done + len(made), ..., :2] = torch.stack(made)
+                    history = self.history if self.done else self._of_dtype(made[0].dtype)
+                    history[self.done : self.done + len(made), ..., :2] = torch.stack(made)
                     self.done += len(made)
 
     def plan(self, first: int, end: int) -> Plan:

@@ -72,7 +72,7 @@ class Minibatches:
 
     def next(self) -> Batch:
         """The next minibatch; the last of an epoch may be smaller."""
-        return self._all() if self.size == len(self.y) else self.rows(self._take(1))
+        return self._all() if self.size == len(self.y) else self.rows(self.take(1))
 
     def coming(self) -> tuple[int, int]:
         """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
@@ -81,22 +81,16 @@ class Minibatches:
         left = len(self.y) - (self.position if self.position < len(self.order) else 0)
         return min(self.size, left), max(1, left // self.size)
 
-    def fill(self, places: Sequence[Tensor], count: int) -> None:
-        """Take the next `count` minibatches, of one size, into tensors ``[>= count, size, ...]``, one per tensor of x and y.
-
-        There are no such tensors, and nothing is to be taken, where a minibatch is the whole data set.
-        """
-        if self.size == len(self.y):
-            return
-        rows = self._take(count)
+    def gather(self, rows: Tensor, places: Sequence[Tensor]) -> None:
+        """Copy rows, by number, into tensors ``[count, size, ...]``, one per tensor of x and y."""
         for of, place in zip([*parts(self.x), self.y], places, strict=True):
             if place.is_contiguous():
-                torch.index_select(of, 0, rows, out=place[:count].flatten(0, 1))
+                torch.index_select(of, 0, rows, out=place.flatten(0, 1))
                 continue
-            for own, target in zip(rows.view(count, -1), place, strict=False):
+            for own, target in zip(rows.view(len(place), -1), place, strict=True):
                 torch.index_select(of, 0, own, out=target)
 
-    def _take(self, count: int) -> Tensor:
+    def take(self, count: int) -> Tensor:
         """The numbers of the rows of the next `count` minibatches, which belong to one epoch."""
         if self.position >= len(self.order):
             self.order, self.position = torch.randperm(len(self.y), device=self.y.device), 0

@@ -13,6 +13,7 @@ from pyro.optim import PyroOptim
 from torch import Tensor
 
 from pyrodrop.arguments import real
+from pyrodrop.private_apis import without_compiler
 from pyrodrop.training.settings import LearningRate, Optimizer
 
 _SIZES = (1.0, 1e4, 1e8, 1e12)  # of the gradients of a loss that is a sum over the data
@@ -64,7 +65,8 @@ def _rate(lr: Callable[[str], float], name: str) -> float:
 
 def _made(optimizer: Optimizer, groups: list[dict[str, Any]]) -> Any:
     try:
-        return optimizer(groups)
+        with without_compiler():
+            return optimizer(groups)
     except Exception as error:  # the optimiser's own checks may raise anything
         raise ValueError(
             f"optimizer could not be made for the {len(groups)} groups of parameters of this fit; it says: {error}"

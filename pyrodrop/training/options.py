@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypedDict, TypeVar, get_args, get_type_hints
 
 import torch
 
+from pyrodrop.arguments import shown
 from pyrodrop.engines import Name as EngineName
-from pyrodrop.training.fitted import Fit
-from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.settings import (
     Estimator,
     KLWeight,
@@ -21,7 +20,7 @@ from pyrodrop.training.settings import (
     LearningRateSchedule,
     Optimizer,
     Precision,
-    RankNoise,
+    Settings,
     Starts,
 )
 
@@ -46,44 +45,28 @@ class TrainingOptions(TypedDict, total=False):
     seed: int
 
 
-class ReplicateOptions(TrainingOptions, total=False):
-    """The options of `fit_replicates`."""
-
-    memory: float | None
-    jobs: int | None
-    progress: bool | None
-    checkpoint: str | Path | None
-    checkpoint_every: int | None
-    checkpoint_allow: Collection[str]
-    after_epoch: Callable[[Replicates, int], None] | None
-
-
 class StepOptions(TrainingOptions, total=False):
     """The options that a single `fit` and `Training` share."""
 
     accumulate: int
     distributed: bool | None
-    rank_noise: RankNoise
-
-
-class FitOptions(StepOptions, total=False):
-    """The options of a single `fit`."""
-
-    progress: bool | None
-    checkpoint: str | Path | None
-    checkpoint_every: int | None
-    checkpoint_allow: Collection[str]
-    after_epoch: Callable[[Fit, int], None] | None
 
 
 _FIRST = ["model", "guide", "data"]
-_RENAMED = {
-    "temperature": "likelihood_power, since it is the power of the likelihood, and a temperature divides",
-    "schedule": "lr_schedule; schedules of the KL divergence's weight, such as schedules.linear, belong to kl_weight",
-}
-_ELSEWHERE = {
-    "learning_rate": "lr",
-    "epochs": "steps, the number of gradient steps: that of epochs times that of minibatches",
+_CHECKPOINT = "here it is checkpoint=pyrodrop.Checkpoint(path, every=..., allow=...)"
+_MANY = "it belongs to fit_replicates(model, guide, data, count=...), for several fits"
+_HINTS = {
+    "temperature": "it is now called likelihood_power, since it is the power of the likelihood, and a temperature divides",
+    "schedule": "it is now called lr_schedule; schedules of the KL divergence's weight, such as schedules.linear, belong to "
+    "kl_weight",
+    "learning_rate": "here it is lr",
+    "epochs": "here it is steps, the number of gradient steps: that of epochs times that of minibatches",
+    "checkpoint_every": _CHECKPOINT,
+    "checkpoint_allow": _CHECKPOINT,
+    "replicates": _MANY,
+    "memory": _MANY,
+    "jobs": _MANY,
+    "rank_noise": "every rank has noise of its own",
 }
 
 
@@ -99,9 +82,20 @@ def check_settings(settings: Mapping[str, Any], title: str) -> None:
             raise TypeError(f"{title}() has no argument {name!r}: it makes its replicates itself, with their {name}")
 
 
-def names_checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Raise a TypeError for an unknown argument that says what it is called now, or which name is nearest."""
-    parameters = inspect.signature(function).parameters
+def with_options(function: Callable[P, T]) -> Callable[P, T]:
+    """Put the options of ``**options: Unpack[...]`` into a function's signature, with the defaults of `Settings`.
+
+    An unknown argument is a TypeError that says what it is called here, or which name is nearest.
+    """
+    signature, hints = inspect.signature(function), get_type_hints(function)
+    parameters = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
+    (spelled,) = get_args(hints.pop("options"))
+    defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
+    for name, hint in get_type_hints(spelled).items():
+        hints[name] = hint
+        parameters[name] = inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint
+        )
     known = [name for name in parameters if name != "self"]
     required = {name for name in known if parameters[name].default is inspect.Parameter.empty}
     title = function.__qualname__.removesuffix(".__init__")
@@ -114,15 +108,24 @@ def names_checked(function: Callable[P, T]) -> Callable[P, T]:
                 f"data must be a Dataset or a pair (x, y), the third argument of {title}(model, guide, data, *, steps=...); "
                 f"got {placed} arguments without names: pass x and y as (x, y), and the others by name"
             )
-        if "steps" in required and "steps" not in kwargs:
-            raise TypeError(f"steps, the number of gradient steps, must be given, {title}(..., steps=1000); got none")
         for name in kwargs:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                hint = f"; it is now called {_RENAMED[name]}" if name in _RENAMED else hint
-                hint = f"; here it is {_ELSEWHERE[name]}" if name in _ELSEWHERE else hint
-                raise TypeError(f"{title}() has no argument {name!r}{hint}")
+                hint = _HINTS.get(name, f"did you mean {near[0]!r}?" if near else "")
+                raise TypeError(f"{title}() has no argument {name!r}{'; ' if hint else ''}{hint}")
+        if "steps" in required and "steps" not in kwargs:
+            raise TypeError(f"steps, the number of gradient steps, must be given, {title}(..., steps=1000); got none")
         return function(*args, **kwargs)
 
+    checked.__annotations__ = hints
+    checked.__signature__ = signature.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
     return checked
+
+
+def callback(after_epoch: Callable[[Any, int], None] | None) -> Callable[[Any, int], None] | None:
+    """The argument ``after_epoch``; a TypeError if it is no function."""
+    if after_epoch is not None and not callable(after_epoch):
+        raise TypeError(
+            f"after_epoch must be a function of a fit and the number of epochs, or None; got {shown(after_epoch)}"
+        )
+    return after_epoch

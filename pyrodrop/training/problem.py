@@ -21,6 +21,7 @@ from pyrodrop.elbo import sites_of_rows
 from pyrodrop.engines import Batch, Loss, Moving, Parameter, Watch, evaluate
 from pyrodrop.engines.moving import places_of
 from pyrodrop.inputs import mapped
+from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.networks.modes import evaluating, undisturbed
@@ -64,7 +65,7 @@ class Problem:
                     f"{what} must be a Pyro {what}, a function or module that is called as {what}(x, y); got {got}"
                 )
         check_guide(model, guide)
-        data = Dataset.of(data)
+        data = Dataset.of(data, missing=leaves_out_missing(model))
         if autoguides(guide):  # it refers to the model, and a copy of it would not
             check_model(guide, model)
         else:

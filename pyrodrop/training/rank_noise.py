@@ -1,8 +1,4 @@
-"""The random numbers of ranks: which of them differ by rank, and how a training continues on another number of ranks.
-
-own       every rank draws from a generator of its own; rows are dealt by a generator that is the same on all ranks
-shared    torch's default generators are in step on all ranks: they draw the noise of the whole minibatch, and its rows
-"""
+"""The random numbers of ranks: each draws noise of its own, rows are dealt by a generator that is the same on all."""
 
 from __future__ import annotations
 
@@ -15,7 +11,6 @@ import torch
 from torch import Tensor
 
 from pyrodrop.ranks import Ranks
-from pyrodrop.training.settings import RankNoise
 
 _log = logging.getLogger("pyrodrop")
 
@@ -29,27 +24,25 @@ class RankRandom:
 
     Args:
         ranks: of the training.
-        noise: whether they draw noise of their own or share it.
         seed: of the training.
     """
 
     ranks: Ranks
-    noise: RankNoise
     seed: int
 
     def __post_init__(self) -> None:
-        self.own = self.ranks.size > 1 and self.noise == "own"
+        self.own = self.ranks.size > 1
         self.of_rows = torch.Generator().manual_seed(self._derived(_ROWS)) if self.own else None
 
     @property
     def start(self) -> int:
-        """The seed of this rank's noise; the training's own where the ranks are in step."""
+        """The seed of this rank's noise; the training's own without others."""
         return self._derived(self.ranks.rank) if self.own else self.seed
 
     def tensors(self) -> dict[str, Tensor]:
         """Beside the states of torch's generators: whose they are, and the state of the generator of rows."""
         if self.of_rows is None:
-            return {"random.ranks": torch.tensor([self.ranks.size, -1])} if self.ranks.size > 1 else {}
+            return {}
         ranks = torch.tensor([self.ranks.size, self.ranks.rank])
         return {"random.ranks": ranks, "random.rows": self.of_rows.get_state()}
 
@@ -74,11 +67,9 @@ class RankRandom:
         rows = found.pop("random.rows", None)
         done = len(found["history"]) if "history" in found else 0
         mine, ranks = self.ranks.rank, self.ranks
-        if not self.own and rank < 0:  # all in step, there and here
-            if size != ranks.size:
-                self._note(f"{name} is of {size} rank(s); it continues on {ranks.size} with the same noise and rows")
+        if not self.own and size == 1:
             return found
-        if self.own and rank >= 0 and size == ranks.size and (rank == mine or f"random.cpu.rank {mine}" in tensors):
+        if size == ranks.size and (rank == mine or f"random.cpu.rank {mine}" in tensors):
             for key in _STATES:
                 if f"{key}.rank {mine}" in tensors:
                     found[key] = tensors[f"{key}.rank {mine}"]

@@ -23,7 +23,7 @@ from pyrodrop.training.settings import Settings
 # What a run is made of, by the names of the arguments of `fit`; it may have more steps than the one that it continues.
 PARTS = (
     "model", "guide", "data", "batch_size", "accumulate", "lr", "optimizer", "lr_schedule", "estimator", "kl_weight",
-    "likelihood_power", "engine", "precision", "starts", "device", "rank_noise", "seed",
+    "likelihood_power", "engine", "precision", "starts", "device", "seed",
 )  # fmt: skip
 _SHOWN = 4  # differences in a message
 _PROBED = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, *(k * 10**n for n in range(3, 8) for k in (1, 2, 5)))
@@ -53,7 +53,6 @@ def record(settings: Settings, problem: Problem, seed: int, ranks: int = 1) -> d
         **({} if columns is None else {"columns": columns.words()}),
         "noise_by_row": problem.noise_by_row(),
         "ranks": ranks,
-        **({"rank_noise": settings.rank_noise} if ranks > 1 else {}),
         "seed": seed,
     }
 
@@ -115,7 +114,7 @@ class Restarts(NamedTuple):
     new_epoch: bool
 
 
-def check_same(there: Any, here: Identity, allow: Collection[str], file: str, argument: str) -> Restarts:
+def check_same(there: Any, here: Identity, allow: Collection[str], file: str, remedy: str) -> Restarts:
     """Check that a run may continue another one.
 
     Args:
@@ -123,7 +122,7 @@ def check_same(there: Any, here: Identity, allow: Collection[str], file: str, ar
         here: what this run is made of.
         allow: the parts that may differ.
         file: the file in words, for messages.
-        argument: the name of the argument for `allow`.
+        remedy: what to pass for `allow`, with {} for the names.
 
     Raises:
         ValueError: they differ in another part, or `there` is not such a description.
@@ -143,9 +142,10 @@ def check_same(there: Any, here: Identity, allow: Collection[str], file: str, ar
         words = [word for own in wrong.values() for word in own]
         more = f"; and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
         names = ", ".join(map(repr, wrong))
+        remedy = remedy.format(f"({names}{',' if len(wrong) == 1 else ''})")
         raise ValueError(
             f"{file} is of another run: {'; '.join(words[:_SHOWN])}{more}. To continue it with these on purpose, pass "
-            f"{argument}=({names}{',' if len(wrong) == 1 else ''})"
+            f"{remedy}"
         )
     return Restarts(
         new_optimizer=there["optimizer"].get("optimizer") != here["optimizer"]["optimizer"],

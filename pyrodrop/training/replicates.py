@@ -11,9 +11,9 @@ Every replicate updates the buffers of its own network, such as running statisti
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -22,39 +22,27 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import positive, shown
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data, Dataset
-from pyrodrop.engines import Name as EngineName
 from pyrodrop.networks.agreement import check_guide
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.blocks import Parts, train_in_blocks
+from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.fitted_replicates import Replicates
 from pyrodrop.training.minibatches import check_minibatches
-from pyrodrop.training.options import names_checked
+from pyrodrop.training.options import TrainingOptions, callback, with_options
 from pyrodrop.training.problem import Problem, restart, training_mode
-from pyrodrop.training.runaway import warn_of_runaways
-from pyrodrop.training.saving import Saving, callback, saving_of
-from pyrodrop.training.settings import (
-    Estimator,
-    KLWeight,
-    LearningRate,
-    LearningRateSchedule,
-    Optimizer,
-    Precision,
-    Settings,
-    Starts,
-    adam,
-)
+from pyrodrop.training.settings import Settings
 from pyrodrop.training.spread import spreads
 from pyrodrop.training.stack import loss_of
 from pyrodrop.training.turns import Turns, groups_of, parts_of
 from pyrodrop.training.turns_checkpoint import TurnsCheckpoint
-from pyrodrop.training.unfinished import warn_of_unfinished
+from pyrodrop.training.warnings import warn_of_runaways, warn_of_unfinished
 
-__all__ = ["Replicates", "data_sets", "fit_replicates", "train_replicates"]
+__all__ = ["Replicates", "data_sets", "fit_replicates"]
 
 _log = logging.getLogger("pyrodrop")
 
 
-@names_checked
+@with_options
 @threads.training()
 @torch.inference_mode(False)
 @torch.enable_grad()
@@ -65,25 +53,12 @@ def fit_replicates(
     *,
     count: int,
     steps: int,
-    batch_size: int | None = None,
-    lr: LearningRate = 1e-3,
-    optimizer: Optimizer = adam,
-    lr_schedule: LearningRateSchedule | None = None,
-    estimator: Estimator = "shared",
-    kl_weight: KLWeight = 1.0,
-    likelihood_power: float = 1.0,
-    engine: EngineName = "auto",
-    precision: Precision | None = None,
-    starts: Starts = "model",
     memory: float | None = None,
     jobs: int | None = None,
-    device: str | torch.device = "auto",
-    seed: int = 0,
     progress: bool | None = None,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int | None = None,
-    checkpoint_allow: Collection[str] = (),
+    checkpoint: str | Path | Checkpoint | None = None,
     after_epoch: Callable[[Replicates, int], None] | None = None,
+    **options: Unpack[TrainingOptions],
 ) -> Replicates:
     """Train independent fits as one, which is faster than one by one.
 
@@ -92,7 +67,8 @@ def fit_replicates(
     have the same shapes train together, other ones (networks of another width, data of another size) after them.
 
     Args:
-        models: one model for all replicates, or a list or tuple of `count`.
+        models: one model for all replicates, or a list or tuple of `count`. Networks of the same widths and `seed` start
+            from the same weights: give each its own seed.
         guides: one guide for all, or a list or tuple of `count`. A guide belongs to its model, so pass lists of both or of
             neither.
         data: one data set for all, or a list or tuple of `count` data sets.
@@ -114,9 +90,9 @@ def fit_replicates(
         device: as in `fit`.
         seed: of the first replicate; replicate r has ``seed + r``.
         progress: as in `fit`.
-        checkpoint, checkpoint_every, checkpoint_allow: as in `fit`; the file has the state of all replicates, and a run that
-            continues from it trains the same ones together. Steps count for each replicate: where replicates are trained in
-            turn, a file after every `checkpoint_every` steps of each turn.
+        checkpoint: as in `fit`; the file has the state of all replicates, and a run that continues from it trains the same
+            ones together. Steps count for each replicate: where replicates are trained in turn, it is written after every so
+            many steps of each turn.
         after_epoch: called as ``after_epoch(replicates, epoch)`` with all replicates, in evaluation mode, after every epoch;
             as in `fit`. Replicates that are trained in turn take turns at every epoch. Those that failed so far are in
             ``replicates.failed``.
@@ -138,32 +114,8 @@ def fit_replicates(
         >>> len(many), many.predict(x, 3).f.shape
         (3, torch.Size([3, 20, 1]))
     """
-    steps = whole_number(steps, "steps", "the number of gradient steps")
-    settings = Settings(
-        steps=steps, batch_size=batch_size, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule, estimator=estimator,
-        kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
-        device=device, seed=seed,
-    )  # fmt: skip
-    saving = saving_of(checkpoint, checkpoint_every, checkpoint_allow)
-    return train_replicates(
-        models, guides, data, settings, count, memory, progress, jobs, saving=saving, after_epoch=callback(after_epoch)
-    )
-
-
-def train_replicates(
-    models: Any,
-    guides: Any,
-    data: Any,
-    settings: Settings,
-    count: int,
-    memory: float | None,
-    progress: bool | None,
-    jobs: int | None = None,
-    *,
-    saving: Saving | None = None,
-    after_epoch: Callable[[Replicates, int], None] | None = None,
-) -> Replicates:
-    """`fit_replicates` with its settings in one object."""
+    settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), **options)
+    saving, after_epoch = Checkpoint.of(checkpoint), callback(after_epoch)
     if memory is not None:
         memory = positive(memory, "memory", "the number of bytes that all replicates together may take")
     checked_progress(progress)
@@ -202,7 +154,7 @@ def _in_one_process(
     settings: Settings,
     memory: float | None,
     progress: bool | None,
-    saving: Saving | None = None,
+    saving: Checkpoint | None = None,
     after_epoch: Callable[[Replicates, int], None] | None = None,
 ) -> tuple[Replicates, FloatingPointError | None]:
     """Train all replicates in this process; with an error where none of them has a finite loss."""
@@ -219,7 +171,7 @@ def _train(
     seeds: Sequence[int],
     memory: float | None,
     progress: bool | None,
-    saving: Saving | None,
+    saving: Checkpoint | None,
     after_epoch: Callable[[Replicates, int], None] | None,
 ) -> tuple[Replicates, FloatingPointError | None]:
     """Train all replicates, as many at a time as can be stacked and fit into memory."""
@@ -306,9 +258,9 @@ def data_sets(data: Any, count: int) -> list[Dataset]:
         ValueError: another number of data sets.
     """
     if isinstance(data, Dataset) or not isinstance(data, list | tuple):
-        return [Dataset.of(data)] * count
+        return [Dataset.of(data, missing=True)] * count
     if isinstance(data, tuple) and len(data) == 2 and not _is_data(data[1]):
-        return [Dataset.of(data)] * count
+        return [Dataset.of(data, missing=True)] * count
     if not all(_is_data(one) for one in data):
         raise TypeError(
             "the data of replicates must be one data set for all, a Dataset or a tuple (x, y), or a list or tuple of data "
@@ -318,7 +270,7 @@ def data_sets(data: Any, count: int) -> list[Dataset]:
         raise ValueError(
             f"{count} replicates need as many data sets, or one for all; got a {type(data).__name__} of {len(data)}"
         )
-    return [Dataset.of(one) for one in data]
+    return [Dataset.of(one, missing=True) for one in data]  # `Problem.of` knows whether they may be missing
 
 
 def _is_data(value: Any) -> bool:

@@ -76,7 +76,7 @@ class Run:
         Raises:
             ValueError: see `fit`.
         """
-        random = random or RankRandom(alone(settings.place), settings.rank_noise, settings.seed)
+        random = random or RankRandom(alone(settings.place), settings.seed)
         batches, ranks = Minibatches(problem.data, settings.batch_size, settings.place), random.ranks
         dealt = _dealt(batches, settings, random)
         samples = batches.samples(settings.steps) if dealt is None else dealt.shapes(settings.steps)
@@ -129,8 +129,7 @@ class Run:
         self.ranks.agree(words, "model, guide, data and arguments of a training")
         self.ranks.broadcast(held.values())
         if self.ranks.first:
-            noise = "noise of its own on each" if self.random.own else "noise shared by all"
-            _log.info("training on %d ranks by %s, %s", self.ranks.size, self.ranks.backend, noise)
+            _log.info("training on %d ranks by %s", self.ranks.size, self.ranks.backend)
 
     def check_aligned(self) -> None:
         """Raise a ValueError on all ranks if one of them has another state, but for its random numbers."""
@@ -194,7 +193,6 @@ def _dealt(batches: Minibatches, settings: Settings, random: RankRandom) -> Deal
         parts=settings.accumulate,
         rank=ranks.rank,
         ranks=ranks.size,
-        joined_noise=not random.own,
         generator=random.of_rows,
     )
 

@@ -23,7 +23,6 @@ KLWeight = float | Callable[[float], float]
 Estimator = Literal["shared", "per_example", "local", "flipout"]
 Precision = Literal["float32", "bfloat16", "tf32"]
 Starts = Literal["model", "new"]
-RankNoise = Literal["own", "shared"]
 
 adam = functools.partial(torch.optim.Adam, fused=True)
 _LR = "the learning rate, a number or a function of a parameter's name,"
@@ -55,7 +54,6 @@ class Settings:
     starts: Starts = "model"
     device: str | torch.device = "auto"
     distributed: bool | None = None
-    rank_noise: RankNoise = "own"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -91,7 +89,6 @@ class Settings:
         if self.distributed is not None:
             what = "whether to train together with the other ranks, where it is not None,"
             self._set("distributed", flag(self.distributed, "distributed", what))
-        one_of(self.rank_noise, RankNoise, "rank_noise")
         self._set("seed", seed(self.seed))
 
     def _set(self, name: str, value: Any) -> None:

@@ -81,9 +81,7 @@ class Stack:
         except Untraceable as error:
             kinds = [type(auto).__name__ for auto in autoguides(first.guide)]
             raise _refusal(f"{error}{_of_autoguide(kinds[0]) if kinds else ''}") from error
-        need = (
-            peak(graph.module.graph) + sum(x.nbytes for x in parts(first.data.x)) + (0 if kept else state_bytes(loss))
-        )
+        need = peak(graph.graph) + sum(x.nbytes for x in parts(first.data.x)) + (0 if kept else state_bytes(loss))
         budget = (memory or 0.5 * available(self.settings.place)) - kept
         return max(1, int(min(budget, MOST) // need))
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
+from pyrodrop.private_apis import without_compiler
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.rank_noise import RankRandom
 
@@ -180,8 +182,8 @@ class State:
         for group in mine.param_groups:
             for parameter in group["params"]:
                 parameter.grad = torch.zeros_like(parameter)
-        with torch.enable_grad():
-            mine.step()
+        with torch.no_grad():
+            inspect.unwrap(type(mine).step)(mine)  # what PyTorch wraps around it imports its compiler
         return _named(mine)
 
     def _load_optimizer(self, tensors: dict[str, Tensor]) -> None:
@@ -196,15 +198,19 @@ class State:
         for name, value in tensors.items():
             index, key = name.split(".", 1)
             state.setdefault(int(index), {})[key] = value
-        groups = self.loop.optimizer.state_dict()["param_groups"]
-        self.loop.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        with without_compiler():
+            groups = self.loop.optimizer.state_dict()["param_groups"]
+            self.loop.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.loop.forget_engine()
 
 
 def _named(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The state of an optimiser by name: number of the parameter and entry."""
-    state = optimizer.state_dict()["state"]
-    return {f"{i}.{key}": torch.as_tensor(v) for i, entry in state.items() for key, v in entry.items() if v is not None}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    entries = [
+        (i, entry) for i, parameter in enumerate(parameters) for entry in optimizer.state.get(parameter, {}).items()
+    ]
+    return {f"{i}.{key}": torch.as_tensor(value) for i, (key, value) in entries if value is not None}
 
 
 def _alike(one: Tensor, two: Tensor) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import pyro
 import torch
@@ -17,27 +17,15 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import shown
 from pyrodrop.data import Data
 from pyrodrop.devices import denormals_flushed, keep_heap, seeded
-from pyrodrop.engines import Name as EngineName
 from pyrodrop.ranks import join
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import CHECK_EVERY, REMEMBER_EVERY
-from pyrodrop.training.options import names_checked
+from pyrodrop.training.options import StepOptions, with_options
 from pyrodrop.training.problem import training_mode
 from pyrodrop.training.rank_noise import RankRandom
 from pyrodrop.training.record import as_tensor, check_allowed, check_same, of_tensor
 from pyrodrop.training.run import Run, problem_of
-from pyrodrop.training.settings import (
-    Estimator,
-    KLWeight,
-    LearningRate,
-    LearningRateSchedule,
-    Optimizer,
-    Precision,
-    RankNoise,
-    Settings,
-    Starts,
-    adam,
-)
+from pyrodrop.training.settings import Settings
 
 _EXPECTED_STEPS = 10_000
 
@@ -92,7 +80,7 @@ class Training:
         >>> training.load_state(saved)
     """
 
-    @names_checked
+    @with_options
     @torch.inference_mode(False)
     @torch.enable_grad()
     def __init__(
@@ -102,28 +90,9 @@ class Training:
         data: Data,
         *,
         steps: int | None = None,
-        batch_size: int | None = None,
-        accumulate: int = 1,
-        lr: LearningRate = 1e-3,
-        optimizer: Optimizer = adam,
-        lr_schedule: LearningRateSchedule | None = None,
-        estimator: Estimator = "shared",
-        kl_weight: KLWeight = 1.0,
-        likelihood_power: float = 1.0,
-        engine: EngineName = "auto",
-        precision: Precision | None = None,
-        starts: Starts = "model",
-        device: str | torch.device = "auto",
-        distributed: bool | None = None,
-        rank_noise: RankNoise = "own",
-        seed: int = 0,
+        **options: Unpack[StepOptions],
     ) -> None:
-        expected = Settings(
-            steps=steps, batch_size=batch_size, accumulate=accumulate, lr=lr, optimizer=optimizer, lr_schedule=lr_schedule,
-            estimator=estimator,
-            kl_weight=kl_weight, likelihood_power=likelihood_power, engine=engine, precision=precision, starts=starts,
-            device=device, distributed=distributed, rank_noise=rank_noise, seed=seed,
-        )  # fmt: skip
+        expected = Settings(steps=steps, **options)
         self._expected = expected.steps or _EXPECTED_STEPS
         ranks = join(expected.distributed, expected.place)
         self._settings = settings = replace(expected, steps=None, device=ranks.device)
@@ -131,7 +100,7 @@ class Training:
         with threads.training():
             with ranks.together():
                 problem = problem_of(model, guide, data, settings, ranks.size)
-            random = RankRandom(ranks, settings.rank_noise, settings.seed)
+            random = RankRandom(ranks, settings.seed)
             with seeded(random.start, settings.place), settings.products(), training_mode(problem):
                 with ranks.together():
                     self._run = Run.of(problem, settings, random)
@@ -229,7 +198,7 @@ class Training:
 
         Args:
             state: as returned by `state`.
-            allow: names of what may differ in the training that made it, as the `checkpoint_allow` of `fit`.
+            allow: names of what may differ in the training that made it, as for `pyrodrop.Checkpoint`.
 
         Raises:
             TypeError: the state is not a mapping, or `allow` not a collection of names.
@@ -248,7 +217,7 @@ class Training:
                 raise ValueError(
                     f"the state must be whole, what state() returned; got {shown(state)} that is not whole: it lacks {name}"
                 )
-        restarts = check_same(of_tensor(state["run"]), self._run.identity, allow, "the state", "allow")
+        restarts = check_same(of_tensor(state["run"]), self._run.identity, allow, "the state", "allow={}")
         own = self._run.state()
         with self._in_context():
             tensors = {name: value for name, value in state.items() if name != "run"}

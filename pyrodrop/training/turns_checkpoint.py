@@ -13,10 +13,10 @@ from torch import Tensor
 
 from pyrodrop.engines import Loss
 from pyrodrop.files import check_writable, read_tensors, write_tensors
+from pyrodrop.training.checkpoint import ALLOW, Checkpoint
 from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem
 from pyrodrop.training.record import PARTS, Identity, check_same, identity, record
-from pyrodrop.training.saving import Saving
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.stacked_state import StackedState
 from pyrodrop.training.turns import Turns
@@ -36,7 +36,9 @@ class TurnsCheckpoint:
         OSError: the file cannot be read or written.
     """
 
-    def __init__(self, saving: Saving, problems: Sequence[Problem], losses: Sequence[Loss], settings: Settings) -> None:
+    def __init__(
+        self, saving: Checkpoint, problems: Sequence[Problem], losses: Sequence[Loss], settings: Settings
+    ) -> None:
         self.saving, self._settings = saving, record(settings, problems[0], settings.seed)
         self._count, self._identity = len(problems), identity_of_all(settings, problems, losses)
         self._turns: Turns | None = None
@@ -106,13 +108,13 @@ class TurnsCheckpoint:
             return ""
         return (
             f" The file {self.saving.path} has the last finite state: continue from there with other settings, such as a "
-            "smaller lr and checkpoint_allow=('lr',)."
+            f"smaller lr and {ALLOW.format(('lr',))}."
         )
 
     def _checked(self) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, bool]]:
         """The tensors of the file, what it says of the turns, and what starts anew."""
         tensors, about = read_tensors(self.saving.path)
-        restarts = check_same(about.get("run"), self._identity, self.saving.allow, self.name, "checkpoint_allow")
+        restarts = check_same(about.get("run"), self._identity, self.saving.allow, self.name, ALLOW)
         turns = about.get("turns")
         if not isinstance(turns, list) or not all(map(_is_turn, turns)):
             raise ValueError(f"{self.name} is not one of replicates: it does not say which of them train together")

@@ -47,6 +47,7 @@ def _dropout(data: Dataset, *, activation: str, drop_rate: float, decay: float) 
         prior={"layers.0.*": caffe.decay_prior(decay, 1.0, scale), "*": caffe.decay_prior(decay, keep, scale)},
         bias_prior=caffe.decay_prior(decay, 1.0, scale),
         likelihood=likelihoods.Gaussian(precision=_precision(data)),
+        seed=None,
     )
     caffe.xavier(model, {name: keep for name in model.weight_sites() if "layers.0." not in name})
     return model
@@ -54,7 +55,7 @@ def _dropout(data: Dataset, *, activation: str, drop_rate: float, decay: float) 
 
 def _mean_field(data: Dataset) -> NetworkModel:
     prior = {"layers.0.*": priors.Gaussian(scale=1.0), "*": priors.Gaussian(scale=0.05)}
-    return MLP(WIDTHS, "relu", prior=prior, likelihood=likelihoods.Gaussian(precision=_precision(data)))
+    return MLP(WIDTHS, "relu", prior=prior, likelihood=likelihoods.Gaussian(precision=_precision(data)), seed=None)
 
 
 def _precision(data: Dataset) -> float:

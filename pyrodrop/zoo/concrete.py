@@ -28,6 +28,7 @@ def _build(data: Dataset) -> NetworkModel:
         prior=priors.Gaussian(length_scale=1e-4),
         bias_prior=priors.Gaussian(length_scale=1e-4),
         likelihood=likelihoods.HeteroscedasticGaussian(),
+        seed=None,
     )
 
 

@@ -59,12 +59,13 @@ class Entry:
         summary: one-line description.
         source: paper, and figure or table.
         data: name of one of `pyrodrop.zoo.sources.SOURCES`.
-        model: makes a new model from the training data. Initial weights use torch's random state.
+        model: makes a new model from the training data, with initial weights from torch's generator (``seed=None``).
         guide: makes a new guide from the model: a class of `pyrodrop.guides`, or a `functools.partial` of one.
         training: makes the arguments of `pyrodrop.fit` from the training data.
-        published: published results by the name of our score; empty if the source has only curves or text.
+        published: published results by the name of our score; empty if the source has only text, or curves that nobody read.
         check: settings of the short run of ``pyrodrop check``.
         draws: number of posterior samples for prediction.
+        published_as: what the published results are called in tables; says so if they were read off a figure, and how well.
 
     Raises:
         ValueError: `draws` is below 1, or a published result is not finite.
@@ -81,9 +82,10 @@ class Entry:
     published: Mapping[str, float]
     check: Check
     draws: int = 100
+    published_as: str = "published"
 
     def __post_init__(self) -> None:
-        for name in ("name", "summary", "source", "data"):
+        for name in ("name", "summary", "source", "data", "published_as"):
             arguments.instance(getattr(self, name), str, name, "a str")
         for name in ("model", "guide", "training"):
             arguments.function(getattr(self, name), name, "a function that makes a part of a run")

@@ -20,7 +20,9 @@ BATCH = 1000
 
 
 def _build(data: Dataset, *, width: int) -> NetworkModel:
-    return MLP([784, width, width, width, 10], prior=priors.LogUniform(), likelihood=likelihoods.Categorical())
+    return MLP(
+        [784, width, width, width, 10], prior=priors.LogUniform(), likelihood=likelihoods.Categorical(), seed=None
+    )
 
 
 def _training(data: Dataset, *, epochs: int) -> dict[str, Any]:

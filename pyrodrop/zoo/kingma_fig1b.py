@@ -32,7 +32,7 @@ METHODS: Mapping[str, Method] = methods("conv1.*")
 
 def network(data: Dataset, *, method: str, scale: float) -> NetworkModel:
     """The network of this k with the prior of this method."""
-    return ConvNet(scale=scale, prior=METHODS[method].prior(), likelihood=likelihoods.Categorical())
+    return ConvNet(scale=scale, prior=METHODS[method].prior(), likelihood=likelihoods.Categorical(), seed=None)
 
 
 def training(data: Dataset, *, epochs: int = EPOCHS) -> dict[str, Any]:

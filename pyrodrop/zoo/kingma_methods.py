@@ -35,7 +35,7 @@ class Method:
         summary: the curve's name in the figure.
         guide: makes the posterior.
         prior: makes the prior of the weights.
-        published: test errors in percent at the published sizes of the network; empty if they are not known.
+        published: test errors in percent at the published sizes of the network, as read off a figure; empty if nobody did.
     """
 
     summary: str

@@ -37,6 +37,7 @@ def _caffe_model(data: Dataset) -> NetworkModel:
         prior={DROPPED: caffe.decay_prior(DECAY, KEEP, len(data)), "*": plain},
         likelihood=likelihoods.Categorical(),
         bias_prior=plain,
+        seed=None,
     )
     caffe.xavier(model, {DROPPED: KEEP})
     return model
@@ -60,7 +61,7 @@ def _caffe_training(data: Dataset) -> dict[str, Any]:
 
 def _model(data: Dataset, *, prior: Callable[[], Prior] | None) -> NetworkModel:
     chosen = caffe.decay_prior(DECAY, 1.0, len(data)) if prior is None else prior()
-    return LeNet5(prior=chosen, likelihood=likelihoods.Categorical())
+    return LeNet5(prior=chosen, likelihood=likelihoods.Categorical(), seed=None)
 
 
 def _training(data: Dataset, *, estimator: str = "local") -> dict[str, Any]:
@@ -94,6 +95,7 @@ def _entry(
 
 CHECK = Check(steps=100, train=5000, test=500, draws=10)
 _variational = functools.partial(guides.VariationalDropout, drop_rate=0.1)
+_low_rank = functools.partial(guides.LowRank, seed=None)
 
 ENTRIES = (
     Entry(
@@ -142,11 +144,17 @@ ENTRIES = (
     _entry("sparse", "sparse variational dropout", guides.SparseDropout, priors.LogUniform, _warmed_up),
     _entry("ard", "variational dropout with ARD", guides.ARDDropout, priors.ARD, _warmed_up),
     _entry("mean-field", "mean-field Gaussian", guides.MeanField),
-    _entry("low-rank", "low-rank Gaussian", guides.LowRank, None, functools.partial(_training, estimator="shared")),
+    _entry(
+        "low-rank",
+        "low-rank Gaussian",
+        _low_rank,
+        None,
+        functools.partial(_training, estimator="shared"),
+    ),
     _entry(
         "ensemble",
         "five networks in turn, maximum a posteriori,",
-        functools.partial(guides.Ensemble, guide=guides.Point, members=5),
+        functools.partial(guides.Ensemble, guide=guides.Point, members=5, seed=None),
         None,
         functools.partial(_training, estimator="shared"),
     ),

@@ -87,6 +87,7 @@ def network(data: Dataset, *, net: Net, method: Method, recipe: Recipe) -> Netwo
     laws: dict[str, Any] = {
         "prior": priors.LogUniform() if method == "sparse" else priors.ARD(),
         "likelihood": likelihoods.Categorical(),
+        "seed": None,
     }
     model = LeNet300100(**laws) if net == "lenet-300-100" else LeNet5(rectified=True, **laws)
     with torch.no_grad():

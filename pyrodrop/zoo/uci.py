@@ -8,6 +8,10 @@ p = 1 - drop_rate, so that its weight is p M. The objective of the released code
 
 is the negative ELBO (times 2 / (N tau s^2)) under the prior M ~ N(0, 2 / (l p s)^2): `released_prior`. The paper's objective
 has the prior N(0, 1 / l^2). Biases have no penalty. https://github.com/yaringal/DropoutUncertaintyExps.
+
+The code that was committed with the results of 2016 is for the Keras of August to October 2015, which did not yet divide by
+p: there M has the start and the penalty that p M has here. In the re-run of 2018 Adam's learning rate is that of p M,
+and here, as in 2016, that of M. `pyrodrop.analysis.experiments.uci.released` compares the three.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ def classifier() -> models.NetworkModel:
 
 def fitted(make: Callable[[Any], Any], model: Any = None, data: Dataset | None = None, **options: Any) -> Any:
     model = model or regressor()
-    return pyrodrop.fit(model, make(model), waves() if data is None else data, **SETTINGS | options)
+    train = pyrodrop.fit_replicates if "count" in options else pyrodrop.fit
+    return train(model, make(model), waves() if data is None else data, **SETTINGS | options)
 
 
 def dropout(model: Any) -> guides.BernoulliDropout:

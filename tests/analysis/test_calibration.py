@@ -178,6 +178,7 @@ def test_training_that_ends_early_is_seen() -> None:
     assert all("too narrow" in result.problems[f"f[{p}]"] for p in range(D))
 
 
+@pytest.mark.more
 def test_a_mean_field_of_correlated_weights_is_too_narrow_in_the_weights() -> None:
     result = trained(guides.MeanField, design(orthogonal=False), points=torch.eye(D))
     assert not result.calibrated
@@ -257,6 +258,7 @@ def test_a_fit_starts_from_new_weights_or_the_models(starts: Any, monkeypatch: p
         assert all(torch.equal(value[0], want[name]) for name, value in found.items())
 
 
+@pytest.mark.more
 def test_new_weights_leave_no_bias_where_a_common_start_does() -> None:
     """With no training at all each fit keeps its start, which is random about 0, or the same for all data sets."""
     asked: dict[str, Any] = {"points": torch.eye(D), "count": 200, "steps": 1, "lr": 1e-6}
@@ -424,6 +426,7 @@ def test_mistakes() -> None:
         sbc_of_draws(regression(), lambda x, y, s, seed: {"weight": torch.zeros(s, D)}, x, count=2)
 
 
+@pytest.mark.more
 def test_a_standardisation_of_the_model_is_the_same_for_all_data() -> None:
     """The posterior is a mean field in the units of y too: y = 10 + 2 x w + noise of precision tau."""
     x, model = design(), regression()

@@ -55,6 +55,7 @@ def test_p_values_of_uniform_values_are_uniform() -> None:
         assert np.mean(np.array(p) < level) > 0.6 * level - 3 * math.sqrt(level * (1 - level) / 400)
 
 
+@pytest.mark.more
 def test_a_small_p_value_is_outside_the_band_of_arviz() -> None:
     rng = np.random.default_rng(0)
     agree = 0

@@ -24,7 +24,7 @@ def test_sorted_by_held_out_density_with_paired_differences(small: Any) -> None:
     fits = {
         "dropout": small.fitted(small.dropout),
         "mean field": small.fitted(guides.MeanField),
-        "ensemble": small.fitted(guides.Point, replicates=3),
+        "ensemble": small.fitted(guides.Point, count=3),
         "process": GaussianProcess(small.waves(), "matern-5/2"),
     }
     table = pyrodrop.compare(fits, test, num_samples=200)
@@ -42,6 +42,7 @@ def test_sorted_by_held_out_density_with_paired_differences(small: Any) -> None:
     assert "log density" in str(table)
 
 
+@pytest.mark.more
 def test_elbos_within_a_convention(small: Any) -> None:
     fits = {"one": small.fitted(guides.MeanField), "two": small.fitted(guides.MeanField, steps=5)}
     table = pyrodrop.compare(fits, by="elbo")
@@ -53,7 +54,7 @@ def test_elbos_within_a_convention(small: Any) -> None:
 
 
 def mlp(width: int = 4, scale: float = 1.0, prior: Any = None) -> Any:
-    return models.MLP([1, width, 1], prior=prior or priors.Gaussian(scale), likelihood=likelihoods.Gaussian())
+    return models.MLP([1, width, 1], prior=prior or priors.Gaussian(scale), likelihood=likelihoods.Gaussian(1.0))
 
 
 def small_dropout(model: Any) -> Any:
@@ -101,6 +102,7 @@ def test_elbos_of_two_conventions_are_refused_by_name(small: Any, one: Any, two:
         pyrodrop.compare(fits, by="elbo")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("one", "two"),
     [
@@ -165,7 +167,7 @@ def test_a_loaded_fit_knows_its_data_by_their_fingerprint(small: Any, tmp_path: 
 
 def test_every_replicate_has_the_fingerprint_of_its_data(small: Any) -> None:
     sets = [small.waves(seed=s) for s in (0, 1)]
-    many = small.fitted(guides.MeanField, data=sets, replicates=2, steps=2)
+    many = small.fitted(guides.MeanField, data=sets, count=2, steps=2)
     assert [fit.settings["data_fingerprint"] for fit in many] == [data.fingerprint for data in sets]
     assert sets[0].fingerprint != sets[1].fingerprint
 
@@ -193,6 +195,19 @@ def test_the_same_constant_left_out_may_be_compared(small: Any) -> None:
     other = small.fitted(small_dropout, mlp(), small.waves(seed=3), steps=2)
     with pytest.raises(ValueError, match=r"'0.1' and 'x' are for different data"):
         pyrodrop.compare(rates | {"x": other}, by="elbo")
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("prior", "noted"), [(priors.ARD(), True), (priors.ARD("layer", dist.InverseGamma(1.0, 0.1)), False)]
+)
+def test_a_bound_of_a_maximised_evidence_is_noted(small: Any, prior: Any, noted: bool) -> None:
+    chosen, fixed = (small.fitted(guides.MeanField, mlp(prior=one)) for one in (prior, priors.Gaussian(1.0)))
+    fits = {"chosen": chosen, "fixed": fixed}
+    table = pyrodrop.compare(fits, by="elbo")
+    assert any("ELBO of chosen: a bound of the evidence at its largest" in note for note in table.notes) == noted
+    assert ("empirical Bayes" in str(chosen.elbo(2).convention)) == noted
+    assert str(fixed.elbo(2).convention) == "exact"
 
 
 def test_by_loo_for_those_that_have_one(small: Any) -> None:

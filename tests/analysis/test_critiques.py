@@ -340,6 +340,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     return folder, content
 
 
+@pytest.mark.more
 def test_the_page_has_every_panel(page: tuple[Path, dict[str, Any]]) -> None:
     folder, content = page
     text = (folder / "page.html").read_text()

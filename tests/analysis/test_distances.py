@@ -71,6 +71,7 @@ def test_total_variation_of_two_variances_is_its_closed_form() -> None:
     np.testing.assert_allclose(found[:, 0].numpy(), want, atol=1.5e-3)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "families", [(dist.Normal, dist.Normal), (dist.Laplace, dist.Laplace), (dist.Normal, dist.Laplace)]
 )

@@ -122,6 +122,7 @@ def matern(order: int) -> Callable[[np.ndarray], np.ndarray]:
 SHAPES = {"squared-exponential": se, "matern-1/2": matern(0), "matern-3/2": matern(1), "matern-5/2": matern(2)}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", gp.KERNELS)
 def test_exact_inference_is_a_cholesky_factorisation(name: str) -> None:
     """Two inputs with a length scale each: mean, variance and evidence to 1e-6 of numpy's."""
@@ -208,6 +209,7 @@ def test_without_learning_everything_stays() -> None:
     assert h["likelihood.noise_covar.noise"] == pytest.approx(0.07)
 
 
+@pytest.mark.more
 def test_all_points_as_inducing_points_are_exact_inference() -> None:
     """Same hyperparameters: mean and sd to 1e-3 of the prior's sd, the bound to .01 nats (GPyTorch's jitter is 1e-6)."""
     kernel = ScaleKernel(RBFKernel())
@@ -224,6 +226,7 @@ def test_all_points_as_inducing_points_are_exact_inference() -> None:
     torch.testing.assert_close(sparse.log_density((X, Y)), exact.log_density((X, Y)), rtol=0, atol=1e-3)
 
 
+@pytest.mark.more
 def test_few_inducing_points_bound_the_evidence_and_learn() -> None:
     """From a poor start, 12 points and minibatches of 20: near the exact hyperparameters, the bound below the evidence."""
     exact = GaussianProcess(Dataset(X, Y), Start(ScaleKernel(RBFKernel()), 0.3))

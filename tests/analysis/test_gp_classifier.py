@@ -91,6 +91,7 @@ def test_probabilities_are_those_of_a_coin() -> None:
     assert float(share) == pytest.approx(0.3, abs=0.06)
 
 
+@pytest.mark.more
 def test_inducing_points_agree_with_exact_inference() -> None:
     """All points: logits to 1e-2 of their prior sd. A third of them: the same classes."""
     x, labels = blobs(45)

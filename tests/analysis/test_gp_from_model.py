@@ -45,6 +45,7 @@ def kernel_of(start: gp.Start, x: Tensor) -> Tensor:
     return start.kernel(x.double()).to_dense().detach()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("activation", ["relu", torch.erf], ids=["relu", "erf"])
 @pytest.mark.parametrize("widths", [(3, 4096, 256), (3, 4096, 4096, 256)], ids=["one", "two"])
 def test_prior_of_a_wide_network(activation: str | Callable[[Tensor], Tensor], widths: tuple[int, ...]) -> None:
@@ -54,6 +55,7 @@ def test_prior_of_a_wide_network(activation: str | Callable[[Tensor], Tensor], w
     within(f, kernel_of(gp.from_model(model), X))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("guide", "theta"), [(guides.BernoulliDropout, 0.005), (guides.DropConnect, 0.05)])
 def test_prior_of_a_wide_network_with_dropout(guide: Callable[..., guides.BernoulliDropout], theta: float) -> None:
     """M of the prior, and the guide's own masks and noise: one mask for all x."""
@@ -136,7 +138,7 @@ def test_tanh_is_refused_or_openly_approximated() -> None:
             "likelihood; got Heteroscedastic",
         ),
         (
-            lambda: models.from_module(torch.nn.Linear(1, 1), priors.Gaussian(), likelihoods.Gaussian()),
+            lambda: models.from_module(torch.nn.Linear(1, 1), priors.Gaussian(), likelihoods.Gaussian(1.0)),
             TypeError,
             "that is a models.MLP; got a NetworkModel",
         ),

@@ -178,6 +178,7 @@ def test_progress_has_the_steps_of_checkpoints(tmp_path: Path) -> None:
     assert list(found["files"]) == ["b.safetensors", "c.safetensors", "checkpoints/a.safetensors"]
 
 
+@pytest.mark.more
 def test_results_of_tests_are_counted(tmp_path: Path) -> None:
     """As pytest writes them."""
     (tmp_path / "test_some.py").write_text(

@@ -23,6 +23,7 @@ def words(out: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.more
 def test_cells_are_kept_and_others_settings_refused(
     tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

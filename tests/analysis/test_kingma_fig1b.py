@@ -102,6 +102,7 @@ def by_hand(model: models.NetworkModel, method: str, x: Tensor) -> Tensor:
     return h
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("method", ["binary", *ALPHAS])
 def test_local_noise_of_a_method_is_that_written_by_hand(method: str) -> None:
     """Mean, variance and covariance of the ten outputs of one image, 20,000 times each, in standard errors."""

@@ -22,6 +22,7 @@ from pyrodrop.data.mnist import SHA256
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
 
+@pytest.mark.more
 def test_mnist_is_what_it_should_be(data_folder: Path) -> None:
     split = mnist()
     assert split.train.x.shape == (60_000, 784)
@@ -99,6 +100,7 @@ def assert_shows_variances(figure: Figure, results: dict[str, Any]) -> None:
     assert [text.get_text() for text in figure.axes[-1].get_legend().get_texts()] == ["measured", "published"]
 
 
+@pytest.mark.more
 def test_estimators_experiment_runs(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimators, "DIGITS", 400)
     monkeypatch.setattr(estimators, "BATCH", 20)

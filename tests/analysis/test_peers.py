@@ -106,6 +106,7 @@ def test_parameters_that_are_none_or_not_finite_are_refused() -> None:
         moves_all(lambda: None, [], "none")
 
 
+@pytest.mark.more
 def test_the_shared_step_minimises_the_negative_log_likelihood_and_the_divergence() -> None:
     """With y = 2 at x = 1 twice and a divergence of m²/2 the bound is (m - 2)² + m²/2, least at m = 4/3."""
     x = torch.ones(2, 1)

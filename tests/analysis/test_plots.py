@@ -65,6 +65,7 @@ def test_a_calibration_curve_is_the_metrics(small: Any) -> None:
     np.testing.assert_allclose(figure.axes[0].get_lines()[1].get_ydata(), curve.accuracy)
 
 
+@pytest.mark.more
 def test_arvizs_pictures(small: Any) -> None:
     fit, _ = small.conjugate(1.0)
     assert_drawn(plots.k_hat(loo(fit, num_samples=500)))
@@ -87,12 +88,13 @@ def test_rates_by_layer(small: Any) -> None:
         plots.rates(guides.MeanField(model))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "prior", [priors.Gaussian(), priors.LogUniform(), priors.Horseshoe()], ids=["normal", "improper", "latent"]
 )
 def test_weights_beside_their_priors(small: Any, prior: Any) -> None:
     """Histograms integrate to the share of draws inside; an improper prior is left out."""
-    model = models.MLP([1, 8, 1], prior=prior, likelihood=likelihoods.Gaussian())
+    model = models.MLP([1, 8, 1], prior=prior, likelihood=likelihoods.Gaussian(1.0))
     figure = plots.weights(small.fitted(guides.MeanField, model, steps=5))
     assert_drawn(figure)
     axes = figure.axes[0]

@@ -43,6 +43,7 @@ def sensitivity(draws: NDArray[Any], mean: float, scaled: str) -> float:
     return found / 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("scaled", ["prior", "likelihood"])
 def test_the_sensitivity_of_the_exact_posterior(small: Any, scaled: str) -> None:
     fit, _ = small.conjugate(1.0)

@@ -46,6 +46,7 @@ def test_every_problem_is_stored() -> None:
     assert {path.stem for path in FOLDER.glob("*.safetensors")} == set(PROBLEMS)
 
 
+@pytest.mark.unshifted  # the inputs and y of two problems are drawn
 @pytest.mark.parametrize("name", STORED)
 def test_recipe_is_that_of_the_job(name: str, request: pytest.FixtureRequest) -> None:
     data_of(name, request)
@@ -245,6 +246,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.more
 def test_the_job(made: Path) -> None:
     content = json.loads((made / "co2.json").read_text())
     assert set(content) == set(facts("co2"))

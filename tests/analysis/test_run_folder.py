@@ -113,6 +113,11 @@ def test_cells_are_found_again_or_refused(tmp_path: Path) -> None:
         cells.kept("two")
 
 
+def test_a_run_that_is_interrupted_at_once_begins_again(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt, match="begins again"), run_folder(tmp_path, "co2", SETTINGS):
+        raise KeyboardInterrupt
+
+
 # Jobs that are interrupted
 
 
@@ -148,6 +153,7 @@ JOBS: Mapping[str, tuple[Any, str, Any, int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", JOBS)
 def test_an_interrupted_job_goes_on(
     name: str, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -163,7 +169,8 @@ def test_an_interrupted_job_goes_on(
         monkeypatch.setattr(module, function, called)
         if called.armed:
             assert cli.main([*words, str(tmp_path / folder)]) == 130
-            capsys.readouterr()
+            said = f"the same command continues from what is finished in {tmp_path / folder}"
+            assert capsys.readouterr().err == f"pyrodrop: interrupted: {said}\n"
         assert cli.main([*words, str(tmp_path / folder)]) == 0
         shown = capsys.readouterr().out
         assert ("reused from" in shown) == (folder == "broken off")

@@ -14,6 +14,7 @@ from pyrodrop.analysis.experiments import sbc
 REFERENCE = Path(sbc.__file__).parents[1] / "reference" / "sbc.json"
 
 
+@pytest.mark.more
 def test_a_short_run_writes_its_files(tmp_path: Path) -> None:
     words = ["run", "sbc", "--count", "60", "--steps", "5", "--posteriors", "exact", "mc-dropout", "--quiet"]
     assert cli.main([*words, "--out", str(tmp_path)]) in (0, None)
@@ -53,3 +54,13 @@ def test_the_reference_has_every_posterior() -> None:
     assert found["settings"]["steps"] == 2000
     assert all(own["failed"] == 0 for own in found["posteriors"].values())
     assert all(found["posteriors"][name]["settings"]["starts"] == "new" for name in sbc.GUIDES)
+    for own in found["posteriors"].values():  # every quantity is another one: ranks of 3 f[1] are those of f[1]
+        assert len({tuple(counts) for counts in own["histogram"].values()}) == len(own["histogram"]) == 4
+
+
+def test_the_linear_control_has_no_point_twice() -> None:
+    """Of a linear f, any two points that are multiples of each other give one quantity."""
+    _, points = sbc.inputs(linear=True)
+    assert all(torch.linalg.matrix_rank(points[list(pair)]) == 2 for pair in ((0, 1), (0, 2), (1, 2)))
+    _, networks = sbc.inputs(linear=False)
+    assert torch.equal(networks[2], 3 * networks[1])

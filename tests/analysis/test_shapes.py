@@ -97,6 +97,7 @@ def made(name: str, guide: Any = lambda m: guides.MeanField(m, 0.1)) -> tuple[py
     return pyrodrop.Fit(model, guide(model), dataset, torch.zeros(1, 3), {}), dataset
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CASES)
 def test_a_tree_has_a_dimension_for_every_axis(name: str, tmp_path: Path) -> None:
     """And one log likelihood per example: the sum over its parts, computed from the tree's own f."""

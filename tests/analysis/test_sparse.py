@@ -78,6 +78,7 @@ def test_published_figures() -> None:
     assert 266_200 / left == pytest.approx(school["compression"], rel=0.08)  # shares are rounded to .1 %
 
 
+@pytest.mark.more
 def test_the_job(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it on 300 digits: interrupted, gone on with, and read back."""
     split = mnist()
@@ -255,7 +256,20 @@ def test_the_pages_say_what_the_references_hold() -> None:
     assert f"a file {ratios['bytes_32']:.0f} times smaller, and {ratios['latency_1000']:.1f} times as fast" in text
     assert f"by ARD at {100 * ard['result']['error']:.2f} % with 1 of {ard['result']['compression']:.0f}" in text
     error, ratio = (convolutions["result"][key] for key in ("error", "compression"))
-    assert f"LeNet-5, after 30 of 200 epochs, at {100 * error:.2f} % with 1 of {ratio:.0f}" in text
+    epochs = convolutions["settings"]["epochs"]
+    assert f"LeNet-5, after {epochs} of 200 epochs, at {100 * error:.2f} % with 1 of {ratio:.0f}" in text
+    seeds = json.loads((folder / "sparse-seeds.json").read_text())["runs"]
+    assert [run["seed"] for run in seeds] == [0, 1, 2]
+    errors, ratios = (sorted(run["result"][key] for run in seeds) for key in ("error", "compression"))
+    ends = f"{100 * errors[0]:.2f} to {100 * errors[-1]:.2f} % with 1 of {ratios[0]:.0f} to {ratios[-1]:.0f}"
+    (length,) = {run["epochs"] for run in seeds}
+    whole = sparsely["settings"]["epochs"]
+    assert (
+        f"three seeds of the first, after {length} of {whole} epochs with the learning rate at 0, end at {ends}" in text
+    )
+    assert whole == 5 * length
+    assert f"weights, one seed; three seeds, a fifth as long: {ends}" in readme
+    assert "One seed each: LeNet-300-100" in text
 
 
 def test_pictures_of_weights_are_the_weights_that_are_left() -> None:

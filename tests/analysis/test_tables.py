@@ -15,6 +15,7 @@ from pyrodrop.analysis.experiments import concrete
 from pyrodrop.divergences import log_uniform_kl as module
 
 
+@pytest.mark.more
 def test_every_checked_pair_is_within_four_standard_errors(capsys: pytest.CaptureFixture[str]) -> None:
     torch_rows, columns = kl_table.posteriors(), kl_table.prior_examples()
     checked = 0

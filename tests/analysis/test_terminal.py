@@ -175,10 +175,13 @@ def the_tuning(values: Iterator[float]) -> None:
 def the_uci_table(values: Iterator[float]) -> None:
     guides = ("bernoulli", "mean-field", "variational-a", "variational-b", "sparse", "heteroscedastic")
     cells = {
-        (name, guide): {"rmse": [next(values) for _ in range(2)], "log_density": [next(values) for _ in range(2)]}
+        (name, guide): {
+            "rmse": [next(values) for _ in range(2)], "log_density": [next(values) for _ in range(2)],
+            "plan": {"precision": "learned"},
+        }
         for name in ("yacht", "boston", "naval")
         for guide in guides
-    }
+    }  # fmt: skip
     print_uci(cells, "gal2016")
 
 
@@ -193,8 +196,9 @@ def the_scores(values: Iterator[float]) -> None:
 
 
 def the_check(values: Iterator[float]) -> None:
-    scores = references.load(ENTRY)["check"]["scores"]
-    check._reported(zoo.entry(ENTRY), Measured((), row(values, *scores), {}, next(values)))
+    name = "co2/mean-field"  # a regression: of a classifier the data have to be there, to count the classes
+    scores = references.load(name)["check"]["scores"]
+    check._reported(zoo.entry(name), Measured((), row(values, *scores), {}, next(values)))
 
 
 def the_command(*words: str) -> Callable[[Iterator[float]], None]:
@@ -319,6 +323,7 @@ def in_a_terminal(program: str, width: int) -> str:
     return b"".join(parts).decode()
 
 
+@pytest.mark.more
 def test_only_a_terminal_gets_control_codes_and_none_with_no_color() -> None:
     words = f"cli.main(['show', '{ENTRY}'])"
     program = f"import os; from pyrodrop import cli; {words}; print('and'); os.environ['NO_COLOR'] = '1'; {words}"

@@ -27,6 +27,7 @@ def made(seed: int, count: int) -> Dataset:
     return Dataset(x, y)
 
 
+@pytest.mark.more
 def test_the_experiment_on_a_small_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

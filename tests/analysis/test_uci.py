@@ -23,13 +23,23 @@ from pyrodrop.analysis.experiments.uci.cell import Cell, divided, run_cell, scor
 from pyrodrop.analysis.experiments.uci.columns import COLUMNS
 from pyrodrop.analysis.experiments.uci.plan import Part, Plan
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, RATES, SETTINGS, Point, Protocol, chosen_sets
-from pyrodrop.analysis.experiments.uci.table import distance, gains_of, markdown, mean_and_error, page, results
+from pyrodrop.analysis.experiments.uci.table import (
+    gains_of,
+    markdown,
+    mean_and_error,
+    page,
+    paired,
+    results,
+    treatment,
+    z_score,
+)
 from pyrodrop.data import uci
 from pyrodrop.data.uci import TABLES
 from pyrodrop.elbo import elbo_terms
 from pyrodrop.prediction.blocks import blocks
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.replicates import Replicates
+from pyrodrop.zoo.uci_published import PUBLISHED
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 CPU = torch.device("cpu")
@@ -138,6 +148,7 @@ class Far:
         return Prediction(f, dist.Normal(f, torch.ones_like(f)).to_event(1))
 
 
+@pytest.mark.more
 def test_ten_thousand_draws_do_not_underflow(data_folder: Path) -> None:
     """Densities of exp(-500) to exp(-50,000), and chunks of rows that come together again in order."""
     draws = torch.randn(10_000, 900, 1) + 100 * torch.linspace(0.3, 3, 900)[:, None]
@@ -150,6 +161,7 @@ def test_ten_thousand_draws_do_not_underflow(data_folder: Path) -> None:
     assert ours[0] == pytest.approx(np.sqrt((f.mean(0) ** 2).mean()), rel=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("guide", ["bernoulli", "variational-b", "ensemble"])
 def test_a_network_of_the_table_is_the_same_alone(guide: str, short: None) -> None:
     """The second of three that differ in rows and grid point, as a fit of its own by Pyro: parameters and scores."""
@@ -188,6 +200,7 @@ def test_every_column_has_an_elbo(guide: str, data_folder: Path) -> None:
     assert column.rate_of("likelihood.precision") == 10 * column.rate_of("loc.layers.0.weight")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("guide", ["gp", pytest.param("nngp", marks=pytest.mark.slow)])
 def test_gaussian_processes_are_columns(guide: str, tmp_path: Path, data_folder: Path) -> None:
     """Scores against the closed form of their own Gaussian law; no grid, and no other noise than their own."""
@@ -257,6 +270,24 @@ def test_a_point_whose_training_fails_is_not_chosen() -> None:
         uci_cell._best([-math.inf, -math.inf])
 
 
+def published(protocol: str, name: str, score: str) -> list[float]:
+    """The numbers of the splits, as the file has them."""
+    file = Path(__file__).parents[2] / "analysis" / "reference" / "uci" / "published" / f"{protocol}.json"
+    numbers: list[float] = json.loads(file.read_text(encoding="utf-8"))["sets"][name][score]
+    return numbers
+
+
+@pytest.mark.parametrize("protocol", PUBLISHED)
+def test_published_means_are_those_of_the_splits(protocol: str) -> None:
+    for name, row in PUBLISHED[protocol].items():
+        if name != "year":
+            for score in ("rmse", "log_density"):
+                values = np.array(published(protocol, name, score))
+                assert len(values) == TABLES[name].splits
+                error = values.std(ddof=1) / math.sqrt(len(values))
+                assert getattr(row, score) == pytest.approx((values.mean(), error), rel=1e-5)
+
+
 def test_the_command_makes_the_table(short: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "run",
@@ -275,11 +306,12 @@ def test_the_command_makes_the_table(short: None, tmp_path: Path, capsys: pytest
     first = (tmp_path / "table.md").read_text()
     content = json.loads((tmp_path / "yacht-bernoulli.json").read_text())
     mean, error = mean_and_error(content["rmse"])
-    cell = re.search(r"\| yacht \| 1\.109 ± 0\.085 \| ([\d.]+) ± ([\d.]+) \(([+-][\d.]+)\) \|", first)
+    cell = re.search(r"\| yacht \| 1\.109 ± 0\.087 \| ([\d.]+) ± ([\d.]+) \(([+-][\d.]+)\) \|", first)
     assert cell is not None, first
     assert float(cell[1]) == pytest.approx(mean, abs=0.05 * (error or 0.0))  # two digits of the error are shown
     assert float(cell[2]) == pytest.approx(error, rel=0.05)
-    assert float(cell[3]) == pytest.approx((mean - 1.10925) / math.hypot(error or 0.0, 0.0850032), abs=0.051)
+    apart = np.array(content["rmse"]) - published("gal2016", "yacht", "rmse")[:2]
+    assert float(cell[3]) == pytest.approx(apart.mean() / apart.std(ddof=1) * math.sqrt(2), abs=0.051)
     assert error == pytest.approx(np.std(content["rmse"], ddof=1) / math.sqrt(2))
     assert content["plan"]["draws"] == 20
     assert content["machine"]["processor"]
@@ -296,7 +328,7 @@ def test_the_command_makes_the_table(short: None, tmp_path: Path, capsys: pytest
     assert f"reused from {tmp_path}: yacht/bernoulli" in shown
     assert "published" in shown
     assert cli.main([w if w != "bernoulli" else "ensemble" for w in words]) == 0
-    assert "| set | published | bernoulli | ensemble |" in (tmp_path / "table.md").read_text()
+    assert "| set | published | bernoulli, τ fixed | ensemble, τ learned |" in (tmp_path / "table.md").read_text()
     capsys.readouterr()
     assert cli.main(["compare", str(tmp_path)]) == 0
     assert f"{tmp_path.name}/ensemble" in (shown := capsys.readouterr().out)
@@ -335,37 +367,58 @@ def test_names_of_several_sets() -> None:
     assert len(chosen_sets(["all"])) == 9
 
 
+PLANS = {"cell": {"protocol": "gal2016"}, "plan": {"precision": "grid"}}
+
+
 def test_a_table_by_hand() -> None:
-    """Three splits of yacht: mean 1.2, standard error .1 / sqrt 3."""
+    """Three splits of yacht, paired with the first three published ones; none is recorded for year."""
     assert mean_and_error([1.1, 1.2, 1.3]) == pytest.approx((1.2, 0.1 / math.sqrt(3)))
     assert mean_and_error([2.0]) == (2.0, None)
-    assert distance((1.2, 0.03), (1.0, 0.04)) == pytest.approx(4.0)
-    assert distance((1.2, None), (1.0, None)) is None
-    cells = {("yacht", "bernoulli"): {"rmse": [1.1, 1.2, 1.3], "log_density": [-1.5, -1.5, -1.5]}}
-    z = (1.2 - 1.10925) / math.hypot(0.1 / math.sqrt(3), 0.0850032)
+    assert paired([1.0, 2.0], [0.5, 1.9, 7.0]) == pytest.approx((0.3, 0.2))
+    assert z_score((0.3, 0.2)) == pytest.approx(1.5)
+    assert z_score((0.3, None)) is None
+    scores = {"rmse": [1.1, 1.2, 1.3], "log_density": [-1.5, -1.5, -1.5]}
+    cells = {(name, "bernoulli"): scores | PLANS for name in ("yacht", "year")}
+    apart = np.array([1.1, 1.2, 1.3]) - published("gal2016", "yacht", "rmse")[:3]
+    z = apart.mean() / (apart.std(ddof=1) / math.sqrt(3))
     text = markdown(cells, "gal2016")
-    assert f"| yacht | 1.109 ± 0.085 | 1.200 ± 0.058 ({z:+.1f}) |" in text
-    assert "-1.5 (+2.0)" in text
+    assert f"| yacht | 1.109 ± 0.087 | 1.200 ± 0.058 ({z:+.1f}) |" in text
+    assert "| year | 8.849 | 1.200 ± 0.058 |" in text
     assert "1.200 ± 0.058" in page(cells, "gal2016")
     assert "less that of" not in text
 
 
 def test_gains_by_hand() -> None:
     """Gains of .1, .2 and .3: .2 in the mean, with a standard error of .1 / sqrt 3. Other splits are not compared."""
-    base = {"rmse": [1.0, 1.0, 1.0], "log_density": [-1.5, -1.6, -1.7]}
+    base = {"rmse": [1.0, 1.0, 1.0], "log_density": [-1.5, -1.6, -1.7]} | PLANS
     cells = {
         ("yacht", "bernoulli"): base,
         ("yacht", "sparse"): base | {"log_density": [-1.4, -1.4, -1.4]},
-        ("yacht", "ard"): {"rmse": [1.0], "log_density": [-1.4]},
+        ("yacht", "ard"): base | {"rmse": [1.0], "log_density": [-1.4]},
         ("boston", "bernoulli"): base,
     }
-    rows = [["yacht", f"+0.20 (+{2 * math.sqrt(3):.1f})", ""], ["better by two s.e.", "1 of 1", "0 of 0"]]
-    assert gains_of(cells) == [["set", "sparse", "ard"], *rows]
+    counts = [["better by two s.e.", "1 of 1", "0 of 0"], ["worse by two s.e.", "0 of 1", "0 of 0"]]
+    assert gains_of(cells) == [["set", "sparse", "ard"], ["yacht", f"+0.20 (+{2 * math.sqrt(3):.1f})", ""], *counts]
     cells["boston", "sparse"] = base | {"log_density": [-1.4, -1.7, -1.5]}  # .067 ± .088
-    assert gains_of(cells)[2:] == [["boston", "+0.07 (+0.8)", ""], ["better by two s.e.", "1 of 2", "0 of 0"]]
+    assert gains_of(cells)[2] == ["boston", "+0.07 (+0.8)", ""]
+    cells["boston", "sparse"] = base | {"log_density": [-1.6, -1.8, -2.0]}  # the gains of yacht, as losses
+    counts = [["better by two s.e.", "1 of 2", "0 of 0"], ["worse by two s.e.", "1 of 2", "0 of 0"]]
+    assert gains_of(cells)[2:] == [["boston", "-0.20 (-3.5)", ""], *counts]
     assert "| yacht | +0.20 (+3.5) |  |" in markdown(cells, "gal2016")
     assert "<td>+0.20 (+3.5)</td>" in page(cells, "gal2016")
     assert gains_of({key: cell for key, cell in cells.items() if key[1] == "bernoulli"}) == []
+
+
+def test_headers_say_what_is_done_about_tau() -> None:
+    scores = {"rmse": [1.0, 1.1], "log_density": [-1.0, -1.1]} | PLANS
+    kinds = {"grid": "fixed", "learned": "learned", "heteroscedastic": "of x"}
+    for precision, kind in kinds.items():
+        assert treatment(scores | {"plan": {"precision": precision}}) == kind
+    assert treatment(scores | {"cell": {"protocol": "gal2018"}}) == "searched"
+    cells = {("yacht", "bernoulli"): scores, ("yacht", "ard"): scores | {"plan": {"precision": "learned"}}}
+    text = markdown(cells, "gal2016")
+    assert "| set | published | bernoulli, τ fixed | ard, τ learned |" in text
+    assert "| set | ard, τ learned |" in text
 
 
 def test_protocols_are_what_they_say() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from pyrodrop.analysis.experiments.uci import page as uci_page
@@ -16,29 +17,128 @@ def test_the_page_has_the_tables_of_the_references() -> None:
     assert generated.marked("uci", uci_page.text()) in generated.REFERENCES.read_text(encoding="utf-8")
 
 
-def test_tables_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two splits: gains of .1 and .3 are .2 in the mean, with a standard error of .1."""
-    (tmp_path / "gal2016").mkdir()
-    for guide, rmse, density in (("bernoulli", [1.0, 1.2], [-1.5, -1.6]), ("sparse", [0.9, 0.9], [-1.4, -1.3])):
-        cell = {
-            "cell": {"data": "yacht", "guide": guide, "precision": "auto" if guide == "bernoulli" else "grid"},
-            "rmse": rmse,
-            "log_density": density,
-            "seconds": 90.0,
-        }
-        (tmp_path / "gal2016" / f"{guide}.json").write_text(json.dumps(cell))
+PUBLISHED = {"yacht": {"rmse": [1.0, 1.3], "log_density": [-1.5, -1.7]}}
+
+
+def cell(guide: str, rmse: list[float], density: list[float], precision: str, protocol: str = "gal2016") -> Any:
+    about = {"data": "yacht", "guide": guide, "protocol": protocol, "precision": precision}
+    kind = "grid" if precision == "auto" else precision
+    return {"cell": about, "plan": {"precision": kind}, "rmse": rmse, "log_density": density, "seconds": 90.0}
+
+
+@pytest.fixture
+def reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder as that of the references, and two published splits of every set."""
     monkeypatch.setattr(uci_page, "REFERENCE", tmp_path)
+    monkeypatch.setattr(uci_page, "by_split", lambda _: dict.fromkeys(uci_page.ALL, PUBLISHED["yacht"]))
+    for protocol in ("gal2016", "gal2018"):
+        (tmp_path / protocol).mkdir()
+    return tmp_path
+
+
+def test_tables_by_hand(tmp_path: Path, reference: Path) -> None:
+    """Two splits. RMSE less published: 0 and -.1; log density: 0 and .1, of the ensemble less Bernoulli: .1 and .35."""
+    cells = {
+        "bernoulli": cell("bernoulli", [1.0, 1.2], [-1.5, -1.6], "auto"),
+        "bernoulli-learned": cell("bernoulli", [1.0, 1.2], [-1.4, -1.25], "learned"),
+        "ensemble": cell("ensemble", [0.9, 0.9], [-1.4, -1.25], "grid"),
+        "sparse": cell("sparse", [0.9, 0.9], [-1.5, -1.53], "learned"),
+    }
+    for name, content in cells.items():
+        (reference / "gal2016" / f"yacht-{name}.json").write_text(json.dumps(content))
     text = uci_page.text()
-    z = (1.1 - 1.10925) / math.hypot(0.1, 0.0850032)
-    assert (
-        f"| yacht | 2 | 1.109 ± 0.085 → 1.10 ± 0.10 ({z:+.1f}) | -1.554 ± 0.027 → -1.550 ± 0.050 (+0.1) | 1.5 |" in text
+    assert "gal2018" not in text
+    row = "| yacht | 2 | 1.5 | 1.15 ± 0.15 | 1.10 ± 0.10 | -1.0 | -1.60 ± 0.10 | -1.550 ± 0.050 | +1.0 |"
+    assert row in text
+    assert text.count("| not run | - |") == 2 * 8
+    assert "RMSE better than published on 1 of 1 sets and worse on 0 of 1, all sets together z = +1.0" in text
+    assert "log density better than published on 1 of 1 sets and worse on 0 of 1, all sets together z = +1.0" in text
+    fixed, learned = (text.split(title)[1].split("Log density")[0] for title in ("τ fixed at", "τ learned by both"))
+    assert "| set | ensemble |\n" in fixed
+    assert "| yacht | +0.23 (+1.8) |\n| better by two s.e. | 0 of 1 |\n| worse by two s.e. | 0 of 1 |" in fixed
+    assert "| set | sparse |\n" in learned
+    assert "| yacht | -0.19 (-2.1) |\n| better by two s.e. | 0 of 1 |\n| worse by two s.e. | 1 of 1 |" in learned, (
+        "less the Bernoulli dropout that learns it too"
     )
-    assert "| set | sparse, τ as Bernoulli |" in text
-    assert "| yacht | +0.20 (+2.0) |" in text
     page = tmp_path / "README.md"
     page.write_text("above\n<!-- uci: generated -->\nold\n<!-- uci: end -->\nbelow\n")
     generated.put(page, "uci", text)
     assert page.read_text() == f"above\n<!-- uci: generated -->\n{text}<!-- uci: end -->\nbelow\n"
+
+
+def test_how_many_test_rows_were_tuned_on() -> None:
+    """The published splits are permutations; the last fifth of the first nine tenths was the validation."""
+    shares = {}
+    for name, rows, splits, searched in (
+        ("boston", 506, 20, 5), ("concrete", 1030, 20, 5), ("energy", 768, 20, 5), ("kin8nm", 8192, 20, 5),
+        ("naval", 11934, 20, 2), ("power", 9568, 20, 5), ("protein", 45730, 5, 2), ("wine", 1599, 20, 5),
+        ("yacht", 308, 20, 5),
+    ):  # fmt: skip
+        draw, tuned = np.random.RandomState(1), np.zeros(rows, bool)
+        orders = [draw.permutation(rows) for _ in range(splits)]
+        first = round(0.9 * rows)
+        for order in orders[:searched]:
+            tuned[order[int(0.8 * first) : first]] = True
+        shares[name] = 100 * np.mean([tuned[order[first:]].mean() for order in orders])
+    naval, protein = shares.pop("naval"), shares.pop("protein")
+    least, most = min(shares.values()), max(shares.values())
+    said = f"are {least:.0f} to {most:.0f} % of all test rows ({naval:.0f} and {protein:.0f} %)"
+    assert said in uci_page.text()
+
+
+def test_the_released_code_by_hand(reference: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds with RMSE 1 and 1.2: 1.1 ± .141; published 1.15, .29 of sqrt(1.5) times that above. Divided: .1 and .3 less."""
+    cells = {
+        "yacht/divided": {
+            "drop_rate": 0.01,
+            "rmse": [[0.9, 0.7], [1.1, 0.9]],
+            "log_density": [[-1.0, -1.0], [-1.2, -1.2]],
+        },
+        "yacht/ours": {
+            "drop_rate": 0.01,
+            "rmse": [[1.0, 1.0], [1.2, 1.2]],
+            "log_density": [[-1.0, -1.0], [-1.2, -1.2]],
+        },
+        "yacht/ours/0.1": {"drop_rate": 0.1, "validation": [[[-2.0, -1.0], [-1.0, -1.0], [0.0, -1.0]]]},
+    }
+    (reference / "released.json").write_text(json.dumps(cells))
+    monkeypatch.setattr(uci_page, "RELEASED", reference / "released.json")
+    validation = {"validation": [[9.0, 9.0]] * 9 + [[-1.0, -0.5]] * 3}  # at rate .1: the last three points
+    monkeypatch.setattr(uci_page, "by_split", lambda _: {"yacht": PUBLISHED["yacht"] | validation})
+    text = uci_page.text()
+    assert "| yacht, `ours` | 0.01 | 2 | 1.10 ± 0.14 | +0.3 |  | -1.10 ± 0.14 | -2.9 |  |" in text
+    assert "| yacht, `divided` | 0.01 | 2 | 0.90 ± 0.14 | +1.4 | -0.2000 (-2.0) |" in text
+    assert "| yacht, `ours` | 0.1 | 1 | -0.2500 (-1.0) |  |" in text, "0 and -.5"
+
+
+def test_what_is_found_of_the_lean() -> None:
+    """What the page says of the variants, as the files have it."""
+    folder = Path(__file__).parents[2] / "analysis" / "reference" / "uci"
+    read = {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))
+        for path in (folder / "released.json", folder / "published" / "gal2016.json")
+    }
+    found = [read["released"][f"energy/{variant}/0.1"] for variant in ("divided", "ours")]
+    assert {(scores["epochs"], scores["batch"], scores["draws"]) for scores in found} == {(4_000, 128, 10_000)}
+    apart = np.subtract(*(np.mean(scores["validation"], axis=(0, 1)) for scores in found))
+    assert abs(apart.mean()) < 2 * apart.std(ddof=1) / 20**0.5
+    released = {tuple(key.split("/")): scores for key, scores in read["released"].items() if key.count("/") == 1}
+    assert {name for name, _ in released} == {"yacht", "energy"}
+    for (name, variant), scores in released.items():
+        assert (scores["epochs"], scores["batch"], scores["draws"]) == (400, 32, 10_000)
+        cell = json.loads((folder / "gal2016" / f"{name}-bernoulli.json").read_text(encoding="utf-8"))
+        for metric, sign in (("rmse", -1), ("log_density", 1)):
+            theirs = read["gal2016"]["sets"][name][metric]
+            gain = sign * (np.mean(scores[metric]) - np.mean(released[name, "ours"][metric]))
+            lean = sign * (np.mean(theirs) - np.mean(cell[metric]))
+            if variant == "early":
+                means = np.mean(scores[metric], axis=1)
+                assert abs(means.mean() - np.mean(theirs)) > 10 * means.std(ddof=1), "ruled out"
+            elif variant != "ours":
+                assert 0 < gain < lean
+                apart = np.mean(np.subtract(scores[metric], released[name, "ours"][metric]), axis=0)
+                z = sign * apart.mean() / apart.std(ddof=1) * 20**0.5
+                assert z > 2 or (name, metric) != ("yacht", "log_density")
 
 
 @pytest.mark.parametrize("marks", ["", "<!-- uci: generated -->\n", "<!-- uci: end -->\n<!-- uci: generated -->\n"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +15,8 @@ import pytest
 import torch
 
 from pyrodrop import Fit, cli, guides, zoo
-from pyrodrop.analysis.zoo import references, train
-from pyrodrop.analysis.zoo.check import _cut
-from pyrodrop.analysis.zoo.train import load_splits, measure
+from pyrodrop.analysis.zoo import check, references, train
+from pyrodrop.analysis.zoo.train import Measured, load_splits, measure
 from pyrodrop.data import Dataset, Split, mauna_loa
 from pyrodrop.zoo.entry import Check, Entry
 from pyrodrop.zoo.sources import SOURCES
@@ -36,6 +36,7 @@ def test_every_entry_is_whole_and_has_a_reference(name: str) -> None:
     assert references.problems(zoo.entry(name)) == []
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", zoo.ENTRIES)
 def test_every_reference_was_measured_on_what_the_entry_is(name: str, data_folder: Path) -> None:
     entry = zoo.entry(name)
@@ -43,12 +44,47 @@ def test_every_reference_was_measured_on_what_the_entry_is(name: str, data_folde
     assert references.problems(entry, data) == []
     model, guide = entry.build(data)
     assert list(guide.sites) == list(model.weight_sites())
+    of_another_seed, _ = entry.build(data, seed=1)
+    pairs = zip(model.weight_sites().values(), of_another_seed.weight_sites().values(), strict=True)
+    assert not any(torch.equal(one, other) for one, other in pairs if one.dim() > 1)  # biases may start at 0
 
 
+@pytest.mark.unshifted
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in zoo.ENTRIES])
 def test_every_check_passes(name: str, data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", name, "--quiet"]) == 0
     assert "MISS" not in capsys.readouterr().out
+
+
+def test_a_check_says_that_its_reference_is_no_good_fit_itself(
+    data_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("uci/yacht", "uci/boston"):
+        measured = Measured((), references.load(name)["check"]["scores"], {}, 1.0)
+        assert check._reported(zoo.entry(name), measured)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "uci/yacht: the reference of this check is no good fit itself: after 300 steps its 95 % intervals hold 42 %"
+        in shown
+    )
+    assert "uci/boston: the reference" not in shown
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        ({"coverage_95": 0.69}, "hold 69 % of"),
+        ({"train_coverage_95": 0.2}, "hold 20 % of"),
+        ({"coverage_95": 0.71}, ""),
+        ({"error_percent": 70.0, "log_density": -math.log(4) - 0.01}, "no better than equal ones"),
+        ({"error_percent": 70.0, "log_density": -math.log(4) + 0.01}, ""),
+    ],
+)
+def test_what_is_wrong_with_a_fit(scores: dict[str, float], said: str) -> None:
+    found = check.shortcoming(scores, lambda: 4)
+    assert said in found
+    assert bool(found) == bool(said)
 
 
 def test_a_check_misses_what_changed(
@@ -137,7 +173,7 @@ def test_scores_are_means_over_splits_of_fits_alone(data_folder: Path) -> None:
 @pytest.mark.slow
 def test_compression_is_reported_once_the_divergence_has_its_full_weight(data_folder: Path) -> None:
     entry = zoo.entry("rotated-digit/sparse")
-    split = _cut(load_splits(entry)[0], 200, 50)
+    split = check._cut(load_splits(entry)[0], 200, 50)
     options: dict[str, Any] = {"draws": 2, "steps": 2, "device": "cpu", "engine": "traced", "progress": False}
     assert "compression" not in measure(entry, [split], **options).scores
     noisy = dataclasses.replace(entry, guide=functools.partial(guides.SparseDropout, log_variance=-2.0))
@@ -150,6 +186,7 @@ def test_compression_is_reported_once_the_divergence_has_its_full_weight(data_fo
     assert measured.scores["compression"] == pytest.approx(total / kept)
 
 
+@pytest.mark.more
 def test_data_without_truth_are_scored_in_training(data_folder: Path) -> None:
     entry = zoo.entry("co2-paper/mean-field")
     measured = measure(entry, load_splits(entry), draws=2, steps=1, device="cpu", progress=False)
@@ -190,6 +227,7 @@ def test_a_card_says_what_an_entry_is(
     wanted += [content["recipe"]["network"], content["machine"]["processor"], content["versions"]["torch"]]
     wanted += [f"{value:.4g}" for value in entry.published.values()]
     assert all(" ".join(text.split()) in shown for text in wanted)
+    assert ("read off the figure, ± 0.01" in shown) == name.startswith("kingma-fig1a")
 
 
 @pytest.mark.parametrize(
@@ -220,6 +258,8 @@ def test_published_uci_and_pruning_figures_are_the_list(data_folder: Path) -> No
             width = int(row["metric"].split(", ")[1].split()[0])
             published = zoo.kingma_fig1a.METHODS[method].published  # type: ignore[attr-defined]
             assert published[zoo.kingma_fig1a.PUBLISHED_WIDTHS.index(width)] == row["value"]  # type: ignore[attr-defined]
+            error = row["uncertainty_type"].rpartition("reading error ~")[2]
+            assert zoo.entry(f"kingma-fig1a/{method}").published_as == f"read off the figure, ± {error}"
     rows = [row for row in listed if row["source"].startswith("Molchanov") and row["method"] == "SparseVD"]
     table = [(row["metric"], row["value"]) for row in rows if row["table_or_figure"] == "Table 1"]
     for name in ("sparse/lenet-300-100-molchanov2017", "sparse/lenet-5-molchanov2017"):
@@ -231,7 +271,7 @@ def test_published_uci_and_pruning_figures_are_the_list(data_folder: Path) -> No
 def test_cutting_a_split_keeps_what_it_is() -> None:
     data = Dataset(torch.arange(6.0), torch.arange(6.0)[:, None]).standardized()
     split = Split("s", data, data, "m", "kg", "here", period=2.0, truth=False)
-    cut = _cut(split, 4, None)
+    cut = check._cut(split, 4, None)
     assert (len(cut.train), len(cut.test), cut.period, cut.truth) == (4, 6, 2.0, False)
     assert cut.train.inputs is data.inputs
 

@@ -13,7 +13,7 @@ from pyrodrop import guides, likelihoods, models, priors
 
 
 def model(*widths: int, **changed: Any) -> models.MLP:
-    settings: dict[str, Any] = {"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian()}
+    settings: dict[str, Any] = {"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian(1.0)}
     return models.MLP(widths or (2, 3, 1), **{**settings, **changed})
 
 

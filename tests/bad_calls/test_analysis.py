@@ -268,6 +268,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.few(150)
 @pytest.mark.parametrize("row", rows(CALLS), ids=str)
 def test_analysis(row: Row) -> None:
     assert row.judge() == ""

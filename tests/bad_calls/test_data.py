@@ -160,12 +160,13 @@ NO_PEOPLE = NO_FRAME | Kind({
 })  # fmt: skip
 NO_TRAINING_FRAME = NO_PEOPLE | Kind({
     "words": Shows("'c' of dtype", lambda: people(c=list("abcabcab"))),
+    "mixed": Shows("number 1 and the str 'x'", lambda: people(c=[1, "x"] * 4)),
     "dates": Shows("'c' of dtype datetime64", lambda: people(c=pd.date_range("2020", periods=N))),
     "durations": Shows("'c' of dtype timedelta64", lambda: people(c=pd.to_timedelta(range(N)))),
     "complex": Shows("'c' of dtype complex128", lambda: people(c=1j * np.ones(N))),
     "objects": Shows("'c' of dtype object", lambda: people(c=[[1]] * N)),
     "categorical": Shows("'c' of dtype category", lambda: people(c=pd.Categorical(list("abcabcab")))),
-    "two kinds": Shows("both", lambda: people().assign(kind=["a", 1] * 4)),
+    "two kinds": Shows("numbers and text", lambda: people().assign(kind=["a", 1] * 4)),
     "dates as categories": Shows("a Timestamp", lambda: people().assign(kind=pd.date_range("2020", periods=N))),
     "seconds": Shows("1700000000 to 1700000007", lambda: people(t=1.7e9 + np.arange(N))),
     "too large": Shows("7e+39", lambda: people(t=1e39 * np.arange(N))),
@@ -205,7 +206,8 @@ CALLS = [
         lambda: {"x": X, "y": Y},
         {
             "x": NO_ARRAY,
-            "y": NO_ARRAY.but("list of tensors") | {"tuple of arrays": lambda: (np.ones(N), np.ones(3))},
+            "y": NO_ARRAY.but("list of tensors", "NaN of a table", "NA of a table", "NA column")
+            | {"tuple of arrays": lambda: (np.ones(N), np.ones(3))},
             "inputs": OBJECT.but("None") | {"other width": lambda: Standardize(torch.zeros(3), torch.ones(3))},
             "targets": OBJECT.but("None") | {"other width": lambda: Standardize(torch.zeros(3), torch.ones(3))},
         },
@@ -315,6 +317,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.few(150)
 @pytest.mark.parametrize("row", rows(CALLS), ids=str)
 def test_data(row: Row) -> None:
     assert row.judge() == ""

@@ -236,7 +236,7 @@ CALLS = [
         "zoo.Entry",
         entry,
         {
-            **dict.fromkeys(("name", "summary", "source", "data"), OBJECT.but("string")),
+            **dict.fromkeys(("name", "summary", "source", "data", "published_as"), OBJECT.but("string")),
             "model": FUNCTION,
             "guide": FUNCTION,
             "training": FUNCTION,
@@ -264,6 +264,7 @@ CALLS = [
             "prior": Kind({"both": Shows("both", lambda: priors.Gaussian())}),
             "device": kind(number=3, unknown="nosuch", list=["cpu"]),
             "input_axes": kind(number=3, string="x", float={"*": 1.5}),
+            "output": kind(string="logits"),
             "x": kind(None_=None, string="x", number=3.0, empty=[]) | {"NaN": lambda: torch.full((4, 2), float("nan"))},
         },
         works={"weight_decay: mapping": (lambda: {"*": 1e-3}, lambda made: made.model is not None)},
@@ -351,6 +352,7 @@ def _read_nothing(function: Any, *given: Any, **named: Any) -> Any:
             return None
 
 
+@pytest.mark.few(50)
 @pytest.mark.parametrize("case", cases(CALLS), ids=str)
 def test_call(case: Case) -> None:
     assert case.wrong() == {}

@@ -24,6 +24,7 @@ from .kinds import (
     OBJECT,
     POSITIVE,
     REAL,
+    SEED,
     Kind,
     Shows,
     kind,
@@ -121,7 +122,11 @@ CALLS = [
         works={"max_alpha: infinity": (lambda: math.inf, lambda guide: "max_alpha=inf" in guide.describe())},
     ),
     Call("guides.MeanField", of_model, {"model": MODEL, "init_scale": POSITIVE}),
-    Call("guides.LowRank", of_model, {"model": MODEL, "rank": COUNT.but("huge"), "init_scale": POSITIVE}),
+    Call(
+        "guides.LowRank",
+        of_model,
+        {"model": MODEL, "rank": COUNT.but("huge"), "init_scale": POSITIVE, "seed": SEED.but("None")},
+    ),
     Call("guides.Point", of_model, {"model": MODEL}),
     Call(
         "guides.Point.average",
@@ -174,6 +179,7 @@ CALLS = [
             "model": MODEL,
             "guide": FUNCTION | {"makes None": Shows("NoneType", lambda: lambda of: None)},
             "members": COUNT.but("huge"),
+            "seed": SEED.but("None"),
         },
     ),
     Call("guides.from_noise", noise, FUNCTIONS),
@@ -218,6 +224,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize("case", cases(CALLS), ids=str)
 def test_guide(case: Case) -> None:
     assert case.wrong() == {}

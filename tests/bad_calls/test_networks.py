@@ -14,11 +14,11 @@ from pyrodrop import likelihoods, priors
 from pyrodrop.scaling import Standardize
 
 from .harness import Call, Case, cases
-from .kinds import COUNT, FLAG, FUNCTION, MODULE, NAME, OBJECT, POSITIVE, Kind, kind
+from .kinds import COUNT, FLAG, FUNCTION, MODULE, NAME, OBJECT, POSITIVE, SEED, Kind, kind
 
 PRIOR = OBJECT.but("None", "dict") | {
     "class": lambda: priors.Gaussian,
-    "likelihood": lambda: likelihoods.Gaussian(),
+    "likelihood": lambda: likelihoods.Gaussian(1.0),
     "of numbers": lambda: {"*": 1.0},
     "no pattern": lambda: {"nothing": priors.Gaussian(), "*": None},
     "number as pattern": lambda: {0: priors.Gaussian()},
@@ -30,6 +30,7 @@ AXES = OBJECT.but("None", "dict") | {
     "negative": lambda: {"*": -1},
     "too large": lambda: {"*": 7},
 }
+OUTPUT = FUNCTION.but("None") | {"module": nn.Identity}
 IMAGE = kind(
     None_=None,
     number=3,
@@ -47,10 +48,11 @@ WIDTHS = kind(
 
 
 def parts(**more: Any) -> dict[str, Any]:
-    return {"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian(), **more}
+    return {"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian(1.0), **more}
 
 
 COMMON = {"prior": PRIOR, "likelihood": LIKELIHOOD, "bias_prior": PRIOR.but("no pattern")}
+BAD_SEED = SEED.only("float", "negative")
 LAW = {"law": dist.Normal(torch.zeros(4, 1), 1.0).to_event(1)}
 
 CALLS = [
@@ -66,8 +68,16 @@ CALLS = [
     Call(
         "likelihoods.Gaussian",
         dict,
-        {"precision": POSITIVE | {"huge": lambda: 1e300, "tiny": lambda: 1e-300}, "learned": FLAG},
+        {"precision": POSITIVE.but("None") | {"huge": lambda: 1e300, "tiny": lambda: 1e-300}, "learned": FLAG},
         works={"precision: numpy": (lambda: np.float64(4.0), lambda made: float(made.precision) == 4.0)},
+    ),
+    Call(
+        "likelihoods.Missing",
+        lambda: {"likelihood": likelihoods.Gaussian(1.0)},
+        {
+            "likelihood": LIKELIHOOD | {"missing": lambda: likelihoods.Missing(likelihoods.Gaussian())},
+            "value": COUNT.but("NaN", "zero", "negative"),
+        },
     ),
     Call(
         "likelihoods.aligned",
@@ -96,7 +106,8 @@ CALLS = [
         {
             "widths": WIDTHS,
             "activation": NAME.but("list", "bytes", "bool", "number") | FUNCTION.but("string"),
-            "input_gain": POSITIVE,
+            "input_gain": POSITIVE.but("None"),
+            "seed": SEED.but("None"),
             **COMMON,
         },
         works={
@@ -108,12 +119,21 @@ CALLS = [
             "bias_prior: None": (lambda: None, lambda model: len(model.weight_sites()) == 2),
         },
     ),
-    Call("models.LeNet300100", parts, {"activation": NAME.only("unknown", "number"), **COMMON}),
-    Call("models.LeNet5", parts, {"rectified": FLAG}),
+    Call(
+        "models.LeNet300100",
+        parts,
+        {"activation": NAME.only("unknown", "number"), "seed": BAD_SEED, **COMMON},
+    ),
+    Call("models.LeNet5", parts, {"rectified": FLAG, "seed": BAD_SEED}),
     Call(
         "models.ConvNet",
         lambda: parts(shape=(1, 8, 8), scale=1 / 32),
-        {"shape": IMAGE, "classes": COUNT.but("huge"), "scale": POSITIVE | {"small": lambda: 0.01}},
+        {
+            "shape": IMAGE,
+            "classes": COUNT.but("huge"),
+            "scale": POSITIVE | {"small": lambda: 0.01},
+            "seed": BAD_SEED,
+        },
     ),
     Call(
         "models.VGG",
@@ -122,12 +142,13 @@ CALLS = [
             "shape": IMAGE | {"small": lambda: (3, 31, 32)},
             "classes": COUNT.but("huge"),
             "scale": POSITIVE | {"small": lambda: 0.01},
+            "seed": BAD_SEED,
         },
     ),
     Call(
         "models.NetworkModel",
         lambda: parts(network=nn.Linear(2, 1), bias_prior=None),
-        {"network": MODULE, "input_axes": AXES, "prior": PRIOR, "likelihood": LIKELIHOOD},
+        {"network": MODULE, "input_axes": AXES, "output": OUTPUT, "prior": PRIOR, "likelihood": LIKELIHOOD},
     ),
     Call(
         "models.from_module",
@@ -135,6 +156,7 @@ CALLS = [
         {
             "net": MODULE,
             "input_axes": AXES,
+            "output": OUTPUT.only("string"),
             **COMMON,
         },
         works={"net: frozen bias": (lambda: _linear(), lambda model: model(torch.zeros(3, 2)).shape == (3, 1))},

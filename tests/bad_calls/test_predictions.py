@@ -221,6 +221,7 @@ CALLS = [
 ]  # fmt: skip
 
 
+@pytest.mark.few(150)
 @pytest.mark.parametrize("row", rows(CALLS), ids=str)
 def test_prediction(row: Row) -> None:
     assert row.judge() == ""

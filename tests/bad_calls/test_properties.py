@@ -169,7 +169,7 @@ WIDTHS = st.one_of(st.lists(COUNT, max_size=4), st.lists(st.integers(1, 3), min_
 @few
 @given(WIDTHS, of(activation=WORDS, input_gain=REAL))
 def test_a_network_maps_rows_to_rows(widths: Any, arguments: dict[str, Any]) -> None:
-    parts = {"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian()}
+    parts = {"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian(1.0)}
     network = made(models.MLP, {"widths": widths, **parts, **arguments})
     if network is not None:
         f = network(torch.zeros(4, widths[0]))

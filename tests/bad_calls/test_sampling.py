@@ -48,7 +48,7 @@ CALLS = [
             "data": DATA,
             "x": NO_X,
             "y": NO_Y,
-            "chains": COUNT | {"three": lambda: 3},
+            "chains": COUNT,
             "draws": COUNT | {"three": lambda: 3},
             "tune": COUNT | {"few": lambda: 99},
             "thin": COUNT,
@@ -137,6 +137,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.few(150)
 @pytest.mark.parametrize("row", rows(CALLS), ids=str)
 def test_sampling(row: Row) -> None:
     assert row.judge() == ""

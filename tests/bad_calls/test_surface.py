@@ -16,7 +16,7 @@ from .harness import Call, Row, refusal, rows
 
 MODULES = [
     "analysis", "compression", "data", "distributions", "divergences", "guides", "likelihoods", "metrics", "models",
-    "priors", "reparam", "schedules", "zoo",
+    "priors", "recipes", "reparam", "schedules", "zoo",
 ]  # fmt: skip
 
 # Names without rows, and why.
@@ -30,6 +30,7 @@ NOT_CALLED: dict[str, str] = {
     **dict.fromkeys(["divergences.NoDivergence", "priors.ImproperPrior", "analysis.UnreliableLoo"], "an error or a warning"),
     **dict.fromkeys(["priors.Prior", "schedules.KLSchedule", "schedules.LRSchedule"], "an abstract base class"),
     "Reading": "a Fit, made by read",
+    "recipes.Recipe": "made by recipes.regressor and recipes.classifier",
     **dict.fromkeys(["analysis.compare", "analysis.to_arviz"], "called by the function of this name of pyrodrop"),
 }  # fmt: skip
 

@@ -18,7 +18,7 @@ from pyrodrop import guides
 from pyrodrop.schedules import cosine, linear
 
 from .harness import Call, Row, rows
-from .kinds import COUNT, FLAG, FUNCTION, NAME, OBJECT, PATH, POSITIVE, SEED, Kind, tensor
+from .kinds import COUNT, FLAG, FUNCTION, NAME, OBJECT, PATH, POSITIVE, SEED, Kind, Shows, tensor
 from .shared import LABELS, QUICK, N, X, Y, classifier, its_guide, mlp, model, plain
 
 DEVICE = NAME | Kind({"other": lambda: "cuda:99", "torch's": lambda: torch.device("meta")})
@@ -41,7 +41,6 @@ SETTINGS = {
     "starts": NAME,
     "device": DEVICE,
     "distributed": OPTIONAL_FLAG | Kind({"without ranks": lambda: True}),
-    "rank_noise": NAME,
     "seed": SEED,
 }  # fmt: skip
 NO_Y = tensor(N, 1) | Kind({
@@ -130,7 +129,17 @@ def same_labels(y: Any) -> Callable[[Any], bool]:
 
 
 TENS = torch.arange(2 * N).reshape(N, 2)
+MANY = torch.linspace(-1, 1, 40).reshape(20, 2)
+RECIPE = {"data": OBJECT | Kind({"few rows": Shows("8", lambda: (X, Y))}), "posterior": FUNCTION}
 CALLS = [
+    Call("recipes.regressor", lambda: {"data": (MANY, MANY[:, :1])}, RECIPE),
+    Call("recipes.classifier", lambda: {"data": (MANY, torch.arange(20) % 3)}, RECIPE),
+    Call(
+        "Recipe.fit",
+        dict,
+        {"seed": SEED},
+        lambda **given: pyrodrop.recipes.regressor((MANY, MANY[:, :1])).fit(**{"steps": 1, "progress": False, **given}),
+    ),
     Call(
         "fit",
         good_fit,
@@ -139,12 +148,8 @@ CALLS = [
             "guide": OBJECT | OTHER_GUIDES,
             "steps": COUNT,
             **SETTINGS,
-            "memory": POSITIVE.but("None"),
-            "replicates": COUNT.but("None"),
-            "jobs": COUNT.but("None"),
             "progress": OPTIONAL_FLAG,
             "checkpoint": PATH.but("None"),
-            "checkpoint_every": Kind({"without a checkpoint": lambda: 3}),
             "after_epoch": FUNCTION.but("None"),
             "data": OBJECT | {"array": lambda: torch.ones(2, N), "three": lambda: (X, Y, Y)},
         },
@@ -199,10 +204,13 @@ CALLS = [
         function=by_pyro,
     ),
     Call(
-        "fit.with checkpoint",
-        lambda: {"checkpoint": "never written.safetensors"},
-        {"checkpoint_every": COUNT.but("None")},
-        function=lambda **given: given.get("checkpoint_every") is None or fitted(**given),
+        "Checkpoint",
+        lambda: {"path": "never written.safetensors", "every": 3, "allow": ("lr",)},
+        {
+            "path": PATH,
+            "every": COUNT,
+            "allow": Kind({"word": lambda: "lr", "number": lambda: 3, "none of them": lambda: ("x",)}),
+        },
     ),
     Call(
         "fit_replicates",
@@ -216,7 +224,6 @@ CALLS = [
             "jobs": COUNT.but("None"),
             "progress": OPTIONAL_FLAG,
             "checkpoint": PATH.but("None"),
-            "checkpoint_every": Kind({"without a checkpoint": lambda: 3}),
             "after_epoch": FUNCTION.but("None"),
             "lr": POSITIVE.only("list", "string", "NaN", "bool", "negative"),
             "batch_size": COUNT.only("infinity", "zero", "float", "string"),
@@ -239,7 +246,6 @@ CALLS = [
             "estimator": NAME.only("unknown", "None"),
             "device": DEVICE.only("unknown", "number", "other"),
             "distributed": FLAG.only("word", "one") | {"without ranks": lambda: True},
-            "rank_noise": NAME.only("unknown", "None"),
         },
         function=trained,
     ),
@@ -265,6 +271,7 @@ CALLS = [
 ]  # fmt: skip
 
 
+@pytest.mark.few(150)
 @pytest.mark.parametrize("row", rows(CALLS), ids=str)
 def test_training(row: Row) -> None:
     assert row.judge() == ""

@@ -39,6 +39,7 @@ from .two_ranks import (
 )
 
 pytest.importorskip("lightning_fabric")
+pytestmark = pytest.mark.unshifted
 close: Callable[..., None] = torch.testing.assert_close
 
 
@@ -65,6 +66,7 @@ def one_process(name: str, way: Callable[[Any], None]) -> Tensor:
     return parameters(loss)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("case", "posterior", "kind"),
     [

@@ -162,7 +162,7 @@ def main(folder: Path) -> None:
     net = nn.Linear(3, 1)
     wrap = DistributedDataParallel(net)
     got["network"] = caught(
-        lambda: models.from_module(wrap, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+        lambda: models.from_module(wrap, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     )
 
     torch.save(got, folder / f"{rank}.pt")

@@ -67,7 +67,7 @@ def same(one: pyrodrop.Fit, two: pyrodrop.Fit) -> bool:
 def test_a_full_disk_stops_a_fit_and_leaves_the_last_state(engine: str, tmp_path: Path, counted: Counter[str]) -> None:
     """The history grows until the file does not fit; with more room the same call goes on."""
     whole, state = fit(600, engine), tmp_path / "state"
-    options = {"engine": engine, "checkpoint": state, "checkpoint_every": 50}
+    options = {"engine": engine, "checkpoint": pyrodrop.Checkpoint(state, every=50)}
     fit(100, **options)
     limit = state.stat().st_size + 2000
     words = in_a_process(functools.partial(fit, 600, **options), most=limit)
@@ -87,7 +87,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path, counted: Counter[str]) -> No
         pytest.skip("may not mount a file system")
     try:
         state = disk / "state"
-        options: dict[str, Any] = {"checkpoint": state, "checkpoint_every": 50}
+        options: dict[str, Any] = {"checkpoint": pyrodrop.Checkpoint(state, every=50)}
         fit(50, **options)
         free = os.statvfs(disk)
         (disk / "other").write_bytes(bytes(free.f_bavail * free.f_frsize - 2 * state.stat().st_size))
@@ -128,7 +128,7 @@ def test_a_folder_that_may_not_be_written_to_is_refused_before_the_first_step(
 def test_two_processes_at_one_checkpoint(tmp_path: Path, counted: Counter[str]) -> None:
     """Both end with the right result, and the file is whole at every moment."""
     state = tmp_path / "state"
-    options: dict[str, Any] = {"checkpoint": state, "checkpoint_every": 2}
+    options: dict[str, Any] = {"checkpoint": pyrodrop.Checkpoint(state, every=2)}
 
     def save(name: str) -> None:
         found = fit(200, **options)
@@ -167,7 +167,7 @@ def test_two_processes_at_one_checkpoint(tmp_path: Path, counted: Counter[str]) 
 def test_two_runs_at_one_checkpoint_do_not_mix(tmp_path: Path, counted: Counter[str]) -> None:
     """The second of two different runs is refused when it starts, and a file of the other is never continued."""
     state = tmp_path / "state"
-    fit(10, checkpoint=state, checkpoint_every=2)
+    fit(10, checkpoint=pyrodrop.Checkpoint(state, every=2))
     words = in_a_process(functools.partial(fit, 20, checkpoint=state, seed=1))
     assert words.startswith(f"ValueError: the checkpoint {state} is of another run: seed is 0 there and 1 here")
     counted["other runs at a checkpoint refused"] += 1

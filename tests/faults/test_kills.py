@@ -140,7 +140,7 @@ def survives(
 def train(folder: Path, *, guide: str, engine: Any) -> None:
     fit = pyrodrop.fit(
         *pair(guide), (X, Y), steps=STEPS, batch_size=20, lr=0.01, engine=engine, progress=False,
-        checkpoint=folder / "state", checkpoint_every=5,
+        checkpoint=pyrodrop.Checkpoint(folder / "state", every=5),
     )  # fmt: skip
     fit.settings = {}  # the seconds differ
     fit.save(folder / "result")

@@ -98,7 +98,7 @@ def test_masking_hidden_units_is_masking_the_next_weights() -> None:
     """Psaros' eq. 3: m_2^T (h * eps) = (m_2 * eps)^T h."""
     h, m2, eps = torch.randn(5, 8), torch.randn(1, 8), torch.bernoulli(torch.full((8,), 0.5))
     q = guides.BernoulliDropout(
-        models.from_module(nn.Linear(8, 1, bias=False), priors.Gaussian(), likelihoods.Gaussian()), 0.5
+        models.from_module(nn.Linear(8, 1, bias=False), priors.Gaussian(), likelihoods.Gaussian(1.0)), 0.5
     )
     with torch.no_grad():
         q.double().loc["weight"].copy_(m2)

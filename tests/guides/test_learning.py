@@ -24,6 +24,14 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
     return x, x[:, :RELEVANT] @ torch.tensor([[2.0], [-1.5], [1.0]]) + 0.3 * noise
 
 
+def standard_errors_from_zero() -> torch.Tensor:
+    """|z| of the least-squares estimates of the 20 weights, with the standard deviation .3 of the noise."""
+    x, y = data()
+    x = torch.cat([x, torch.ones(len(x), 1)], 1)
+    inverse = torch.linalg.inv(x.T @ x)
+    return ((inverse @ x.T @ y)[:, 0] / (0.3 * inverse.diagonal().sqrt()))[:INPUTS].abs()
+
+
 def linear(prior: priors.Prior) -> models.NetworkModel:
     return models.from_module(nn.Linear(INPUTS, 1), prior=prior, likelihood=likelihoods.Gaussian(1 / 0.09))
 
@@ -40,6 +48,7 @@ def trained(model: models.NetworkModel, guide: Any, steps: int = 3000) -> Any:
     ).guide
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("guide", "prior"),
     [
@@ -51,17 +60,21 @@ def trained(model: models.NetworkModel, guide: Any, steps: int = 3000) -> Any:
 )
 def test_irrelevant_inputs_are_switched_off(guide: Any, prior: Any) -> None:
     """How it is measured: cutting the 17 off changes the error on fresh data by less than 1 %, cutting one of the 3
-    doubles it; no ln alpha of the 17 comes near those of the 3, and half of the 17 are beyond 1.
+    doubles it, and no ln alpha of the 17 comes near those of the 3.
 
-    Not asked is ln alpha > 3 of all 17: of a weight whose estimate is more than one standard error from 0, as one in three
-    irrelevant ones is, even the exact type-II posterior keeps some.
+    With z the least-squares estimate of a weight in its standard errors, ARD's best ln alpha is -ln(z^2 - 1), infinite if
+    z^2 <= 1: below 1 from |z| = 1.17 on, and -3 at |z| = 4.6, which none of 17 estimates of 0 reaches. The log-uniform
+    prior's is at the upper bound up to 1.1 and below 1 from 1.33 on (`test_irrelevant_inputs.py` derives both). In between
+    the loss is flat, and training does not come to an end: asked is only what is well to either side.
     """
     model = linear(prior())
     found = trained(model, guide(model))
     log_alpha, mean = found.log_alpha("weight").detach()[0], found.mean()["weight"][0]
+    z = standard_errors_from_zero()
     assert float(log_alpha[:RELEVANT].max()) < -5
     assert float(log_alpha[RELEVANT:].min()) > -3
-    assert float(log_alpha[RELEVANT:].median()) > 1
+    assert float(log_alpha[z > 1.6].max()) < 1
+    assert float(log_alpha[z < 0.8].median()) > 1
     x = torch.randn(5000, INPUTS)
     truth = x[:, :RELEVANT] @ torch.tensor([2.0, -1.5, 1.0]) + 0.3 * torch.randn(5000)
     error = lambda w: float((x @ w - truth).square().mean().sqrt())  # noqa: E731
@@ -71,7 +84,7 @@ def test_irrelevant_inputs_are_switched_off(guide: Any, prior: Any) -> None:
     if guide is guides.SparseDropout:
         mask = found.keep_mask()["weight"][0]
         assert bool(mask[:RELEVANT].all())
-        assert int(mask[RELEVANT:].sum()) <= 10
+        assert not bool(mask[z < 0.8].all())
         assert found.sparsity()["weight"] == pytest.approx(1 - float(mask.double().mean()))
 
 
@@ -181,7 +194,7 @@ def test_members_of_an_ensemble_start_apart_and_all_learn() -> None:
 
 
 def test_dropconnect_drops_weights_one_by_one() -> None:
-    model = models.from_module(nn.Linear(5, 50), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.from_module(nn.Linear(5, 50), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     w = guides.DropConnect(model, 0.5).draw(200)["weight"]
     columns = (w == 0).double().mean(1)
     assert 0.45 < float(columns.mean()) < 0.55
@@ -191,7 +204,7 @@ def test_dropconnect_drops_weights_one_by_one() -> None:
 def test_a2_scales_the_divergence() -> None:
     model = linear(priors.LogUniform())
     kl = [
-        pyrodrop.fit(model, guides.VariationalDropout(model, "A", kl_scale=s), data(), steps=1, lr=1e-9).objective(1).kl
+        pyrodrop.fit(model, guides.VariationalDropout(model, "A", kl_scale=s), data(), steps=1, lr=1e-7).objective(1).kl
         for s in (1.0, 1 / 3)
     ]
     assert kl[1] == pytest.approx(kl[0] / 3, rel=1e-5)

@@ -158,6 +158,7 @@ def fitted(make: Any, model: models.NetworkModel | None = None, **settings: Any)
     return pyrodrop.fit(model, make(model), (X, Y), **{"steps": 60, "lr": 0.02, "progress": False} | settings)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("estimator", STRATEGIES)
 @pytest.mark.parametrize("make", [UniformGuide, ScaleGuide, LaplaceGuide])
 def test_a_new_posterior_trains_or_is_refused_by_name(make: Any, estimator: str) -> None:
@@ -212,7 +213,7 @@ def test_predictions_of_a_new_posterior() -> None:
 
 def test_replicates_of_a_new_posterior_are_its_fits() -> None:
     model = mlp()
-    several = pyrodrop.fit(model, UniformGuide(model), (X, Y), replicates=2, steps=5, progress=False)
+    several = pyrodrop.fit_replicates(model, UniformGuide(model), (X, Y), count=2, steps=5, progress=False)
     assert not several.failed
     assert all(math.isfinite(one.elbo(3).value) for one in several)
 

@@ -71,6 +71,7 @@ def test_vectorised_draws_are_draws_one_by_one(name: str) -> None:
     torch.testing.assert_close(model.outputs(drawn, x), torch.stack(each), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["lenet-300-100", "lenet-5", "conv-net"])
 def test_engines_make_pyros_steps_under_the_local_estimator(name: str, engine: Any) -> None:
@@ -83,15 +84,17 @@ def test_engines_make_pyros_steps_under_the_local_estimator(name: str, engine: A
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["lenet-5", "conv-net"])
 def test_replicates(name: str) -> None:
     model, x, y = made(name, prior=priors.Gaussian())
     guide = guides.BernoulliDropout(model, 0.1)
-    many = pyrodrop.fit(model, guide, (x, y), steps=3, batch_size=20, replicates=2, estimator="local")
+    many = pyrodrop.fit_replicates(model, guide, (x, y), steps=3, batch_size=20, count=2, estimator="local")
     alone = pyrodrop.fit(model, guide, (x, y), steps=3, batch_size=20, seed=1, estimator="local")
     torch.testing.assert_close(many[1].losses, alone.losses, rtol=1e-4, atol=0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", SMALL)
 def test_any_prior_and_guide(name: str) -> None:
     """A step of each kind of posterior, and a prediction of ten classes."""

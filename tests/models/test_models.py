@@ -36,7 +36,7 @@ def test_biases_without_a_prior_are_parameters_of_the_model() -> None:
 
 def test_the_model_is_the_network_it_was_made_of() -> None:
     net = nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 1))
-    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     torch.testing.assert_close(model.outputs(model.weight_sites(), X), net(X))
     assert len(list(net.parameters())) == 4, "the module itself is left as it was"
 
@@ -82,13 +82,25 @@ def test_a_prior_by_layer() -> None:
         mlp(prior={"layers.0.*": priors.Gaussian(0.1)})
 
 
-def test_input_gain_scales_the_first_layer() -> None:
+def test_input_gain_scales_the_first_layer_and_spreads_its_kinks() -> None:
+    """w.x + b is zero at a uniform point of the range of x: moments of b / w, in standard errors, and its ends."""
     torch.manual_seed(5)
     one = mlp().weight_sites()
     torch.manual_seed(5)
     ten = mlp(input_gain=10.0).weight_sites()
     torch.testing.assert_close(ten["layers.0.weight"], 10 * one["layers.0.weight"])
     torch.testing.assert_close(ten["layers.1.weight"], one["layers.1.weight"])
+
+    model = models.MLP([1, 10_000, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(), input_gain=30.0)
+    kinks = -model.free["layers.0.bias"].detach() / model.weight_sites()["layers.0.weight"][:, 0]
+    assert float(kinks.abs().max()) == pytest.approx(3**0.5, abs=0.01)  # 10,000 uniform points: 5e-4 away, most often
+    assert abs(float(kinks.mean())) < 4 / 10_000**0.5
+    assert float(kinks.square().mean()) == pytest.approx(1, abs=4 * (0.8 / 10_000) ** 0.5)  # E[u^4] - 1 = 9 / 5 - 1
+
+    two = models.MLP([2, 50_000, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(), input_gain=1.0)
+    weight, bias = two.weight_sites()["layers.0.weight"], two.free["layers.0.bias"].detach()
+    variance = bias.square() / weight.square().sum(1)  # 1 on average: u has independent entries of variance 1
+    assert float(variance.mean()) == pytest.approx(1, abs=4 * float(variance.std()) / 50_000**0.5)
 
 
 def test_likelihoods() -> None:
@@ -134,7 +146,7 @@ def test_wrong_settings_are_named(change: dict[str, object], message: str) -> No
 def test_a_network_with_its_own_dropout_is_refused() -> None:
     net = nn.Sequential(nn.Linear(2, 5), nn.Dropout(0.1), nn.Linear(5, 1))
     with pytest.raises(ValueError, match=r"dropout layers 1: put nn.Identity\(\) in their place"):
-        models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+        models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
 
 
 @pytest.mark.parametrize("widths", [[1], [2, 0, 1], [2, 2.5, 1]])
@@ -142,7 +154,7 @@ def test_wrong_widths(widths: list[int]) -> None:
     with pytest.raises(
         (TypeError, ValueError), match="widths (must be at least two whole numbers|are the sizes|is one of)"
     ):
-        models.MLP(widths, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+        models.MLP(widths, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
 
 
 def test_wrong_width_of_x() -> None:
@@ -150,3 +162,34 @@ def test_wrong_width_of_x() -> None:
         mlp()(torch.randn(4, 3))
     with pytest.raises(ValueError, match="precision is one over the variance"):
         likelihoods.Gaussian(-1.0)
+
+
+def test_a_precision_without_a_number_starts_at_one_over_the_variance_of_y_and_is_learned() -> None:
+    """Steps in other units of y are the same steps; what was learned is not forgotten where a fit goes on."""
+    import pyrodrop
+    from pyrodrop import guides
+
+    torch.manual_seed(0)
+    x, noise = torch.randn(50, 1), torch.randn(50, 1)
+    found = []
+    for scale in (1.0, 64.0):  # a power of 2, which rounds nothing
+        torch.manual_seed(1)
+        likelihood = likelihoods.Gaussian()
+        model = models.MLP([1, 8, 1], prior=priors.Gaussian(), likelihood=likelihood)
+        table = data.Dataset(x, scale * (x + noise)).standardized()
+        fit = pyrodrop.fit(model, guides.MeanField(model), table, steps=1, lr=1e-6)
+        assert likelihood.describe() == "Gaussian(precision=1, learned)"
+        assert fit.model.likelihood.precision.item() == pytest.approx(1 / float(table.y.var(correction=0)), rel=1e-4)
+        longer = pyrodrop.fit(model, guides.MeanField(model), table, steps=300, lr=1e-2)
+        learned = longer.model.likelihood.precision.item()
+        again = pyrodrop.fit(longer.model, longer.guide, table, steps=1, lr=1e-6)
+        assert again.model.likelihood.precision.item() == pytest.approx(learned, rel=1e-4)
+        found.append(learned * scale**2)
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+    assert 0.5 < found[0] < 2  # the noise has the standard deviation 1
+
+
+def test_y_without_a_variance_leaves_the_precision_as_it_is() -> None:
+    likelihood = likelihoods.Gaussian()
+    likelihood.start(torch.full((5, 1), 3.0))
+    assert likelihood.describe() == "Gaussian(precision=1, learned)"

@@ -52,6 +52,7 @@ def fewer_cells(case: Case, number: int) -> list[Cell]:
     return few if len(few) == 1 else few[number // 2 % 2 :: 2]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("case", "cell"), cases(fewer_cells))
 def test_a_few_cells(case: Case, cell: Cell) -> None:
     check(case, cell, THIN)
@@ -59,9 +60,15 @@ def test_a_few_cells(case: Case, cell: Cell) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("case", "cell"), cases(lambda case, _: usual_cells(case)))
 def test_all_cells(case: Case, cell: Cell) -> None:
     check(case, cell, Draws())
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The thousands of cells of `test_all_cells` are made where slow tests run: every collection would wait for them."""
+    if metafunc.function is test_all_cells:
+        slow = "not slow" not in metafunc.config.option.markexpr
+        metafunc.parametrize(("case", "cell"), cases(lambda case, _: usual_cells(case)) if slow else [])
 
 
 def test_there_are_networks_of_many_kinds() -> None:

@@ -82,6 +82,7 @@ def test_the_laplace_approximation_is_at_the_trained_model() -> None:
     torch.testing.assert_close(tril @ tril.T, covariance, rtol=0.03, atol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "wrap", [lambda auto: auto, Inside, InsidePyro, InsideLocal], ids=["itself", "nn", "Pyro", "own"]
 )
@@ -106,6 +107,7 @@ def test_a_list_of_autoguides() -> None:
     assert float(run.model.likelihood.precision.detach()) == pytest.approx(precision, rel=0.02)
 
 
+@pytest.mark.more
 def test_two_autoguides_of_one_name_have_parameters_of_their_own() -> None:
     runs = []
     for sign in (1.0, -1.0):
@@ -139,7 +141,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
         pyrodrop.fit(model, autoguide.AutoNormal(line(seed=1)), (X, Y), steps=1)
     for guide in (autoguide.AutoNormal(model), Inside(autoguide.AutoNormal(model))):
         with pytest.raises(TypeError, match="replicates need a model and a guide of that model each"):
-            pyrodrop.fit(model, guide, (X, Y), steps=1, replicates=2)
+            pyrodrop.fit_replicates(model, guide, (X, Y), steps=1, count=2)
 
 
 def test_guides_of_ours_are_still_copied() -> None:

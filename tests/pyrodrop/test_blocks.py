@@ -102,6 +102,7 @@ def drawn_weights(block: Block) -> dict[str, Tensor]:
     return found
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("points", [2, 9], ids=["wide", "many"])  # noise on the inputs, noise on the weights
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("guide", ["bernoulli", "hidden", "concrete_input", "type_a", "mean_field", "connect", "point"])
@@ -119,6 +120,7 @@ def test_functions_are_those_of_the_weights(net: str, guide: str, points: int) -
     assert bool((got[0] != got[1]).any()) == (guide != "point")
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_joint_law_is_that_of_weight_draws(guide: str) -> None:
     """Mean at every point and covariance of every pair of points, against the guide's own weights: 4.5 s.e."""
@@ -142,7 +144,7 @@ def test_the_joint_law_is_that_of_weight_draws(guide: str) -> None:
 def test_the_atoms_and_their_probabilities() -> None:
     """Two masked hidden layers of three units: each draw is one of the 2^6 functions, as often as its mask is likely."""
     net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3), nn.Sigmoid(), nn.Linear(3, 1))
-    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian()).double()
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)).double()
     guide = guides.BernoulliDropout(model, {"2.*": 0.3, "*": 0.6}, mask_input=False).double()
     x, T = torch.randn(4, 2), 20_000
     masks = torch.tensor(list(itertools.product([0.0, 1.0], repeat=6)))
@@ -207,7 +209,7 @@ def test_a_product_for_many_samples_is_that_of_each(in_dims: Any, x: Any, w: Any
 
 def test_a_narrow_layer_takes_no_copy_of_its_input() -> None:
     """The largest tensor of one hidden layer and one output is the output: noise goes to the weight."""
-    model = models.MLP([3, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.MLP([3, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     guide = guides.BernoulliDropout(model, 0.5, mask_input=False)
     x = torch.randn(1000, 3)
     model.examined(x)
@@ -220,7 +222,7 @@ def test_a_narrow_layer_takes_no_copy_of_its_input() -> None:
 
 def test_what_follows_a_drawn_weight_is_needed_for_every_draw() -> None:
     """Whole weights: all but x is behind the first noise. A constant first layer: its activations are before it."""
-    model = models.MLP([3, 50, 2], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.MLP([3, 50, 2], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     x = torch.randn(1000, 3)
     for guide, want in [
         (guides.MeanField(model, 0.3), Cost(before=3, behind=50, noisy=[])),
@@ -241,7 +243,7 @@ def test_the_elements_of_a_tile_by_hand() -> None:
 
 def test_a_prediction_takes_the_tiles_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 t n + 6 n of at most 1000 elements: of 6 draws at 8 points, 3 draws at 2 points at a time."""
-    model = models.MLP([3, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian()).double()
+    model = models.MLP([3, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)).double()
     fit = fitted(model, guides.MeanField(model, 0.3).double())
     monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": 8 * 1000})
     tiles, call = [], Block.__call__
@@ -348,7 +350,7 @@ def test_single_weights_are_dropped_for_points_alone_too() -> None:
     """Not by a normal distribution of their mean and variance: one weight is there or not."""
     net = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.ones_(net.weight)
-    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     x = torch.ones(3, 1)
     run = pyrodrop.Fit(model, guides.DropConnect(model, 0.5), None, torch.zeros(0, 3), {})
     f = run.predict(x, 400, joint=False).f

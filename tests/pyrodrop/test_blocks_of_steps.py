@@ -1,4 +1,4 @@
-"""Steps that the compiled engine makes in blocks are, bit for bit, those that it makes one by one.
+"""Steps that an engine makes in blocks are, bit for bit, those that it makes one by one.
 
 Most tests replay the graph of a step operation by operation in place of the compiled program, since what is tested is what
 the engine does around it.
@@ -19,7 +19,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.distributions.coins import Tosses, TossesAhead
-from pyrodrop.engines import InBlocks, compiled, in_blocks
+from pyrodrop.engines import compiled, in_blocks, programs
+from pyrodrop.engines.in_blocks import InBlocks
 from pyrodrop.engines.narrow_products import spell_out_thin_products
 from pyrodrop.engines.noise import Noise, sources
 from pyrodrop.engines.noise_ahead import NoiseAhead
@@ -38,6 +39,7 @@ def program(module: Any, inputs: Any, options: Any) -> Program:
 @pytest.fixture
 def replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "compile_by_inductor", program)
+    monkeypatch.setattr(programs, "folder", lambda name: None)
 
 
 def mlp(prior: priors.Prior | None = None, widths: Sequence[int] = (3, 5, 1)) -> models.MLP:
@@ -95,42 +97,38 @@ def same(one: pyrodrop.Fit, other: pyrodrop.Fit) -> bool:
 def blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of steps of every block."""
     sizes: list[int] = []
-    block = InBlocks.block
+    advance = InBlocks.advance
 
     def counted(engine: InBlocks, batches: Any, index: int, most: int, made: list[Tensor]) -> None:
-        block(engine, batches, index, most, made)
+        advance(engine, batches, index, most, made)
         sizes.append(len(made))
 
-    monkeypatch.setattr(InBlocks, "block", counted)
+    monkeypatch.setattr(InBlocks, "advance", counted)
     return sizes
 
 
-FAST = {(masks, 7): 6, (weights, None): 34, (activations, 16): 2}  # steps of the longest block
-SLOW = {
-    (parts, size): most
-    for parts in (masks, weights, activations, mixed)
-    for size, most in {None: 34, 16: 2, 7: 6}.items()
-}
+GIVEN = [(parts, size) for parts in (masks, weights, activations, mixed) for size in (None, 16, 7)]
+FAST = [(masks, 7), (weights, None), (activations, 16)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("replayed")
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
 @pytest.mark.parametrize(
-    ("parts", "size", "most"),
+    ("parts", "size"),
     [
-        pytest.param(
-            *given, most, marks=[] if given in FAST else pytest.mark.slow, id=f"{given[0].__name__}-{given[1]}"
-        )
-        for given, most in SLOW.items()
+        pytest.param(*given, marks=[] if given in FAST else pytest.mark.slow, id=f"{given[0].__name__}-{given[1]}")
+        for given in GIVEN
     ],
 )
-def test_blocks_are_single_steps(parts: Any, size: int | None, most: int, blocks: list[int]) -> None:
-    """Minibatches of all 45 rows; of 16, 16 and 13; of 7, six times, and 3."""
-    made = training(parts, batch_size=size)
+def test_blocks_are_single_steps(parts: Any, size: int | None, engine: str, blocks: list[int]) -> None:
+    """Minibatches of all 45 rows; of 16, 16 and 13; of 7, six times, and 3. A block goes on in the next epoch."""
+    made = training(parts, batch_size=size, engine=engine)
     made.advance(3)
     start = made.state()
     blocks.clear()
     made.advance(STEPS - 3)
-    assert max(blocks) == most
+    assert blocks == [STEPS - 3]
     together = made.state()
     made.load_state(start)
     blocks.clear()
@@ -160,10 +158,10 @@ def test_the_noise_is_that_of_the_other_engines(parts: Any) -> None:
 def test_a_checkpoint_in_an_epoch_continues_to_the_same_bits(parts: Any, tmp_path: Path, blocks: list[int]) -> None:
     whole = fitted(parts, steps=20, batch_size=7)
     file = tmp_path / "run.safetensors"
-    fitted(parts, steps=11, batch_size=7, checkpoint=file, checkpoint_every=4)
+    fitted(parts, steps=11, batch_size=7, checkpoint=pyrodrop.Checkpoint(file, every=4))
     blocks.clear()
-    assert same(whole, fitted(parts, steps=20, batch_size=7, checkpoint=file, checkpoint_every=5))
-    assert blocks[:3] == [2, 1, 1]  # to the 13th step, the last of an epoch with 7 rows; its rest; to the checkpoint
+    assert same(whole, fitted(parts, steps=20, batch_size=7, checkpoint=pyrodrop.Checkpoint(file, every=5)))
+    assert blocks == [4, 5]  # from the 11th step to the checkpoint, and to the end
 
 
 @pytest.mark.usefixtures("replayed")
@@ -186,9 +184,8 @@ def test_an_interrupted_block_leaves_the_state_after_its_steps(parts: Any, monke
     made.advance(9)  # of the second epoch 2
     start = made.state()
     engine: Any = made._run.loop.engine
-    ahead = engine._ahead[7]
-    call = ahead.call
-    for steps, at in ((4, 0), (4, 1), (4, 3), (11, 2)):  # the last begins the third epoch
+    make = engine.make
+    for steps, at in ((4, 0), (4, 1), (4, 3), (4, 5), (11, 2)):  # the fourth is in the next epoch
         made.load_state(start)
         made.advance(STEPS - 9)
         whole = made.state()
@@ -197,29 +194,30 @@ def test_an_interrupted_block_leaves_the_state_after_its_steps(parts: Any, monke
             made.advance(steps - 4)
         calls = iter(range(100))
 
-        def interrupted(inputs: list[Tensor], calls: Iterator[int] = calls, at: int = at) -> Sequence[Tensor]:
+        def interrupted(*given: Any, calls: Iterator[int] = calls, at: int = at) -> Tensor:
             if next(calls) == at:
                 raise KeyboardInterrupt
-            return call(inputs)
+            return make(*given)  # type: ignore[no-any-return]
 
-        monkeypatch.setattr(ahead, "call", interrupted)
+        monkeypatch.setattr(engine, "make", interrupted)
         with pytest.raises(KeyboardInterrupt):
             made.advance(6)
-        monkeypatch.setattr(ahead, "call", call)
+        monkeypatch.setattr(engine, "make", make)
         assert made.steps_done == 9 + steps - 4 + at
         made.advance(STEPS - made.steps_done)
         assert all(torch.equal(value, whole[name]) for name, value in made.state().items())
 
 
+@pytest.mark.more
 @pytest.mark.usefixtures("replayed")
 def test_a_block_is_bounded_in_memory(monkeypatch: pytest.MonkeyPatch, blocks: list[int]) -> None:
-    monkeypatch.setattr(in_blocks, "_BYTES", 3 * (16 * (3 + 1) * 4 + 16 * (3 + 5)))  # rows, and masks as bytes
+    bytes_of_a_step = 16 * (3 + 1) * 4 + 16 * (3 + 5)  # rows, and masks as bytes
     whole = fitted(masks, batch_size=16)
-    assert max(blocks) == 2  # of the 3 minibatches of an epoch, the last is smaller
-    monkeypatch.setattr(in_blocks, "_BYTES", 16 * (3 + 1) * 4 + 16 * (3 + 5))
-    blocks.clear()
-    assert same(whole, fitted(masks, batch_size=16))
-    assert max(blocks) == 1
+    for steps, most in ((4, 6), (1, 2)):  # as of 16, 16, 13, 16, 16 and 13 rows; of 13 and 16
+        monkeypatch.setattr(in_blocks, "_BYTES", steps * bytes_of_a_step)
+        blocks.clear()
+        assert same(whole, fitted(masks, batch_size=16))
+        assert max(blocks) == most
 
 
 @pytest.mark.usefixtures("replayed")
@@ -255,7 +253,7 @@ NOISES: Mapping[str, list[Noise]] = {
 
 @pytest.mark.parametrize("noises", NOISES.values(), ids=list(NOISES))
 def test_noise_of_several_steps_is_that_of_each(noises: list[Noise]) -> None:
-    """Drawn twice, for fewer steps than there is room for, and the generator is left where it would be."""
+    """Drawn in parts, then again for other steps, and the generator is left where it would be."""
     each = sources([[noise] for noise in noises], [None])
     ahead = NoiseAhead(noises, 6)
     torch.manual_seed(0)
@@ -263,7 +261,9 @@ def test_noise_of_several_steps_is_that_of_each(noises: list[Noise]) -> None:
     after = torch.get_rng_state()
     torch.manual_seed(0)
     for first, count in ((0, 5), (5, 4)):
-        ahead.draw(count)
+        ahead.draw(slice(0, 2))
+        ahead.draw(slice(2, count))
+        ahead.finish(count)
         for step, inputs in zip(want[first : first + count], ahead.inputs, strict=False):
             for one, other in zip(step, inputs, strict=True):
                 assert one.dtype == other.dtype
@@ -282,7 +282,9 @@ def test_masks_of_several_steps_are_those_of_several_generators() -> None:
     torch.manual_seed(0)
     want = [tosses.draw() for _ in range(3)]
     torch.manual_seed(0)
-    ahead.draw(3)
+    ahead.draw(slice(0, 1))
+    ahead.draw(slice(1, 3))
+    ahead.compare(3)
     for step, masks in enumerate(want):
         for mask, drawn in zip(masks, ahead.masks, strict=True):
             assert torch.equal(mask[0], drawn[step])
@@ -312,6 +314,7 @@ def test_large_and_imprecise_thin_products_are_left_to_the_library() -> None:
         assert list(module.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("wrong", ["other numbers", "an error", "nothing"])
 def test_a_bare_program_that_does_something_else_is_not_used(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It must move copies as the whole program does."""
@@ -333,6 +336,7 @@ def test_a_bare_program_that_does_something_else_is_not_used(wrong: str, monkeyp
 
     want = training(masks, batch_size=16)
     monkeypatch.setattr(compiled, "compile_by_inductor", program)
+    monkeypatch.setattr(programs, "folder", lambda name: None)
     want.advance(STEPS)
     monkeypatch.setattr(
         compiled, "compile_by_inductor", lambda module, inputs, options: Program(module.forward, bare(module))
@@ -352,6 +356,7 @@ def test_without_a_program_in_cpp_one_in_python_is_called(
         return program(module, inputs, options)
 
     monkeypatch.setattr(compiled, "compile_by_inductor", compile_or_fail)
+    monkeypatch.setattr(programs, "folder", lambda name: None)
     with caplog.at_level(logging.INFO, "pyrodrop"):
         got = fitted(masks, batch_size=None)
     assert got.settings["engine"] == "compiled"
@@ -405,4 +410,19 @@ def test_a_compiled_training_makes_the_same_steps_in_blocks_and_singly(size: int
     engine: Any = made._run.loop.engine
     assert isinstance(engine, InBlocks)
     assert engine.options["cpp_wrapper"]
-    assert all(call is engine._programs[shapes][1].bare for shapes, call in engine._calls.items())
+    assert all(call is engine._programs[shapes][1].bare for shapes, (call, _) in engine._calls.items())
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+@pytest.mark.usefixtures("replayed")
+def test_rates_that_a_callback_changes_are_those_of_the_next_steps(engine: str) -> None:
+    """As with Pyro's handlers, which read them at every step: masks, divergence and precision."""
+
+    def change(fit: pyrodrop.Fit, epoch: int) -> None:
+        with torch.no_grad():
+            fit.guide.drop_rate.mul_(1.1)
+            fit.model.likelihood.precision.data.mul_(0.9)
+
+    want, got = (fitted(masks, batch_size=16, engine=name, after_epoch=change) for name in ("pyro", engine))
+    torch.testing.assert_close(got.history, want.history, rtol=2e-4, atol=2e-4)

@@ -21,9 +21,10 @@ DATA = Dataset(X, 2 * X + 1).standardized()
 
 
 def fitted(**options: Any) -> Any:
-    model = models.MLP([1, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.MLP([1, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     options = {"steps": 40, "lr": 0.01, "batch_size": 10, "engine": "pyro", **options}
-    return pyrodrop.fit(model, guides.BernoulliDropout(model, 0.1), DATA, **options)
+    train = pyrodrop.fit_replicates if "count" in options else pyrodrop.fit
+    return train(model, guides.BernoulliDropout(model, 0.1), DATA, **options)
 
 
 class Page(html.parser.HTMLParser):
@@ -78,7 +79,7 @@ def test_showing_a_fit_changes_nothing() -> None:
 
 
 def test_replicates_show_the_first_and_the_range_of_losses() -> None:
-    runs = fitted(replicates=3, engine="auto")
+    runs = fitted(count=3, engine="auto")
     text = repr(runs)
     assert text.startswith("3 replicates")
     assert len(text.splitlines()) <= 10

@@ -62,6 +62,7 @@ def first_nan(steps: int, **options: Any) -> int:
     return next(n for n, loss in enumerate(losses) if not torch.isfinite(torch.tensor(loss)))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["pyro", "traced", pytest.param("compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("every", [1, 4])
 def test_the_last_finite_state_stays(engine: Any, every: int, tmp_path: Path) -> None:
@@ -71,7 +72,9 @@ def test_the_last_finite_state_stays(engine: Any, every: int, tmp_path: Path) ->
     assert step > 8
     file = tmp_path / "state"
     with pytest.raises(FloatingPointError) as caught:
-        pyrodrop.fit(*root(), (X, X - 3), steps=2000, engine=engine, checkpoint=file, checkpoint_every=every, **options)
+        pyrodrop.fit(
+            *root(), (X, X - 3), steps=2000, engine=engine, checkpoint=pyrodrop.Checkpoint(file, every=every), **options
+        )
     said = str(caught.value)
     assert f"stopped being finite at step {step}: nll nan" in said
     assert f"What broke first, in step {step}: the term of the site y in the loss, nan" in said
@@ -133,10 +136,9 @@ def test_a_nan_in_the_last_step_is_found_without_a_checkpoint(monkeypatch: pytes
 
 
 def test_the_first_step_is_saved_too(tmp_path: Path) -> None:
-    for every in (None, 1):
-        file = tmp_path / f"{every}"
-        pyrodrop.fit(*parts(), (X, Y), steps=1, checkpoint=file, checkpoint_every=every, **PYRO)
-        assert len(read_tensors(file)[0]["history"]) == 1
+    for state in (tmp_path / "one", pyrodrop.Checkpoint(tmp_path / "two", every=1)):
+        pyrodrop.fit(*parts(), (X, Y), steps=1, checkpoint=state, **PYRO)
+    assert [len(read_tensors(tmp_path / name)[0]["history"]) for name in ("one", "two")] == [1, 1]
 
 
 def test_a_training_does_not_hand_out_a_state_that_is_not_finite() -> None:
@@ -225,11 +227,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def run(file: Path, steps: int, made: dict[str, Any] | None = None, **options: Any) -> pyrodrop.Fit:
-    data = options.pop("data", (X, Y))
+def run(file: Path, steps: int, made: dict[str, Any] | None = None, allow: Any = (), **options: Any) -> pyrodrop.Fit:
+    data, file = options.pop("data", (X, Y)), pyrodrop.Checkpoint(file, allow=allow)
     return pyrodrop.fit(*parts(**(made or {})), data, steps=steps, checkpoint=file, **{**PYRO, **BASE, **options})
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_difference_is_named_and_can_be_allowed(what: str, saved: Path, tmp_path: Path) -> None:
     made, options, part, words = CHANGES[what]
@@ -237,9 +240,9 @@ def test_a_difference_is_named_and_can_be_allowed(what: str, saved: Path, tmp_pa
     with pytest.raises(ValueError, match=f"of another run: .*{words}"):
         run(saved, made=made, **options)
     with pytest.raises(ValueError, match="of another run"):
-        run(saved, made=made, **options, checkpoint_allow=[name for name in PARTS if name != part])
+        run(saved, made=made, **options, allow=[name for name in PARTS if name != part])
     (tmp_path / "state").write_bytes(saved.read_bytes())
-    run(tmp_path / "state", made=made, **{**options, "steps": 4}, checkpoint_allow=(part,))
+    run(tmp_path / "state", made=made, **{**options, "steps": 4}, allow=(part,))
 
 
 def test_equal_functions_of_another_form_are_the_same_run(saved: Path, tmp_path: Path) -> None:
@@ -257,33 +260,31 @@ def test_with_other_data_an_epoch_begins_and_the_parameters_stay(saved: Path, tm
     file = tmp_path / "state"
     file.write_bytes(saved.read_bytes())
     kept = read_tensors(saved)[0]["parameter.loc.layers.0.weight"]
-    more = run(file, 3, data=(X[:12], Y[:12]), checkpoint_allow=("data",))
+    more = run(file, 3, data=(X[:12], Y[:12]), allow=("data",))
     assert torch.equal(more.guide.loc["layers.0.weight"], kept)  # type: ignore[attr-defined]
-    run(file, 6, data=(X[:12], Y[:12]), checkpoint_allow=("data",))
+    run(file, 6, data=(X[:12], Y[:12]), allow=("data",))
     assert len(run(file, 9, data=(X[:12], Y[:12])).history) == 9
 
 
 def test_a_smaller_rate_goes_on_from_the_last_finite_state(tmp_path: Path) -> None:
     """What the message of a failure proposes."""
     file = tmp_path / "state"
-    options: dict[str, Any] = {"engine": "pyro", "checkpoint": file, "checkpoint_every": 4}
-    with pytest.raises(FloatingPointError, match=r"checkpoint_allow=\('lr',\)"):
-        pyrodrop.fit(*root(), (X, X - 3), steps=200, lr=0.05, **options)
-    done = len(read_tensors(file)[0]["history"])
-    fit = pyrodrop.fit(*root(), (X, X - 3), steps=done + 4, lr=1e-5, checkpoint_allow=("lr",), **options)
+    every = pyrodrop.Checkpoint(file, every=4)
+    with pytest.raises(FloatingPointError, match=r"checkpoint=pyrodrop.Checkpoint\(..., allow=\('lr',\)\)"):
+        pyrodrop.fit(*root(), (X, X - 3), steps=200, lr=0.05, engine="pyro", checkpoint=every)
+    done, other = len(read_tensors(file)[0]["history"]), pyrodrop.Checkpoint(file, allow=("lr",))
+    fit = pyrodrop.fit(*root(), (X, X - 3), steps=done + 4, lr=1e-5, engine="pyro", checkpoint=other)
     assert len(fit.history) == done + 4
 
 
 def test_the_names_that_are_allowed_are_checked(tmp_path: Path) -> None:
     for allow, error, words in (
-        (("learning_rate",), ValueError, "no part of a run, in checkpoint_allow, is called 'learning_rate'"),
-        ("lr", TypeError, "checkpoint_allow must be a tuple of names"),
-        ((1,), TypeError, "checkpoint_allow must be a tuple of names"),
+        (("learning_rate",), ValueError, "no part of a run, in allow, is called 'learning_rate'"),
+        ("lr", TypeError, "allow must be a tuple of names"),
+        ((1,), TypeError, "allow must be a tuple of names"),
     ):
         with pytest.raises(error, match=words):
-            run(tmp_path / "state", 1, checkpoint_allow=allow)
-    with pytest.raises(ValueError, match="checkpoint_allow needs a checkpoint"):
-        pyrodrop.fit(*parts(), (X, Y), steps=1, checkpoint_allow=("lr",))
+            pyrodrop.Checkpoint(tmp_path / "state", allow=allow)
 
 
 def test_a_checkpoint_that_cannot_be_written_is_refused_before_the_first_step(tmp_path: Path) -> None:
@@ -344,13 +345,14 @@ def test_a_state_of_a_training_knows_its_run(tmp_path: Path) -> None:
 
 def test_the_engine_of_an_interrupted_run_is_that_of_the_whole_run(tmp_path: Path) -> None:
     """auto chooses by the number of all steps: 400 are worth a trace, the last 50 of them are too."""
-    options: dict[str, Any] = {"checkpoint": tmp_path / "state", "engine": "auto", "batch_size": 7}
+    state = pyrodrop.Checkpoint(tmp_path / "state", every=50)
+    options: dict[str, Any] = {"checkpoint": state, "engine": "auto", "batch_size": 7}
 
     def stop(fit: pyrodrop.Fit, epoch: int) -> None:
         if len(fit.history) >= 350:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pyrodrop.fit(*parts(), (X, Y), steps=400, checkpoint_every=50, after_epoch=stop, **options)
-    rest = pyrodrop.fit(*parts(), (X, Y), steps=400, checkpoint_every=50, **options)
+        pyrodrop.fit(*parts(), (X, Y), steps=400, after_epoch=stop, **options)
+    rest = pyrodrop.fit(*parts(), (X, Y), steps=400, **options)
     assert rest.settings["engine"] == "traced"

@@ -155,20 +155,22 @@ def test_a_rate_that_is_a_multiple_of_the_resolution_has_no_correlation() -> Non
     assert row_correlation(0.25, 8) == row_correlation(0.5, 16) == 0
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("bits", [8, 16, None])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])
 def test_a_keep_mask_has_its_rate_and_independent_entries(rate: float, bits: int | None) -> None:
-    """The rate of every column, every pair of columns, and neighbours in a column, within 4.5 standard errors."""
+    """The rate of every column, every pair of columns, and neighbours in a column, within 5.5 standard errors: of 324 normal
+    numbers one is beyond with probability 1.2e-5."""
     torch.manual_seed(1)
     rows, columns = 200_000, 24  # 24 bytes are 3 words, so that every place in a word is seen
     mask = keep_mask((rows, columns), rate, bits=bits).double()
     z = (mask.mean(0) - (1 - rate)) / math.sqrt(rate * (1 - rate) / rows)
-    assert float(z.abs().max()) < 4.5
+    assert float(z.abs().max()) < 5.5
     pairs = torch.corrcoef(mask.T) - torch.eye(columns)
-    assert float(pairs.abs().max()) * math.sqrt(rows) < 4.5
+    assert float(pairs.abs().max()) * math.sqrt(rows) < 5.5
     centred = mask - mask.mean(0)
     neighbours = (centred[1:] * centred[:-1]).mean(0) / (rate * (1 - rate))
-    assert float(neighbours.abs().max()) * math.sqrt(rows) < 4.5
+    assert float(neighbours.abs().max()) * math.sqrt(rows) < 5.5
 
 
 def test_shapes_seeds_and_ends_of_a_keep_mask() -> None:

@@ -46,27 +46,29 @@ def failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[Mapping[str, Any]]
     return calls
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("replicates", [None, 2])
 def test_without_a_compiler_the_traced_step_trains(
     replicates: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    extra = {} if replicates is None else {"replicates": replicates}
-    want = pyrodrop.fit(*parts(), (X, Y), engine="traced", **SETTINGS, **extra)
+    train, extra = (pyrodrop.fit, {}) if replicates is None else (pyrodrop.fit_replicates, {"count": replicates})
+    want = train(*parts(), (X, Y), engine="traced", **SETTINGS, **extra)
     failing(monkeypatch, lambda options: True)
     with caplog.at_level(logging.WARNING, "pyrodrop"):
-        got = pyrodrop.fit(*parts(), (X, Y), engine="compiled", **SETTINGS, **extra)
+        got = train(*parts(), (X, Y), engine="compiled", **SETTINGS, **extra)
     assert "the compiler failed: KeyError: 'buf126'" in caplog.text
     for a, b in [(got, want)] if replicates is None else zip(got, want, strict=True):
         assert a.settings["engine"] == "traced"
         assert torch.equal(weights(a), weights(b))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("replicates", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_smaller_kernels_are_tried(replicates: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    extra = {} if replicates is None else {"replicates": replicates}
-    want = pyrodrop.fit(*parts(), (X, Y), engine="traced", **SETTINGS, **extra)
+    train, extra = (pyrodrop.fit, {}) if replicates is None else (pyrodrop.fit_replicates, {"count": replicates})
+    want = train(*parts(), (X, Y), engine="traced", **SETTINGS, **extra)
     calls = failing(monkeypatch, lambda options: "max_fusion_size" not in options)
-    got = pyrodrop.fit(*parts(), (X, Y), engine="compiled", **SETTINGS, **extra)
+    got = train(*parts(), (X, Y), engine="compiled", **SETTINGS, **extra)
     smaller = ["max_fusion_size" in options for options in calls]
     # For whole minibatches and the last one; twice where C++ cannot call the program (PyTorch 2.6), so that Python does.
     assert smaller in ([False, True] * 2, [False, True] * 4)
@@ -75,6 +77,7 @@ def test_smaller_kernels_are_tried(replicates: int | None, monkeypatch: pytest.M
         torch.testing.assert_close(weights(a), weights(b), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("replicates", [None, 2])
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
 @pytest.mark.parametrize("wrong", [False, True])
@@ -98,10 +101,10 @@ def test_a_program_with_another_gradient_is_not_used(
 
         return Program(program, None)
 
-    extra = {} if replicates is None else {"replicates": replicates}
+    train, extra = (pyrodrop.fit, {}) if replicates is None else (pyrodrop.fit_replicates, {"count": replicates})
     monkeypatch.setattr(compiled, "compile_by_inductor", compile_wrongly)
     with caplog.at_level(logging.WARNING, "pyrodrop"):
-        got = pyrodrop.fit(*parts(), (X, Y), engine="compiled", optimizer=optimizer, **SETTINGS, **extra)
+        got = train(*parts(), (X, Y), engine="compiled", optimizer=optimizer, **SETTINGS, **extra)
     assert ("gives other numbers than the trace does" in caplog.text) is wrong
     assert (got if replicates is None else got[0]).settings["engine"] == ("traced" if wrong else "compiled")
 
@@ -115,6 +118,6 @@ def test_five_networks_of_figure_1a_compile() -> None:
         for _ in range(5)
     ]
     posteriors = [guides.VariationalDropout(network, "B", "layer") for network in networks]
-    settings = {"steps": 3, "batch_size": 100, "estimator": "local", "replicates": 5, "progress": False}
-    many = pyrodrop.fit(networks, posteriors, (x, y), engine="compiled", **settings)
+    settings = {"steps": 3, "batch_size": 100, "estimator": "local", "count": 5, "progress": False}
+    many = pyrodrop.fit_replicates(networks, posteriors, (x, y), engine="compiled", **settings)
     assert many[0].settings["engine"] == "compiled"

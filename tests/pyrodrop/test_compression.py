@@ -83,6 +83,7 @@ def masked(fit: pyrodrop.Fit, x: Tensor) -> Tensor:
         return model.likelihood.location(model.outputs(weights, x), model.targets)  # type: ignore[no-any-return]
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     ("name", "layout"), [("lenet-300-100", "fastest"), *itertools.product(NETWORKS, ("dense", "picked", "csr"))]
 )
@@ -117,7 +118,7 @@ def test_no_unit_without_weights_is_left() -> None:
 
 def test_a_constant_unit_goes_into_the_next_bias() -> None:
     """One unit by hand: b2 + w2 tanh(b1)."""
-    model = models.MLP([2, 3, 1], "tanh", prior=priors.ARD(), likelihood=likelihoods.Gaussian())
+    model = models.MLP([2, 3, 1], "tanh", prior=priors.ARD(), likelihood=likelihoods.Gaussian(1.0))
     fit = cut(model, share=0.0, dead=0.0)
     guide: Any = fit.guide
     with torch.no_grad():
@@ -169,7 +170,7 @@ def test_an_average_over_padding_is_not_folded() -> None:
 def test_standardisation_of_inputs_and_outputs_is_part_of_the_network() -> None:
     """x around 2000 and y around 300, in their own units, for one noise and for noise of its own."""
     x, y = 2000 + 5 * torch.randn(40, 3), 300 + 20 * torch.randn(40, 1)
-    for likelihood, width in ((likelihoods.Gaussian(), 1), (likelihoods.HeteroscedasticGaussian(), 2)):
+    for likelihood, width in ((likelihoods.Gaussian(1.0), 1), (likelihoods.HeteroscedasticGaussian(), 2)):
         model = models.MLP([3, 20, width], prior=priors.ARD(), likelihood=likelihood)
         model.standardize(data.Dataset(x, y).standardized())
         fit = cut(model, share=0.6)
@@ -271,7 +272,7 @@ def test_convolutions_count_their_places() -> None:
 
 def test_the_widths_of_a_deep_network_are_not_cut_in_the_report() -> None:
     fit = cut(
-        models.MLP([3, *[11] * 20, 1], prior=priors.ARD(), likelihood=likelihoods.Gaussian()), share=0.0, dead=0.0
+        models.MLP([3, *[11] * 20, 1], prior=priors.ARD(), likelihood=likelihoods.Gaussian(1.0)), share=0.0, dead=0.0
     )
     text = str(fit.compression_report((torch.randn(20, 3), torch.randn(20, 1)), layout="dense"))
     assert "…" not in text
@@ -280,7 +281,7 @@ def test_the_widths_of_a_deep_network_are_not_cut_in_the_report() -> None:
 
 def test_the_error_of_a_regression_is_in_units_of_y() -> None:
     x, y = torch.randn(50, 3), 7 * torch.randn(50, 1)
-    fit = cut(models.MLP([3, 20, 1], prior=priors.ARD(), likelihood=likelihoods.Gaussian()))
+    fit = cut(models.MLP([3, 20, 1], prior=priors.ARD(), likelihood=likelihoods.Gaussian(1.0)))
     report = fit.compression_report((x, y), layout="csr")
     assert report.compressed.error == pytest.approx(float((masked(fit, x) - y).square().mean().sqrt()), rel=1e-5)
     with pytest.raises(ValueError, match="a loaded fit has no training data"):

@@ -110,6 +110,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", REFUSED)
 def test_no_chain_is_refused_and_keeps_its_shape(name: str, cut_fit: Any, oracle: Any) -> None:
     build, shape, reason = REFUSED[name]

@@ -27,6 +27,7 @@ from pyrodrop.priors import Gaussian, Laplace, Prior, ScaleMixture, StudentT
 pytestmark = pytest.mark.usefixtures("float64")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("fan_out", [1, 10, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("theta", [0.5, 0.1, 0.01])
 def test_mixture_divergence_is_the_mean_log_ratio(fan_out: int, theta: float) -> None:
@@ -139,6 +140,7 @@ def test_at_rate_zero_the_divergence_is_that_of_a_point() -> None:
     torch.testing.assert_close(kl_divergence(dist.Delta(m).to_event(2), p), -p.log_prob(m))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("prior", [Laplace(0.7), StudentT(3.0, 0.5), ScaleMixture(1.0, 0.1, 0.3)])
 def test_atoms_by_monte_carlo_leave_out_the_same_constant(prior: Prior) -> None:
     """Where there is no closed form: the mean over draws of ln q(mask) - ln p(W) is the sum over masks."""

@@ -169,6 +169,7 @@ with whole(Path(sys.argv[1])) as part:
 """
 
 
+@pytest.mark.more
 def test_the_temporary_file_of_a_killed_process_is_removed_by_the_next_one(file: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -13,7 +13,7 @@ from pyrodrop import guides, likelihoods, models, priors
 
 X = torch.randn(12, 3)
 Y, LABELS = X[:, :1].clone(), torch.arange(12) % 3
-GAUSS = {"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian()}
+GAUSS = {"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian(1.0)}
 
 
 def mlp(**changed: Any) -> models.MLP:
@@ -21,7 +21,7 @@ def mlp(**changed: Any) -> models.MLP:
 
 
 def fit(*data: Any, outputs: int = 1, **changed: Any) -> Any:
-    likelihood = likelihoods.Gaussian() if outputs == 1 else likelihoods.Categorical()
+    likelihood = likelihoods.Gaussian(1.0) if outputs == 1 else likelihoods.Categorical()
     model = models.MLP([3, 4, outputs], prior=priors.Gaussian(), likelihood=likelihood)
     return pyrodrop.fit(
         model, guides.MeanField(model), *(data or ((X, Y),)), **{"steps": 1, "engine": "pyro", **changed}
@@ -41,6 +41,16 @@ def lenet() -> Any:
     return models.LeNet5(prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
 
 
+def line(x: torch.Tensor, y: torch.Tensor | None = None, num_data: int = 0) -> None:
+    slope = pyro.sample("slope", pyro.distributions.Normal(0.0, 1.0))
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", pyro.distributions.Normal(slope * x, 1.0), obs=y)
+
+
+def vector() -> Any:
+    return pyrodrop.fit(line, pyro.infer.autoguide.AutoNormal(line), (X[:, 0], Y[:, 0]), steps=1)
+
+
 ROWS = torch.utils.data.TensorDataset(X, Y)
 CALLS: dict[str, tuple[Any, str]] = {
     "an optimiser of Pyro": (lambda: fit(optimizer=pyro.optim.Adam({"lr": 0.1})), "optimizer must .*one of pyro.optim"),
@@ -53,6 +63,7 @@ CALLS: dict[str, tuple[Any, str]] = {
     "learning_rate": (lambda: fit(learning_rate=0.1), "no argument 'learning_rate'; here it is lr"),
     "a loader": (lambda: fit(torch.utils.data.DataLoader(ROWS)), "data must .*got a DataLoader: pass tensors of all rows"),
     "a data set of torch": (lambda: fit(ROWS), r"data must .*got a TensorDataset: pass its tensors, data\.tensors"),
+    "a vector x and a Pyro program": (vector, r"y must .*x of shape \[12\] is passed on as \[12, 1\]: take x\[:, 0\]"),
     "a number as prior": (lambda: mlp(prior=1.0), r"prior must .*priors.Gaussian\(scale=1.0\).*got the float 1.0"),
     "a class as prior": (lambda: mlp(prior=priors.Gaussian), r"prior must .*got the class Gaussian: call it, Gaussian\("),
     "a class as likelihood": (lambda: mlp(likelihood=likelihoods.Gaussian), r"likelihood must .*call it, Gaussian\("),

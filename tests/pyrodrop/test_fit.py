@@ -95,6 +95,7 @@ def test_minibatches_pass_through_every_row_once_an_epoch() -> None:
     assert epochs[0] != epochs[1]
 
 
+@pytest.mark.more
 def test_a_plain_pyro_program_trains() -> None:
     """Closures with pyro.param, whose exact posterior is known: conjugate linear regression."""
 
@@ -131,12 +132,13 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, optimi
     }
     whole = pyrodrop.fit(model, guide, (X, Y), steps=23, **options)
     file = tmp_path / "state.safetensors"
-    pyrodrop.fit(model, guide, (X, Y), steps=10, checkpoint=file, checkpoint_every=4, **options)
-    resumed = pyrodrop.fit(model, guide, (X, Y), steps=23, checkpoint=file, checkpoint_every=4, **options)
+    pyrodrop.fit(model, guide, (X, Y), steps=10, checkpoint=pyrodrop.Checkpoint(file, every=4), **options)
+    resumed = pyrodrop.fit(model, guide, (X, Y), steps=23, checkpoint=pyrodrop.Checkpoint(file, every=4), **options)
     assert same(whole, resumed)
     assert [p.name for p in tmp_path.iterdir()] == ["state.safetensors"]
     with pytest.raises(
-        ValueError, match=r"is of another run: seed is 0 there and 1 here.*checkpoint_allow=\('seed',\)"
+        ValueError,
+        match=r"is of another run: seed is 0 there and 1 here.*checkpoint=pyrodrop.Checkpoint\(..., allow=\('seed',\)\)",
     ):
         pyrodrop.fit(model, guide, (X, Y), steps=23, seed=1, checkpoint=file, **options)
     with pytest.raises(ValueError, match="has done 23 steps already"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -121,23 +123,97 @@ def test_text_bools_and_named_numbers_as_target_are_class_labels() -> None:
     assert Dataset.from_frame(DF, "rooms", categories=["kind"]).y.dtype == torch.float32
 
 
-def test_numbers_of_dtype_object_are_no_class_labels() -> None:
-    boxed = DF.drop(columns="kind").assign(price=DF["price"].astype(object))
-    with pytest.raises(TypeError, match=r"'price', numbers of dtype object: convert them with .astype\(float\)"):
-        Dataset.from_frame(boxed, "price")
-    assert Dataset.from_frame(boxed.astype({"price": float}), "price").y.dtype == torch.float32
-    labels = Dataset.from_frame(boxed, "price", categories=["price"])
-    np.testing.assert_array_equal(labels.y.numpy(), np.unique(DF["price"], return_inverse=True)[1])
-    bools = boxed.assign(member=DF["member"].astype(object))
-    np.testing.assert_array_equal(
-        Dataset.from_frame(bools.drop(columns="price"), "member").y.numpy(), DF["member"].astype(int)
+BOXES: dict[str, Any] = {
+    "float": float,
+    "Decimal": lambda value: Decimal(repr(float(value))),
+    "Fraction": lambda value: Fraction(float(value)),
+    "NumPy": np.float64,
+    "mixed": lambda value: int(value) if value == int(value) else Decimal(float(value)),
+}
+
+
+def boxed(frame: pd.DataFrame, box: Any) -> pd.DataFrame:
+    """The same numbers as objects."""
+    return pd.DataFrame({name: pd.Series(list(map(box, frame[name])), dtype=object) for name in frame})
+
+
+@pytest.mark.parametrize("box", BOXES)
+def test_numbers_of_dtype_object_are_numbers(box: str) -> None:
+    """Inputs and target, in a frame, a split and at prediction, as the same numbers of dtype float64."""
+    plain = DF[["age", "rooms", "price"]].reset_index(drop=True).astype(float)
+    objects = boxed(plain, BOXES[box])
+    assert set(objects.dtypes) == {np.dtype(object)}
+    want, got = Dataset.from_frame(plain, "price"), Dataset.from_frame(objects, "price")
+    assert got.columns is not None
+    assert (got.columns.numbers, got.columns.classes) == (("age", "rooms"), None)
+    assert got.fingerprint == want.fingerprint
+    assert torch.equal(got.inputs(got.x), want.inputs(want.x))  # type: ignore[misc]
+    assert torch.equal(got.targets(got.y), want.targets(want.y))  # type: ignore[misc]
+    assert torch.equal(want.x_of(objects), want.x)
+    assert torch.equal(got.like(plain).y, want.y)
+    split, like = (Split.from_frame(frame, "price", seed=1) for frame in (objects, plain))
+    assert split.test.fingerprint == like.test.fingerprint
+
+
+def test_nullable_columns_are_those_of_numpy() -> None:
+    nullable = DF.astype(
+        {"age": "Float64", "rooms": "Int64", "member": "boolean", "kind": "string", "price": "Float32"}
     )
+    got, want = (
+        Dataset.from_frame(df.drop(columns="tax"), "price", categories=["kind"])
+        for df in (nullable, DF.astype({"price": "float32"}))
+    )
+    assert got.columns == want.columns or got.columns.words() == want.columns.words()  # type: ignore[union-attr]
+    assert got.fingerprint == want.fingerprint
+    assert Dataset.from_frame(nullable, "kind").columns.classes == ("a", "b", "c")  # type: ignore[union-attr]
+    assert Dataset.from_frame(nullable, "member", categories=["kind"]).columns.classes == (False, True)  # type: ignore[union-attr]
+
+
+def test_numbers_of_dtype_object_may_be_named_as_labels_and_bools_are_labels() -> None:
+    objects = DF.drop(columns="kind").assign(price=DF["price"].astype(object), member=DF["member"].astype(object))
+    labels = Dataset.from_frame(objects.drop(columns="member"), "price", categories=["price"])
+    np.testing.assert_array_equal(labels.y.numpy(), np.unique(DF["price"], return_inverse=True)[1])
+    bools = Dataset.from_frame(objects.drop(columns="price"), "member")
+    np.testing.assert_array_equal(bools.y.numpy(), DF["member"].astype(int))
+
+
+@pytest.mark.parametrize("odd", ["n/a", True, np.True_, (1, 2)])
+@pytest.mark.parametrize("target", ["price", "rooms"])
+def test_numbers_among_other_values_are_refused_with_one_of_these(odd: Any, target: str) -> None:
+    mixed = DF[["rooms", "price"]].astype({"rooms": object}).reset_index(drop=True)
+    mixed.at[7, "rooms"] = odd
+    with pytest.raises(TypeError, match=rf"column 'rooms' of dtype object with the number \d and the .*{odd!r}"[:70]):
+        Dataset.from_frame(mixed, target)
+    with pytest.raises(TypeError, match=r"column 'rooms', must be of real numbers"):
+        Dataset.from_frame(DF[["rooms", "price"]], "price").x_of(mixed)
+
+
+def test_what_float64_does_not_hold_of_objects_is_refused() -> None:
+    plain = DF[["age", "price"]].reset_index(drop=True)
+    for ids in (
+        [2**60 + n for n in range(N)],
+        [Decimal(10) ** 25 + n for n in range(N)],
+        [Fraction(2**60 + n) for n in range(N)],
+    ):
+        with pytest.raises(ValueError, match=r"column 'id', must vary by more than float64 rounds its values"):
+            Dataset.from_frame(plain.assign(id=pd.Series(ids, dtype=object)), "price")
+    cents = [1 + Decimal(n).scaleb(-20) for n in range(N)]
+    with pytest.raises(ValueError, match=r"column 'id', must vary by more than float64 rounds its values"):
+        Dataset.from_frame(plain.assign(id=cents), "price")
+    exact = Dataset.from_frame(plain.assign(id=[2**60 + 2**58 * n for n in range(N)]), "price")
+    assert exact.x[1, 1] == 2.0**60 + 2.0**58
+    for large in (10**400, Decimal("1e400"), Decimal("-Infinity")):
+        with pytest.raises(ValueError, match=r"column 'age', must be finite; got infinite values in 1 rows"):
+            Dataset.from_frame(plain.assign(age=pd.Series([large, *range(N - 1)], dtype=object)), "price")
+    for missing in (None, Decimal("NaN"), float("nan"), pd.NA):
+        with pytest.raises(ValueError, match=r"missing values in 1 of 40 rows, of column 'age'"):
+            Dataset.from_frame(plain.assign(age=pd.Series([missing, *range(N - 1)], dtype=object)), "price")
 
 
 def test_numbers_of_classes_are_not_taken_for_values() -> None:
     """Labels 10, 20, 30 are the numbers 0, 1, 2: a Gaussian around these is of nothing that the user has."""
     plain = pd.DataFrame({"x": np.linspace(-1, 1, 6), "y": [10, 20, 30] * 2})
-    model = models.MLP([1, 3, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.MLP([1, 3, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     guide = guides.MeanField(model)
     for y in (plain["y"], plain["y"].astype(str)):
         data = Dataset.from_frame(plain.assign(y=y), "y", categories=["y"])
@@ -206,6 +282,9 @@ def test_what_is_wrong_is_said_by_column_and_number_of_rows() -> None:
         dataset().x_of(DF.assign(kind=["d"] * 3 + ["a"] * (N - 3)))
     with pytest.raises(ValueError, match=r"column 'member', had bools .*got 2 in 1 rows"):
         dataset().x_of(DF.assign(member=[2] + [1] * (N - 1)))
+    for bools in (DF["rooms"] > 2, (DF["rooms"] > 2).astype("boolean")):
+        with pytest.raises(ValueError, match=r"column 'rooms', had numbers and must have numbers; got bools"):
+            dataset().x_of(DF.assign(rooms=bools))
     with pytest.raises(ValueError, match=r"got a frame without 'rooms'"):
         dataset().x_of(DF.drop(columns="rooms"))
     with pytest.raises(ValueError, match=r"got 300 in all 40 rows of 'price'"):
@@ -277,3 +356,21 @@ def test_a_frame_without_columns_by_name_is_taken_by_place_as_before() -> None:
     run = fitted(Dataset(torch.tensor(numbers.to_numpy()), torch.tensor(DF["tax"].to_numpy(np.float32))[:, None]))
     assert "columns" not in run.settings
     assert torch.equal(run.predict(numbers[["rooms", "age"]], 2).f, run.predict(numbers.to_numpy()[:, ::-1], 2).f)  # type: ignore[arg-type]
+
+
+def test_whole_numbers_0_and_1_are_numbers_and_the_log_says_how_to_have_classes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    df = pd.DataFrame({"a": range(6), "sick": [0, 1] * 3, "count": [0, 1, 2] * 2})
+    assert Dataset.from_frame(df, "sick").y.is_floating_point()
+    [message] = caplog.messages
+    assert "'sick' has the whole numbers 0 and 1 alone" in message
+    assert "categories=['sick']" in message
+    caplog.clear()
+    assert Dataset.from_frame(df, "sick", categories=["sick"]).columns.classes == (0, 1)  # type: ignore[union-attr]
+    Dataset.from_frame(df, "count")
+    Dataset.from_frame(df.astype({"sick": float}), "sick")
+    Dataset.from_frame(df.astype({"sick": bool}), "sick")
+    assert not caplog.messages
+    Dataset.from_frame(df.astype({"sick": object}), "sick")
+    assert "'sick' has the whole numbers 0 and 1 alone" in caplog.messages[0]

@@ -29,5 +29,5 @@ def test_a_gradient_that_is_zero_but_for_rounding_is_traced(dtype: torch.dtype) 
     data = (torch.randn(8, 3, 4, dtype=dtype), torch.randn(8, 1, dtype=dtype))
     settings = {"steps": 3, "engine": "traced", "progress": False}
     assert pyrodrop.fit(model, guides.MeanField(model), data, **settings).settings["engine"] == "traced"
-    many = pyrodrop.fit(model, guides.MeanField(model), data, replicates=2, **settings)
+    many = pyrodrop.fit_replicates(model, guides.MeanField(model), data, count=2, **settings)
     assert many[0].settings["engine"] == "traced"

@@ -49,9 +49,8 @@ def model_of(net: nn.Module) -> models.NetworkModel:
 
 def trained(model: Any, guide: Any, **settings: Any) -> Any:
     dtype = torch.get_default_dtype()
-    return pyrodrop.fit(
-        model, guide, (X.to(dtype), Y.to(dtype)), **{"steps": 10, "lr": 1e-2, "progress": False} | settings
-    )
+    train = pyrodrop.fit_replicates if "count" in settings else pyrodrop.fit
+    return train(model, guide, (X.to(dtype), Y.to(dtype)), **{"steps": 10, "lr": 1e-2, "progress": False} | settings)
 
 
 def plain_training(net: nn.Module, steps: int) -> dict[str, Tensor]:
@@ -87,7 +86,7 @@ def test_attention_trains_as_in_plain_torch(engine: str) -> None:
 def test_replicates_of_attention_are_the_fits_alone() -> None:
     model = model_of(Attention())
     guide = guides.MeanField(model)
-    for r, one in enumerate(trained(model, guide, replicates=2, engine="traced")):
+    for r, one in enumerate(trained(model, guide, count=2, engine="traced")):
         alone = trained(model, guide, seed=r, engine="pyro")
         torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(one.guide.mean(), alone.guide.mean(), rtol=1e-3, atol=1e-4)
@@ -105,6 +104,7 @@ def test_recurrent_layers_train_as_in_plain_torch(kind: Any, engine: Any) -> Non
     assert_trained_alike(fit, plain_training(net, 40))
 
 
+@pytest.mark.more
 def test_an_lstm_trains_by_default_where_there_are_steps_enough_for_a_trace(caplog: pytest.LogCaptureFixture) -> None:
     """In float32 it runs by a kernel that cannot be replayed: Pyro makes the steps, the log says so."""
     model = model_of(LastStep(nn.LSTM))

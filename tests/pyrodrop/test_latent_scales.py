@@ -65,6 +65,7 @@ def optimum(keep: float) -> tuple[float, float]:
     return float(found.x[0]), math.exp(float(found.x[1]))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "keep"), [("Point", 1.0), ("BernoulliDropout", 0.7)])
 def test_a_variance_under_a_hyperprior_is_learned_as_it_should_be(name: str, keep: float) -> None:
     model = linear(priors.ARD("layer", dist.InverseGamma(A, B)))
@@ -140,6 +141,7 @@ def test_the_objective_is_pyros_log_joint_summed_over_all_masks(name: str, prior
     torch.testing.assert_close(terms.kl_weights, want)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("prior", LATENT)
 @pytest.mark.parametrize("name", ["Point", "BernoulliDropout"])
 def test_pyros_two_estimates_of_the_elbo_agree(name: str, prior: str) -> None:

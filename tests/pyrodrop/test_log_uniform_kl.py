@@ -137,6 +137,7 @@ def test_half_precision_is_float32_rounded() -> None:
     assert torch.equal(g, g32.to(torch.bfloat16))
 
 
+@pytest.mark.more
 def test_compiles_whole_and_traces() -> None:
     compiled = torch.compile(log_uniform_kl, fullgraph=True)
     for a, b in zip(value_and_slope(GRID, compiled), value_and_slope(GRID), strict=True):

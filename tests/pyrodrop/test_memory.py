@@ -33,7 +33,7 @@ torch.set_num_threads(1)
 
 def fit(rows, steps):
     x = torch.rand(rows, 90)
-    model = models.MLP([90, 20, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.MLP([90, 20, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     guide = guides.BernoulliDropout(model, 0.1)
     before = peak()
     pyrodrop.fit(model, guide, (x, x[:, :1]), steps=steps, batch_size=100, engine="traced", progress=False)
@@ -46,6 +46,7 @@ print((after - before) / data)
 )
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("rows", [400_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_a_fit_holds_its_data_once(rows: int) -> None:
     """The growth of resident memory during a fit stays under half of the data, which the caller holds."""

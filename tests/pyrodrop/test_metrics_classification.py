@@ -56,6 +56,7 @@ def test_log_likelihood_survives_logits_whose_probabilities_underflow() -> None:
     assert metrics.negative_log_likelihood(logits[0].softmax(-1), torch.tensor([0])) == math.inf
 
 
+@pytest.mark.more
 def test_ece_of_a_calibrated_classifier_goes_to_zero_as_one_over_root_n() -> None:
     """Its mean is sqrt(2 / pi) sum_b sqrt(sum_{B_b} conf (1 - conf)) / N, from the central limit theorem; within 4 s.e."""
     sizes, repeats, means = (1000, 4000, 16_000), 100, []

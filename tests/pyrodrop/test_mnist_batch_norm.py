@@ -53,7 +53,7 @@ def accuracy(fit: Any, test: Dataset) -> float:
 def test_eight_replicates_are_the_eight_fits(starts: Any) -> None:
     train, test = digits()
     model, guide = made()
-    many = pyrodrop.fit(model, guide, train, replicates=COUNT, starts=starts, engine="traced", **SETTINGS)
+    many = pyrodrop.fit_replicates(model, guide, train, count=COUNT, starts=starts, engine="traced", **SETTINGS)
     for r, one in enumerate(many):
         alone = pyrodrop.fit(model, guide, train, seed=r, starts=starts, engine="pyro", **SETTINGS)
         got, wanted = state_of(one), state_of(alone)
@@ -76,7 +76,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(engine: Any, tmp_path: Path) -> N
     killed = subprocess.run([sys.executable, "-P", __file__, engine, str(path)], check=False, capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert path.exists()
-    resumed = run(engine, checkpoint=path, checkpoint_every=20)
+    resumed = run(engine, checkpoint=pyrodrop.Checkpoint(path, every=20))
     assert resumed.settings["engine"] == engine
     assert torch.equal(resumed.history, whole.history)
     for name, value in state_of(whole).items():
@@ -96,4 +96,4 @@ def die(_: Any, epochs: int) -> None:
 
 if __name__ == "__main__":
     torch.set_default_dtype(torch.float64)
-    run(sys.argv[1], checkpoint=sys.argv[2], checkpoint_every=20, after_epoch=die)
+    run(sys.argv[1], checkpoint=pyrodrop.Checkpoint(sys.argv[2], every=20), after_epoch=die)

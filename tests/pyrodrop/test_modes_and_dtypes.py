@@ -48,6 +48,7 @@ WAYS: dict[str, Callable[[Any, Any, Any], torch.Tensor]] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_training_is_the_same_within_no_grad_and_inference_mode(way: str) -> None:
     """Around the call alone, and around what makes model, guide and data."""

@@ -74,7 +74,7 @@ def test_the_closed_form_of_deep_features_and_of_products_by_hand() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.addmm(self.c.bias, torch.tanh(self.b(torch.tanh(self.a(x)))), self.c.weight.T)
 
-    model = models.from_module(ByHand(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian()).double()
+    model = models.from_module(ByHand(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)).double()
     guide = guides.BernoulliDropout(model, {"c.*": 0.4, "*": 0.0}).double()
     fit, x = pyrodrop.Fit(model, guide, None, torch.zeros(1, 3), {}), torch.randn(5, 2)
     got, drawn = fit.predict(x, method="analytic"), fit.predict(x, 40_000).f
@@ -112,7 +112,7 @@ def test_no_closed_form_elsewhere() -> None:
     with pytest.raises(TypeError, match=r"a guide with a method posterior\(name\); got Ensemble"):
         fit.predict(torch.randn(3, 2), method="analytic")
     net = nn.Sequential(nn.Flatten(), nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 1, 4), nn.Flatten())
-    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian()).double()
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)).double()
     conv = pyrodrop.Fit(model, guides.BernoulliDropout(model, 0.2).double(), None, torch.zeros(1, 3), {})
     with pytest.raises(ValueError, match="input of a convolution"):
         conv.predict(torch.randn(3, 4), method="analytic")
@@ -285,7 +285,7 @@ from pyrodrop import guides, likelihoods, models, priors
 torch.set_num_threads(1)
 def peak():  # since the process began: ru_maxrss would begin with that of the process that started it
     return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
-model = models.MLP([13, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+model = models.MLP([13, 50, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
 fit = pyrodrop.Fit(model, guides.BernoulliDropout(model, 0.5, mask_input=False), None, torch.zeros(1, 3), {})
 x = torch.randn(int(sys.argv[1]), 13)
 fit.predict(x[:100], 10, keep="moments")
@@ -295,6 +295,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("points", "draws", "limit"),
     [

@@ -56,7 +56,8 @@ def plain_training(net: nn.Module, steps: int, size: int = SIZE, seed: int = 0) 
 
 def trained(engine: str, model: Any, guide: Any, **settings: Any) -> pyrodrop.Fit:
     settings = {"steps": 10, "batch_size": SIZE, "lr": RATE, "progress": False} | settings
-    return pyrodrop.fit(model, guide, (X, Y), engine=engine, **settings)
+    train = pyrodrop.fit_replicates if "count" in settings else pyrodrop.fit
+    return train(model, guide, (X, Y), engine=engine, **settings)
 
 
 def state_of(fit: pyrodrop.Fit) -> dict[str, Tensor]:
@@ -126,6 +127,7 @@ def test_a_look_after_an_epoch_changes_nothing_and_predicts_in_evaluation_mode(e
     assert_same(whole_state(looked), whole_state(trained(engine, model, guide)), 0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["pyro", "traced", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_killed_and_resumed_gives_the_same_bits(engine: str, tmp_path: Path) -> None:
     class Killed(Exception):
@@ -139,7 +141,7 @@ def test_killed_and_resumed_gives_the_same_bits(engine: str, tmp_path: Path) -> 
     guide = guides.BernoulliDropout(model, 0.2)
     settings: dict[str, Any] = {"batch_size": None if engine == "compiled" else SIZE}
     whole = trained(engine, model, guide, **settings)
-    kept = {"checkpoint": tmp_path / "state", "checkpoint_every": 2}
+    kept = {"checkpoint": pyrodrop.Checkpoint(tmp_path / "state", every=2)}
     with pytest.raises(Killed):
         trained(engine, model, guide, after_epoch=kill, **kept, **settings)
     resumed = trained(engine, model, guide, **kept, **settings)
@@ -160,6 +162,7 @@ def test_a_checkpoint_without_the_buffers_is_refused(tmp_path: Path) -> None:
             trained("pyro", model, guides.Point(model), **settings)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_replicates_have_running_statistics_of_their_own(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every replicate, parameters, buffers, losses and predictions are those of the fit alone with its seed; those of a
@@ -169,7 +172,7 @@ def test_replicates_have_running_statistics_of_their_own(engine: str, monkeypatc
     for guide in (guides.BernoulliDropout(model, 0.2), guides.Point(model)):
         if engine == "compiled" and isinstance(guide, guides.Point):
             continue
-        many = trained(engine, model, guide, replicates=4, seed=5)
+        many = trained(engine, model, guide, count=4, seed=5)
         assert many[0].settings["engine"] == engine
         for r, one in enumerate(many):  # type: ignore[arg-type, var-annotated]
             alone = trained("pyro", model, guide, seed=5 + r)
@@ -185,8 +188,8 @@ def test_a_failed_replicate_keeps_its_statistics_of_before(engine: str) -> None:
     """Of which all rows are one minibatch; the second replicate's targets overflow at its first step."""
     model = model_of(network())
     guide = guides.Point(model)
-    many = pyrodrop.fit(
-        model, guide, [(X, Y), (X, Y * 1e30)], replicates=2, steps=3, lr=RATE, engine=engine, progress=False
+    many = pyrodrop.fit_replicates(
+        model, guide, [(X, Y), (X, Y * 1e30)], count=2, steps=3, lr=RATE, engine=engine, progress=False
     )  # type: ignore[call-overload]
     assert many.failed == {1: 0}
     assert_same(state_of(many[1]), {**network().state_dict()}, 0)
@@ -211,12 +214,12 @@ def test_every_batch_norm_is_right_or_named(layer: nn.Module, caplog: pytest.Log
     assert_same(state_of(fit), plain_training(net, 10))
     if cumulative:
         with pytest.raises(ValueError, match="replicates are trained as one traced step.*Fit one by one"):
-            trained("auto", model, guides.Point(model), replicates=2)
+            trained("auto", model, guides.Point(model), count=2)
 
 
 def test_a_minibatch_of_one_row_is_refused_before_the_first_step() -> None:
     model = model_of(network())
-    for size, extra in ((19, {}), (1, {}), (19, {"replicates": 2})):
+    for size, extra in ((19, {}), (1, {}), (19, {"count": 2})):
         with pytest.raises(ValueError, match=r"at least 2.*got a minibatch of 1 row|got .*1 row"):
             trained("auto", model, guides.Point(model), batch_size=size, **extra)
 
@@ -273,7 +276,7 @@ def test_a_forward_that_counts_its_calls_is_trained_by_pyro(caplog: pytest.LogCa
     with pytest.raises(ValueError, match="register_buffer"):
         trained("pyro", model, Slope(), checkpoint=tmp_path / "state")
     with pytest.raises(ValueError, match=r"calls.*Fit one by one"):
-        trained("auto", model, Slope(), replicates=2)
+        trained("auto", model, Slope(), count=2)
 
 
 class Called(nn.Module):
@@ -355,7 +358,7 @@ def test_replicates_of_images_with_noise_per_example_and_running_statistics() ->
     guide = guides.BernoulliDropout(model, {"0.weight": 0.0, "5.weight": 0.2})
     data = (torch.randn(12, 1, 6, 6), torch.randn(12, 1))
     settings: dict[str, Any] = {"steps": 5, "batch_size": 8, "estimator": "per_example", "progress": False}
-    for r, one in enumerate(pyrodrop.fit(model, guide, data, replicates=2, engine="traced", **settings)):
+    for r, one in enumerate(pyrodrop.fit_replicates(model, guide, data, count=2, engine="traced", **settings)):
         alone = pyrodrop.fit(model, guide, data, seed=r, engine="pyro", **settings)
         assert_same(whole_state(one), whole_state(alone))
         assert float(one.model.network[1].running_mean.abs().max()) > 1e-3  # type: ignore[attr-defined]

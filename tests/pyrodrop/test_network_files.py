@@ -177,6 +177,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.more
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_any_change_of_the_header_is_refused_or_makes_a_network(good: Path, data: st.DataObject) -> None:

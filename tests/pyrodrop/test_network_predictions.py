@@ -146,7 +146,7 @@ def made(name: str, guide: str = "bernoulli") -> tuple[nn.Module, pyrodrop.Fit, 
 
 def drawn(net: nn.Module, fit: pyrodrop.Fit, x: Any, count: int) -> Tensor:
     """The oracle: outputs [count, N, ...] of one weight after the other."""
-    args, kwargs = arguments(x)
+    args, kwargs = arguments(x, net.forward)
     guide: Any = fit.guide
     with torch.no_grad():
         posteriors = {n: guide.posterior(n) for n in fit.model.weight_sites()}  # type: ignore[attr-defined]
@@ -164,6 +164,7 @@ def agree(ours: Tensor, theirs: Tensor) -> None:
         assert float(((a.mean(0) - b.mean(0)) / (se + 1e-9)).abs().max()) < 4.5
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("guide", GUIDES)
 @pytest.mark.parametrize("name", NAMES)
 def test_functions_are_those_of_one_weight_after_the_other(name: str, guide: str) -> None:
@@ -211,6 +212,7 @@ def test_the_mixture_is_that_of_its_functions(name: str) -> None:
             prediction.cdf(y)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_elbo_is_the_likelihood_of_one_weight_after_the_other(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the same in parts of the data as in one, for networks whose examples can be computed apart."""
@@ -224,6 +226,7 @@ def test_the_elbo_is_the_likelihood_of_one_weight_after_the_other(name: str, mon
     assert (in_parts.nll, in_parts.kl) == (pytest.approx(whole.nll, rel=1e-9), whole.kl)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "graph"])
 def test_a_point_is_predicted_alone_as_in_company(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above all behind BatchNorm; and whatever the tiles that x is cut into."""
@@ -285,6 +288,7 @@ def test_the_divergence_is_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert elbo.kl == pytest.approx(float(terms.kl.detach()), rel=1e-12)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("prior", ["student", "ard"])
 def test_a_divergence_that_a_draw_changes_is_evaluated_for_each(prior: str) -> None:
     """By Monte Carlo under a prior without a closed form, and under a latent scale: means over draws, 4.5 s.e."""

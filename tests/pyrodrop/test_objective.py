@@ -33,6 +33,7 @@ def evidence() -> float:
     return float(dist.MultivariateNormal(torch.zeros(12), covariance).log_prob(Y[:, 0]))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("wrapped", [False, True], ids=["alone", "in an ensemble"])
 @pytest.mark.parametrize(
     "settings", [{}, {"kl_weight": 0.1}, {"kl_weight": schedules.linear(1000)}, {"likelihood_power": 3.0}],

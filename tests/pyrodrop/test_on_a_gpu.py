@@ -39,7 +39,8 @@ def parts(guide: str = "Bernoulli", net: nn.Module | None = None) -> tuple[Any, 
 
 def trained(pair: tuple[Any, Any], data: tuple[Tensor, Tensor] = (X, Y), **settings: Any) -> Any:
     usual = {"steps": 20, "batch_size": 32, "lr": 1e-2, "progress": False, "device": DEVICE}
-    return pyrodrop.fit(*pair, data, **usual | settings)
+    train = pyrodrop.fit_replicates if "count" in settings else pyrodrop.fit
+    return train(*pair, data, **usual | settings)
 
 
 def alike(one: Any, two: Any, tolerance: float = 1e-3) -> None:
@@ -86,7 +87,7 @@ def test_convolutions_and_batch_norm(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ["traced", "compiled"])
 def test_replicates_are_the_fits_alone(engine: str) -> None:
-    many = trained(parts(), replicates=5, engine=engine)
+    many = trained(parts(), count=5, engine=engine)
     for r, one in enumerate(many):
         alike(one, trained(parts(), seed=r, engine="traced"))
 

@@ -21,7 +21,9 @@ DATA = X, X.sum(1, keepdim=True)
 def fit(optimizer: Any, lr: Any = 0.01, replicates: int | None = None) -> Any:
     model = models.MLP([3, 4, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))
     settings: dict[str, Any] = {"steps": 3, "lr": lr, "optimizer": optimizer, "device": "cpu"}
-    return pyrodrop.fit(model, guides.MeanField(model), DATA, replicates=replicates, **settings)
+    if replicates is None:
+        return pyrodrop.fit(model, guides.MeanField(model), DATA, **settings)
+    return pyrodrop.fit_replicates(model, guides.MeanField(model), DATA, count=replicates, **settings)
 
 
 def lbfgs_of_few_steps(groups: Any) -> torch.optim.Optimizer:
@@ -79,6 +81,7 @@ def test_replicates_need_an_optimiser_of_single_entries(optimizer: Any) -> None:
         fit(optimizer, replicates=2)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -89,3 +92,47 @@ def test_replicates_need_an_optimiser_of_single_entries(optimizer: Any) -> None:
 def test_usual_ones_are_taken(optimizer: Any) -> None:
     losses: list[Tensor] = [fit(optimizer).losses, *(one.losses for one in fit(optimizer, replicates=2))]
     assert all(torch.isfinite(each).all() for each in losses)
+
+
+def small_steps(groups: Any) -> torch.optim.Optimizer:
+    """Adam with a hook that divides the gradients of every step by 1e12."""
+    optimizer = torch.optim.Adam(groups, fused=True)
+
+    def divide(own: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        for group in own.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.div_(1e12)
+
+    optimizer.register_step_pre_hook(divide)
+    return optimizer
+
+
+def own_step(groups: Any) -> torch.optim.Optimizer:
+    """Adam with a method `step` of its own, as learning rate schedulers give it."""
+    optimizer = torch.optim.Adam(groups, fused=True)
+    step = optimizer.step
+
+    def slower(*args: Any) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.1
+        step(*args)
+
+    optimizer.step = slower  # type: ignore[method-assign]
+    return optimizer
+
+
+@pytest.mark.parametrize("optimizer", [small_steps, own_step])
+def test_what_an_optimiser_does_more_is_done_by_every_engine(optimizer: Any) -> None:
+    model = models.MLP([3, 4, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))
+    guide, plain = guides.MeanField(model), functools.partial(torch.optim.Adam, fused=True)
+    runs: list[tuple[Any, Any]] = [(made, engine) for made in (optimizer, plain) for engine in ("pyro", "traced")]
+    settings: dict[str, Any] = {"steps": 5, "lr": 0.01, "progress": False}
+    fits = {
+        (made, engine): pyrodrop.fit(model, guide, DATA, optimizer=made, engine=engine, **settings)
+        for made, engine in (*runs, (optimizer, "compiled"))
+    }
+    values = {key: torch.cat([p.detach().flatten() for p in fit.guide.parameters()]) for key, fit in fits.items()}
+    assert fits[optimizer, "compiled"].settings["engine"] == "traced"
+    first = values.pop((optimizer, "pyro"))
+    for (made, _), other in values.items():
+        assert torch.equal(first, other) == (made is optimizer)

@@ -113,6 +113,7 @@ def test_the_terms_sum_to_pyros_loss_and_gradient(name: str) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "name", ["AutoNormal", "AutoDiagonalNormal", "AutoMultivariateNormal", "inside one's own", "EasyGuide"]
 )
@@ -142,7 +143,7 @@ def test_fit_finds_the_posterior_of_a_linear_regression(name: str) -> None:
 def test_a_point_mass_beside_drawn_factors_is_still_one() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(2, 3, bias=False), nn.Tanh(), nn.Linear(3, 1, bias=False))
-    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     fit = pyrodrop.fit(model, mixed(model), data(), steps=3)
     assert fit.elbo(3).convention.kind == "up_to_constant"
     assert pyrodrop.fit(model, AutoDelta(model), data(), steps=3).elbo(3).convention.kind == "up_to_constant"
@@ -155,6 +156,7 @@ def test_an_empirical_prior_has_no_density_for_such_a_guide() -> None:
         pyrodrop.fit(model, guide, data(), steps=3)
 
 
+@pytest.mark.more
 def test_mean_field_by_hand_and_by_pyro_are_one_objective() -> None:
     """guides.MeanField and AutoNormal at the same numbers."""
     model, (x, y) = line(), data()
@@ -189,6 +191,7 @@ def test_a_guide_that_a_plate_would_draw_wrongly_is_drawn_one_by_one() -> None:
         pyrodrop.predict(pyrodrop.Fit(model, half, None, torch.zeros(1, 3), {}), torch.eye(2), 2)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ["AutoNormal", "AutoMultivariateNormal", "inside one's own", "EasyGuide"])
 def test_importance_ratios_of_such_guides_have_their_density(name: str) -> None:
     """mean_q exp(log_joint - log_q) is the evidence, known for a linear regression."""
@@ -213,6 +216,7 @@ PROPER: dict[str, Any] = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("prior", PROPER)
 @pytest.mark.parametrize("auto", [AutoNormal, AutoDelta, AutoDiagonalNormal, AutoStructured])
 def test_automatic_guides_of_every_proper_prior(auto: Any, prior: str) -> None:

@@ -35,7 +35,7 @@ KINDS: dict[str, tuple[Callable[[nn.Module], object], Callable[[nn.Module], obje
 
 
 def model_of(net: nn.Module) -> models.NetworkModel:
-    return models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    return models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
 
 
 @pytest.mark.parametrize("kind", KINDS)

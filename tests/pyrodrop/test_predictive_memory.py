@@ -61,7 +61,7 @@ def fitted(likelihood: Any, outputs: int, y: torch.Tensor) -> pyrodrop.Fit:
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "outputs", "copies"), [(likelihoods.Gaussian(), 1, 1), (likelihoods.Categorical(), 3, 3)]
+    ("likelihood", "outputs", "copies"), [(likelihoods.Gaussian(1.0), 1, 1), (likelihoods.Categorical(), 3, 3)]
 )  # fmt: skip
 def test_more_than_there_is_is_refused_with_the_bytes(
     likelihood: Any, outputs: int, copies: int, monkeypatch: pytest.MonkeyPatch
@@ -102,5 +102,5 @@ def test_a_system_that_does_not_say_has_no_limit(tmp_path: Path, monkeypatch: py
 
 
 def parts_of_a_fit() -> tuple[Any, Any, Any]:
-    model = models.MLP([1, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.MLP([1, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     return model, guides.MeanField(model), (torch.zeros(5, 1), torch.zeros(5, 1))

@@ -44,7 +44,8 @@ def parts() -> tuple[models.NetworkModel, guides.Guide]:
 
 
 def fitted(engine: str, **settings: Any) -> pyrodrop.Fit:
-    return pyrodrop.fit(*parts(), (X, Y), engine=engine, **{**SETTINGS, **settings})
+    train = pyrodrop.fit_replicates if "count" in settings else pyrodrop.fit
+    return train(*parts(), (X, Y), engine=engine, **{**SETTINGS, **settings})
 
 
 def weights(fit: pyrodrop.Fit) -> Tensor:
@@ -88,11 +89,13 @@ def test_without_the_interpreter_stack_masks_come_from_torch_bernoulli(
     assert "masks are drawn by torch.bernoulli" in line
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("replacement", [None, _other_arguments], ids=["gone", "other arguments"])
 @pytest.mark.parametrize(
     ("place", "asked", "takes"),
     [
-        ("torch.fx.experimental.proxy_tensor.make_fx", "traced", "pyro"),
+        ("torch.utils._python_dispatch.TorchDispatchMode", "traced", "pyro"),
+        ("torch.fx.experimental.proxy_tensor.make_fx", "compiled", "traced"),
         ("torch._decomp.get_decompositions", "compiled", "traced"),
         ("torch._inductor.compile_fx.compile_fx", "compiled", "traced"),
     ],
@@ -122,7 +125,7 @@ def test_without_signatures_of_operations_pyro_trains(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     want = fitted("pyro")
-    monkeypatch.setattr("pyrodrop.engines.graph.arguments_of", lambda _: private_apis.arguments_of(object()))
+    monkeypatch.setattr("pyrodrop.engines.writes.arguments_of", lambda _: private_apis.arguments_of(object()))
     got = fitted("traced")
     assert got.settings["engine"] == "pyro"
     assert torch.equal(weights(got), weights(want))
@@ -130,9 +133,9 @@ def test_without_signatures_of_operations_pyro_trains(
 
 
 def test_replicates_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("torch.fx.experimental.proxy_tensor.make_fx")
-    with pytest.raises(ValueError, match=r"replicates are .*one traced step.*proxy_tensor\.make_fx.*Fit one by one"):
-        fitted("traced", replicates=2)
+    monkeypatch.delattr("torch.utils._python_dispatch.TorchDispatchMode")
+    with pytest.raises(ValueError, match=r"replicates are .*one traced step.*TorchDispatchMode.*Fit one by one"):
+        fitted("traced", count=2)
 
 
 def test_a_flat_copy_of_a_graph_computes_the_same() -> None:

@@ -54,6 +54,7 @@ PLAIN: dict[Any, Any] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "jitted"),
     [
@@ -87,6 +88,7 @@ def test_a_jitted_elbo_has_the_gradient_of_the_plain_one(name: str, jitted: Any)
     assert float(ours.abs().max()) > 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["bernoulli", "type A", "mean field"])
 def test_noise_is_fresh_in_every_jitted_step(name: str) -> None:
     """Mean and spread of the loss at fixed parameters are those of the plain ELBO."""
@@ -219,7 +221,7 @@ def test_a_jitted_network_with_recurrent_layers_has_its_weights_back() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.last(self.rnn(x)[0][:, -1])
 
-    model = models.from_module(Recurrent(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.from_module(Recurrent(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     guide = guides.Point(model)
     x, y = torch.randn(6, 5, 3), torch.randn(6, 1)
     svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), JitTrace_ELBO(ignore_jit_warnings=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import mpmath as mp
 import numpy as np
 import pyro.distributions as dist
 import pytest
@@ -99,6 +100,102 @@ def test_other_continuous_likelihoods() -> None:
         assert float(positive[0, d]) == pytest.approx(want, rel=1e-6)
 
 
+def student_tail(df: float, z: Any) -> Any:
+    """P(Y <= z) for z <= 0, to 60 digits."""
+    return mp.betainc(mp.mpf(df) / 2, mp.mpf(1) / 2, 0, df / (df + z * z), regularized=True) / 2
+
+
+@pytest.mark.parametrize("q", [1e-200, 1e-30, 1e-12, 0.01, 0.3, 0.5, 0.9, 1 - 2**-30, 1 - 2**-53])
+def test_quantiles_of_students_t_keep_their_digits(q: float) -> None:
+    """Of components that are far apart; probabilities by mpmath, exact in the tails."""
+    loc, scale, df = (torch.tensor(v).double()[:, None, None] for v in ([-3.0, 0, 50], [0.1, 1, 20], [1.5, 4, 30]))
+    prediction = Prediction(loc, dist.StudentT(df, loc, scale).to_event(1))
+    with mp.workdps(60):
+        y, total = mp.mpf(float(prediction.quantile(q))), mp.mpf(0)
+        for own in zip(loc, scale, df, strict=True):
+            m, s, v = map(float, own)
+            z = (y - m) / s if q <= 0.5 else (m - y) / s
+            total += (student_tail(v, z) if z < 0 else 1 - student_tail(v, -z)) / 3
+        assert abs(float(total / mp.mpf(min(q, 1 - q)) - 1)) < 1e-11  # 1e-12, where the search ends, and rounding
+    draws = stats.t.cdf(float(y), df.flatten(), loc.flatten(), scale.flatten()).mean()
+    assert float(prediction.cdf(torch.full((1, 1), float(y), dtype=torch.float64))) == pytest.approx(
+        draws, rel=1e-9, abs=1e-15
+    )
+
+
+def counts() -> dict[str, tuple[Any, Any]]:
+    """Components of very different rates, as Pyro and as SciPy have them, ``[5, 30, 2]``."""
+    torch.manual_seed(0)
+    shape = (5, 30, 2)
+    rate = torch.distributions.Gamma(0.5, 0.02).sample(shape).double()
+    logits, n = 2 * torch.randn(shape).double(), torch.randint(0, 30, shape).double()
+    p, some = logits.sigmoid(), n + 0.5
+    return {
+        "Poisson": (dist.Poisson(rate), stats.poisson(rate.numpy())),
+        "NegativeBinomial": (dist.NegativeBinomial(some, logits=logits), stats.nbinom(some.numpy(), 1 - p.numpy())),
+        "NegativeBinomial, one r": (dist.NegativeBinomial(2.5, probs=p), stats.nbinom(2.5, 1 - p.numpy())),
+        "GammaPoisson": (dist.GammaPoisson(some, rate + 0.01), stats.nbinom(some, ((rate + 0.01) / (rate + 1.01)).numpy())),
+        "Geometric": (dist.Geometric(p), stats.nbinom(1, p.numpy())),
+        "Binomial": (dist.Binomial(n, p), stats.binom(n.numpy(), p.numpy())),
+        "Bernoulli": (dist.Bernoulli(logits=logits), stats.bernoulli(p.numpy())),
+    }  # fmt: skip
+
+
+KINDS = ["Poisson", "NegativeBinomial", "NegativeBinomial, one r", "GammaPoisson", "Geometric", "Binomial", "Bernoulli"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantiles_of_counts_are_the_smallest_with_the_probability(kind: str) -> None:
+    """Of the mixture, far out in both tails too: SciPy's probabilities up to k reach q, those up to k - 1 do not."""
+    law, by_scipy = counts()[kind]
+    prediction = Prediction(torch.ones(5, 30, 2), law.expand([5, 30, 2]).to_event(1))
+    for q in (1e-30, 1e-9, 0.05, 0.3, 0.5, 0.9, 0.999, 1 - 2**-30, 1 - 2**-45):
+        k = prediction.quantile(q)
+        assert (k.dtype, k.shape) == (torch.int64, (30, 2))
+        assert int(k.min()) >= 0
+        close = 1e-11  # relative error of the probabilities of both
+        if q <= 0.5:
+            reached, missed = by_scipy.cdf(k).mean(0) >= q * (1 - close), by_scipy.cdf(k - 1).mean(0) < q * (1 + close)
+        else:
+            reached = by_scipy.sf(k).mean(0) <= (1 - q) * (1 + close)
+            missed = by_scipy.sf(k - 1).mean(0) > (1 - q) * (1 - close)
+        assert bool((reached & missed).all())
+    low, high = prediction.interval(0.8)
+    inside = by_scipy.cdf(high) - by_scipy.cdf(low - 1)
+    assert float(inside.mean(0).min()) >= 0.8 - 1e-9
+
+
+def test_a_probability_that_is_reached_exactly_is_reached() -> None:
+    """F(0) = 0.2 of Bernoulli draws of mean 0.8, whose floating-point mean is below 0.2."""
+    probs = torch.tensor([0.9, 0.8, 0.7], dtype=torch.float64).reshape(3, 1, 1)
+    prediction = Prediction(probs, dist.Bernoulli(probs).to_event(1))
+    for q, want in ((0.2, 0), (0.2 + 1e-9, 1), (0.9, 1)):
+        assert int(prediction.quantile(q)) == want
+    large = torch.full((1, 1, 1), 1e12, dtype=torch.float64)
+    got = Prediction(large, dist.Poisson(large).to_event(1)).quantile([1e-10, 0.5, 1 - 1e-10]).flatten().double()
+    sd = 1e6  # Cornish-Fisher: m + z sd + (z^2 - 1) / 6, exact to 1 / sd
+    z = stats.norm.ppf([1e-10, 0.5, 1 - 1e-10])
+    np.testing.assert_allclose(got, 1e12 + sd * z + (z**2 - 1) / 6, rtol=0, atol=2)
+
+
+@pytest.mark.parametrize("mean", [1e4, 1e7])
+def test_the_tails_of_large_counts_have_their_digits(mean: float) -> None:
+    """Against the sum of the probabilities of all further counts, by mpmath; SciPy's own are wrong far above the mean."""
+    law = Prediction(torch.ones(1, 1, 1), dist.Poisson(torch.full((1, 1, 1), mean, dtype=torch.float64)).to_event(1))
+    for q in (1e-40, 1e-9, 1 - 2**-40, 1 - 2**-53):
+        k = int(law.quantile(q))
+        up = q > 0.5
+        first = k + 1 if up else k  # P(Y > k), or P(Y <= k)
+        steps = np.arange(1, 100_000.0)
+        ratios = np.cumprod(mean / (first + steps)) if up else np.cumprod((first + 1 - steps[steps <= first]) / mean)
+        with mp.workdps(40):
+            one = mp.exp(first * mp.log(mean) - mean - mp.loggamma(first + 1))
+            total = one * (1 + mp.mpf(float(ratios.sum())))
+            bound = mp.mpf(1 - q if up else q)
+            assert total <= bound * (1 + 1e-11) if up else total >= bound * (1 - 1e-11)
+            assert total + one * (first / mean) > bound if up else total - one < bound
+
+
 class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -147,14 +244,20 @@ def test_what_has_no_quantiles_is_refused() -> None:
     bare = Prediction(torch.ones(2, 3), undeclared(torch.Size([2, 3]), validate_args=False))
     with pytest.raises(TypeError, match="got Undeclared: take quantiles of Prediction.sample_y instead"):
         bare.quantile(0.5)
-    counts = Prediction(torch.ones(2, 3, 1), dist.Poisson(torch.ones(2, 3, 1)).to_event(1))
-    with pytest.raises(TypeError, match="need continuous observations .*got Poisson"):
-        counts.quantile(0.5)
-    for law in (dist.StudentT(4.0, torch.ones(2, 3, 1)), dist.Gamma(torch.ones(2, 3, 1), 1.0)):
+    one = torch.ones(2, 3, 1)
+    own = type("Own", (dist.Poisson,), {})(one)
+    for law in (own, dist.ZeroInflatedPoisson(one, gate=one / 2), dist.BetaBinomial(one, one, 3)):
+        with pytest.raises(TypeError, match=f"one known cumulative .*got {type(law).__name__}: take quantiles of"):
+            Prediction(one, law.to_event(1)).quantile(0.5)
+    for law in (type("Own", (dist.StudentT,), {})(one), dist.Gamma(one, 1.0)):
         with pytest.raises(
             TypeError, match=f"PyTorch has; got {type(law).__name__}: take quantiles of Prediction.sample_y"
         ):
-            Prediction(torch.ones(2, 3, 1), law.to_event(1)).quantile(0.5)
+            Prediction(one, law.to_event(1)).quantile(0.5)
+    with pytest.raises(ValueError, match="at most 2.53 to be exact"):
+        Prediction(one, dist.Poisson(1e17 * one).to_event(1)).quantile(0.5)
+    with pytest.raises(ValueError, match="within 1e.150 scales of loc.*got 1e-30 from 0 or 1 with df=0.01"):
+        Prediction(one, dist.StudentT(0.01, one).to_event(1)).quantile(1e-30)
     joint = dist.MultivariateNormal(torch.zeros(2, 3, 2), torch.eye(2))
     with pytest.raises(TypeError, match="got MultivariateNormal"):
         Prediction(torch.ones(2, 3, 2), joint).quantile(0.5)
@@ -162,13 +265,16 @@ def test_what_has_no_quantiles_is_refused() -> None:
         with pytest.raises(ValueError, match="at least 1e-09 from 0 and 1 for a Gumbel"):
             Prediction(torch.ones(2, 3, 1), dist.Gumbel(torch.ones(2, 3, 1), 1.0).to_event(1)).quantile([0.5, q])
     nan = Prediction(torch.ones(2, 3, 1), dist.Normal(torch.ones(2, 3, 1), 1.0).to_event(1))
-    nan.law.base_dist.loc[0, 0, 0] = math.inf  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="finite"):
-        nan.quantile(0.5)
+    rates = Prediction(one, dist.Poisson(one.clone()).to_event(1))
+    for broken in (math.inf, math.nan):
+        nan.law.base_dist.loc[0, 0, 0] = rates.law.base_dist.rate[0, 0, 0] = broken  # type: ignore[attr-defined]
+        for prediction in (nan, rates):
+            with pytest.raises(ValueError, match="quantiles need finite predictions"):
+                prediction.quantile(0.5)
 
 
 def test_moments_have_no_quantiles() -> None:
-    model = models.from_module(torch.nn.Linear(1, 1), priors.Gaussian(), likelihoods.Gaussian())
+    model = models.from_module(torch.nn.Linear(1, 1), priors.Gaussian(), likelihoods.Gaussian(1.0))
     x = torch.randn(5, 1)
     run = pyrodrop.fit(model, guides.MeanField(model), (x, x), steps=1, engine="pyro")
     for refused in (run.predict(x, 2, keep="moments").quantile, run.predict(x, 2, keep="moments").interval):

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 
-import pyrodrop
 from pyrodrop import ranks
 from pyrodrop.ranks import joining
 
@@ -60,12 +59,13 @@ def check_equal(found: list[dict[str, Any]], size: int) -> None:
     for name, cell in found[0].items():
         close(cell["together"], cell["alone"], rtol=1e-10, atol=1e-12)
         assert all(own[name]["together"] == cell["together"] for own in found)
-        assert cell["settings"] == [name.split(",")[0], size, "shared"]
+        assert cell["settings"] == [name.split(",")[0], size]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [2, 3])
-def test_with_shared_noise_ranks_equal_one_process(results: Results, size: int) -> None:
-    """In float64 to rounding, with SGD, over epochs of three minibatches of 3 rows and one of a single row."""
+def test_without_noise_ranks_equal_one_process(results: Results, size: int) -> None:
+    """In float64 to rounding, with SGD on all rows."""
     check_equal(results("equal", size), size)
 
 
@@ -74,7 +74,7 @@ def test_parts_of_ranks_equal_one_process(results: Results) -> None:
         close(own["together"], own["alone"], rtol=1e-10, atol=1e-12)
 
 
-def test_gradients_with_noise_of_its_own_have_the_mean_of_the_whole_gradient(results: Results) -> None:
+def test_gradients_of_ranks_have_the_mean_of_the_whole_gradient(results: Results) -> None:
     """Of linear regression, in closed form: precision X^T (X m - y) + m / prior^2, and for s the gradient of the KL and of
     the expected squared error. Two draws instead of one halve the variance."""
     found = results("gradients", 2)[0]
@@ -82,11 +82,11 @@ def test_gradients_with_noise_of_its_own_have_the_mean_of_the_whole_gradient(res
     of_loc = 2.0 * x.T @ (x @ loc[:, None] - y)[:, 0] + loc / 0.8**2
     places = {name: slice(2 * i, 2 * i + 2) for i, name in enumerate(found["names"])}
     place = next(own for name, own in places.items() if "loc" in name)
-    drawn = {noise: torch.tensor(found[noise])[1:, place] for noise in ("own", "shared")}
+    drawn = {name: torch.tensor(found[name])[1:, place] for name in ("together", "alone")}
     for gradients in drawn.values():
         error = gradients.std(0) / math.sqrt(len(gradients))
         assert bool(((gradients.mean(0) - of_loc).abs() < 4.5 * error).all())
-    ratio = drawn["own"].var(0).sum() / drawn["shared"].var(0).sum()
+    ratio = drawn["together"].var(0).sum() / drawn["alone"].var(0).sum()
     assert 0.35 < float(ratio) < 0.7
 
 
@@ -135,7 +135,6 @@ def test_an_exception_on_one_rank_stops_the_others(results: Results, when: str) 
         ("steps", "steps is 9 on rank 0 and 10 on rank 1"),
         ("model", "out_features is 3 on rank 0 and 4 on rank 1"),
         ("prior", "scale is 0.5 on rank 0 and 0.7 on rank 1"),
-        ("noise", "rank_noise is 'shared' on rank 0 and 'own' on rank 1"),
         ("batch", "at least their number, 2; got 1 of 10 rows"),
     ],
 )
@@ -152,7 +151,7 @@ def test_all_start_from_rank_0_which_alone_shows_progress(results: Results) -> N
     assert first["numbers"] == second["numbers"]
     assert (first["ranks"], second["ranks"]) == (2, 2)
     said = [[line for line in own["log"] if "training on" in line] for own in (first, second)]
-    assert said == [["training on 2 ranks by gloo, noise of its own on each"], []]
+    assert said == [["training on 2 ranks by gloo"], []]
     assert "/9 [" in first["bar"]  # a quick run ends before the bar is drawn a second time
     assert second["bar"] == ""
 
@@ -161,27 +160,24 @@ def test_all_start_from_rank_0_which_alone_shows_progress(results: Results) -> N
 def test_a_checkpoint_continues_to_the_same_bits(results: Results, size: int) -> None:
     found = results("checkpoints", size)
     for rank, own in enumerate(found):
-        for noise in ("own", "shared"):
-            assert own[noise]["again"] == own[noise]["whole"] == found[0][noise]["whole"]
-            assert own[noise]["wrote"] == (rank == 0)
-            assert not any("new noise" in line for line in own[noise]["log"])
-    assert found[0]["own"]["whole"] != found[0]["shared"]["whole"]
+        assert own["again"] == own["whole"] == found[0]["whole"]
+        assert own["wrote"] == (rank == 0)
+        assert not any("new noise" in line for line in own["log"])
 
 
+@pytest.mark.unshifted
 def test_another_number_of_ranks_continues_with_a_note(results: Results) -> None:
-    """The epoch of the checkpoint goes on without repetition; shared noise goes on, too."""
+    """The epoch of the checkpoint goes on without repetition."""
     found = results("other_number", 2)
-    for noise, words in (("own", "continues with new noise"), ("shared", "with the same noise and rows")):
-        rows = [row for step in (0, 1) for own in found for row in own[noise]["rows"][step]]
-        # the order that one process draws from the seed 0: two minibatches of 3 rows by it, then one of 3 and one of 1
-        order = torch.randperm(10, generator=torch.Generator().manual_seed(0)).tolist()
-        assert sorted(rows[:3]) == sorted(order[6:9])
-        assert rows[3:] == [order[9], order[9]]
-        assert any("of 1 rank(s)" in line and words in line for line in found[0][noise]["log"])
-        assert any("of 3 rank(s)" in line and words in line for line in found[0][noise]["log of three"])
-        assert found[0][noise]["numbers"] == found[1][noise]["numbers"]
-        assert (found[0][noise]["random"] == found[1][noise]["random"]) == (noise == "shared")
-    close(found[0]["shared"]["numbers"], found[0]["shared"]["alone"], rtol=1e-4, atol=1e-5)
+    rows = [row for step in (0, 1) for own in found for row in own["rows"][step]]
+    # the order that one process draws from the seed 0: two minibatches of 3 rows by it, then one of 3 and one of 1
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(0)).tolist()
+    assert sorted(rows[:3]) == sorted(order[6:9])
+    assert rows[3:] == [order[9], order[9]]
+    assert any("of 1 rank(s)" in line and "continues with new noise" in line for line in found[0]["log"])
+    assert any("of 3 rank(s)" in line and "continues with new noise" in line for line in found[0]["log of three"])
+    assert found[0]["numbers"] == found[1]["numbers"]
+    assert found[0]["random"] != found[1]["random"]
 
 
 def test_a_file_that_rank_0_cannot_write_stops_all(results: Results) -> None:
@@ -248,8 +244,6 @@ def test_distributed_needs_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="distributed=True needs several ranks.*torchrun"):
         ranks.join(True, torch.device("cpu"))
     assert ranks.join(None, torch.device("cpu")).size == 1
-    with pytest.raises(ValueError, match="replicates, which every rank trains alone"):
-        pyrodrop.fit(None, None, None, steps=1, replicates=2, distributed=True)  # type: ignore[call-overload]
 
 
 def test_two_ranks_on_one_gpu_are_refused() -> None:
@@ -261,8 +255,8 @@ def test_two_ranks_on_one_gpu_are_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("name", ["equal_by_pyro", "equal_by_traces", "equal_compiled"])
-def test_every_estimator_and_engine_on_ranks_equals_one_process(tmp_path: Path, name: str, size: int) -> None:
+@pytest.mark.parametrize("name", ["equal_compiled"])
+def test_compiled_steps_of_ranks_equal_one_process(tmp_path: Path, name: str, size: int) -> None:
     check_equal(ran(tmp_path, f"{name}:{size}")(name, size), size)
 
 
@@ -275,7 +269,7 @@ def test_data_in_a_file_are_not_copied(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_script_under_torchrun_trains_together(tmp_path: Path) -> None:
-    """The same script alone and under torchrun, with shared noise; and what the log says of it."""
+    """The same script alone and under torchrun; and what the log says of it."""
     script = tmp_path / "train.py"
     script.write_text(
         "import logging, sys, torch, pyrodrop\n"
@@ -285,8 +279,7 @@ def test_a_script_under_torchrun_trains_together(tmp_path: Path) -> None:
         "torch.manual_seed(0)\n"
         "x = torch.linspace(-1, 1, 20)[:, None]\n"
         "model = models.MLP([1, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))\n"
-        "fit = pyrodrop.fit(model, guides.MeanField(model), (x, x**2), steps=20, batch_size=6, rank_noise='shared',\n"
-        "    progress=False)\n"
+        "fit = pyrodrop.fit(model, guides.Point(model), (x, x**2), steps=20, progress=False)\n"
         "print(fit.settings['ranks'], f'{float(fit.losses.sum()):.9f}')\n"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -298,7 +291,7 @@ def test_a_script_under_torchrun_trains_together(tmp_path: Path) -> None:
     alone, together = (one.stdout.split() for one in said)
     assert together == ["2", alone[1], "2", alone[1]]
     assert alone[0] == "1"
-    assert "training on 2 ranks by gloo, noise shared by all" in said[1].stderr
+    assert "training on 2 ranks by gloo" in said[1].stderr
     assert "training on" not in said[0].stderr
 
 

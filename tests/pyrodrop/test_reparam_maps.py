@@ -95,7 +95,7 @@ def test_a_weight_used_twice_is_one_draw_in_both_uses() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.inner(torch.tanh(self.inner(x)))[:, :1]
 
-    model = models.from_module(Tied(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian()).double()
+    model = models.from_module(Tied(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)).double()
     guide = guides.MeanField(model).double()
     wrapped = reparameterize(model, guide, LocalReparam())
     with poutine.block():
@@ -118,7 +118,7 @@ def test_a_recurrent_cell_never_resamples_in_silence(cell: Any) -> None:
                 state = self.cell(x[:, t : t + 1], state)
             return self.out(state[0] if isinstance(state, tuple) else state)
 
-    model = models.from_module(Recurrent(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian()).double()
+    model = models.from_module(Recurrent(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)).double()
     guide = guides.MeanField(model, init_scale=0.5).double()
     wrapped = reparameterize(model, guide, LocalReparam())
     states: list[Tensor] = []

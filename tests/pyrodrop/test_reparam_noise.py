@@ -39,6 +39,7 @@ def outputs(name: str, guide: Any, model: Any, x: Tensor, draws: int) -> Tensor:
     return torch.stack(rows)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_equal_rows_get_noise_of_their_own(name: str, linear: Linear) -> None:
     """Covariance of two examples' outputs: the variance under `shared`, none under `local` and `per_example`."""
@@ -121,6 +122,7 @@ LAWS: dict[str, Any] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("strategy", ["local", "per_example"])
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("kind", ["linear", "conv"])

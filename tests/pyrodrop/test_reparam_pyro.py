@@ -27,7 +27,7 @@ Y = torch.randn(6, 1, generator=torch.Generator().manual_seed(1), dtype=torch.fl
 
 
 def test_the_divergence_is_computed_once_and_no_weight_sized_noise_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = models.MLP([30, 40, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian()).double()
+    model = models.MLP([30, 40, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)).double()
     guide = guides.MeanField(model).double()
     wrapped = reparameterize(model, guide, LocalReparam())
     counted: list[Any] = []
@@ -89,11 +89,12 @@ def test_nothing_goes_quiet_when_the_law_is_collected() -> None:
     assert len(torch.unique(y[:, 0])) == 5
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["per_example", "local", "flipout"])
 def test_composes_with_pyro(name: str) -> None:
     """By site name and by callable in poutine.reparam; scale, mask, Predictive, SVI, autocast, biases with priors."""
     model = models.MLP(
-        [3, 5, 1], "tanh", prior=priors.Gaussian(), bias_prior=priors.Gaussian(), likelihood=likelihoods.Gaussian()
+        [3, 5, 1], "tanh", prior=priors.Gaussian(), bias_prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)
     )
     guide = guides.MeanField(model)
     x, y = X.float(), Y.float()

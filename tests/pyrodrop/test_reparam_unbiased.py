@@ -33,6 +33,7 @@ def exact(guide: guides.MeanField) -> tuple[Tensor, list[Tensor]]:
     return nll + kl, list(torch.autograd.grad(nll + kl, [m, log_v]))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("subsample", [False, True], ids=["whole", "minibatch"])
 @pytest.mark.parametrize("vectorize", [False, True], ids=["loop", "vectorised"])
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO, TraceGraph_ELBO])
@@ -57,6 +58,7 @@ def test_unbiased(name: str, elbo: Any, vectorize: bool, subsample: bool, linear
     assert float(z.abs().max()) < 4, z
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ["per_example", "local", "flipout"])
 def test_unbiased_for_a_nonlinear_network(name: str) -> None:
     """Against the mean of 4e5 weight-sampled losses and gradients, drawn by the thousand."""

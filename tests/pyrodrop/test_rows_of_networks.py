@@ -127,6 +127,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("network", "guide", "estimator"), CELLS, ids=lambda name: name)
 def test_the_objective_is_that_of_weight_draws(network: str, guide: str, estimator: str) -> None:
     """Mean of the estimator's negative log likelihood of copies of one example, within 4.5 standard errors. Its y is the
@@ -141,9 +142,10 @@ def test_the_objective_is_that_of_weight_draws(network: str, guide: str, estimat
         nll = torch.stack([elbo_terms(*pair, rows, y).nll / COPIES for _ in range(PASSES)])
     se = math.sqrt(float(want.var()) / DRAWS + float(nll.var()) / PASSES)
     assert abs(float(nll.mean() - want.mean())) < 4.5 * se
-    assert se < 0.1 * float(want.std())
+    assert se < 0.15 * float(want.std()), "these draws would not see a wrong variance of the outputs"
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("guide", GUIDES)
 def test_joint_predictions_are_those_of_weight_draws(network: str, guide: str) -> None:
@@ -194,7 +196,7 @@ def test_layers_are_dropped_by_channel_and_word() -> None:
         {"depth": nn.Conv2d(4, 8, 3, groups=4), "up": nn.ConvTranspose2d(4, 6, 2), "words": nn.Embedding(7, 3)}
     )
     net.forward = lambda x: x  # type: ignore[method-assign, assignment]
-    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     draw = {name: w != 0 for name, w in guides.BernoulliDropout(model, 0.5).draw(50).items()}
     channels = draw["depth.weight"].reshape(50, 4, 2 * 9)
     for units in (channels, draw["up.weight"].flatten(2), draw["words.weight"]):
@@ -208,7 +210,7 @@ def test_a_class_token_is_refused_or_kept() -> None:
     model = made("x @ W", "mean field")[1]
     with pytest.raises(ValueError, match=r"'token' of shape \(1, 1, 4\) belongs to no layer.*drop_rate=\{'token': 0.0"):
         guides.BernoulliDropout(model, 0.4)
-    own = models.from_module(Own().double(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    own = models.from_module(Own().double(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     with pytest.raises(ValueError, match=r"'weight' of shape \(3, 4\) belongs to no layer.*input_axes=\{'weight': 0\}"):
         guides.BernoulliDropout(own, {"token": 0.0, "*": 0.4})
     with pytest.raises(ValueError, match="'token' of shape"):
@@ -225,6 +227,6 @@ def test_the_first_layer_is_the_one_that_sees_x() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.out(F.relu(self.first(x)))
 
-    model = models.from_module(Reversed(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.from_module(Reversed(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     assert list(guides.BernoulliDropout(model, 0.5, mask_input=False).rates()) == ["out.weight"]
     assert list(guides.ConcreteDropout(model, mask_input=False).rates()) == ["out.weight"]

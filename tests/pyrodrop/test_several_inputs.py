@@ -39,7 +39,8 @@ def two() -> Two:
 
 
 def trained(x: Any, model: Any, guide: Any, **settings: Any) -> Any:
-    return pyrodrop.fit(model, guide, (x, Y), **{"steps": 8, "lr": 1e-2, "batch_size": 8, "progress": False} | settings)
+    train = pyrodrop.fit_replicates if "count" in settings else pyrodrop.fit
+    return train(model, guide, (x, Y), **{"steps": 8, "lr": 1e-2, "batch_size": 8, "progress": False} | settings)
 
 
 def plain_training(steps: int, seed: int) -> dict[str, Tensor]:
@@ -60,13 +61,14 @@ def plain_training(steps: int, seed: int) -> dict[str, Tensor]:
     return copy.deepcopy(net.state_dict())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("engine", ["pyro", "traced", "replicates"])
 def test_several_tensors_train_as_in_a_plain_loop(form: str, engine: Any) -> None:
     model = models.from_module(two(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
     guide, x = guides.Point(model), FORMS[form]
     if engine == "replicates":
-        fits = list(trained(x, model, guide, replicates=2, engine="traced"))
+        fits = list(trained(x, model, guide, count=2, engine="traced"))
     else:
         fits = [trained(x, model, guide, engine=engine)]
     for seed, fit in enumerate(fits):
@@ -121,12 +123,13 @@ def test_the_first_rows_have_the_strides_of_all_later_ones(layout: str) -> None:
         assert first.kwargs == later.kwargs == {"num_data": 10}
 
 
+@pytest.mark.more
 def test_replicates_of_other_shapes_or_forms_are_the_fits_alone() -> None:
     """They are not stacked."""
     model = models.from_module(two(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
     guide, settings = guides.Point(model), {"steps": 3, "engine": "traced", "progress": False}
     sets = [((A, WORDS), Y), ((A, WORDS[:, :3]), Y), (FORMS["mapping"], Y)]
-    many = pyrodrop.fit(model, guide, sets, replicates=3, **settings)  # type: ignore[call-overload]
+    many = pyrodrop.fit_replicates(model, guide, sets, count=3, **settings)  # type: ignore[call-overload]
     for seed, (one, data) in enumerate(zip(many, sets, strict=True)):
         assert one.settings["replicates"] == 1
         torch.testing.assert_close(one.history, pyrodrop.fit(model, guide, data, seed=seed, **settings).history)

@@ -70,6 +70,7 @@ def assert_same(some: Replicates, others: Replicates, *, but: tuple[int, ...] = 
         assert one.settings["seed"] == other.settings["seed"]
 
 
+@pytest.mark.unshifted
 def test_two_processes_give_the_bits_of_one_call_without_jobs() -> None:
     """36 replicates are two blocks, and one of them fails."""
     sets = data(36)
@@ -127,6 +128,7 @@ def lists() -> Iterator[None]:
     del joblib.parallel.BACKENDS["lists"]
 
 
+@pytest.mark.more
 def test_a_backend_without_generators_is_enough(lists: None, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="does not support return_as"):
         joblib.Parallel(return_as="generator")
@@ -156,6 +158,7 @@ def _seen(number: int) -> tuple[int, int, bool]:
     return number, torch.get_num_threads(), spread.spreads(None)
 
 
+@pytest.mark.more
 def test_what_is_logged_in_a_worker_is_logged_here(lists: None, caplog: pytest.LogCaptureFixture) -> None:
     """A block of replicates counts from 0; the caller's numbers are logged, once."""
     model, guide = made()
@@ -212,11 +215,6 @@ def test_what_cannot_be_sent_is_named_before_any_training(lists: None) -> None:
     with pytest.raises(TypeError, match=r"the lr of the call cannot be pickled"):
         pyrodrop.fit_replicates(model, guide, data(2), count=2, lr=lambda name: lock and 0.1, **OPTIONS)
     assert Lists.units == 0
-
-
-def test_jobs_without_replicates_is_refused() -> None:
-    with pytest.raises(ValueError, match="jobs is for replicates only"):
-        pyrodrop.fit(*made(), data(1)[0], steps=1, jobs=2)
 
 
 def test_a_worker_that_lacks_a_module_says_so() -> None:

@@ -1,8 +1,11 @@
-"""Replicates start from the weights that the model has; new starts are asked for and are the modules' own initialisation."""
+"""First weights are those of their seed. Replicates start from the weights that the model has; new starts are asked for and
+are the modules' own initialisation."""
 
 from __future__ import annotations
 
 import copy
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -55,7 +58,8 @@ def model() -> models.NetworkModel:
 
 
 def fitted(model: Any, guide: Any, **settings: Any) -> Any:
-    return pyrodrop.fit(model, guide, (WORDS, Y), **{"steps": 5, "lr": 1e-2, "progress": False} | settings)
+    train = pyrodrop.fit_replicates if "count" in settings else pyrodrop.fit
+    return train(model, guide, (WORDS, Y), **{"steps": 5, "lr": 1e-2, "progress": False} | settings)
 
 
 def plain_restart(seed: int) -> dict[str, Tensor]:
@@ -67,18 +71,81 @@ def plain_restart(seed: int) -> dict[str, Tensor]:
     return dict(net.state_dict())
 
 
+PARTS: dict[str, Any] = {"prior": priors.Gaussian(), "likelihood": likelihoods.Categorical()}
+RANDOM: dict[str, Callable[..., nn.Module]] = {
+    "MLP": lambda _, **seed: models.MLP([3, 8, 2], input_gain=3.0, **PARTS, **seed),
+    "LeNet300100": lambda _, **seed: models.LeNet300100(**PARTS, **seed),
+    "LeNet5": lambda _, **seed: models.LeNet5(**PARTS, **seed),
+    "ConvNet": lambda _, **seed: models.ConvNet((1, 8, 8), **PARTS, **seed),
+    "VGG": lambda _, **seed: models.VGG((1, 32, 32), scale=1 / 32, **PARTS, **seed),
+    "LowRank": lambda model, **seed: guides.LowRank(model, **seed),
+    "Ensemble": lambda model, **seed: guides.Ensemble(model, guides.Point, 2, **seed),
+}
+
+
+def start(name: str, model: models.NetworkModel, state: int, **seed: int | None) -> tuple[Tensor, Tensor]:
+    """All first values of a model or guide that is made at this state of torch's generator, and what that draws next."""
+    torch.manual_seed(state)
+    made = RANDOM[name](model, **seed)
+    return torch.cat([value.flatten() for value in made.state_dict().values()]), torch.rand(3)
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_first_weights_are_those_of_the_seed_and_torchs_generator_does_not_change(
+    name: str, model: models.NetworkModel
+) -> None:
+    (first, after), (again, _) = start(name, model, 1), start(name, model, 2, seed=0)
+    assert torch.equal(first, again)
+    torch.manual_seed(1)
+    assert torch.equal(after, torch.rand(3))
+    assert not torch.equal(first, start(name, model, 1, seed=5)[0])
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_without_a_seed_first_weights_are_those_of_torchs_generator(name: str, model: models.NetworkModel) -> None:
+    torch.manual_seed(3)
+    unchanged = torch.rand(3)
+    first, after = start(name, model, 3, seed=None)
+    assert torch.equal(first, start(name, model, 1, seed=3)[0])
+    assert not torch.equal(after, unchanged)
+
+
+def test_every_network_takes_a_seed() -> None:
+    takes = {name for name in models.__all__ if "seed" in inspect.signature(getattr(models, name)).parameters}
+    as_they_are = {"NetworkModel", "TrainedNetwork", "from_module"}
+    assert set(RANDOM) - {"LowRank", "Ensemble"} == takes == set(models.__all__) - as_they_are
+
+
+@pytest.mark.parametrize("name", ["MLP", "LeNet5", "VGG"])
+def test_a_new_start_has_the_weights_of_a_model_of_its_seed(name: str, model: models.NetworkModel) -> None:
+    """Those that the model's class arranges among them: `input_gain`, and the initialisation of He et al."""
+    first, seven = (RANDOM[name](model, seed=seed) for seed in (0, 7))
+    again, _ = pyrodrop.restart(first, guides.Point(first), 7)
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in seven.state_dict().items())
+
+
+def test_new_starts_keep_the_input_gain() -> None:
+    """First weights are uniform within gain / sqrt(3), and every unit bends within the range of standardised x."""
+    plain = models.MLP([3, 5000, 2], input_gain=30.0, **PARTS)
+    for one in (plain, pyrodrop.restart(plain, guides.Point(plain), 1)[0]):
+        weight, bias = one.weight_sites()["layers.0.weight"], one.free["layers.0.bias"].detach()
+        assert float(weight.abs().max()) == pytest.approx(30 / 3**0.5, rel=1e-3)  # of 15,000 numbers
+        assert bool((bias.abs() <= 3**0.5 * weight.abs().sum(1) + 1e-4).all())
+        assert float(bias.abs().max()) > 30 / 3**0.5
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_replicates_of_a_trained_network_go_on_with_it(model: models.NetworkModel, count: int) -> None:
     """A step of no length to speak of leaves the trained weights, and predictions, where they are."""
     trained = fitted(model, guides.Point(model), steps=200, lr=2e-2)
-    many = fitted(trained.model, trained.guide, steps=1, lr=1e-9, replicates=count)
+    many = fitted(trained.model, trained.guide, steps=1, lr=1e-9, count=count)
     for one in many:
         torch.testing.assert_close(one.predict(WORDS, 1).f, trained.predict(WORDS, 1).f, rtol=0, atol=1e-6)
 
 
 def test_a_replicate_is_the_fit_alone_from_the_same_weights(model: models.NetworkModel) -> None:
     guide = guides.BernoulliDropout(model, 0.2)
-    for r, one in enumerate(fitted(model, guide, replicates=2, seed=3)):
+    for r, one in enumerate(fitted(model, guide, count=2, seed=3)):
         alone = fitted(model, guide, seed=3 + r, engine="pyro")
         torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(one.guide.mean(), alone.guide.mean())
@@ -100,7 +167,7 @@ def test_new_starts_are_the_modules_own_initialisation(model: models.NetworkMode
 
 def test_new_starts_of_replicates_are_those_of_their_seeds(model: models.NetworkModel) -> None:
     guide = guides.MeanField(model)
-    many = fitted(model, guide, replicates=3, starts="new", seed=6)
+    many = fitted(model, guide, count=3, starts="new", seed=6)
     for r, one in enumerate(many):
         alone = fitted(model, guide, starts="new", seed=6 + r)
         by_hand = fitted(*pyrodrop.restart(model, guide, 6 + r), seed=6 + r)
@@ -170,10 +237,10 @@ class OwnGuide(Guide):
 
 
 def test_what_cannot_start_anew_is_named(model: models.NetworkModel) -> None:
-    bare = models.from_module(Bare(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    bare = models.from_module(Bare(), prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     for call in (
         lambda: pyrodrop.restart(bare, guides.Point(bare), 0),
-        lambda: fitted(bare, guides.Point(bare), replicates=2, starts="new"),
+        lambda: fitted(bare, guides.Point(bare), count=2, starts="new"),
         lambda: guides.Ensemble(bare, guides.Point, 2),
     ):
         with pytest.raises(ValueError, match=r"reset_parameters\(\).*Bare"):

@@ -150,7 +150,7 @@ def test_a_training_says_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="steps is the number of gradient steps"):
         pyrodrop.Training(*parts(), (X, Y), steps=0)
     training = pyrodrop.Training(*parts(), (X, Y), **OPTIONS)
-    small = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    small = models.MLP([3, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     other = pyrodrop.Training(small, guides.MeanField(small), (X, Y), **OPTIONS)
     with pytest.raises(ValueError, match=r"the state is of another run: model is .* more.*allow=\('model', 'guide'\)"):
         other.load_state(training.state())

@@ -6,22 +6,29 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
-from pyrodrop.training.unfinished import warn_of_unfinished
+from pyrodrop.training.warnings import warn_of_unfinished
 
 torch.manual_seed(0)
 X = torch.rand(200, 1) * 4 - 2
 Y = torch.sin(2 * X) + 0.1 * torch.randn(200, 1)
 
 
-def train(y: torch.Tensor = Y, guide: Any = guides.MeanField, learned: bool = True, **options: Any) -> Any:
+def train(
+    y: torch.Tensor = Y, guide: Any = guides.MeanField, learned: bool = True, prior: float = 1.0, **options: Any
+) -> Any:
     torch.manual_seed(1)
     model = models.MLP(
-        [1, 20, 1], activation="tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0, learned=learned)
+        [1, 20, 1],
+        activation="tanh",
+        prior=priors.Gaussian(prior),
+        likelihood=likelihoods.Gaussian(1.0, learned=learned),
     )
-    return pyrodrop.fit(model, guide(model), (X, y), **{"lr": 0.02, "engine": "traced", "progress": False, **options})
+    fit = pyrodrop.fit_replicates if "count" in options else pyrodrop.fit
+    return fit(model, guide(model), (X, y), **{"lr": 0.02, "engine": "traced", "progress": False, **options})
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -30,7 +37,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def recorded(nll: torch.Tensor) -> pyrodrop.Fit:
     """A fit on 200 rows with these nll."""
-    model = models.MLP([1, 2, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.MLP([1, 2, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     history = torch.stack([nll, torch.zeros_like(nll), torch.ones_like(nll)], 1)
     return pyrodrop.Fit(model, guides.MeanField(model), None, history, {"num_data": 200})
 
@@ -61,8 +68,69 @@ def test_a_fit_that_is_worse_than_the_mean_is_said(caplog: pytest.LogCaptureFixt
     assert float(message.split("training data is ")[1].split(" times")[0]) == pytest.approx(ratio, rel=0.05)
 
 
+def test_a_fit_that_is_no_better_than_the_mean_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A prior of weights that holds f at a constant, as y would that x does not explain."""
+    train(prior=1e-3, steps=300)
+    assert ["so x explains nothing yet" in message for message in said(caplog)] == [True]
+
+
+@pytest.mark.parametrize(("scale", "silent"), [(1e-3, False), (0.5, True)])
+def test_a_classifier_that_knows_the_frequencies_of_the_classes_alone_is_said(
+    scale: float, silent: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ten classes of digits in 64 pixels, of which the prior lets through nothing or enough."""
+    x, labels = load_digits(return_X_y=True)
+    torch.manual_seed(0)
+    model = models.MLP([64, 32, 10], prior=priors.Gaussian(scale), likelihood=likelihoods.Categorical())
+    digits = torch.tensor(x[:400] / 16, dtype=torch.float32), torch.tensor(labels[:400])
+    run = pyrodrop.fit(model, guides.BernoulliDropout(model, 0.1), digits, steps=300, lr=1e-2, engine="traced")
+    if silent:
+        assert not said(caplog)
+        return
+    [message] = said(caplog)
+    ours, of_share = (float(text.split()[0]) for text in message.replace(" is ", " and ").split(" and ")[1:3])
+    share = torch.bincount(digits[1]).double() / 400
+    assert of_share == pytest.approx(-float(torch.special.entr(share).sum()), rel=0.01)
+    assert ours == pytest.approx(float(run.predict(digits[0], 200).log_density(digits[1]).mean()), rel=0.01)
+
+
+def test_rates_that_vanish_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    """Concrete dropout of a few units on an exact line, whose noise is no more than that of the masks."""
+    run = train(Y, guide=lambda m: guides.ConcreteDropout(m, drop_rate=1e-5, mask_input=False), steps=300)
+    rates = torch.stack(list(run.guide.rates().values()))
+    assert float(rates.max()) < 1e-3
+    assert ["point estimate: every learned drop_rate is below 0.001" in message for message in said(caplog)] == [True]
+
+
+@pytest.mark.parametrize(("init_scale", "silent"), [(1e-6, False), (1e-2, True)])
+def test_a_posterior_that_is_narrow_beside_the_noise_is_said(
+    init_scale: float, silent: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Standard deviations that hardly move."""
+    run = train(
+        guide=lambda m: guides.MeanField(m, init_scale=init_scale),
+        lr=lambda name: 1e-6 if "log_variance" in name else 0.02,
+        lr_schedule=schedules.cosine(600),
+        steps=600,
+    )
+    if silent:
+        assert not said(caplog)
+        return
+    [message] = said(caplog)
+    noise = run.model.likelihood.precision.item() ** -0.5
+    spread = float(run.predict(X, 1000).spread.square().mean().sqrt())
+    assert spread < 1e-3 * noise
+    assert float(message.split("posterior is ")[1].split(" times")[0]) == pytest.approx(spread / noise, rel=0.7)
+
+
+def test_a_point_is_meant_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
+    train(guide=guides.Point, steps=600)
+    train(guide=lambda m: guides.BernoulliDropout(m, 1e-5), steps=600)
+    assert not said(caplog)
+
+
 def test_replicates_say_it_together(caplog: pytest.LogCaptureFixture) -> None:
-    train(300 + 5 * Y, steps=100, lr=1e-3, replicates=3, starts="new", engine="auto")
+    train(300 + 5 * Y, steps=100, lr=1e-3, count=3, starts="new", engine="auto")
     assert ["3 of 3 replicates, of which number 0: " in message for message in said(caplog)] == [True]
 
 
@@ -83,10 +151,9 @@ def test_replicates_keep_their_numbers_beside_failed_ones(caplog: pytest.LogCapt
         {"steps": 1500, "guide": lambda m: guides.BernoulliDropout(m, 0.5), "batch_size": 50},
         {"steps": 1500, "guide": lambda m: guides.BernoulliDropout(m, 0.1), "learned": False},
         {"steps": 1500, "lr_schedule": schedules.cosine(1500)},
-        {"steps": 1500, "y": torch.randn(200, 1)},
         {"steps": 99, "y": 300 + 5 * Y},
     ],
-    ids=["whole", "minibatches", "annealed", "noisy", "precision given", "cosine", "nothing to learn", "a trial"],
+    ids=["whole", "minibatches", "annealed", "noisy", "precision given", "cosine", "a trial"],
 )
 def test_ordinary_fits_are_not_suspected(options: Any, caplog: pytest.LogCaptureFixture) -> None:
     train(**options)

@@ -47,15 +47,70 @@ def test_of_the_optimizer_group_by_group() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [torch.optim.AdamW, lambda p, **k: torch.optim.Adam(p, decoupled_weight_decay=True, **k)],
-    ids=["AdamW", "Adam, decoupled"],
-)
-def test_decoupled_decay_is_no_prior(optimizer: Any) -> None:
-    net = network()
+class Lion(torch.optim.Optimizer):
+    """An optimiser that PyTorch does not have, with a decay beside the gradient step, or in the gradient."""
+
+    def __init__(self, params: Any, lr: float = 1e-3, weight_decay: float = 0.0, coupled: bool = False) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+        self.coupled = coupled
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                decay = group["weight_decay"] * p
+                gradient = p.grad + decay if self.coupled else p.grad
+                p -= group["lr"] * (gradient.sign() if self.coupled else gradient.sign() + decay)
+
+
+class Strange(Lion):
+    def step(self, closure: Any = None) -> None:
+        raise KeyError("closure")
+
+
+def matrices(net: nn.Module) -> list[Tensor]:
+    return [p for p in net.parameters() if p.dim() == 2]
+
+
+@pytest.mark.parametrize("lr", [1e-3, 0.0])  # 0 is the end of many schedules
+@pytest.mark.parametrize("name", ["AdamW", "Adafactor", "Muon", "Adam", "NAdam", "RAdam", "Lion"])
+def test_decoupled_decay_is_no_prior(name: str, lr: float) -> None:
+    net, kind = network(), Lion if name == "Lion" else getattr(torch.optim, name, None)
+    if kind is None:
+        pytest.skip(f"this PyTorch has no {name}")
+    more: dict[str, Any] = {"decoupled_weight_decay": True} if name in ("Adam", "NAdam", "RAdam") else {}
+    groups = [{"params": matrices(net)}] if name == "Muon" else [{"params": net.parameters()}]
+    if name == "Muon":  # it takes matrices alone
+        net[0].bias.requires_grad_(False)
+        net[3].bias.requires_grad_(False)
     with pytest.raises(ValueError, match="decoupled from the gradient, so it corresponds to no prior: pass a prior"):
-        sds(net, weight_decay=optimizer(net.parameters(), weight_decay=1e-2))
+        sds(net, weight_decay=kind(groups, lr=lr, weight_decay=1e-2, **more))
+
+
+@pytest.mark.parametrize(
+    "name", ["SGD", "Adam", "NAdam", "RAdam", "Adagrad", "Adadelta", "Adamax", "RMSprop", "ASGD", "Lion"]
+)
+def test_decay_in_the_gradient_is_a_prior(name: str) -> None:
+    net = network()
+    more: dict[str, Any] = {"Lion": {"coupled": True}, "SGD": {"momentum": 0.9, "maximize": True}}.get(name, {})
+    optimizer = (Lion if name == "Lion" else getattr(torch.optim, name))(
+        net.parameters(), lr=0.0, weight_decay=1e-2, **more
+    )
+    hooks: list[int] = []
+    optimizer.register_step_post_hook(lambda *_: hooks.append(1))
+    before, held = [p.clone() for p in net.parameters()], list(optimizer.state)
+    assert sds(net, weight_decay=optimizer)["0.weight"] == pytest.approx(1.0, rel=1e-12)
+    assert not hooks
+    assert all(a is b for a, b in zip(optimizer.state, held, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+
+def test_an_optimizer_that_makes_no_steps_of_its_own_is_refused() -> None:
+    net = network()
+    with pytest.raises(
+        ValueError, match="the weight decay of Strange does to a weight cannot be found out .KeyError: 'closure'"
+    ):
+        sds(net, weight_decay=Strange(net.parameters(), weight_decay=1e-2))
 
 
 def test_an_optimizer_of_another_network_is_refused() -> None:
@@ -123,6 +178,7 @@ CASES: dict[str, Any] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES)
 def test_log_joint_is_stationary_where_the_training_ends(case: str) -> None:
     criterion, likelihood, loss, targets, outputs = CASES[case]

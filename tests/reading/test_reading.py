@@ -130,6 +130,7 @@ def test_batch_norm_stays_as_it_was_trained(net: Small, data: tuple[Tensor, Tens
     assert torch.equal(run.model.network.norm.running_mean, net.norm.running_mean)  # type: ignore[attr-defined]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("estimator", ["shared", "per_example", "local"])
 def test_training_goes_on(net: Small, data: tuple[Tensor, Tensor], estimator: Any) -> None:
     reading = pyrodrop.read(net, data[0][:8], **SETTINGS)
@@ -235,6 +236,22 @@ def test_nothing_to_read_is_said(net: Small, data: tuple[Tensor, Tensor]) -> Non
     off[1].eval()
     with pytest.raises(ValueError, match="its dropout layers 1 are in evaluation mode"):
         pyrodrop.read(off, x, **SETTINGS)
+
+
+def test_a_mask_that_rarely_drops_is_read_of_a_few_rows() -> None:
+    """At rate .001 three rows are kept in nearly every pass."""
+
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(x + self.first(x) * (torch.rand(len(x), 1) < 0.999) / 0.999)  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    reading = pyrodrop.read(Deep(), torch.randn(3, 4), **SETTINGS)
+    assert [call.drop_rate for call in reading.model.dropouts.calls] == [pytest.approx(0.001)]  # type: ignore[attr-defined]
 
 
 def test_one_dropout_in_evaluation_mode_stays_off(net: Small, data: tuple[Tensor, Tensor]) -> None:

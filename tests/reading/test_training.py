@@ -40,7 +40,8 @@ def data() -> tuple[Tensor, Tensor]:
 
 
 def fitted(reading: pyrodrop.Reading, data: Any, **settings: Any) -> Any:
-    return pyrodrop.fit(reading.model, reading.guide, data, steps=12, batch_size=10, progress=False, **settings)
+    train = pyrodrop.fit_replicates if "count" in settings else pyrodrop.fit
+    return train(reading.model, reading.guide, data, steps=12, batch_size=10, progress=False, **settings)
 
 
 @pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])
@@ -53,8 +54,9 @@ def test_engines_have_the_losses_of_pyro(reading: Any, data: Any, estimator: Any
     assert want.losses.unique().numel() == 12
 
 
+@pytest.mark.more
 def test_replicates_are_the_fits_alone_and_come_back_as_networks(reading: Any, data: Any) -> None:
-    many = fitted(reading, data, replicates=2)
+    many = fitted(reading, data, count=2)
     for seed, one in enumerate(many):
         alone = fitted(reading, data, seed=seed, engine="traced")
         torch.testing.assert_close(one.losses, alone.losses, rtol=2e-6, atol=0)

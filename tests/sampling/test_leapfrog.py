@@ -96,6 +96,15 @@ def test_chains_in_several_blocks_move_as_in_one(monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("engine", ["traced", "pyro"])
+def test_a_trajectory_that_diverges_has_no_finite_energy_and_raises_nothing(engine: str) -> None:
+    one = Leapfrog(density_of(model(), (X, Y)), 1, engine)
+    start = one.at(torch.ones(1, 10, dtype=torch.float64))
+    end = one(start, 1e80, torch.ones(10, dtype=torch.float64), 5)
+    assert not end.energy.isfinite().any()
+    assert start.energy.isfinite().all()
+
+
 class Recurrent(nn.Module):
     """A recurrent network, which cannot be mapped over weights."""
 

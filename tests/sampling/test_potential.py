@@ -67,6 +67,7 @@ def by_pyro(model: Any, given: Any, dtype: torch.dtype | None, values: dict[str,
     return potential_grad(function, {name: value.clone() for name, value in values.items()})
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("dtype", [None, torch.float64])
 @pytest.mark.parametrize("case", CASES)
 def test_value_and_gradient_are_pyros(case: str, dtype: torch.dtype | None) -> None:
@@ -218,7 +219,7 @@ class _Branches(nn.Module):
 
 
 def test_a_network_that_cannot_be_traced_is_evaluated_by_pyro(caplog: pytest.LogCaptureFixture) -> None:
-    model = models.from_module(_Branches(), priors.Gaussian(), likelihood=likelihoods.Gaussian())
+    model = models.from_module(_Branches(), priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))
     with caplog.at_level(logging.INFO, "pyrodrop"):
         p = pyrodrop.potential(model, (X, Y))
     assert p.engine == "pyro"

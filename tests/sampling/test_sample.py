@@ -17,7 +17,8 @@ from torch.func import functional_call
 import pyrodrop
 from pyrodrop import likelihoods, priors
 from pyrodrop.models import NetworkModel
-from pyrodrop.sampling.mixing import diagnose
+from pyrodrop.sampling.mixing import Diagnostics, diagnose
+from pyrodrop.sampling.tuning import chees_gradient
 
 _G = torch.Generator().manual_seed(0)
 X = torch.randn(12, 2, dtype=torch.float64, generator=_G)
@@ -57,18 +58,47 @@ def exact(power: float = 1.0) -> tuple[Tensor, Tensor]:
     return covariance @ (power * 4.0 * design.T @ Y)[:, 0], covariance
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("power", [1.0, 0.25])
 def test_a_conjugate_posterior(power: float, sampled: pyrodrop.Sampled) -> None:
     found = sampled if power == 1 else run(linear(), likelihood_power=power)
-    mean, covariance = exact(power)
+    check_moments(found, *exact(power))
+    assert array_stats.ess(found.samples["weight"][:, :, 0, 0].numpy()) > 500  # so that the errors above are small
+    assert found.settings["dtype"] == "float64"
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("chains", [1, 2, 3])
+def test_a_conjugate_posterior_by_few_chains(chains: int) -> None:
+    found = run(linear(), chains=chains, draws=900 // chains, max_steps=8)
+    check_moments(found, *exact())
+    assert array_stats.ess(found.samples["weight"][:, :, 0, 0].numpy()) > 200
+    assert found.diagnostics().r_hat_f < 1.05
+
+
+@pytest.mark.parametrize("chains", [1, 4])
+def test_few_chains_learn_their_trajectory_about_the_mean_of_past_transitions(
+    chains: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Tensor | None] = []
+
+    def watched(*given: Any) -> float:
+        seen.append(given[6])
+        return chees_gradient(*given)
+
+    monkeypatch.setattr("pyrodrop.sampling.hmc.chees_gradient", watched)
+    run(linear(), chains=chains, draws=4, tune=100, max_steps=3)
+    assert {centre is None for centre in seen} == {chains == 4}
+
+
+def check_moments(found: pyrodrop.Sampled, mean: Tensor, covariance: Tensor) -> None:
+    """Means and second moments of all weights are these, within 4 standard errors."""
     w = torch.cat([found.samples["weight"][:, :, 0], found.samples["bias"]], 2)
     for i in range(3):
         assert standard_errors(w[..., i], float(mean[i])) < 4
         for j in range(3):
             product = (w[..., i] - mean[i]) * (w[..., j] - mean[j])
             assert standard_errors(product, float(covariance[i, j])) < 4
-    assert array_stats.ess(w[..., 0].numpy()) > 500  # so that the errors above are small
-    assert found.settings["dtype"] == "float64"
 
 
 @pytest.mark.slow
@@ -95,6 +125,7 @@ def test_a_posterior_with_a_hyperprior() -> None:
     assert standard_errors(scale, float((p * log_v).sum())) < 4
 
 
+@pytest.mark.more
 def test_a_classifier() -> None:
     """The logistic regression of one weight, by quadrature."""
     x = torch.tensor([[0.5], [1.0], [-1.5], [2.0]], dtype=torch.float64)
@@ -156,6 +187,7 @@ def test_f_agrees_with_pyros_nuts() -> None:
             assert abs(one.mean() - other.mean()) < 4 * error
 
 
+@pytest.mark.more
 def test_the_same_seed_gives_the_same_draws_and_leaves_the_callers_random_state() -> None:
     model = linear()
     torch.manual_seed(5)
@@ -167,6 +199,7 @@ def test_the_same_seed_gives_the_same_draws_and_leaves_the_callers_random_state(
         assert not torch.equal(values, other.samples[name])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_the_callers_gradient_mode_does_not_matter(mode: Any) -> None:
     model, settings = linear(), {"chains": 4, "draws": 4, "tune": 100, "max_steps": 4}
@@ -277,6 +310,24 @@ def test_chains_that_have_not_mixed_say_so(caplog: pytest.LogCaptureFixture) -> 
     assert found.diagnostics(x=torch.tensor([[0.5]])).r_hat_f > 1.5
 
 
+def test_one_chain_says_what_it_cannot_show() -> None:
+    f, own = torch.randn(1, 2000, 3), torch.randn(1, 2000)
+    found, two = diagnose(f, own, 0, 0.0), diagnose(torch.cat([f[:, :1000], f[:, 1000:]]), own.reshape(2, 1000), 0, 0.0)
+    assert found.mixed
+    assert "The chain agrees with itself; R-hat compares the halves of one chain" in str(found)
+    assert "R-hat compares 2 chains, and cannot show what other starts would have found" in str(two)
+    assert not diagnose(torch.randn(4, 500, 3), own.reshape(4, 500), 0, 0.0).few
+    assert found.r_hat_f == pytest.approx(
+        max(array_stats.rhat(f.reshape(2, 1000, 3)[..., i].numpy()) for i in range(3))
+    )
+    assert Diagnostics.of_dict(found.to_dict()) == found
+    older = {name: value for name, value in found.to_dict().items() if name != "chains"}
+    assert Diagnostics.is_dict(older)
+    assert not Diagnostics.of_dict(older).few
+    drifting = f + torch.linspace(0, 3, 2000)[None, :, None]
+    assert "the chains have not mixed" in str(diagnose(drifting, own, 0, 0.0))
+
+
 class Bistable(nn.Module):
     """|f| is what is observed at 1 and -1, and the sign of f is free."""
 
@@ -306,9 +357,12 @@ def test_float64_where_float32_rounds_energies() -> None:
     asked = run(model, (x, y), chains=4, draws=4, tune=100, dtype=torch.float32)
     assert asked.settings["dtype"] == "float32"
     assert asked.diagnostics().energy_rounding > 0.05
-    small = run(model, (x, torch.sin(x)), chains=4, draws=4, tune=100)
-    assert small.settings["dtype"] == "float32"
-    assert 0 < small.settings["energy_rounding"] < 0.05
+    one = run(model, (x, y), chains=1, draws=4, tune=100, dtype=torch.float32)
+    assert one.diagnostics().energy_rounding > 0.05
+    for chains in (1, 4):
+        small = run(model, (x, torch.sin(x)), chains=chains, draws=4, tune=100)
+        assert small.settings["dtype"] == "float32"
+        assert 0 < small.settings["energy_rounding"] < 0.05
 
 
 def test_saved_draws_are_read_back(sampled: pyrodrop.Sampled, tmp_path: Path) -> None:
@@ -378,7 +432,7 @@ def test_thinned_refuses_other_numbers(sampled: pyrodrop.Sampled) -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        ({"chains": 3}, ValueError, "chains .*at least 4; got 3"),
+        ({"chains": 0}, ValueError, "chains .*at least 1; got 0"),
         ({"chains": True}, TypeError, "chains .*a whole number.*got True"),
         ({"chains": 8.0}, TypeError, "chains .*a whole number.*got the float 8.0"),
         ({"draws": 0}, ValueError, "draws .*at least 4; got 0"),

@@ -42,6 +42,18 @@ def test_the_gradient_is_that_of_chees() -> None:
     assert ours == pytest.approx(numerical, rel=1e-7)
 
 
+def test_the_gradient_of_one_chain_is_about_a_given_centre() -> None:
+    """As written out, with the centre for both means; without one, a chain is its own mean and shows nothing."""
+    q, proposed, p, inverse_mass, centre = torch.randn(5, 1, 3, dtype=torch.float64).unbind(0)
+    inverse_mass, centre = inverse_mass[0].exp(), centre[0]
+    change = sum((proposed[0, i] - centre[i]) ** 2 / inverse_mass[i] for i in range(3))
+    change -= sum((q[0, i] - centre[i]) ** 2 / inverse_mass[i] for i in range(3))
+    want = 0.3 * float(change * sum((proposed[0, i] - centre[i]) * p[0, i] for i in range(3)))
+    accepted = torch.tensor([0.8], dtype=torch.float64)
+    assert chees_gradient(q, proposed, p, inverse_mass, accepted, 0.3, centre) == pytest.approx(want)
+    assert abs(chees_gradient(q, proposed, p, inverse_mass, accepted, 0.3)) < 1e-12
+
+
 def test_a_trajectory_that_diverged_does_not_count() -> None:
     generator = torch.Generator().manual_seed(0)
     q, proposed, momentum = torch.randn(3, 9, 4, generator=generator)
@@ -67,6 +79,13 @@ def test_the_trajectory_length_climbs_and_stays_in_its_bounds() -> None:
     assert length.now == pytest.approx(1.5)
 
 
+@pytest.mark.parametrize("gradient", [0.0, 1e-170, 1e200, math.nan, math.inf])
+def test_a_gradient_that_cannot_be_scaled_leaves_the_trajectory_length(gradient: float) -> None:
+    length = TrajectoryLength(2.0)
+    length.learn(gradient, 0.1, 10.0)
+    assert length.now == pytest.approx(2.0)
+
+
 def test_the_mass_matrix_is_the_variance() -> None:
     generator = torch.Generator().manual_seed(0)
     scale, mass = torch.tensor([0.1, 1.0, 30.0]), Mass(3, torch.zeros(()))
@@ -79,3 +98,4 @@ def test_the_mass_matrix_is_the_variance() -> None:
     variance = np.average(((values - mean) ** 2).mean(1), axis=0, weights=weights)
     few = 5 / 1005
     np.testing.assert_allclose(mass.inverse().numpy(), (1 - few) * variance + few * 1e-3, rtol=1e-4)
+    np.testing.assert_allclose(mass.mean.numpy(), mean, rtol=1e-5)

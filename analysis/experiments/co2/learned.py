@@ -1,12 +1,18 @@
 """What training must have done: statements that do not hold for a network that has not learned.
 
-Least-squares fits to the training months say what a network must beat.
-
-    line        a straight line, which needs no network
-    parabola    the trend alone: a network that is closer by its RMSE has found more than that
+The trend alone is a least-squares parabola through the training months: a network that is closer by its RMSE has found more
+than that.
 
 The yearly cycle is the part of a year's and half a year's period in a least-squares fit of a parabola and both. The share of
 it that a mean has is the slope of the mean's own cycle on that of the observations: 1 for all of it, 0 for none.
+
+Dropout limits what a layer can carry. With the outputs F of its K units and z_k ~ Bernoulli(1 - r)
+
+    f = F (w z) / (1 - r) + b        E|y - f|^2 = |y - F w - b|^2 + r / (1 - r) sum_k w_k^2 |F_k|^2         F [N, K], w [K]
+
+is least at a ridge regression, whose penalty only width can spread over more units. Its share of the cycle is what a network
+with these units can have (`carried`); training that is long enough reaches it. With several hidden layers F is that of the
+mean weights, as if the layers before the last had no masks.
 
 A ReLU network without biases is homogeneous, f(c x) = c f(x), so the sd of an untrained one is proportional to |x| in
 standardised time. Far out it exceeds the mean within the data by |x_far| / mean |x| before anything is learned.
@@ -17,11 +23,11 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyrodrop.data import Split
 
-LINE, PARABOLA = 1, 2  # degrees
+PARABOLA = 2  # its degree
 
 
 def fitted_rmse(series: Split, degree: int) -> float:
@@ -52,6 +58,20 @@ def cycle_share(series: Split, mean: Tensor) -> float:
     both = torch.cat([series.train.y.double(), mean.double().cpu()], 1)
     observed, own = (waves @ torch.linalg.lstsq(parts, both).solution[PARABOLA + 1 :]).unbind(1)
     return float(own @ observed / (observed @ observed))
+
+
+def carried(features: Tensor, y: Tensor, drop_rate: float) -> Tensor:
+    """The mean of f ``[N, 1]`` with the least expected squared error, for units with outputs `features` ``[N, K]``.
+
+    Args:
+        features: what the units give for every row, without dropout.
+        y: the observations ``[N, 1]``.
+        drop_rate: of the units, above 0.
+    """
+    units = nn.functional.normalize(features.double(), dim=0) * math.sqrt((1 - drop_rate) / drop_rate)
+    y = y.double()
+    inverse = torch.linalg.inv(units @ units.T + torch.eye(len(y), dtype=torch.double))  # the dual of ridge regression
+    return y - inverse @ (y - inverse.sum(0) @ y / inverse.sum())
 
 
 def distance_alone(series: Split, far: Tensor) -> float:

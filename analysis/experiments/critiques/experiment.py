@@ -13,9 +13,10 @@ from pyrodrop import arguments
 from pyrodrop.analysis.experiments.critiques.page import write_page
 from pyrodrop.analysis.experiments.critiques.panel import Panel, Size
 from pyrodrop.analysis.experiments.parallel import train_each
-from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.analysis.reports.terminal import facts, paragraph
+from pyrodrop.devices import processor
 from pyrodrop.files import whole, write_json
 from pyrodrop.json_files import Record
 from pyrodrop.names import known

@@ -113,7 +113,7 @@ def trained_low_rank(x: np.ndarray, y: np.ndarray, steps: int, seed: int) -> two
     )
     fit = pyrodrop.fit(
         model,
-        guides.LowRank(model, rank=1, init_scale=0.1),
+        guides.LowRank(model, rank=1, init_scale=0.1, seed=None),
         (torch.tensor(x).float(), torch.tensor(y).float()[:, None]),
         steps=steps,
         lr=0.02,

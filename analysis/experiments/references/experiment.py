@@ -17,10 +17,11 @@ from pyrodrop.analysis.experiments.references.posteriors import LEARNING_RATES, 
 from pyrodrop.analysis.experiments.references.problems import PROBLEMS, Problem
 from pyrodrop.analysis.experiments.references.stored import load, save
 from pyrodrop.analysis.experiments.references.table import distance_table
-from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.data import Dataset
+from pyrodrop.devices import processor
 from pyrodrop.engines import Name
 from pyrodrop.files import write_json
 from pyrodrop.json_files import read_record

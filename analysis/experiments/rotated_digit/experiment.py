@@ -21,16 +21,17 @@ from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.paired_scores import compared
 from pyrodrop.analysis.experiments.rotated_digit.report import Turned, draw, print_tables
-from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Dataset, mnist, turned
-from pyrodrop.devices import resolve
+from pyrodrop.devices import processor, resolve
 from pyrodrop.files import write_json
 from pyrodrop.guides import Guide
 from pyrodrop.metrics import auroc, entropy_split, predictive_entropy
 from pyrodrop.names import known
+from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo.rotated_digit import PAPER_STEPS
 
@@ -94,12 +95,11 @@ def run(
         options: dict[str, Any] = {} if steps is None else {"steps": steps}
         if preset == "paper":
             options = {"steps": PAPER_STEPS, **options}
-        else:
-            options["checkpoint_every"] = SAVED_EVERY
         checkpoint = folder / "training.safetensors"
         say_reused([checkpoint.name] if checkpoint.exists() else [], folder)
         fit = fit_resumed(
-            zoo.entry(SET + guide), split.train, checkpoint,
+            zoo.entry(SET + guide), split.train,
+            Checkpoint(checkpoint) if longer else Checkpoint(checkpoint, every=SAVED_EVERY),
             seed=seed, device=where, progress=False if quiet else None, **options,
         )  # fmt: skip
         fit.save(folder / "fit.safetensors")

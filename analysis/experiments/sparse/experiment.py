@@ -18,16 +18,17 @@ from rich.table import Table
 from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.sparse.figure import draw_progress, draw_weights
 from pyrodrop.analysis.experiments.sparse.published import published, published_rows
-from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.compression import compressed_steps, write_network
 from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncut_weights
 from pyrodrop.data import Dataset, mnist
-from pyrodrop.devices import resolve
+from pyrodrop.devices import processor, resolve
 from pyrodrop.files import write_json
 from pyrodrop.json_files import Record, read_record
+from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo.sparse import BATCH, THRESHOLD, Method, Net, Recipe, training
 
@@ -78,7 +79,7 @@ def run(
         log = EpochLog(folder / "epochs.json", data.test, goes_on=checkpoint.exists())
         fit = entry.fit(
             train, seed=seed, device=where, progress=False if quiet else None, after_epoch=log,
-            checkpoint=checkpoint, checkpoint_every=5 * -(-len(train) // BATCH), **settings,
+            checkpoint=Checkpoint(checkpoint, every=5 * -(-len(train) // BATCH)), **settings,
         )  # fmt: skip
         fit.save(folder / "fit.safetensors")
         report = fit.compression_report(data.test, THRESHOLD)

@@ -23,10 +23,11 @@ from pyrodrop.analysis.experiments.uci.columns import COLUMNS
 from pyrodrop.analysis.experiments.uci.plan import Noise, Part, Penalty, Plan, Posterior, Precision
 from pyrodrop.analysis.experiments.uci.process import PROCESSES
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, SETTINGS, VALIDATION, Point
-from pyrodrop.analysis.reports.console import processor, versions
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import differences
 from pyrodrop.data import Dataset, Splits, uci
 from pyrodrop.data.splits import standardized
+from pyrodrop.devices import processor
 from pyrodrop.failed import Failed
 from pyrodrop.files import write_json
 from pyrodrop.json_files import Record, read_record
@@ -96,6 +97,7 @@ def checked(record: Record) -> dict[str, Any]:
     about = record.record("cell")
     for key in ("data", "guide", "protocol", "precision"):
         about.text(key)
+    record.record("plan").text("precision")
     splits = about.number("splits")
     for metric in ("rmse", "log_density"):
         record.numbers(metric, int(splits or 0))

@@ -1,13 +1,15 @@
 """Protocols of the UCI tables: training settings of every data set, and how the protocols use them.
 
-    gal2016   400 epochs (protein 200) of batches of 32; the published precision tau, drop rate and length scale
+    gal2016   400 epochs (protein 200) of batches of 32; the published precision tau, drop rate and length scale,
+              which were tuned on test rows of other splits
     gal2018   4,000 epochs (protein 2,000) of batches of 128; 4 drop rates x 3 precisions, the last fifth of every training
               split validates
     quick     gal2016 with 1,000 samples, for comparing many posteriors
 
 Gal & Ghahramani (2016), section 5.3; https://github.com/yaringal/DropoutUncertaintyExps, whose re-run of 2018 searched the
 grid. One hidden layer of ReLU units, Adam, y standardised with the training rows, tau in raw units of y. Minibatches have 32
-rows, in the re-run 128: 400 epochs of the latter are too few steps for table 1; on yacht the RMSE is twice as large.
+rows in the code that was committed with the results of 2016, 128 in later ones: 400 epochs of those are too few steps for
+table 1; on yacht the RMSE is twice as large.
 """
 
 from __future__ import annotations

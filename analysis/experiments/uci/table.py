@@ -1,9 +1,10 @@
 """The UCI table from its cells: our results next to the published ones, in Markdown and HTML.
 
-    d = (ours - published) / sqrt(se_ours^2 + se_published^2)       in combined standard errors
-    g = mean of (posterior - Bernoulli) over splits, and g / se_g   in paired standard errors
+    d = mean of (ours - published) over splits, and z = d / se_d
+    g = mean of (posterior - Bernoulli) over splits, and z = g / se_g
 
-A standard error is the standard deviation over splits (dividing by n - 1) over the square root of n.
+A standard error is the standard deviation over splits (dividing by n - 1) over the square root of n. Tables name what a
+posterior does about the noise precision tau: fixed at the published value, searched on validation rows, learned, or of x.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from rich.table import Table
 
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS
+from pyrodrop.analysis.experiments.uci.published import by_split
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.zoo.uci_published import PUBLISHED
@@ -25,6 +27,7 @@ METRICS = {"rmse": "RMSE", "log_density": "log density"}
 BASE = "bernoulli"  # what other posteriors are compared with
 
 Cells = Mapping[tuple[str, str], Mapping[str, Any]]  # by set and posterior
+Gain = tuple[float, float | None]  # mean of the differences over splits, and its standard error
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
@@ -34,14 +37,28 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
     return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
 
 
-def distance(ours: tuple[float, float | None], published: tuple[float, float | None]) -> float | None:
-    """The difference in combined standard errors; None if neither side has one."""
-    error = math.hypot(ours[1] or 0.0, published[1] or 0.0)
-    return None if error == 0 else (ours[0] - published[0]) / error
+def paired(ours: Sequence[float], theirs: Sequence[float]) -> Gain:
+    """Mean difference over the splits of `ours`, which are the first ones of `theirs`, and its standard error."""
+    return mean_and_error([a - b for a, b in zip(ours, theirs, strict=False)])
+
+
+def z_score(gain: Gain) -> float | None:
+    """A mean difference in standard errors; None without one."""
+    mean, error = gain
+    return mean / error if error else None
+
+
+def treatment(cell: Mapping[str, Any]) -> str:
+    """What a cell does about tau: fixed, searched, learned, or of x."""
+    kind = cell["plan"]["precision"]
+    if kind == "grid":
+        return "searched" if PROTOCOLS[cell["cell"]["protocol"]].searches else "fixed"
+    return {"heteroscedastic": "of x"}.get(kind, kind)
 
 
 def rows_of(cells: Cells, metric: str, published: str) -> list[list[str]]:
     """The table of a metric: a header, then one row per data set. Missing cells are dashes."""
+    splits = by_split(published)
     names = list(dict.fromkeys(name for name, _ in cells))
     columns = list(dict.fromkeys(column for _, column in cells))
     rows = [["set", "published", *columns]]
@@ -54,9 +71,8 @@ def rows_of(cells: Cells, metric: str, published: str) -> list[list[str]]:
             if cell is None:
                 row.append("-")
                 continue
-            ours = mean_and_error(cell[metric])
-            apart = None if reference is None else distance(ours, reference)
-            row.append(pair(*ours) + ("" if apart is None else f" ({apart:+.1f})"))
+            z = z_score(paired(cell[metric], splits[name][metric])) if name in splits else None
+            row.append(pair(*mean_and_error(cell[metric])) + ("" if z is None else f" ({z:+.1f})"))
         rows.append(row)
     return rows
 
@@ -64,7 +80,7 @@ def rows_of(cells: Cells, metric: str, published: str) -> list[list[str]]:
 def gains_of(cells: Cells) -> list[list[str]]:
     """Paired differences of log density between the other posteriors and Bernoulli; empty if there are none.
 
-    A header, one row per data set, and the number of data sets with a gain of more than two standard errors.
+    A header, one row per data set, and on how many data sets it is better and worse by more than two standard errors.
     """
     columns = [column for column in dict.fromkeys(column for _, column in cells) if column != BASE]
     sets = [name for name in dict.fromkeys(name for name, _ in cells) if (name, BASE) in cells]
@@ -78,10 +94,12 @@ def gains_of(cells: Cells) -> list[list[str]]:
         return []
     rows = [[name, *(_words(found.get((name, column))) for column in columns)] for name in sets]
     counts = []
-    for column in columns:
-        compared = [gain for (_, other), gain in found.items() if other == column and gain]
-        counts.append(f"{sum(_better(gain) for gain in compared)} of {len(compared)}")
-    return [["set", *columns], *(row for row in rows if any(row[1:])), ["better by two s.e.", *counts]]
+    for sign, title in ((1, "better by two s.e."), (-1, "worse by two s.e.")):
+        counts.append([title])
+        for column in columns:
+            compared = [z_score(gain) for (_, other), gain in found.items() if other == column and gain]
+            counts[-1].append(f"{sum(z is not None and sign * z > 2 for z in compared)} of {len(compared)}")
+    return [["set", *columns], *(row for row in rows if any(row[1:])), *counts]
 
 
 def markdown(cells: Cells, published: str) -> str:
@@ -155,35 +173,34 @@ def page(cells: Cells, published: str) -> str:
 
 
 def _tables(cells: Cells, published: str) -> list[tuple[str, list[list[str]]]]:
+    """Title and rows of every table, with what each posterior does about tau in the header."""
     tables = [(title, rows_of(cells, metric, published)) for metric, title in METRICS.items()]
-    gains = gains_of(cells)
-    return [*tables, (f"log density less that of {BASE} (in paired standard errors)", gains)] if gains else tables
-
-
-Gain = tuple[float, float | None]  # of a posterior over Bernoulli: mean and standard error over splits
+    if gains := gains_of(cells):
+        tables.append((f"log density less that of {BASE} (in standard errors of the paired differences)", gains))
+    kinds: dict[str, dict[str, None]] = {}
+    for (_, column), cell in cells.items():
+        kinds.setdefault(column, {})[treatment(cell)] = None
+    headings = {column: f"{column}, τ {' or '.join(each)}" for column, each in kinds.items()}
+    return [(title, [[headings.get(word, word) for word in rows[0]], *rows[1:]]) for title, rows in tables]
 
 
 def _gain(ours: Sequence[float], base: Sequence[float]) -> Gain | None:
     """None if the splits are not the same."""
-    return mean_and_error([a - b for a, b in zip(ours, base, strict=True)]) if len(ours) == len(base) else None
-
-
-def _better(gain: Gain) -> bool:
-    mean, error = gain
-    return error is not None and mean > 2 * error
+    return paired(ours, base) if len(ours) == len(base) else None
 
 
 def _words(gain: Gain | None) -> str:
     if gain is None:
         return ""
-    mean, error = gain
-    return f"{mean:+.2f} ({mean / error:+.1f})" if error else f"{mean:+.2f}"
+    z = z_score(gain)
+    return f"{gain[0]:+.2f}" + ("" if z is None else f" ({z:+.1f})")
 
 
 def _legend(published: str) -> str:
     return (
-        "Mean over the published splits ± standard error, in raw units and nats; in brackets the difference from the "
-        f"published MC dropout ({published}) in combined standard errors. RMSE: lower is better; log density: higher."
+        "Mean over the published splits ± standard error, in raw units and nats; in brackets the paired difference from the "
+        f"published MC dropout ({published}) of the same splits in its standard errors. RMSE: lower is better; log density: "
+        "higher. Posteriors that treat τ differently differ in more than the posterior."
     )
 
 

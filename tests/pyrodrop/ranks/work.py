@@ -29,9 +29,7 @@ from pyrodrop import guides, likelihoods, models, priors, ranks
 from pyrodrop.ranks import joining
 from pyrodrop.ranks import ranks as members
 from pyrodrop.training.rank_noise import RankRandom
-from pyrodrop.training.settings import Estimator
 
-ESTIMATORS: tuple[Estimator, ...] = ("shared", "local", "per_example", "flipout")
 ROWS = 10
 
 
@@ -101,13 +99,15 @@ def logged() -> Any:
 
 
 def _equal(cells: list[tuple[str, Any]]) -> dict[str, Any]:
+    """All rows in every step, whose shares differ between ranks; a point guide draws nothing."""
     torch.set_default_dtype(torch.float64)
     found = {}
     for engine, estimator in cells:
-        own = {"engine": engine, "estimator": estimator}
-        together = fitted(rank_noise="shared", **own)
-        alone = numbers(fitted(distributed=False, **own)) if rank() == 0 else []
-        kept = [together.settings[name] for name in ("engine", "ranks", "rank_noise")]
+        own = {"engine": engine, "estimator": estimator, "batch_size": None}
+        model, _ = pair()
+        together = fitted(model, guides.Point(model), **own)
+        alone = numbers(fitted(model, guides.Point(model), distributed=False, **own)) if rank() == 0 else []
+        kept = [together.settings[name] for name in ("engine", "ranks")]
         found[f"{engine}, {estimator}"] = {"together": numbers(together), "alone": alone, "settings": kept}
     torch.set_default_dtype(torch.float32)
     return found
@@ -115,27 +115,19 @@ def _equal(cells: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def equal() -> dict[str, Any]:
     two: list[tuple[str, Any]] = [("traced", "local"), ("pyro", "shared")]
-    return _equal(two if dist.get_world_size() == 2 else [("pyro", "per_example"), ("pyro", "flipout")])
-
-
-def equal_by_pyro() -> dict[str, Any]:
-    return _equal([("pyro", estimator) for estimator in ESTIMATORS])
-
-
-def equal_by_traces() -> dict[str, Any]:
-    return _equal([("traced", estimator) for estimator in ESTIMATORS])
+    return _equal(two if dist.get_world_size() == 2 else [("pyro", "per_example")])
 
 
 def equal_compiled() -> dict[str, Any]:
-    return _equal([("compiled", estimator) for estimator in ESTIMATORS])
+    return _equal([("compiled", "shared")])
 
 
 def equal_in_parts() -> dict[str, Any]:
     """Two ranks, two parts each."""
     torch.set_default_dtype(torch.float64)
-    own = {"estimator": "local", "batch_size": 7}
-    found = {"together": numbers(fitted(rank_noise="shared", accumulate=2, **own))}
-    found["alone"] = numbers(fitted(distributed=False, **own))
+    model, _ = pair()
+    found = {"together": numbers(fitted(model, guides.Point(model), batch_size=None, accumulate=2))}
+    found["alone"] = numbers(fitted(model, guides.Point(model), batch_size=None, distributed=False))
     torch.set_default_dtype(torch.float32)
     return found
 
@@ -152,20 +144,20 @@ class Keeping(torch.optim.SGD):
 
 
 def gradients() -> dict[str, Any]:
-    """Gradients of a linear regression at one place, with noise of the ranks' own and with shared noise."""
+    """Gradients of a linear regression at one place, by all ranks and by one process."""
     torch.set_default_dtype(torch.float64)
     x, _ = data(12)
     y = x @ torch.tensor([[1.0], [-2.0]])
     found: dict[str, Any] = {"x": x.tolist(), "y": y.tolist()}
-    for noise in ("own", "shared"):
+    for name, distributed in (("together", None), ("alone", False)):
         torch.manual_seed(2)
         net = nn.Linear(2, 1, bias=False)
         model = models.from_module(net, prior=priors.Gaussian(0.8), likelihood=likelihoods.Gaussian(2.0))
         guide = guides.MeanField(model, init_scale=0.4)
         Keeping.kept.clear()
         own = {"own": (x, y), "batch_size": None, "steps": 150, "lr": 1e-15}
-        fit = fitted(model, guide, optimizer=Keeping, rank_noise=noise, **own)
-        found[noise] = list(Keeping.kept)
+        fit = fitted(model, guide, optimizer=Keeping, distributed=distributed, **own)
+        found[name] = list(Keeping.kept)
         found["names"] = [name for name, _ in guide.named_parameters()]
         found["loc"] = next(iter(fit.guide.mean().values())).flatten().tolist()
         found["nll"] = fit.history[:, 0].tolist()
@@ -233,7 +225,7 @@ def _seed_of_row_7(places: tuple[int, int]) -> int:
     """A seed with which row 7 is at one of these places of the first epoch."""
     two = ranks.Ranks(0, 2, "gloo", torch.device("cpu"))
     for seed in range(100):
-        generator = RankRandom(two, "own", seed).of_rows
+        generator = RankRandom(two, seed).of_rows
         if torch.randperm(ROWS, generator=generator).tolist().index(7) in places:
             return seed
     raise AssertionError("no seed")
@@ -271,7 +263,6 @@ def disagreements() -> dict[str, Any]:
         "steps": refused(lambda: fitted(steps=9 + second)),
         "model": refused(lambda: fitted(*wider)),
         "prior": refused(lambda: fitted(other, guides.MeanField(other))),
-        "noise": refused(lambda: fitted(rank_noise="own" if second else "shared")),
         "batch": refused(lambda: fitted(batch_size=1)),
     }
 
@@ -290,43 +281,33 @@ def starts() -> dict[str, Any]:
 
 def checkpoints() -> dict[str, Any]:
     folder = Path(sys.argv[1])
-    own = {"optimizer": torch.optim.Adam, "checkpoint_every": 5}
-    found: dict[str, Any] = {}
-    for noise in ("own", "shared"):
-        file = folder / f"{noise}{dist.get_world_size()}-{rank()}.safetensors"
-        whole = fitted(steps=12, rank_noise=noise, **{**own, "checkpoint_every": None})
-        fitted(steps=7, rank_noise=noise, checkpoint=file, **own)
-        with logged() as lines:
-            again = fitted(steps=12, rank_noise=noise, checkpoint=file, **own)
-        found[noise] = {"whole": numbers(whole), "again": numbers(again), "log": lines, "wrote": file.exists()}
-    return found
+    own = {"optimizer": torch.optim.Adam}
+    file = folder / f"state{dist.get_world_size()}-{rank()}.safetensors"
+    whole = fitted(steps=12, **own)
+    fitted(steps=7, checkpoint=pyrodrop.Checkpoint(file, every=5), **own)
+    with logged() as lines:
+        again = fitted(steps=12, checkpoint=pyrodrop.Checkpoint(file, every=5), **own)
+    return {"whole": numbers(whole), "again": numbers(again), "log": lines, "wrote": file.exists()}
 
 
 def other_number() -> dict[str, Any]:
-    """Checkpoints of three ranks, continued by two."""
+    """Checkpoints of one and of three processes, continued by two."""
     folder = Path(sys.argv[1])
-    found: dict[str, Any] = {}
-    for noise in ("own", "shared"):
-        file = folder / f"{noise}3-0.safetensors"
-        model, guide, numbered_data = numbered(Numbered())
-        kept = folder / f"rows-{noise}.safetensors"
-        more = {"rank_noise": noise, "engine": "pyro", "lr": 1e-6, "checkpoint": kept}
-        fitted(model, guide, numbered_data, steps=2, distributed=False, **more)  # half an epoch by one process
-        Numbered.seen.clear()
-        with logged() as lines:
-            fitted(model, guide, numbered_data, steps=4, **more)
-        found[noise] = {"rows": Numbered.seen[-2:], "log": lines}
-        with logged() as lines:
-            fit = fitted(steps=20, rank_noise=noise, checkpoint=file, optimizer=torch.optim.Adam, checkpoint_every=100)
-        alone = fitted(steps=20, distributed=False, optimizer=torch.optim.Adam)
-        found[noise] |= {"numbers": numbers(fit), "alone": numbers(alone), "log of three": lines}
-        usual = {"batch_size": 3, "rank_noise": noise, "engine": "pyro"}
-        one = pyrodrop.Training(*pair(), data(), distributed=False, **usual)
-        one.advance(2)
-        together = pyrodrop.Training(*pair(), data(), **usual)
-        together.load_state(one.state())
-        found[noise]["random"] = ranks.digest([together.state()["random.cpu"]])
-    return found
+    model, guide, numbered_data = numbered(Numbered())
+    more = {"engine": "pyro", "lr": 1e-6, "checkpoint": folder / "rows.safetensors"}
+    fitted(model, guide, numbered_data, steps=2, distributed=False, **more)  # half an epoch by one process
+    Numbered.seen.clear()
+    with logged() as lines:
+        fitted(model, guide, numbered_data, steps=4, **more)
+    found = {"rows": Numbered.seen[-2:], "log": lines}
+    with logged() as lines:
+        fit = fitted(steps=20, checkpoint=folder / "state3-0.safetensors", optimizer=torch.optim.Adam)
+    found |= {"numbers": numbers(fit), "log of three": lines}
+    one = pyrodrop.Training(*pair(), data(), distributed=False, batch_size=3, engine="pyro")
+    one.advance(2)
+    together = pyrodrop.Training(*pair(), data(), batch_size=3, engine="pyro")
+    together.load_state(one.state())
+    return found | {"random": ranks.digest([together.state()["random.cpu"]])}
 
 
 def unwritable() -> dict[str, Any]:
@@ -371,13 +352,13 @@ def step_by_step() -> dict[str, Any]:
 
 
 def autoguides() -> dict[str, Any]:
-    from pyro.infer.autoguide import AutoNormal
+    from pyro.infer.autoguide import AutoDelta
 
     torch.set_default_dtype(torch.float64)
     found = {}
-    for name, settings in {"together": {"rank_noise": "shared"}, "alone": {"distributed": False}}.items():
+    for name, distributed in (("together", None), ("alone", False)):
         model, _ = pair()
-        found[name] = numbers(fitted(model, AutoNormal(model), **settings))
+        found[name] = numbers(fitted(model, AutoDelta(model), batch_size=None, distributed=distributed))
     torch.set_default_dtype(torch.float32)
     return found
 
@@ -403,9 +384,13 @@ def batch_norm() -> dict[str, Any]:
 def on_gpus() -> dict[str, Any]:
     """One process per GPU: its gradients by nccl."""
     gpu = torch.device("cuda", rank())
-    own = {"own": tuple(value.to(gpu) for value in data()), "rank_noise": "shared", "device": gpu}
-    together = fitted(**own)
-    found = {"together": numbers(together), "alone": numbers(fitted(**own, distributed=False))}
+    model, _ = pair()
+    own = {"own": tuple(value.to(gpu) for value in data()), "device": gpu, "batch_size": None}
+    together = fitted(model, guides.Point(model), **own)
+    found = {
+        "together": numbers(together),
+        "alone": numbers(fitted(model, guides.Point(model), **own, distributed=False)),
+    }
     return {**found, "backend": ranks.join(None, gpu).backend}
 
 

@@ -1,0 +1,209 @@
+"""The recipes on tables: the defaults were found on one half of them, and are judged on the other.
+
+    python -m pyrodrop.analysis.benchmarks.tables FILE [--half judging]
+
+Of the regressions and of the classifications, in alphabetical order, the first, third ... are the development half and the
+others the judging half. Of every table at most 2,000 random rows are used, a fifth of them for the test, in two divisions.
+Beside the recipes stand ridge regression, whose noise is that of its predictions of rows that are left out, and logistic
+regression, both with their penalty chosen by cross-validation; and other posteriors on small tables in one division, with
+the precision that they learn from the training rows and with the recipe's.
+
+The tables are those of `data.uci`, of scikit-learn, and two of the UCI repository in ``$PYRODROP_DATA/tables``: airfoil
+(noise of airfoils, 1,503 rows) and bike (bicycles hired per hour, 17,379 rows). FILE is written after every table, and what
+is in it is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import pyrodrop
+from pyrodrop import data, guides, metrics, recipes
+from pyrodrop.data import Dataset
+from pyrodrop.files import write_json
+
+REGRESSIONS = (
+    "airfoil", "bike", "boston", "concrete", "diabetes", "energy", "kin8nm", "naval", "power", "protein", "wine quality",
+    "yacht",
+)  # fmt: skip
+CLASSIFICATIONS = ("breast cancer", "digits", "iris", "wine cultivars")
+DEVELOPMENT = REGRESSIONS[::2] + CLASSIFICATIONS[::2]
+JUDGING = REGRESSIONS[1::2] + CLASSIFICATIONS[1::2]
+ROWS, DIVISIONS, DRAWS = 2000, 2, 500
+
+SMALL = ("boston", "diabetes")
+POSTERIORS: Mapping[str, Callable[..., Any]] = {
+    "dropout": recipes.dropout,
+    "concrete": functools.partial(guides.ConcreteDropout, mask_input=False),
+    "variational B": functools.partial(guides.VariationalDropout, kind="B"),
+    "mean field": guides.MeanField,
+}
+
+
+def table(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """x ``[N, D]`` and y ``[N]``, of float64 or, in a classification, of whole numbers."""
+    from sklearn import datasets
+
+    if name in ("airfoil", "bike"):
+        return _of_file(name)
+    if name == "diabetes":
+        return datasets.load_diabetes(return_X_y=True, scaled=False)
+    if name in CLASSIFICATIONS:
+        return getattr(datasets, f"load_{name.split()[0] if 'wine' in name else name.replace(' ', '_')}")(
+            return_X_y=True
+        )
+    splits = data.uci(name.split()[0])
+    return splits.x.numpy(), splits.y[:, 0].numpy()
+
+
+def _of_file(name: str) -> tuple[np.ndarray, np.ndarray]:
+    import pandas as pd
+
+    folder = Path(os.environ["PYRODROP_DATA"]) / "tables"
+    if name == "airfoil":
+        df, target = pd.read_csv(folder / "airfoil.csv"), "target"
+    else:
+        df, target = pd.read_csv(folder / "bike_sharing_hour.csv.gz"), "cnt"
+        df = df.drop(columns=["casual", "registered", "instant", "dteday"])
+    return df.drop(columns=target).to_numpy(float), df[target].to_numpy(float)
+
+
+def divided(name: str, division: int) -> tuple[Dataset, Dataset]:
+    """The training and the test rows."""
+    x, y = table(name)
+    order = torch.from_numpy(np.random.RandomState(division).permutation(len(x))[:ROWS])
+    inputs, targets = torch.tensor(x, dtype=torch.float32), torch.tensor(y)
+    whole = Dataset(inputs, targets.long() if name in CLASSIFICATIONS else targets.float()[:, None])
+    size = len(order) // 5
+    return whole.rows(order[size:]), whole.rows(order[:size])
+
+
+def scores(name: str, division: int) -> dict[str, float]:
+    """The log density of the test rows, and in a regression the share of them in 95 % intervals; ours and the baseline's."""
+    train, test = divided(name, division)
+    if name in CLASSIFICATIONS:
+        predicted = recipes.classifier(train).fit(seed=division, progress=False).predict(test.x, DRAWS)
+        return {"log_density": float(predicted.log_density(test.y).mean()), "baseline": logistic(train, test)}
+    predicted = recipes.regressor(train).fit(seed=division, progress=False).predict(test.x, DRAWS)
+    density, coverage = ridge(train, test)
+    own = metrics.regression_scores(predicted, test.y)
+    return {
+        "log_density": own["log_density"], "coverage": own["coverage_95"], "baseline": density,
+        "baseline_coverage": coverage,
+    }  # fmt: skip
+
+
+def posterior_scores(name: str, division: int, posterior: str) -> dict[str, float]:
+    """The scores of a posterior whose precision is learned, and of the recipe with it."""
+    train, test = divided(name, division)
+    recipe = recipes.regressor(train, posterior=POSTERIORS[posterior])
+    settings = {**recipe.settings, "seed": division, "progress": False}
+    learned = pyrodrop.fit(recipe.model, recipe.guide, recipe.data, **settings)
+    found: dict[str, float] = {}
+    for title, run in (("learned", learned), ("held_out", recipe.fit(seed=division, progress=False))):
+        own = metrics.regression_scores(run.predict(test.x, DRAWS), test.y)
+        found |= {f"log_density_{title}": own["log_density"], f"coverage_{title}": own["coverage_95"]}
+    return found
+
+
+def ridge(train: Dataset, test: Dataset) -> tuple[float, float]:
+    """The log density and the coverage of ridge regression, whose noise is the error in rows that are left out."""
+    from sklearn.linear_model import RidgeCV
+
+    x, new = _standardised(train, test)
+    y, own = (part.y[:, 0].double().numpy() for part in (train, test))
+    model = RidgeCV(np.logspace(-4, 4, 25)).fit(x, y)
+    variance = -model.best_score_
+    off = (model.predict(new) - own) ** 2
+    return float(-(off / variance + math.log(2 * math.pi * variance)).mean() / 2), float(
+        (off < 1.96**2 * variance).mean()
+    )
+
+
+def logistic(train: Dataset, test: Dataset) -> float:
+    """The log density of logistic regression."""
+    from sklearn.linear_model import LogisticRegressionCV
+
+    x, new = _standardised(train, test)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of arguments that change their defaults, and of the ends of the path
+        model = LogisticRegressionCV(Cs=10, cv=5, scoring="neg_log_loss", max_iter=2000).fit(x, train.y.numpy())
+    p = model.predict_log_proba(new)
+    return float(p[np.arange(len(p)), test.y.numpy()].mean())
+
+
+def _standardised(train: Dataset, test: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    inputs = Dataset(train.x, train.x).standardized().inputs
+    assert inputs is not None
+    return inputs(train.x).double().numpy(), inputs(test.x).double().numpy()
+
+
+def text(rows: Mapping[str, Sequence[Mapping[str, float]]], names: Sequence[str]) -> str:
+    """The table of a half in Markdown."""
+    lines = [["table", "rows", "baseline", "recipe", "difference", "95 % interval"], ["---"] * 6]
+    for name in names:
+        own = mean(rows[name])
+        cover = f"{100 * own['coverage']:.0f} %" if "coverage" in own else ""
+        gain = own["log_density"] - own["baseline"]
+        shown = [f"{own[key]:.2f}" for key in ("baseline", "log_density")]
+        lines.append([name, f"{own['rows']:.0f}", *shown, f"{gain:+.3f}", cover])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def posterior_text(rows: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]) -> str:
+    """The table of posteriors on small tables in Markdown: log density, and coverage."""
+    lines = [["posterior", *(f"{name}: {how}" for name in SMALL for how in ("learned", "held out"))]]
+    lines.append(["---"] * len(lines[0]))
+    for posterior in POSTERIORS:
+        shown = []
+        for name in SMALL:
+            own = mean(rows[name][posterior])
+            for how in ("learned", "held_out"):
+                shown.append(f"{own[f'log_density_{how}']:.2f} ({100 * own[f'coverage_{how}']:.0f} %)")
+        lines.append([posterior, *shown])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def mean(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The means over divisions."""
+    return {key: float(np.mean([one[key] for one in found])) for key in found[0]}
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure what is missing in the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--half", choices=("development", "judging", "posteriors"), action="append")
+    options = parser.parse_args(words)
+    halves = options.half or ["development", "judging", "posteriors"]
+    about = {"rows": ROWS, "divisions": DIVISIONS, "draws": DRAWS}
+    content: dict[str, Any] = {"about": about, "tables": {}, "posteriors": {}}
+    if options.file.is_file():
+        content = json.loads(options.file.read_text(encoding="utf-8"))
+    for half, names in (("development", DEVELOPMENT), ("judging", JUDGING)):
+        for name in (name for name in names if half in halves and name not in content["tables"]):
+            size = float(min(ROWS, len(table(name)[0])))
+            content["tables"][name] = [{"rows": size} | scores(name, number) for number in range(DIVISIONS)]
+            write_json(options.file, content)
+            print(half, name, mean(content["tables"][name]), flush=True)
+    for name in SMALL if "posteriors" in halves else ():
+        done = content["posteriors"].setdefault(name, {})
+        for posterior in (one for one in POSTERIORS if one not in done):
+            done[posterior] = [posterior_scores(name, 0, posterior)]
+            write_json(options.file, content)
+            print(name, posterior, mean(done[posterior]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

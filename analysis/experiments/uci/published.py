@@ -1,0 +1,24 @@
+"""The published RMSE and log density of MC dropout by split, and of 2018 the log densities of the validation rows.
+
+``analysis/reference/uci/published``, from the result files of https://github.com/yaringal/DropoutUncertaintyExps; each file
+names the commit. Their means are `pyrodrop.zoo.uci_published`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parents[2] / "reference" / "uci" / "published"
+
+
+@functools.cache
+def by_split(published: str) -> Mapping[str, Mapping[str, Any]]:
+    """By data set: ``rmse`` and ``log_density`` by split, and ``validation`` by point of the grid and split."""
+    sets: Mapping[str, Mapping[str, Any]] = json.loads((FOLDER / f"{published}.json").read_text(encoding="utf-8"))[
+        "sets"
+    ]
+    return sets

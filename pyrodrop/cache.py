@@ -1,0 +1,32 @@
+"""The folder of this user for what can be computed again: programs, and what this machine was found to cost."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import platformdirs
+
+
+def folder(name: str) -> Path | None:
+    """A folder in the user's cache, which is created if need be; None where there is none that this user alone writes to.
+
+    Args:
+        name: of the folder, within the one that the environment variable ``PYRODROP_CACHE`` names, or the user's, such as
+            ``~/.cache/pyrodrop``.
+    """
+    path = Path(os.environ.get("PYRODROP_CACHE") or platformdirs.user_cache_dir("pyrodrop")) / name
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path if is_mine(path) and os.access(path, os.W_OK) else None
+    except OSError:
+        return None
+
+
+def is_mine(path: Path) -> bool:
+    """Whether this user owns a file or folder and no other user may write to it."""
+    if not hasattr(os, "getuid"):  # Windows: the folder lies in the user's profile
+        return True
+    found = path.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -1,0 +1,110 @@
+"""A distribution of observations of which some are missing.
+
+    log p(y) = log p_0(y) where y is observed, 0 where it is missing          every element separately
+
+Missing values are NaN, or a whole number that y cannot have. This is Pyro's ``mask``, with a mask that is part of y.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pyro.distributions import TorchDistribution
+from torch import Tensor
+from torch.distributions import Independent, constraints
+
+# Any value in a support that does not depend on parameters; the gradient at missing values is 0 times that at this one.
+_IN_SUPPORT = (
+    (constraints.real, 0.0),
+    (constraints.positive, 1.0),
+    (constraints.nonnegative, 1.0),
+    (constraints.unit_interval, 0.5),
+)
+
+
+def missing_entries(y: Tensor, value: float) -> Tensor:
+    """Where y is missing: NaN, or equal to a whole number."""
+    return y.isnan() if value != value else y == value
+
+
+class Observed(TorchDistribution):
+    """The distribution `base_dist` of single numbers, whose missing values have log density 0 and no gradient.
+
+    Args:
+        base_dist: with event shape ``[]``.
+        value: that of missing observations.
+
+    Raises:
+        ValueError: `base_dist` has elements that are not independent, or a support that depends on its parameters.
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - as in torch.distributions
+
+    def __init__(self, base_dist: Any, value: float) -> None:
+        self.base_dist, self.value = base_dist, value
+        self.inside = inside(base_dist)
+        super().__init__(base_dist.batch_shape, validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        missing = missing_entries(value, self.value)
+        found: Tensor = self.base_dist.log_prob(value.masked_fill(missing, self.inside))
+        return torch.where(missing, torch.zeros_like(found), found)
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Observed:
+        return Observed(self.base_dist.expand(batch_shape), self.value)
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        return self.base_dist.sample(torch.Size(sample_shape))  # type: ignore[no-any-return]
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        return self.base_dist.rsample(torch.Size(sample_shape))  # type: ignore[no-any-return]
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]
+        return bool(self.base_dist.has_rsample)
+
+    @property
+    def support(self) -> Any:  # type: ignore[override]
+        return self.base_dist.support
+
+    @property
+    def mean(self) -> Tensor:
+        return self.base_dist.mean  # type: ignore[no-any-return]
+
+    @property
+    def variance(self) -> Tensor:
+        return self.base_dist.variance  # type: ignore[no-any-return]
+
+
+def observed(law: Any, value: float) -> Any:
+    """A distribution with `Observed` elements."""
+    if isinstance(law, Independent):
+        return type(law)(observed(law.base_dist, value), law.reinterpreted_batch_ndims)
+    return Observed(law, value)
+
+
+def inside(law: Any) -> float:
+    """A value in the support of a distribution of single numbers, whatever its parameters are.
+
+    Raises:
+        ValueError: none is known, or it is a distribution of vectors.
+    """
+    if law.event_shape:
+        raise ValueError(
+            f"missing observations need elements of y that are independent given f; got {type(law).__name__}, whose "
+            "elements have one joint density: leave out the rows with missing values instead"
+        )
+    try:
+        support = law.support
+    except NotImplementedError:
+        support = None
+    if support is not None and support.is_discrete:
+        return 0
+    found = [value for known, value in _IN_SUPPORT if support is known]
+    if not found:
+        raise ValueError(
+            "missing observations need a distribution of y whose support is known and does not depend on f, such as real or "
+            f"positive numbers, or counts; got {type(law).__name__} with {'none' if support is None else support}"
+        )
+    return found[0]

@@ -1,0 +1,219 @@
+"""What a finished training is warned of, once, in the log: it still learns, it has collapsed, or numbers ran away.
+
+    steep              mean nll of the last tenth of the steps < that of the tenth before, by more than 0.05 nats per row, a
+                       twentieth of the whole fall and four standard errors
+    a point estimate   all learned rates or alphas < 1/1000, or sd f(x) < 1/1000 of the noise    alpha = rate / (1 - rate)
+    a constant         sum (y - E[y|x])^2 > (1 - 1/1000) sum (y - mean y)^2                      Gaussian noise
+                       mean log p(y|x) < (1 - 1/1000) mean log (frequency of the class y)        class labels
+    a runaway          alpha > 1 / eps^2: the mean of a weight is below the rounding of its noise (1e14 in float32)
+                       1 / sqrt(precision) < eps max|y|: the noise of the observations is below the rounding of y
+
+Only the nll is used, because a growing weight of the KL divergence raises the loss, whatever was learned. The spread of f
+is the root of the mean of its variance over draws. A posterior whose rates are fixed may be as narrow as they say, and one
+whose draws are all equal, such as `guides.Point`, is meant to be a point. A point is looked for only in a posterior that
+learns how narrow it is, on 50 rows by 8 draws; a constant only where the nll of the last steps is not below that of the
+constant by a hundredth of a nat per row, on 500 rows by 16 draws. So most fits pay nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrodrop.data import Dataset
+from pyrodrop.guides import Guide
+from pyrodrop.likelihoods import Categorical, Gaussian
+from pyrodrop.networks.mixing import mixes_examples
+from pyrodrop.training.fitted import Fit
+from pyrodrop.training.problem import Problem
+
+_log = logging.getLogger("pyrodrop")
+
+_STEPS = 100  # fewer are a trial, of which nobody expects that it has learned
+_PER_ROW, _OF_FALL, _ERRORS = 0.05, 0.05, 4.0
+
+
+def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
+    """Say once, in a warning of the log, which of the fits still learned at their end or have collapsed.
+
+    Args:
+        fits: one, or replicates.
+        failed: the numbers of those whose training broke off; nothing is said of them.
+    """
+    trained = {number: fit for number, fit in enumerate(fits) if number not in failed}
+    found = {n: words for n, fit in trained.items() if len(fit.history) >= _STEPS and (words := _words(fit))}
+    if found:
+        number, words = next(iter(found.items()))
+        where = f"{len(found)} of {len(fits)} replicates, of which number {number}: " if len(fits) > 1 else ""
+        _log.warning("training may not be done: %s%s", where, words)
+
+
+def _words(fit: Fit) -> str:
+    """The first of the findings, empty if there is none."""
+    return constant(fit) or _steep(fit) or point_estimate(fit)
+
+
+def _steep(fit: Fit) -> str:
+    """Whether the loss still falls at the end, in words; empty if it does not."""
+    nll, rows = fit.history[:, 0].double(), fit.settings["num_data"]
+    tenth = len(nll) // 10
+    if not bool(nll.isfinite().all()):
+        return ""
+    first, before, last = nll[:tenth], nll[-2 * tenth : -tenth], nll[-tenth:]
+    fall, whole = float(before.mean() - last.mean()), float(first.mean() - last.mean())
+    error = math.sqrt(float(before.var() + last.var()) / tenth)
+    if fall <= max(_PER_ROW * rows, _OF_FALL * whole, _ERRORS * error):
+        return ""
+    return (
+        f"the loss still falls, by {fall / rows:.2g} nats per row in the last {tenth} of {len(nll)} steps: train for more "
+        "steps, or with a higher lr"
+    )
+
+
+_SMALL = 1e-3
+_MARGIN = 0.01  # nats per row
+
+
+def point_estimate(fit: Fit) -> str:
+    """Whether the posterior is a point up to rounding, though it was not meant to be; empty if it is not."""
+    guide: Any = fit.guide
+    rates: dict[str, Any] = guide.rates() if hasattr(guide, "rates") else {}
+    if rates and (not guide.rate_kind.learned or hasattr(guide, "keep_mask")):
+        return ""
+    if rates and (largest := max(float(torch.as_tensor(rate).max()) for rate in rates.values())) < _SMALL:
+        kind = guide.rate_kind
+        return (
+            f"this fit is a point estimate: every learned {kind.name} is below {_SMALL:g}, the largest is {largest:.2g}. "
+            "Set the rate (guides.BernoulliDropout), or learn variances of weights (guides.MeanField)"
+        )
+    model: Any = fit.model
+    known = isinstance(guide, Guide) and _gaussian(fit) and fit.data is not None
+    if not known or mixes_examples(model, fit.data.x):  # type: ignore[union-attr]
+        return ""
+    few, noise = _few(fit, 50), float(model.likelihood.precision.detach()) ** -0.5
+    spread = float(fit.predict(few.x, 8, seed=0).f.double().var(0).mean().sqrt())
+    if not 0 < spread < _SMALL * noise:
+        return ""
+    return (
+        f"this fit is a point estimate: the standard deviation of f under the posterior is {spread / noise:.1g} times that "
+        "of the noise. Look at the scale of the prior and the initial standard deviations of the posterior, or train longer"
+    )
+
+
+def constant(fit: Fit) -> str:
+    """Whether a constant predicts the training data as well, or better; empty if it does not."""
+    if fit.data is None:
+        return ""
+    if _gaussian(fit) and fit.data.y.is_floating_point():
+        return _mean(fit)
+    return _frequencies(fit) if type(getattr(fit.model, "likelihood", None)) is Categorical else ""
+
+
+def _gaussian(fit: Fit) -> bool:
+    return type(getattr(fit.model, "likelihood", None)) is Gaussian
+
+
+def _mean(fit: Fit) -> str:
+    model: Any = fit.model
+    y = fit.data.y.detach().double().cpu()  # type: ignore[union-attr]
+    off = (y - y.mean(0)).square()
+    tau: Tensor = model.likelihood.precision.detach().double().cpu()
+    if not _suspicious(fit, float((tau * off - tau.log() + math.log(2 * math.pi)).sum() / 2)):
+        return ""
+    few = _few(fit, 500)
+    predicted = fit.predict(few.x, 16, seed=0).mean.double().cpu()
+    own = few.y.detach().double().cpu().reshape(predicted.shape)
+    ratio = float((own - predicted).square().sum() / (own - y.mean(0)).square().sum())
+    if not ratio > 1 - _SMALL:
+        return ""
+    return (
+        f"the squared error on the training data is {ratio:.3g} times that of the mean of y, so x explains nothing yet, if "
+        "there is anything to learn: standardise x and y (Dataset.standardized), train for more steps, or look at the "
+        "prior's scale and the drop rate"
+    )
+
+
+def _frequencies(fit: Fit) -> str:
+    labels = fit.data.y.detach().cpu().long().flatten()  # type: ignore[union-attr]
+    share = torch.bincount(labels).double() / len(labels)
+    entropy = float(torch.special.entr(share).sum())
+    if not _suspicious(fit, len(labels) * entropy):
+        return ""
+    few = _few(fit, 500)
+    predicted = fit.predict(few.x, 16, seed=0).log_density(few.y).double()
+    of_share = share[few.y.detach().cpu().long()].log().reshape(len(few), -1).sum(1)
+    if not float(predicted.mean()) < (1 - _SMALL) * float(of_share.mean()):
+        return ""
+    return (
+        f"the log density of the training labels is {float(predicted.mean()):.3g} per row, and {float(of_share.mean()):.3g} "
+        "under the frequencies of the classes, so x explains nothing yet: take a larger scale of the prior, such as the "
+        "root of 2 over the inputs of a layer, a lower drop rate or another lr, or train for more steps"
+    )
+
+
+def _suspicious(fit: Fit, of_constant: float) -> bool:
+    """Whether the nll of the last tenth of the steps is not clearly below that of a constant; rows must not be mixed."""
+    assert fit.data is not None
+    nll = float(fit.history[-max(1, len(fit.history) // 10) :, 0].double().mean())
+    return nll > of_constant - _MARGIN * len(fit.data) and not mixes_examples(fit.model, fit.data.x)
+
+
+def _few(fit: Fit, most: int) -> Dataset:
+    """At most so many rows, evenly spread."""
+    assert fit.data is not None
+    return fit.data.rows(torch.linspace(0, len(fit.data) - 1, min(len(fit.data), most)).long())
+
+
+def warn_of_runaways(*problems: Problem | Fit) -> None:
+    """Say once, in a warning of the log, which alpha or precision of trained problems ran away; of replicates the first."""
+    found = {number: [*_alphas(p.guide), *_precisions(p)] for number, p in enumerate(problems)}
+    found = {number: words for number, words in found.items() if words}
+    if found:
+        number, words = next(iter(found.items()))
+        where = f" in {len(found)} of {len(problems)} replicates, of which number {number}" if len(problems) > 1 else ""
+        _log.warning("training ran away%s: %s", where, "; ".join(words))
+
+
+def _alphas(guide: Any) -> list[str]:
+    """Learned alphas that are too large. A guide that prunes weights by their alphas is meant to make some large."""
+    kind = getattr(guide, "rate_kind", None)
+    if kind is None or kind.name != "alpha" or not kind.learned or hasattr(guide, "keep_mask"):
+        return []
+    worst: tuple[float, str] = (0.0, "")
+    for name, rate in guide.rates().items():
+        values = torch.as_tensor(rate)
+        limit = torch.finfo(values.dtype).eps ** -2
+        value = float(values.max())
+        if value > limit:
+            worst = max(worst, (value, f"alpha of {name!r} is {value:.2g}, above {limit:.1g}"))
+    if not worst[1]:
+        return []
+    return [
+        f"{worst[1]}, where the mean of the weight is lost in the rounding of its noise: bound it with max_alpha, or give "
+        "the weight another prior"
+    ]
+
+
+def _precisions(problem: Problem | Fit) -> list[str]:
+    """A learned precision of Gaussian noise that is too large."""
+    likelihood = getattr(problem.model, "likelihood", None)
+    likelihood = getattr(likelihood, "likelihood", likelihood)  # of the values that are observed
+    precision = getattr(likelihood, "precision", None)
+    if problem.data is None:
+        return []
+    y = problem.data.y
+    if not (getattr(likelihood, "learned", False) and isinstance(precision, Tensor) and y.is_floating_point()):
+        return []
+    value = float(precision.detach().max())
+    step = torch.finfo(y.dtype).eps * float(y.abs().nan_to_num(0.0).max())
+    if step == 0 or not value > step**-2:
+        return []
+    return [
+        f"the learned precision of the likelihood is {value:.2g}, a noise of {value**-0.5:.2g}, below the rounding of y, "
+        f"{step:.2g}: the network reproduces y exactly; fix the precision, or learn it from fewer weights"
+    ]

@@ -1,0 +1,166 @@
+"""Networks that return tuples, mappings and other objects: `output` takes the tensor that everything uses."""
+
+from __future__ import annotations
+
+import operator
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+
+X = torch.randn(30, 4, generator=torch.Generator().manual_seed(1))
+Y = torch.randn(30, 2, generator=torch.Generator().manual_seed(2))
+Pair = namedtuple("Pair", ["loss", "logits"])
+
+
+class Net(nn.Module):
+    """Two outputs and an auxiliary loss, put together by `pack`."""
+
+    def __init__(self, pack: Callable[..., Any]) -> None:
+        super().__init__()
+        self.body, self.head, self.pack = nn.Linear(4, 6), nn.Linear(6, 2), pack
+
+    def forward(self, x: Tensor) -> Any:
+        hidden = torch.tanh(self.body(x))
+        return self.pack(loss=hidden.square().mean(), logits=self.head(hidden))
+
+
+KINDS: dict[str, tuple[Callable[..., Any], Callable[[Any], Tensor], str]] = {
+    "mapping": (
+        dict,
+        lambda out: out["logits"],
+        "got a dict with 'loss', 'logits': pass output=lambda out: out['logits']",
+    ),
+    "tuple": (
+        lambda **out: tuple(out.values()),
+        lambda out: out[1],
+        "got a tuple of 2: pass output=lambda out: out[1]",
+    ),
+    "named tuple": (Pair, lambda out: out.logits, "got a Pair of 2: pass output=lambda out: out[1]"),
+    "object": (SimpleNamespace, lambda out: out.logits, "got a SimpleNamespace: pass output=lambda out: out.logits"),
+}
+
+
+def model_of(net: nn.Module, output: Any = None) -> models.NetworkModel:
+    return models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0), output=output)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_output_that_is_taken_is_trained_and_predicted(kind: str) -> None:
+    pack, output, line = KINDS[kind]
+    torch.manual_seed(0)
+    net = Net(pack)
+    plain = model_of(net)
+    for call in (lambda: plain(X), lambda: pyrodrop.fit(plain, guides.Point(plain), (X, Y), steps=1)):
+        with pytest.raises(ValueError, match="must return a single tensor") as refused:
+            call()
+        assert line in str(refused.value)
+    model = model_of(net, output)
+    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=25, lr=0.02, engine="traced")
+    hand = {name: value.detach().clone().requires_grad_() for name, value in net.named_parameters()}
+    adam = torch.optim.Adam(list(hand.values()), lr=0.02)
+    for _ in range(25):
+        f = output(functional_call(net, hand, (X,)))
+        weights = hand["body.weight"], hand["head.weight"]
+        loss = 2.0 * (f - Y).square().sum() + 0.5 * sum(w.square().sum() for w in weights)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    want = output(functional_call(net, hand, (X,)))
+    torch.testing.assert_close(run.predict(X, 1).f[0], want.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_an_output_that_is_none_is_refused_with_what_the_network_returns() -> None:
+    net = Net(dict)
+    for output, line in (
+        (lambda out: out["logit"], r"network returns, a dict with 'loss', 'logits'; got KeyError: 'logit'"),
+        (lambda out: out, r"returns one tensor, \[N, \.\.\.\]; it returned a dict with 'loss', 'logits'"),
+        (lambda out: out["loss"], r"one row per example, \[N, outputs\].*; got shape \(\)"),
+    ):
+        model = model_of(net, output)
+        with pytest.raises(ValueError, match=line):
+            pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
+        with pytest.raises(ValueError, match=line):
+            pyrodrop.read(
+                nn.Sequential(nn.Dropout(0.5), net), X, likelihood=likelihoods.Gaussian(4.0), prior=priors.Gaussian(),
+                num_data=30, output=output,
+            )  # fmt: skip
+
+
+def test_parameters_that_are_not_the_networks_are_refused_and_fixed_ones_are_constants() -> None:
+    """In a plain list, which registers nothing, or in the output: no step would change them."""
+
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.layers = nn.Linear(4, 6), [nn.Linear(6, 2)]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers[0](torch.tanh(self.body(x)))  # type: ignore[no-any-return]
+
+    head, listed = nn.Linear(2, 2), Listed()
+    for model in (model_of(Net(dict), lambda out: head(out["logits"])), model_of(listed)):
+        with pytest.raises(
+            ValueError, match="uses some that are not its own, such as those of a layer in a plain list"
+        ):
+            pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
+    listed.layers[0].requires_grad_(False)
+    model = model_of(listed)
+    assert pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1).history.isfinite().all()
+
+
+def test_a_network_that_was_trained_with_dropout_is_read_by_the_output_that_is_taken() -> None:
+    """Every row of x alone: the mean over the masks of one dropout layer, each by its probability."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Dropout(0.5), Net(dict))
+    reading = pyrodrop.read(
+        net, X, likelihood=likelihoods.Gaussian(4.0), prior=priors.Gaussian(), num_data=30,
+        output=lambda out: out["logits"],
+    )  # fmt: skip
+    masks = torch.tensor([[float(i >> k & 1) for k in range(4)] for i in range(16)])
+    with torch.no_grad():
+        every = torch.stack([net[1](X[:3] * z / 0.5)["logits"] for z in masks])
+    f = reading.predict(X[:3], 4000).f
+    assert bool(((f.mean(0) - every.mean(0)).abs() < 4.5 * every.std(0) / 4000**0.5).all())
+    assert guides.to_module(reading)(X).keys() == {"loss", "logits"}
+
+
+def test_files_know_which_output_is_taken(tmp_path: Path) -> None:
+    net = Net(dict)
+
+    def parts(output: Any) -> tuple[Any, Any]:
+        model = model_of(net, output)
+        return model, guides.Point(model)
+
+    for one, again, other in (
+        (lambda out: out["logits"], lambda out: out["logits"], lambda out: -out["logits"]),
+        (operator.itemgetter("logits"), operator.itemgetter("logits"), operator.itemgetter("loss")),
+    ):
+        run = pyrodrop.fit(*parts(one), (X, Y), steps=1)
+        path = run.save(tmp_path / "fit.safetensors")
+        assert torch.equal(pyrodrop.Fit.load(path, *parts(again)).predict(X, 1).f, run.predict(X, 1).f)
+        for wrong in (other, None):
+            with pytest.raises(ValueError, match=r"model\.output"):
+                pyrodrop.Fit.load(path, *parts(wrong))
+
+
+def test_a_compressed_network_returns_the_output_that_is_taken() -> None:
+    model = models.from_module(
+        Net(dict), priors.ARD("weight"), likelihoods.Gaussian(4.0), output=lambda out: out["logits"]
+    )
+    run = pyrodrop.fit(model, guides.SparseDropout(model), (X, Y), steps=1)
+    small, hand = run.compress(structured=False), {n: run.guide.mean()[n] for n in model.weight_sites()}
+    hand |= {name: run.model.free[name].detach() for name in run.model.free}
+    torch.testing.assert_close(small(X), functional_call(Net(dict), hand, (X,))["logits"])
+    with pytest.raises(TypeError, match="taken out of what it returns, by output="):
+        run.compress()

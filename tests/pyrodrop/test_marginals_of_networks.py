@@ -1,0 +1,187 @@
+"""Networks that treat their weights unusually: the distribution of each point and the gradients are those of whole weights.
+
+The oracle draws weights from the posterior and calls the module with `torch.func.functional_call`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+import pyrodrop
+from pyrodrop import elbo, guides, likelihoods, models, priors
+from pyrodrop.reparam import FlipoutReparam, LocalReparam, PerExampleReparam, reparameterize
+
+X = torch.tensor([[0.5, -1.0], [1.5, 0.3], [-0.7, 0.8]])
+DRAWS = 600
+
+
+class Two(nn.Module):
+    """Two dense layers."""
+
+    def __init__(self, width: int = 2) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(width, 6), nn.Linear(6, 1)
+
+    def energy(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x)))
+
+
+class Force(Two):
+    """The gradient of an energy, by autograd."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        training = torch.is_grad_enabled()
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad(self.energy(x).sum(), x, create_graph=training)[0]
+
+
+class ForceByTransform(Two):
+    """The same by torch.func."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return vmap(grad(lambda row: self.energy(row).sum()))(x)
+
+
+class Pooled(Two):
+    """Several rows per example, which share the weights."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.energy(x[..., None]).mean(1)
+
+
+class Convolution(nn.Module):
+    """Several positions per example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv1d(1, 4, 1), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x[:, None])).flatten(1))
+
+
+class Scaled(Two):
+    """A weight that is first used where no gradient is computed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            scale = 1 + self.first(x).square().mean(1, keepdim=True)
+        return self.last(torch.tanh(self.first(x) / scale))
+
+
+POSTERIORS: dict[str, Callable[[Any], Any]] = {
+    "mean field": lambda model: guides.MeanField(model, init_scale=0.4),
+    "dropout": lambda model: guides.BernoulliDropout(model, 0.3),
+}
+
+
+def made(network: Callable[[], nn.Module]) -> tuple[nn.Module, Any]:
+    torch.manual_seed(1)
+    own = network()
+    return own, models.from_module(own, priors.Gaussian(1.0), likelihoods.Gaussian(10.0))
+
+
+def moments(draws: Tensor) -> tuple[Tensor, Tensor]:
+    """The variance over draws, and its standard error."""
+    centred = draws - draws.mean(0)
+    variance = centred.square().mean(0)
+    return variance, ((centred**4).mean(0) - variance**2).div(len(draws)).sqrt()
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("posterior", POSTERIORS)
+@pytest.mark.parametrize("network", [Force, ForceByTransform, Pooled, Convolution])
+def test_each_point_has_the_distribution_of_whole_weights(network: Callable[[], nn.Module], posterior: str) -> None:
+    own, model = made(network)
+    guide = POSTERIORS[posterior](model)
+    fit = pyrodrop.fit(model, guide, (X, own(X).detach()), steps=1, lr=1e-7)
+    ours = fit.predict(X, DRAWS, joint=False).f.double()
+    laws = {name: fit.guide.posterior(name) for name in fit.model.weight_sites()}
+    with torch.no_grad():
+        drawn = [functional_call(own, {n: q.sample() for n, q in laws.items()}, (X,)) for _ in range(DRAWS)]
+    want = torch.stack([one.detach() for one in drawn]).double()
+    (variance, error), (wanted, other) = moments(ours), moments(want)
+    z = (variance - wanted) / (error**2 + other**2).sqrt()
+    assert z.abs().max() < 5  # of at most 6 comparisons per case
+
+
+@pytest.mark.parametrize("strategy", [LocalReparam(), PerExampleReparam(), FlipoutReparam()])
+def test_a_weight_that_is_first_used_without_gradients_has_one(strategy: Any) -> None:
+    """At scale 1e-6 every strategy has the gradient of the mean weights up to 1e-4."""
+    own, model = made(Scaled)
+    guide = guides.MeanField(model, init_scale=1e-6)
+    y = torch.ones(3, 1)
+    elbo.elbo_terms(*reparameterize(model, guide, strategy), X, y).nll.backward()
+    weights = {name: value.detach().requires_grad_() for name, value in model.weight_sites().items()}
+    loss = 5.0 * (functional_call(own, weights, (X,)) - y).square().sum()  # half the precision
+    want = torch.autograd.grad(loss, list(weights.values()))
+    for name, value in zip(weights, want, strict=True):
+        torch.testing.assert_close(guide.loc[name].grad, value, rtol=1e-3, atol=1e-3 * float(value.abs().max()))
+
+
+@pytest.mark.parametrize("estimator", ["local", "per_example", "flipout"])
+def test_networks_that_differentiate_are_trained_with_whole_weights(estimator: Any) -> None:
+    """As under `shared`, with the same random numbers."""
+    own, model = made(Force)
+    guide, data = guides.MeanField(model, init_scale=0.4), (X, own(X).detach())
+    losses = [
+        pyrodrop.fit(model, guide, data, steps=3, lr=1e-2, estimator=one, engine="pyro", seed=2).losses
+        for one in ("shared", estimator)
+    ]
+    torch.testing.assert_close(*losses)
+
+
+class Moody(Two):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.energy(x) * (1 + torch.is_grad_enabled())
+
+
+class Routed(Two):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.energy(x) * (1 + self.gate(x).argmax(1, keepdim=True))
+
+
+class Sparse(Two):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.eye(2).to_sparse())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.energy(x)
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (Moody, r"must not depend on torch\.is_grad_enabled"),
+        pytest.param(
+            Routed,
+            r"change the output, but have no gradient: gate\.weight",
+            marks=pytest.mark.unshifted,  # of other weights, no change may move a row to the other expert
+        ),
+        (Sparse, r"must be dense tensors; sparse ones are mask"),
+    ],
+)
+def test_networks_that_cannot_be_trained_are_refused_with_the_reason(
+    network: Callable[[], nn.Module], message: str
+) -> None:
+    def attempt() -> None:
+        _, model = made(network)
+        pyrodrop.fit(model, guides.MeanField(model), (X, torch.ones(3, 1)), steps=1)
+
+    with pytest.raises(ValueError, match=message):
+        attempt()

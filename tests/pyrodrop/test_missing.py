@@ -1,0 +1,387 @@
+"""Missing observations, against densities and gradient steps of the observed ones by hand."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+import torch.nn.functional as F
+from pyro import poutine
+from scipy import special, stats
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, metrics, models, priors, recipes
+from pyrodrop.data import Dataset, Split
+from pyrodrop.scaling import Standardize
+
+NAN = math.nan
+TAU = 4.0
+
+
+class Counts(likelihoods.Likelihood):
+    def forward(self, output: Tensor, targets: Standardize) -> Any:
+        return dist.Poisson(output.exp()).to_event(1)
+
+
+class Joint(likelihoods.Likelihood):
+    def forward(self, output: Tensor, targets: Standardize) -> Any:
+        return dist.MultivariateNormal(output, torch.eye(output.shape[-1]))
+
+
+class Bounded(likelihoods.Likelihood):
+    def forward(self, output: Tensor, targets: Standardize) -> Any:
+        return dist.Uniform(output - 9, output + 9).to_event(1)
+
+
+SOME = torch.tensor([[1.0, NAN], [NAN, 2.0], [3.0, 4.0], [NAN, NAN]])
+
+
+def log_gaussian(f: Tensor, y: Tensor) -> Tensor:
+    return (math.log(TAU / (2 * math.pi)) - TAU * (y - f) ** 2) / 2
+
+
+def log_noise_of_net(f: Tensor, y: Tensor) -> Tensor:
+    mean, log_precision = f.chunk(2, -1)
+    return (log_precision - math.log(2 * math.pi) - log_precision.exp() * (y - mean) ** 2) / 2
+
+
+def log_poisson(f: Tensor, y: Tensor) -> Tensor:
+    return y * f - f.exp() - torch.lgamma(y + 1)
+
+
+REAL = {
+    "Gaussian": (likelihoods.Gaussian(TAU), 2, log_gaussian),
+    "HeteroscedasticGaussian": (likelihoods.HeteroscedasticGaussian(), 4, log_noise_of_net),
+    "Poisson": (Counts(), 2, log_poisson),
+}
+
+
+def linear(inputs: int, outputs: int, likelihood: Any, dtype: torch.dtype = torch.float64) -> Any:
+    net = nn.Linear(inputs, outputs, bias=False, dtype=dtype)
+    return models.from_module(net, priors.Gaussian(1.0), likelihood)
+
+
+def holes(*shape: int) -> Tensor:
+    """Whole numbers of at least 0, of which some are NaN, and a whole row."""
+    y = torch.poisson(torch.full(shape, 2.0, dtype=torch.float64))
+    y[torch.rand(shape) < 0.3] = NAN
+    y[1] = NAN
+    return y
+
+
+@pytest.mark.parametrize("kind", REAL)
+def test_the_model_has_the_density_and_gradient_of_the_observed_elements(kind: str) -> None:
+    """Times N / M of a minibatch of M rows, missing ones included."""
+    base, outputs, log_density = REAL[kind]
+    model = linear(3, outputs, likelihoods.Missing(base))
+    x, y, w = torch.randn(7, 3).double(), holes(7, 2), torch.randn(outputs, 3).double().requires_grad_()
+    conditioned = poutine.condition(model, {"weight": w})
+    trace = poutine.trace(conditioned).get_trace(x, y, num_data=21)
+    trace.compute_log_prob()
+    got = trace.nodes["y"]["log_prob_sum"]
+    seen = ~y.isnan()
+    want = 21 / 7 * log_density(x @ w.T, y.nan_to_num(0.0))[seen].sum()
+    torch.testing.assert_close(got, want)
+    grads = [torch.autograd.grad(value, w, retain_graph=True)[0] for value in (got, want)]
+    torch.testing.assert_close(*grads)
+    assert bool(grads[0].isfinite().all())
+
+
+@pytest.mark.parametrize("tokens", [(), (5,)], ids=["rows", "tokens"])
+def test_missing_labels_are_those_of_cross_entropy(tokens: tuple[int, ...]) -> None:
+    model = linear(3, 4, likelihoods.Missing(likelihoods.Categorical(), -100))
+    x, y = torch.randn(8, *tokens, 3).double(), torch.randint(4, (8, *tokens))
+    y[torch.rand(y.shape) < 0.4] = -100
+    y[0] = -100
+    w = torch.randn(4, 3).double().requires_grad_()
+    trace = poutine.trace(poutine.condition(model, {"weight": w})).get_trace(x, y)
+    trace.compute_log_prob()
+    got = trace.nodes["y"]["log_prob_sum"]
+    want = -F.cross_entropy((x @ w.T).flatten(0, -2), y.flatten(), ignore_index=-100, reduction="sum")
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(*(torch.autograd.grad(value, w, retain_graph=True)[0] for value in (got, want)))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("engine", ["pyro", "traced", pytest.param("compiled", marks=pytest.mark.more)])
+def test_gradient_steps_are_those_of_the_observed_elements(engine: Any, accumulate: int) -> None:
+    """Of a point estimate, whose minibatches are all of the data; also as replicates. In float64."""
+    x, y = torch.randn(10, 2).double(), holes(10, 3)
+    model = linear(2, 3, likelihoods.Missing(likelihoods.Gaussian(TAU)))
+    start = model.weight_sites()["weight"].clone()
+    settings: dict[str, Any] = {
+        "steps": 4,
+        "lr": 1e-2,
+        "optimizer": torch.optim.SGD,
+        "progress": False,
+        "device": "cpu",
+    }
+    run = pyrodrop.fit(model, guides.Point(model), (x, y), engine=engine, accumulate=accumulate, **settings)
+    w, seen, losses = start.clone().requires_grad_(), ~y.isnan(), []
+    for _ in range(4):
+        nll = -log_gaussian(x @ w.T, y.nan_to_num(0.0))[seen].sum()
+        losses.append(float(nll.detach()))
+        (grad,) = torch.autograd.grad(nll + w.square().sum() / 2, w)
+        w = (w - 1e-2 * grad).detach().requires_grad_()
+    torch.testing.assert_close(run.history[:, 0].double(), torch.tensor(losses).double(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(run.guide.mean()["weight"], w, rtol=1e-9, atol=1e-9)  # type: ignore[attr-defined]
+    assert run.elbo(2).nll == pytest.approx(float(-log_gaussian(x @ w.detach().T, y)[seen].sum()), rel=1e-6)
+    if accumulate == 1 and engine != "pyro":
+        many = pyrodrop.fit_replicates(model, guides.Point(model), (x, y), count=2, engine=engine, **settings)  # type: ignore[arg-type]
+        torch.testing.assert_close(many[1].guide.mean()["weight"], w, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("estimator", ["shared", "local", "per_example", "flipout"])
+def test_a_missing_row_changes_no_gradient(estimator: Any) -> None:
+    """Whatever its x is: the noise of other rows is the same. Of its y, NaN, nothing is seen."""
+    model = linear(2, 1, likelihoods.Missing(likelihoods.Gaussian(TAU)))
+    x, y = torch.randn(6, 2).double(), torch.randn(6, 1).double()
+    y[4] = NAN
+    other = x.clone()
+    other[4] = 1e3
+    settings: dict[str, Any] = {"steps": 3, "progress": False, "engine": "pyro", "estimator": estimator}
+    one, two = (pyrodrop.fit(model, guides.MeanField(model), (own, y), **settings) for own in (x, other))  # type: ignore[arg-type]
+    torch.testing.assert_close(one.history, two.history)
+    assert bool(one.history.isfinite().all())
+
+
+def predicted() -> tuple[Any, Tensor, Tensor]:
+    """A fit to y with missing elements, points and y there."""
+    torch.manual_seed(2)
+    x, y = torch.randn(9, 2).double(), holes(9, 2)
+    model = linear(2, 2, likelihoods.Missing(likelihoods.Gaussian(TAU)))
+    run = pyrodrop.fit(model, guides.MeanField(model), (x, y), steps=2, engine="pyro", progress=False)
+    return run, x, y
+
+
+def test_log_density_is_that_of_the_observed_elements_of_each_row() -> None:
+    run, x, y = predicted()
+    p = run.predict(x, 20)
+    each = stats.norm.logpdf(y.numpy(), p.f.numpy(), TAU**-0.5)
+    rows = ~np.isnan(y.numpy()).all(1)
+    want = special.logsumexp(np.nansum(each, 2), 0)[rows] - math.log(20)
+    assert len(want) < 9
+    np.testing.assert_allclose(p.log_density(y), want)
+    np.testing.assert_allclose(p.log_density(pd.DataFrame(y.numpy())), want)  # type: ignore[arg-type]
+    complete = y.nan_to_num(0.0)
+    np.testing.assert_allclose(p.log_density(complete), p.law.log_prob(complete).logsumexp(0) - math.log(20))
+
+
+def test_scores_are_those_of_the_observed_elements() -> None:
+    run, x, y = predicted()
+    p = run.predict(x, 20)
+    got, seen = metrics.regression_scores(p, y), ~y.isnan()
+    mean, draws, own = p.mean[seen].numpy(), p.sample_y(1000)[:, seen].numpy(), y[seen].numpy()
+    assert got["log_density"] == pytest.approx(float(p.log_density(y).mean()))
+    assert got["rmse"] == pytest.approx(np.sqrt(np.mean((mean - own) ** 2)))
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0)
+    assert got["width_95"] == pytest.approx(np.mean(high - low))
+    exact = stats.norm.cdf(own, p.f[:, seen].numpy(), TAU**-0.5).mean(0)
+    assert got["coverage_50"] == pytest.approx(np.mean(np.abs(exact - 0.5) <= 0.25))
+    spread = np.abs(draws[:, None] - draws[None]).mean((0, 1))
+    assert got["crps"] == pytest.approx(np.mean(np.abs(draws - own).mean(0) - spread / 2), rel=1e-6)
+    assert got["sharpness"] == pytest.approx(float(p.variance[seen].mean().sqrt()))
+    whole = seen.all(1)
+    pairs = p.sample_y(1000)[:, whole].numpy()
+    to_y = np.linalg.norm(pairs - y[whole].numpy(), axis=-1).mean(0)
+    among = [np.linalg.norm(pairs[:, None, n] - pairs[None, :, n], axis=-1).mean() for n in range(int(whole.sum()))]
+    assert got["energy_score"] == pytest.approx(np.mean(to_y - np.array(among) / 2), rel=1e-6)
+    with pytest.raises(ValueError, match="finite"):
+        p.cdf(y)
+
+
+def test_scores_of_labels_leave_out_missing_ones() -> None:
+    model = linear(2, 3, likelihoods.Missing(likelihoods.Categorical(), -1), torch.float32)
+    x, y = torch.randn(12, 2), torch.randint(3, (12,))
+    y[::4] = -1
+    run = pyrodrop.fit(model, guides.MeanField(model), (x, y), steps=2, engine="pyro", progress=False)
+    p = run.predict(x, 7)
+    got, seen = metrics.classification_scores(p, y), y >= 0
+    each = p.f.softmax(-1)[:, seen].double().numpy()
+    labels = y[seen].numpy()
+    mean = each.mean(0)
+    assert got["log_density"] == pytest.approx(np.log(mean[range(9), labels]).mean())
+    assert got["accuracy"] == np.mean(mean.argmax(1) == labels)
+    assert got["entropy"] == pytest.approx(special.entr(mean).sum(1).mean())
+    assert got["mutual_information"] == pytest.approx(
+        (special.entr(mean).sum(1) - special.entr(each).sum(2).mean(0)).mean()
+    )
+    np.testing.assert_allclose(p.log_density(y), np.log(mean[range(9), labels]), rtol=1e-5)
+
+
+FRAME = pd.DataFrame({"a": np.arange(8.0), "price": [1.0, np.nan, 5.0, 2.0, np.nan, 8.0, 3.0, 1.0]})
+
+
+@pytest.mark.parametrize("dtype", ["float64", "Float64", "Int64", "object", "Decimal"])
+def test_the_target_of_a_frame_is_standardised_by_its_observed_values(dtype: str) -> None:
+    price = FRAME["price"]
+    if dtype == "Decimal":
+        price = pd.Series([None if np.isnan(v) else Decimal(v) for v in price], dtype=object)
+    else:
+        price = price.astype(dtype)
+    data = Dataset.from_frame(FRAME.assign(price=price), "price")
+    np.testing.assert_array_equal(data.y[:, 0], FRAME["price"].to_numpy(np.float32))
+    assert data.targets is not None
+    known = FRAME["price"].dropna()
+    np.testing.assert_allclose(data.targets.loc, [known.mean()], rtol=1e-6)
+    np.testing.assert_allclose(data.targets.scale, [known.std(ddof=0)], rtol=1e-6)
+    plain = Dataset(torch.zeros(8, 1), pd.DataFrame({"price": price.astype(float)})).standardized()  # type: ignore[arg-type]
+    assert plain.targets is not None
+    np.testing.assert_allclose(plain.targets.scale, [known.std(ddof=0)], rtol=1e-6)
+    split = Split.from_frame(FRAME.assign(price=price), "price", test=0.5)
+    assert split.train.targets is not None
+    np.testing.assert_allclose(split.train.targets.loc, [np.nanmean(split.train.y.numpy())], rtol=1e-6)
+
+
+def test_a_learned_precision_starts_at_the_variance_of_the_observed() -> None:
+    likelihood = likelihoods.Missing(likelihoods.Gaussian())
+    y = holes(50, 2)
+    likelihood.start(y)
+    base: Any = likelihood.likelihood
+    assert float(base.precision.detach()) == pytest.approx(1 / np.nanvar(y.numpy(), axis=0).mean(), rel=1e-6)
+
+
+def test_the_posterior_is_that_of_the_observed_rows() -> None:
+    """Of a linear model, in closed form: p(y, w) / p(w | y) is the evidence of the observed rows at any w."""
+    x, y = torch.randn(20, 2).double(), torch.randn(20, 1).double()
+    y[::3] = NAN
+    model = linear(2, 1, likelihoods.Missing(likelihoods.Gaussian(TAU)))
+    seen = ~y[:, 0].isnan()
+    known = x[seen].numpy()
+    precision = TAU * known.T @ known + np.eye(2)
+    posterior = stats.multivariate_normal(
+        np.linalg.solve(precision, TAU * known.T @ y[seen, 0].numpy()), np.linalg.inv(precision)
+    )
+    evidence = stats.multivariate_normal(cov=known @ known.T + np.eye(len(known)) / TAU).logpdf(y[seen, 0])
+    for w in torch.randn(3, 1, 2).double():
+        joint = float(poutine.trace(poutine.condition(model, {"weight": w})).get_trace(x, y).log_prob_sum())
+        assert joint - posterior.logpdf(w[0]) == pytest.approx(evidence, rel=1e-9)
+
+
+def test_a_fit_is_saved_with_its_missing_values(tmp_path: Path) -> None:
+    run, x, y = predicted()
+    model = linear(2, 2, likelihoods.Missing(likelihoods.Gaussian(TAU)))
+    loaded = pyrodrop.Fit.load(run.save(tmp_path / "fit"), model, guides.MeanField(model))
+    torch.testing.assert_close(loaded.predict(x, 5).log_density(y), run.predict(x, 5).log_density(y))
+    for other in (likelihoods.Missing(likelihoods.Gaussian(TAU), -1), likelihoods.Gaussian(TAU)):
+        model = linear(2, 2, other)
+        with pytest.raises(ValueError, match="likelihood"):
+            pyrodrop.Fit.load(tmp_path / "fit", model, guides.MeanField(model))
+
+
+def test_without_it_missing_values_are_refused_with_the_line_to_write() -> None:
+    y = holes(9, 1)
+    for call in (
+        lambda model, data: pyrodrop.fit(model, guides.MeanField(model), data, steps=1),
+        lambda model, data: pyrodrop.fit_replicates(model, guides.MeanField(model), data, count=2, steps=1),
+        lambda model, data: pyrodrop.sample(model, data),
+        lambda model, data: recipes.regressor(data),
+    ):
+        with pytest.raises(ValueError, match=r"y must be finite; got NaN in \d of 9 rows.*likelihoods.Missing\("):
+            call(linear(2, 1, likelihoods.Gaussian(TAU)), Dataset(torch.randn(9, 2).double(), y))
+    labels = linear(2, 3, likelihoods.Categorical())
+    with pytest.raises(ValueError, match=r"likelihoods.Missing\(likelihoods.Categorical\(\), -100\)"):
+        pyrodrop.fit(
+            labels, guides.MeanField(labels), (torch.randn(3, 2).double(), torch.tensor([0, 2, -100])), steps=1
+        )
+    nothing = y.clone().fill_(NAN)
+    for data in ((torch.randn(9, 2), nothing), (torch.randn(9, 2), torch.cat([y, nothing], 1))):
+        with pytest.raises(ValueError, match="every column of y must have an observation; got NaN in all 9 rows"):
+            Dataset(*data)
+    with pytest.raises(ValueError, match="infinite"):
+        Dataset(torch.randn(2, 2), torch.tensor([NAN, math.inf]))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "y", "message"),
+    [
+        (likelihoods.Missing(Joint()), SOME, "independent given f; got MultivariateNormal"),
+        (likelihoods.Missing(Bounded()), SOME, "does not depend on f.*got Uniform"),
+        (likelihoods.Missing(likelihoods.Gaussian(1.0), -9), SOME.nan_to_num(-9.0), "must be NaN for y of real"),
+        (likelihoods.Missing(Counts(), 3), torch.full((4, 2), 3), "one that y cannot have under Counts; got 3"),
+        (likelihoods.Missing(Counts(), -9), torch.full((4, 2), -9), "got 8 missing values"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_left_out_is_refused(likelihood: Any, y: Tensor, message: str) -> None:
+    model = linear(2, 2, likelihood, torch.float32)
+    with pytest.raises(ValueError, match=message):
+        pyrodrop.fit(model, guides.MeanField(model), (torch.randn(4, 2), y), steps=1, progress=False)
+
+
+def test_what_needs_every_observation_is_refused() -> None:
+    from pyrodrop.analysis import log_density, loo
+
+    run, x, y = predicted()
+    whole = (x, y)
+    for call in (
+        lambda: loo(run),
+        lambda: run.compression_report(),
+        lambda: pyrodrop.to_arviz(run, Dataset(*whole)),
+        lambda: log_density(run, whole),
+    ):  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"needs every observation|y must be finite"):
+            call()
+    labels = linear(2, 3, likelihoods.Missing(likelihoods.Categorical(), -1), torch.float32)
+    data = (torch.randn(3, 2), torch.tensor([0, -1, 2]))
+    run = pyrodrop.fit(labels, guides.MeanField(labels), data, steps=1, engine="pyro", progress=False)
+    for call in (
+        lambda: loo(run),
+        lambda: pyrodrop.sample(labels, data),
+        lambda: pyrodrop.to_arviz(run, Dataset(*data)),
+        lambda: log_density(run, data),
+    ):
+        with pytest.raises(ValueError, match=r"needs every observation; got a y with 1 missing of 3 values"):
+            call()
+    dropout = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.5), nn.Linear(4, 3))
+    with pytest.raises(ValueError, match="loss='mean_nll' is a mean over the observations that are not missing"):
+        pyrodrop.read(dropout, data[0], likelihood=labels.likelihood, weight_decay=1e-3, num_data=3)
+
+
+def test_draws_are_of_all_elements() -> None:
+    law = likelihoods.Missing(likelihoods.Gaussian(TAU))(torch.zeros(5, 2), Standardize())
+    with pyro.plate("data", 5):
+        assert bool(pyro.sample("y", law).isfinite().all())
+    assert law.expand([3, 5]).log_prob(torch.full((5, 2), NAN)).tolist() == [[0.0] * 5] * 3
+
+
+def test_observations_in_one_dimension() -> None:
+    """Standardised, predicted in closed form and by moments; 10 % are more than 20 standard errors of these."""
+    y = [1.0, NAN, 3.0, 4.0, 7.0, 2.0]
+    data = Dataset(torch.randn(6, 2), y).standardized()  # type: ignore[arg-type]
+    assert data.targets is not None
+    assert float(data.targets.scale) == pytest.approx(np.nanstd(y))
+    assert "1 missing" in repr(data)
+    model = models.MLP([2, 3, 1], prior=priors.Gaussian(), likelihood=likelihoods.Missing(likelihoods.Gaussian()))
+    guide = guides.BernoulliDropout(model, drop_rate=0.1, mask_input=False)
+    run = pyrodrop.fit(model, guide, data, steps=2, engine="pyro", progress=False)
+    exact, moments = run.predict(data.x, method="analytic"), run.predict(data.x, 4000, keep="moments")
+    torch.testing.assert_close(moments.mean, exact.mean, atol=0, rtol=0.1)
+    torch.testing.assert_close(moments.sd, exact.sd, atol=0, rtol=0.1)
+    assert run.predict(data.x, 3).log_density(y).shape == (5,)  # type: ignore[arg-type]
+
+
+def test_a_precision_that_runs_away_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    likelihood = likelihoods.Missing(likelihoods.Gaussian(1e16, learned=True))
+    model = linear(2, 1, likelihood, torch.float32)
+    y = torch.tensor([[1.0], [NAN], [2.0]])
+    pyrodrop.fit(model, guides.Point(model), (torch.zeros(3, 2), y), steps=1, lr=1e-6, engine="pyro", progress=False)
+    assert "the learned precision of the likelihood is 1e+16, a noise of 1e-08" in caplog.text
+
+
+def test_a_likelihood_starts_from_the_rows_whose_labels_are_all_there() -> None:
+    class Starts(likelihoods.Categorical):
+        def start(self, y: Tensor) -> None:
+            self.seen = y
+
+    base = Starts()
+    likelihoods.Missing(base, -1).start(torch.tensor([[0, 1], [-1, 2], [2, 2]]))
+    assert base.seen.tolist() == [[0, 1], [2, 2]]

@@ -1,0 +1,160 @@
+"""Recipes: what is held out, how the noise is chosen, what the defaults reach on a table, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch.distributions import MixtureSameFamily, Normal
+
+import pyrodrop
+from pyrodrop import data, guides, metrics, models, recipes
+from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.recipes import _best_precision, _divided
+
+torch.manual_seed(0)
+X = torch.randn(60, 3) * torch.tensor([1.0, 50.0, 0.01]) + 7
+Y = 300 + 20 * (X[:, :1] - 7) + 5 * torch.randn(60, 1)
+LABELS = (X[:, 0] > 7).long()
+QUICK: dict[str, Any] = {"engine": "traced", "progress": False}
+
+
+@pytest.mark.parametrize(("size", "parts"), [(20, 10), (105, 10), (300, 4), (1000, 1), (5000, 1)])
+def test_tenths_are_held_out_until_there_are_100_rows(size: int, parts: int) -> None:
+    training, held = _divided(size, seed=0)
+    assert len(training) == len(held) == parts
+    together = torch.cat(held)
+    assert len(together) == len(together.unique()) == parts * (size // 10)
+    assert len(together) >= min(100, 10 * (size // 10))
+    for rows, left in zip(training, held, strict=True):
+        assert torch.equal(torch.cat([rows, left]).sort().values, torch.arange(size))
+
+
+def test_the_precision_maximises_the_log_density_of_the_rows() -> None:
+    """Against the mixture of torch.distributions at precisions around it."""
+    torch.manual_seed(1)
+    f, y = torch.randn(30, 40, 1) * 0.5 + 3, 3 + torch.randn(40, 1)
+    predicted = Prediction(f, Normal(f, 1.0))  # type: ignore[arg-type]
+    density, tau = _best_precision([predicted, predicted], [y, y])
+
+    def at(precision: float) -> float:
+        mixed = MixtureSameFamily(
+            torch.distributions.Categorical(torch.ones(40, 30)), Normal(f[..., 0].T.double(), precision**-0.5)
+        )
+        return float(mixed.log_prob(y[:, 0].double()).mean())
+
+    assert density == pytest.approx(at(tau), abs=1e-6)
+    assert all(at(tau) > at(factor * tau) for factor in (0.9, 1.1))
+
+
+def test_f_has_the_standard_deviation_of_the_scale_under_the_prior() -> None:
+    """Against 4,000 networks drawn from the priors, in plain PyTorch, without biases."""
+    made = (*recipes.regressor((X, Y)).models, *recipes.classifier((X, LABELS)).models)
+    x = (X - X.mean(0)) / X.std(0, correction=0)
+    for model, scale in zip(made, (0.5, 2.0, 2.0, 8.0, 32.0), strict=True):
+        torch.manual_seed(0)
+        sd = {name: prior.scale for name, prior in model.priors.items()}  # type: ignore[attr-defined]
+        first, last = torch.randn(4000, 50, 3), torch.randn(4000, 50)
+        hidden = (sd["layers.0.weight"] * first @ x.T).relu()
+        f = torch.einsum("skn,sk->sn", hidden, sd["layers.1.weight"] * last)
+        assert float(f.square().mean().sqrt()) == pytest.approx(scale, rel=0.06)  # four standard errors
+
+
+def test_units_of_x_and_y_do_not_matter() -> None:
+    """Powers of 2 round nothing, so that the fit is the same up to the rounding of sums."""
+    found = []
+    for units in (1.0, 64.0):
+        run = recipes.regressor((X * units, Y * units)).fit(steps=40, **QUICK)
+        found.append(run.predict(X * units, 50).mean / units)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(("columns", "said"), [(100, True), (1, False)])
+def test_the_noise_is_that_of_rows_that_are_held_out(
+    columns: int, said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """30 rows of noise of variance 1, which a network of large weights reproduces from 100 columns and not from one."""
+    torch.manual_seed(3)
+    recipe = recipes.regressor((torch.randn(30, columns), torch.randn(30, 1)))
+    wide = dataclasses.replace(recipe, models=recipe.models[1:])
+    run = wide.fit(steps=300, **QUICK)
+    assert any("that is learned on the training rows hold" in message for message in caplog.messages) is said
+    learned = pyrodrop.fit(wide.model, wide.guide, wide.data, **{**wide.settings, "steps": 300}, **QUICK)
+    x, y = torch.randn(2000, columns), torch.randn(2000, 1)
+    chosen, worse = (metrics.regression_scores(one.predict(x, 200), y) for one in (run, learned))
+    assert chosen["coverage_95"] > 0.85
+    assert (worse["coverage_95"] < 0.7) is said
+    assert (chosen["log_density"] > worse["log_density"] + 1) is said
+
+
+@pytest.mark.more
+def test_a_line_is_found_and_the_same_seed_gives_the_same_bits() -> None:
+    runs = [recipes.regressor((X, Y)).fit(seed=seed, steps=200, **QUICK) for seed in (3, 3, 4)]
+    means = [run.predict(X, 100).mean for run in runs]
+    assert torch.equal(means[0], means[1])
+    assert not torch.equal(means[0], means[2])
+    assert float((means[0] - Y).square().mean().sqrt()) < 8  # noise of 5, under a trend with the standard deviation 20
+
+
+def test_classes_are_told_apart() -> None:
+    run = recipes.classifier((X, LABELS)).fit(steps=200, **QUICK)
+    scores = metrics.classification_scores(run.predict(X, 100), LABELS)
+    assert scores["log_density"] > -0.2 > -math.log(2)
+
+
+def test_frames_splits_and_pairs_are_the_same_table() -> None:
+    df = pd.DataFrame(X.numpy(), columns=["a", "b", "c"])
+    df["y"] = Y[:, 0].numpy()
+    split = data.Split.from_frame(df, "y", test=0.25)
+    ours, plain = recipes.regressor(split), recipes.regressor((split.train.x, split.train.y[:, 0]))
+    assert ours.data.columns is not None
+    assert ours.settings == plain.settings
+    runs = [recipe.fit(steps=50, **QUICK) for recipe in (ours, plain)]
+    torch.testing.assert_close(*(run.predict(split.test.x, 20).mean for run in runs), rtol=1e-4, atol=1e-2)
+    assert runs[0].predict(ours.data.x_of(df), 20).mean.shape == (60, 1)
+    df["kind"] = ["b", "a", "c"] * 20
+    labelled = recipes.classifier(data.Dataset.from_frame(df, "kind"))
+    assert labelled.model(labelled.data.x[:2]).shape == (2, 3)
+
+
+def test_another_posterior_and_other_settings() -> None:
+    recipe = recipes.regressor((X, Y), posterior=guides.MeanField)
+    run = recipe.fit(steps=30, estimator="shared", **QUICK)
+    assert isinstance(run.guide, guides.MeanField)
+    assert (run.settings["steps"], run.settings["estimator"]) == (30, "shared")
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "error", "message"),
+    [
+        (recipes.regressor, (X[:19], Y[:19]), ValueError, "at least 20 rows.*got 19"),
+        (recipes.regressor, (X, torch.cat([Y, Y], 1)), ValueError, r"one column of y.*got shape \[60, 2\]"),
+        (recipes.regressor, ((X, X), Y), TypeError, "a table of real numbers as x.*got a tuple"),
+        (recipes.regressor, (LABELS[:, None], Y), TypeError, "a table of real numbers as x.*int64"),
+        (recipes.classifier, (X, Y), ValueError, "class labels must be whole numbers"),
+        (recipes.classifier, (X, LABELS - 1), ValueError, "class labels must lie in 0"),
+    ],
+)
+def test_what_is_no_table_is_refused(make: Any, given: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make(given).fit(steps=1, **QUICK)
+
+
+def test_class_labels_of_a_frame_are_no_regression() -> None:
+    df = pd.DataFrame({"a": range(20), "y": ["u", "v"] * 10})
+    with pytest.raises(ValueError, match="got class labels: use recipes.classifier"):
+        recipes.regressor(data.Dataset.from_frame(df, "y"))
+    with pytest.raises(ValueError, match=r"the numbers of 'a'.*categories=\['a'\]"):
+        recipes.classifier(data.Dataset.from_frame(df, "a", categories=["y"]))
+
+
+def test_a_model_of_a_recipe_is_an_ordinary_model() -> None:
+    recipe = recipes.regressor((X, Y))
+    assert isinstance(recipe.model, models.MLP)
+    run = pyrodrop.fit(recipe.model, recipe.guide, recipe.data, **{**recipe.settings, "steps": 5}, **QUICK)
+    assert run.history.shape == (5, 3)
