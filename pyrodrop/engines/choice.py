@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -15,10 +18,21 @@ from pyrodrop.engines.in_parts import Average, ByCompiledGraph, ByGraph, ByPyro,
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.native import Native
 from pyrodrop.engines.pyro_engine import Pyro
+from pyrodrop.engines.stacked import Stacked, StackedCompiled, StackedLoss
+from pyrodrop.engines.stacked_in_blocks import StackedInBlocks
 from pyrodrop.engines.traced import Traced
-from pyrodrop.engines.untraceable import Untraceable
+from pyrodrop.engines.untraceable import Untraceable, first_that_works
 
 _log = logging.getLogger("pyrodrop")
+
+
+class _Prepares(Protocol):
+    def prepare(self, batch: Any) -> None: ...
+
+
+K = TypeVar("K")
+P = TypeVar("P", bound=_Prepares)
+Kinds = Mapping[Name, Callable[[], K]]
 
 _WORTH_A_TRACE = 30  # steps
 _MACHINES_DIFFER = 3.0  # by less than this factor, in entries per operation; beyond it nothing is measured
@@ -39,32 +53,14 @@ def choose(name: Name, loss: Loss, optimizer: torch.optim.Optimizer, batches: Se
     decides by the size of the graph and what this machine once took, and never by a clock, so the same call always takes the
     same engine and gives the same bits.
     """
-    engine: Engine = Pyro(loss, optimizer)
-    if name == "pyro" or (name == "auto" and steps < _WORTH_A_TRACE):
-        return engine
-    try:
-        if loss.changes:
-            raise Untraceable(f"{loss.changes}, which a trace would freeze")
-        traced = Traced(loss, optimizer)
-        for batch in batches:
-            traced.prepare(batch)
-        engine = traced
-        if name == "compiled" or (
-            name == "auto" and worth_compiling(loss.graph(batches[0]), steps, shapes=len(batches))
-        ):
-            compiled = _compiled(batches[0])(loss, optimizer)
-            for batch in batches:
-                compiled.prepare(batch)
-            engine = compiled
-    except Untraceable as error:
-        say = _log.info if name == "auto" else _log.warning
-        say("training with engine %r instead of %r: %s", engine.name, name, error)
-    return engine
-
-
-def _compiled(batch: Batch) -> type[Compiled]:
-    """The compiled engine for the device of the minibatches."""
-    return Compiled if batch.y.is_cuda else Native
+    first = batches[0]
+    compiled = Compiled if first.y.is_cuda else Native
+    kinds: Kinds[Engine] = {
+        "compiled": lambda: _prepared(compiled(loss, optimizer), batches),
+        "traced": lambda: _prepared(Traced(loss, optimizer), batches),
+        "pyro": lambda: Pyro(loss, optimizer),
+    }
+    return _chosen(name, kinds, lambda: loss.graph(first), steps, shapes=len(batches))
 
 
 def choose_in_parts(
@@ -76,26 +72,67 @@ def choose_in_parts(
     average: Average | None = None,
 ) -> Engine:
     """As `choose`, for minibatches that are evaluated in parts; `average` is that of `InParts`."""
-    gradient: Gradient = ByPyro(loss)
-    parts = len(joints[0].parts)
-    if name != "pyro" and not (name == "auto" and steps * parts < _WORTH_A_TRACE):
-        try:
-            if loss.changes:
-                raise Untraceable(f"{loss.changes}, which a trace would freeze")
-            gradient = _prepared(ByGraph(loss), joints)
-            graph = loss.graph(joints[0].parts[0].batch)
-            if name == "compiled" or (name == "auto" and worth_compiling(graph, steps * parts, shapes=len(joints))):
-                gradient = _prepared(ByCompiledGraph(loss), joints)
-        except Untraceable as error:
-            say = _log.info if name == "auto" else _log.warning
-            say("training with engine %r instead of %r: %s", gradient.name, name, error)
-    return InParts(_prepared(gradient, joints), loss, optimizer, average)
+    parts = joints[0].parts
+    kinds: Kinds[Gradient] = {
+        "compiled": lambda: _prepared(ByCompiledGraph(loss), joints),
+        "traced": lambda: _prepared(ByGraph(loss), joints),
+        "pyro": lambda: ByPyro(loss),
+    }
+    graph = functools.partial(loss.graph, parts[0].batch)
+    gradient = _chosen(name, kinds, graph, steps * len(parts), shapes=len(joints))
+    return InParts(gradient, loss, optimizer, average)
 
 
-def _prepared(gradient: Gradient, joints: Sequence[Joint]) -> Gradient:
-    for joint in joints:
-        gradient.prepare(joint)
-    return gradient
+def choose_stacked(
+    name: Name, loss: StackedLoss, optimizer: torch.optim.Optimizer, batches: Sequence[Batch], steps: int
+) -> Engine:
+    """As `choose`, for replicates, which are always traced."""
+    compiled = StackedCompiled if batches[0].y.is_cuda else StackedInBlocks
+    graph = loss.graph(batches[0])
+    kinds: Kinds[Engine] = {
+        "compiled": lambda: _prepared(compiled(loss, optimizer, graph.looped), batches),
+        "traced": lambda: Stacked(loss, optimizer),
+    }
+    return _chosen(name, kinds, lambda: graph.graph, steps, len(loss.held))
+
+
+def _chosen(
+    name: Name,
+    kinds: Kinds[K],
+    graph: Callable[[], Graph],
+    steps: int,
+    replicates: int = 1,
+    *,
+    shapes: int = 1,
+) -> K:
+    """The kind of this name, or by the work, and the next one where that is impossible.
+
+    Args:
+        name: of the engine.
+        kinds: that there are, the fastest first.
+        graph: returns the graph of a gradient, or raises `Untraceable`.
+        steps, replicates, shapes: as of `worth_compiling`.
+    """
+    first = name
+    if name == "auto":
+        first = "pyro" if "pyro" in kinds and steps < _WORTH_A_TRACE else "traced"
+        with suppress(Untraceable):  # which `traced` raises again
+            if first == "traced" and worth_compiling(graph(), steps, replicates, shapes=shapes):
+                first = "compiled"
+    names, errors = list(kinds), list[Untraceable]()
+    candidates = ((kind, kinds[kind]) for kind in names[names.index(first) :])
+    found, made = first_that_works(candidates, lambda _, error: errors.append(error))
+    if errors:
+        say = _log.info if name == "auto" else _log.warning
+        say("training with engine %r instead of %r: %s", found, name, errors[-1])
+    return made
+
+
+def _prepared(made: P, batches: Sequence[Any]) -> P:
+    """The engine or gradient, with all that minibatches of these shapes need."""
+    for batch in batches:
+        made.prepare(batch)
+    return made
 
 
 def worth_compiling(graph: Graph, steps: int, replicates: int = 1, *, shapes: int = 1) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor
 from pyrodrop.elbo import Terms
 from pyrodrop.engines.graph import Batch, Graph, Parameter, Shapes, evaluate, trace
 from pyrodrop.engines.moving import Moving
+from pyrodrop.engines.untraceable import Untraceable
 
 
 class Graphs(Protocol):
@@ -54,6 +55,7 @@ class Loss:
     moving: Moving = field(default_factory=Moving)
     changes: str = ""
     _graphs: dict[Shapes, Graph] = field(default_factory=dict, init=False, repr=False)
+    _refused: dict[Shapes, str] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -77,10 +79,18 @@ class Loss:
         """The graph of the gradient for minibatches of this shape, traced at the first request.
 
         Raises:
-            Untraceable: see `pyrodrop.engines.graph.trace`.
+            Untraceable: a call changes Python attributes, or see `pyrodrop.engines.graph.trace`; at every request.
         """
+        if self.changes:
+            raise Untraceable(f"{self.changes}, which a trace would freeze")
+        if batch.shapes in self._refused:
+            raise Untraceable(self._refused[batch.shapes])
         if batch.shapes not in self._graphs:
-            self._graphs[batch.shapes] = trace(
-                self.model, self.guide, self.parameters, batch, self.precision, self.moving
-            )
+            try:
+                self._graphs[batch.shapes] = trace(
+                    self.model, self.guide, self.parameters, batch, self.precision, self.moving
+                )
+            except Untraceable as error:
+                self._refused[batch.shapes] = str(error)
+                raise
         return self._graphs[batch.shapes]

@@ -10,7 +10,7 @@ Hamiltonian dynamics, eq. 5.18-5.20, https://arxiv.org/abs/1206.1901.
 
 from __future__ import annotations
 
-import logging
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -24,9 +24,8 @@ from pyrodrop.engines.graph import loosen_views, peak
 from pyrodrop.private_apis import elementary_forms, record
 from pyrodrop.sampling.density import Density
 from pyrodrop.sampling.posterior import agree, by_pyro
-from pyrodrop.sampling.programs import fixed_inputs, graph_of, programs
+from pyrodrop.sampling.programs import first_way, fixed_inputs, graph_of, programs
 
-_log = logging.getLogger("pyrodrop")
 _BLOCK_BYTES = {"cpu": 8 * 2**20, "cuda": 2**30}  # of a block's activations: fits the CPU's cache, or occupies a GPU
 
 Step = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Sequence[Tensor]]
@@ -63,21 +62,18 @@ class Leapfrog:
         self.density, self.chains = density, chains
         self.sizes = [site.shape.numel() for site in density.sites.values()]
         pairs = by_pyro(density)
-        for name, stacked, make in self._ways(engine):
-            try:
-                self.block, self._step = make()
-                if not self._agrees(pairs):
-                    raise Untraceable("its numbers differ from Pyro's")
-            except Untraceable as error:
-                say = _log.info if engine == "auto" else _log.warning
-                say("no chains by engine %r%s: %s", name, ", all at once" if stacked else "", error)
-                continue
-            self.engine, self.stacked = name, stacked
-            return
-        raise ValueError(
-            "the log joint density is not the one that Pyro computes for this model: it may differ from call to call, as in "
-            "a likelihood that draws random numbers"
+
+        def tried(name: Name, stacked: bool, make: Callable[[], tuple[int, Step]]) -> tuple[Name, bool]:
+            self.block, self._step = make()
+            if not self._agrees(pairs):
+                raise Untraceable("its numbers differ from Pyro's")
+            return name, stacked
+
+        ways = (
+            (f"{name!r}, all at once" if stacked else repr(name), functools.partial(tried, name, stacked, make))
+            for name, stacked, make in self._ways(engine)
         )
+        self.engine, self.stacked = first_way("chains", engine, ways)
 
     def __call__(self, state: State, step_size: float, inverse_mass: Tensor, steps: int) -> State:
         """Follow the trajectories of all chains for `steps` leapfrog steps."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,9 +19,7 @@ from pyrodrop.models import NetworkModel
 from pyrodrop.names import one_of
 from pyrodrop.sampling.density import Density
 from pyrodrop.sampling.posterior import NOT_FINITE, TRIES, agree, by_pyro, density_of
-from pyrodrop.sampling.programs import Program, programs
-
-_log = logging.getLogger("pyrodrop")
+from pyrodrop.sampling.programs import Program, first_way, programs
 
 
 class Potential:
@@ -204,18 +202,12 @@ def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = No
     one_of(engine, Name, "engine")
     density = density_of(model, data, dtype)
     pairs = by_pyro(density)
-    for name, make in programs(density, engine):
-        try:
-            program = make()
-            if not all(agree(program(*point.values()), theirs) for point, theirs in pairs):
-                raise Untraceable("its numbers differ from Pyro's")
-            return Potential(density, program, name)
-        except Untraceable as error:
-            if name == "pyro":
-                raise ValueError(
-                    "the log joint density is not the one that Pyro computes for this model: it may differ from call to "
-                    "call, as in a likelihood that draws random numbers"
-                ) from error
-            say = _log.info if engine == "auto" else _log.warning
-            say("no potential by engine %r: %s", name, error)
-    raise AssertionError("the last engine returns or raises")
+
+    def tried(name: Name, make: Callable[[], Program]) -> Potential:
+        program = make()
+        if not all(agree(program(*point.values()), theirs) for point, theirs in pairs):
+            raise Untraceable("its numbers differ from Pyro's")
+        return Potential(density, program, name)
+
+    ways = ((repr(name), functools.partial(tried, name, make)) for name, make in programs(density, engine))
+    return first_way("potential", engine, ways)

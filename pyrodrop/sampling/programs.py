@@ -7,17 +7,22 @@ U is the energy of `pyrodrop.sampling.density`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from pyrodrop.engines import Name, Untraceable, pure_graph
+from pyrodrop.engines import Name, Untraceable, first_that_works, pure_graph
 from pyrodrop.engines.compiled import compile_pure
 from pyrodrop.engines.graph import Graph
 from pyrodrop.inputs import parts, rebuilt
 from pyrodrop.sampling.density import Density
 
+_log = logging.getLogger("pyrodrop")
+
+T = TypeVar("T")
 Program = Callable[..., list[Tensor]]
 
 
@@ -35,6 +40,27 @@ def programs(density: Density, name: Name) -> Iterator[tuple[Name, Callable[[], 
     if name != "pyro":
         yield "traced", lambda: _traced(density, graph())
     yield "pyro", lambda: _function(density, _data(density))
+
+
+def first_way(what: str, engine: Name, ways: Iterable[tuple[str, Callable[[], T]]]) -> T:
+    """What the first of these functions returns that does not raise `Untraceable`; the log says why others were left out.
+
+    Args:
+        what: is made, for the log.
+        engine: that was asked for.
+        ways: to make it, by the engine in words.
+
+    Raises:
+        ValueError: not even Pyro's handlers agree with themselves.
+    """
+    say = _log.info if engine == "auto" else _log.warning
+    try:
+        return first_that_works(ways, lambda name, error: say("no %s by engine %s: %s", what, name, error))[1]
+    except Untraceable as error:
+        raise ValueError(
+            "the log joint density is not the one that Pyro computes for this model: it may differ from call to call, as in "
+            "a likelihood that draws random numbers"
+        ) from error
 
 
 def _function(density: Density, given: Sequence[Tensor] | None = None) -> Program:

@@ -15,9 +15,8 @@ from torch import Tensor
 from pyrodrop.arguments import MOST
 from pyrodrop.data import Dataset
 from pyrodrop.devices import available, seeded, set_random_state
-from pyrodrop.engines import Batch, Engine, Loss, StackedInBlocks, Untraceable, worth_compiling
+from pyrodrop.engines import Batch, Loss, Stacked, StackedLoss, Untraceable, choose_stacked
 from pyrodrop.engines.graph import near, peak
-from pyrodrop.engines.stacked import Stacked, StackedCompiled, StackedLoss
 from pyrodrop.inputs import named_parts, parts
 from pyrodrop.networks.modes import undisturbed
 from pyrodrop.training.autoguides import autoguides
@@ -112,7 +111,7 @@ class Stack:
             optimizer,
             settings,
             first=Stacked(self.loss, optimizer),
-            choose=lambda batches, steps: self._choose(optimizer, batches, steps),
+            choose=functools.partial(choose_stacked, settings.engine, self.loss, optimizer),
             title=f"{count} x {describe(self.problems[0].guide).split('(')[0]}",
             replicates=(count,),
         )
@@ -196,22 +195,6 @@ class Stack:
                         f"replicates have the same learning rates; lr is {lr(name)} for {name} of replicate 0 and {lr(own)} "
                         f"for {own} of replicate {r}"
                     )
-
-    def _choose(self, optimizer: torch.optim.Optimizer, batches: Sequence[Batch], steps: int) -> Engine:
-        name, traced = self.settings.engine, Stacked(self.loss, optimizer)
-        if name == "traced" or (
-            name == "auto" and not worth_compiling(self.loss.graph(batches[0]).graph, steps, len(self.held))
-        ):
-            return traced
-        try:
-            kind = StackedCompiled if self.settings.place.type == "cuda" else StackedInBlocks
-            compiled = kind(self.loss, optimizer, self.loss.graph(batches[0]).looped)
-            for batch in batches:
-                compiled.prepare(batch)
-            return compiled
-        except Untraceable as error:
-            _log.warning("training replicates without compiling: %s", error)
-            return traced
 
     def _verify(self, loss: StackedLoss, batch: Batch) -> None:
         """Raise a ValueError unless every replicate has the same loss and buffers alone and in the stacked graph.
