@@ -18,7 +18,7 @@ import torch
 
 from pyrodrop.analysis.benchmarks.replicates import STEPS, compiled, plain, row_of, stacked
 from pyrodrop.analysis.benchmarks.timing import interleaved, machine, report, write
-from pyrodrop.engines.stacked import block_size
+from pyrodrop.engines.stacked_compiled import block_size
 from pyrodrop.training.blocks import block_sizes
 from pyrodrop.training.spread import each
 

@@ -16,10 +16,9 @@ from pyrodrop.engines.engine import Engine, Name
 from pyrodrop.engines.graph import Batch, Graph
 from pyrodrop.engines.in_parts import Average, ByCompiledGraph, ByGraph, ByPyro, Gradient, InParts, Joint
 from pyrodrop.engines.loss import Loss
-from pyrodrop.engines.native import Native
 from pyrodrop.engines.pyro_engine import Pyro
-from pyrodrop.engines.stacked import Stacked, StackedCompiled, StackedLoss
-from pyrodrop.engines.stacked_in_blocks import StackedInBlocks
+from pyrodrop.engines.stacked import Stacked, StackedLoss
+from pyrodrop.engines.stacked_compiled import StackedCompiled
 from pyrodrop.engines.traced import Traced
 from pyrodrop.engines.untraceable import Untraceable, first_that_works
 
@@ -54,9 +53,8 @@ def choose(name: Name, loss: Loss, optimizer: torch.optim.Optimizer, batches: Se
     same engine and gives the same bits.
     """
     first = batches[0]
-    compiled = Compiled if first.y.is_cuda else Native
     kinds: Kinds[Engine] = {
-        "compiled": lambda: _prepared(compiled(loss, optimizer), batches),
+        "compiled": lambda: _prepared(Compiled(loss, optimizer), batches),
         "traced": lambda: _prepared(Traced(loss, optimizer), batches),
         "pyro": lambda: Pyro(loss, optimizer),
     }
@@ -87,10 +85,9 @@ def choose_stacked(
     name: Name, loss: StackedLoss, optimizer: torch.optim.Optimizer, batches: Sequence[Batch], steps: int
 ) -> Engine:
     """As `choose`, for replicates, which are always traced."""
-    compiled = StackedCompiled if batches[0].y.is_cuda else StackedInBlocks
     graph = loss.graph(batches[0])
     kinds: Kinds[Engine] = {
-        "compiled": lambda: _prepared(compiled(loss, optimizer, graph.looped), batches),
+        "compiled": lambda: _prepared(StackedCompiled(loss, optimizer, graph.looped), batches),
         "traced": lambda: Stacked(loss, optimizer),
     }
     return _chosen(name, kinds, lambda: graph.graph, steps, len(loss.held))

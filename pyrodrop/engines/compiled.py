@@ -1,34 +1,47 @@
-"""The engine that compiles gradient and optimiser into one program with TorchInductor."""
+"""The engine that compiles gradient and optimiser into one program with TorchInductor.
+
+On a CPU the program is one C++ function, called without PyTorch's checks of every call. On a GPU it is one CUDA graph.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pyrodrop.engines.cuda_graph import Captured
-from pyrodrop.engines.engine import Engine, Plan
+from pyrodrop.engines.engine import Plan
 from pyrodrop.engines.graph import Batch, Graph, Shapes, make_flat, near
+from pyrodrop.engines.in_blocks import InBlocks
 from pyrodrop.engines.loss import Graphs
 from pyrodrop.engines.narrow_products import rewrite_products
 from pyrodrop.engines.optimizers import rules_of
 from pyrodrop.engines.programs import found_or_made
-from pyrodrop.engines.untraceable import Untraceable, needs_private_apis
+from pyrodrop.engines.untraceable import Untraceable, first_that_works, needs_private_apis
 from pyrodrop.private_apis import MissingApi, Program, compile_by_inductor, elementary_forms, record
 
+_log = logging.getLogger("pyrodrop")
 _A: Any = torch.ops.aten
 
+# Options of TorchInductor. For bfloat16 it may make a program that reads a buffer before there is one (2.13, a LeNet with
+# noise on its activations): in Python that is an error, and another engine trains; in C++ the process crashes.
+# Compiling PyTorch's headers ahead takes as long as six programs that do without.
+NATIVE = {"cpp_wrapper": True, "size_asserts": False, "cpp_cache_precompile_headers": False}
+
+Call = Callable[[list[Tensor]], Sequence[Tensor]]
 
 # Operations that write to tensors which their signatures do not mark as written; their elementary forms mark them.
 _BATCH_NORMS = (_A.native_batch_norm, _A.native_batch_norm_backward, _A.cudnn_batch_norm, _A.cudnn_batch_norm_backward)
 
 
-class Compiled(Engine):
-    """Makes every step with one compiled program; there is one for each shape of minibatch.
+class Compiled(InBlocks):
+    """Makes every step of a fit with one compiled program; there is one for each shape of minibatch.
 
     Args:
         loss: to minimise; its graphs are compiled.
@@ -42,7 +55,8 @@ class Compiled(Engine):
     options: ClassVar[dict[str, Any]] = {}  # of TorchInductor
 
     def __init__(self, loss: Graphs, optimizer: torch.optim.Optimizer) -> None:
-        self.loss, self.optimizer, self.leaves = loss, optimizer, loss.leaves
+        super().__init__(loss)
+        self.optimizer, self.leaves = optimizer, loss.leaves
         rules = rules_of(optimizer)
         if rules is None:
             raise Untraceable(
@@ -57,10 +71,11 @@ class Compiled(Engine):
         ]
         leaves, states = [leaf.detach() for leaf in self.leaves], [s for state in self.state for s in state]
         self._held = [*leaves, *states, *loss.buffers]
-        self._programs: dict[Shapes, tuple[Any, Callable[..., Any]]] = {}
+        self._calls: dict[Shapes, tuple[Any, Call]] = {}
+        self._strides: dict[Shapes, list[tuple[int, ...]]] = {}
 
     def begin(self, plan: Plan) -> None:
-        self.loss.refresh()
+        super().begin(plan)
         rows = [
             (
                 *factors,
@@ -77,14 +92,28 @@ class Compiled(Engine):
         Raises:
             Untraceable: the compiler fails.
         """
-        if batch.shapes not in self._programs:
-            self._programs[batch.shapes] = self._program(batch)
+        if batch.shapes not in self._calls:
+            self._strides[batch.shapes] = [tensor.stride() for tensor in batch.tensors]
+            self._calls[batch.shapes] = self._call(self.loss.graph(batch), self._held, batch)
+            self.look_ahead(batch)
 
     def step(self, batch: Batch, index: int) -> Tensor:
         self.prepare(batch)
-        graph, program = self._programs[batch.shapes]
-        inputs = (*batch.tensors, self._controls[index], *graph.constants, *graph.draw())
-        return program(*self._held, *inputs)[0]  # type: ignore[no-any-return]
+        shapes, tensors = batch.shapes, batch.tensors
+        strides = [tensor.stride() for tensor in tensors]
+        if strides != self._strides[shapes]:
+            raise RuntimeError(f"the program takes tensors with strides {self._strides[shapes]}; got {strides}")
+        with torch.no_grad():
+            terms = self.make(shapes, tensors, self._calls[shapes][0].draw(), index)
+        torch.autograd.graph.increment_version(self._held)
+        return terms
+
+    def make(self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int) -> Tensor:
+        graph, call = self._calls[shapes]
+        return call([*self._held, *rows, self._controls[index], *graph.constants, *noise])[0]
+
+    def changed(self) -> list[Tensor]:
+        return self._held
 
     def finish(self, steps: int) -> None:
         for leaf in self.leaves:
@@ -96,13 +125,22 @@ class Compiled(Engine):
         """A function from the old and the new value of a parameter or state to the value that it takes."""
         return lambda old, new: new
 
-    def _program(self, batch: Batch) -> tuple[Any, Callable[..., Any]]:
-        """The graph for minibatches of this shape, and its compiled program."""
-        graph = self.loss.graph(batch)
-        return graph, self._compile(graph, self._held, batch)
+    def _call(self, graph: Any, held: Sequence[Tensor], batch: Batch) -> tuple[Any, Call]:
+        """A graph, and the call of its program for these tensors and minibatches of this shape."""
+        wrappers = [("in Python", self.options)]
+        if not batch.y.is_cuda and self.loss.precision is None:  # under autocast, see `NATIVE`
+            wrappers.insert(0, ("as a C++ function", {**self.options, **NATIVE}))
+        compiled = ((words, partial(self._compile, graph, held, batch, options)) for words, options in wrappers)
+        _, call = first_that_works(
+            compiled,
+            lambda words, error: _log.info(
+                "the compiled step is called from Python, which is slower: %s, %s", words, error
+            ),
+        )
+        return graph, call
 
     @needs_private_apis()
-    def _compile(self, graph: Any, held: Sequence[Tensor], batch: Batch) -> Callable[..., Any]:
+    def _compile(self, graph: Any, held: Sequence[Tensor], batch: Batch, options: Mapping[str, Any]) -> Call:
         with torch.no_grad():
             noise = graph.shapes()
             controls = torch.ones(2 + sum(rule.numbers for rule in self.rules)).to(self._held[0])
@@ -114,17 +152,22 @@ class Compiled(Engine):
                     graph.text,
                     *self.rules,
                     self.groups,
-                    sorted(self.options.items()),
+                    sorted(options.items()),
                     self.loss.precision,
                 ],
                 inputs,
-                lambda: compile_graph(record(update, inputs, elementary_forms(_BATCH_NORMS)), inputs, self.options),
+                lambda: compile_graph(record(update, inputs, elementary_forms(_BATCH_NORMS)), inputs, options),
                 lambda program: self._try(program, graph, held, batch, controls),
             )
             if not batch.y.is_cuda:
-                return program
+                for place in noise:
+                    place.fill_(any_number(place))
+                return bare_call(program, held, inputs[len(held) :])
             first, last = len(held), len(inputs) - len(noise)
-            return Captured(program, inputs, [*range(first, first + len(batch.tensors) + 1), *range(last, len(inputs))])
+            captured = Captured(
+                program, inputs, [*range(first, first + len(batch.tensors) + 1), *range(last, len(inputs))]
+            )
+            return lambda given: [captured(*given)[0].clone()]  # the next call writes over its results
 
     def _try(
         self, program: Callable[..., Any], graph: Any, held: Sequence[Tensor], batch: Batch, controls: Tensor
@@ -183,6 +226,34 @@ class Compiled(Engine):
         return step
 
 
+def bare_call(program: Program, held: Sequence[Tensor], rest: Sequence[Tensor]) -> Call:
+    """The bare program, if it moves copies as the whole program does, else the whole one.
+
+    Args:
+        program: of a step.
+        held: what it updates.
+        rest: its other inputs.
+    """
+
+    def whole(inputs: list[Tensor]) -> Sequence[Tensor]:
+        return program.whole(*inputs)
+
+    if program.bare is None:
+        return whole
+    with torch.no_grad():
+        want, got = ([tensor.clone() for tensor in held] for _ in range(2))
+        want += whole([*want, *rest])
+        try:
+            got += program.bare([*got, *rest])
+        except Exception:
+            return whole
+    return program.bare if all(_same(a, b) for a, b in zip(want, got, strict=True)) else whole
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
 def check_same(
     terms: Sequence[tuple[Tensor, Tensor]], gradients: Sequence[tuple[Tensor, Tensor]], tolerance: float
 ) -> None:
@@ -217,7 +288,9 @@ def compile_pure(graph: Graph, inputs: list[Tensor]) -> Callable[..., Any]:
     return program
 
 
-def compile_graph(module: torch.fx.GraphModule, inputs: list[Tensor], options: dict[str, Any] | None = None) -> Program:
+def compile_graph(
+    module: torch.fx.GraphModule, inputs: list[Tensor], options: Mapping[str, Any] | None = None
+) -> Program:
     """Compile a pure graph by TorchInductor, whose configuration is changed by `options`.
 
     Raises:

@@ -34,28 +34,35 @@ class Plan(NamedTuple):
 
 
 class Engine(ABC):
-    """Makes the training steps."""
+    """Makes the training steps.
+
+    Attributes:
+        name: of the engine.
+        plan: of the steps since `begin`.
+        made: nll and kl before each of these steps, ``[2]``, also of those before an error.
+    """
 
     name: str
+    plan: Plan
+    made: list[Tensor]
 
-    @abstractmethod
     def begin(self, plan: Plan) -> None:
         """Prepare for some consecutive steps."""
+        self.plan, self.made = plan, []
 
-    @abstractmethod
-    def step(self, batch: Any, index: int) -> Tensor:
-        """Make the step of this index in the plan; returns nll and kl before the step, ``[2]``."""
-
-    def advance(self, batches: Any, index: int, most: int, made: list[Tensor]) -> None:
-        """Make the step of this index, and some more after it where that is faster.
+    def advance(self, batches: Any, count: int) -> None:
+        """Make the next steps of the plan.
 
         Args:
             batches: supplies the minibatches.
-            index: of the first step in the plan.
-            most: the largest number of steps.
-            made: gets nll and kl of every step, ``[2]``, also of those before an error.
+            count: of the steps.
         """
-        made.append(self.step(batches.next(), index))
+        for _ in range(count):
+            self.made.append(self.step(batches.next(), len(self.made)))
+
+    @abstractmethod
+    def step(self, batch: Any, index: int) -> Tensor:
+        """Make the step of this index in the plan; returns nll and kl before it, ``[2]``."""
 
     @abstractmethod
     def finish(self, steps: int) -> None:

@@ -37,20 +37,22 @@ class Rows(Protocol):
         """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
 
     def take(self, count: int) -> Tensor:
-        """The numbers of the rows of the next `count` minibatches, of one size, ``[count * size]``."""
+        """The numbers of the rows of the next `count` minibatches, of one size, ``[count * size]``; of replicates,
+        ``[R, count * size]``."""
 
     def gather(self, rows: Tensor, places: Sequence[Tensor]) -> None:
-        """Copy rows into tensors ``[count, size, ...]``, of x and y each."""
+        """Copy rows into tensors ``[count, size, ...]``, of x and y each; of some replicates, ``[count, R, size, ...]``."""
 
 
 class InBlocks(Engine):
-    """Makes the steps of one fit, several per call of `advance` or one per call of `step`, with the same bits."""
+    """Makes the steps of one fit in blocks, with the bits of single steps."""
 
     def __init__(self, loss: Graphs) -> None:
         self.loss = loss
         self._ahead: dict[int, Ahead] = {}
 
     def begin(self, plan: Plan) -> None:
+        super().begin(plan)
         if self.loss.refresh():
             for ahead in self._ahead.values():
                 self.look_ahead(ahead.batch)
@@ -68,17 +70,23 @@ class InBlocks(Engine):
         if not batch.y.is_cuda and all(tensor.is_contiguous() for tensor in batch.tensors):
             self._ahead[len(batch.y)] = Ahead(batch, self.loss.graph(batch))
 
-    def advance(self, batches: Rows, index: int, most: int, made: list[Tensor]) -> None:
+    def advance(self, batches: Rows, count: int) -> None:
+        end = len(self.made) + count
+        while len(self.made) < end:
+            self.block(batches, end - len(self.made))
+
+    def block(self, batches: Rows, most: int) -> None:
+        """Make at most so many steps at once, at least one."""
         before = batches.order, batches.position, torch.get_rng_state()
-        steps = self._fetched(batches, most)
+        steps, made = self._fetched(batches, most), self.made
         if not steps:
-            made.append(self.step(batches.next(), index))
+            made.append(self.step(batches.next(), len(made)))
             return
         first = len(made)
         try:
             with torch.no_grad():
-                for number, (ahead, place) in enumerate(steps):
-                    made.append(self.make(ahead.shapes, ahead.rows[place], ahead.noise[place], index + number))
+                for ahead, place in steps:
+                    made.append(self.make(ahead.shapes, ahead.rows[place], ahead.noise[place], len(made)))
         except BaseException:  # also an interruption: what follows must find the state after the steps that were made
             batches.order, batches.position = before[:2]
             torch.set_rng_state(before[2])

@@ -82,7 +82,7 @@ class InParts(Engine):
         self.name = gradient.name
 
     def begin(self, plan: Plan) -> None:
-        self.plan = plan
+        super().begin(plan)
         self.loss.refresh()
 
     def step(self, joint: Joint, index: int) -> Tensor:

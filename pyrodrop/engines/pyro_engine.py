@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyrodrop.engines.engine import Engine, Plan
+from pyrodrop.engines.engine import Engine
 from pyrodrop.engines.graph import Batch
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.optimizers import Update
@@ -23,9 +23,6 @@ class Pyro(Engine):
 
     def __init__(self, loss: Loss, optimizer: torch.optim.Optimizer) -> None:
         self.loss, self.update = loss, Update(optimizer)
-
-    def begin(self, plan: Plan) -> None:
-        self.plan = plan
 
     def step(self, batch: Batch, index: int) -> Tensor:
         terms = self.loss.terms(batch)

@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from pyrodrop.engines.compiled import compile_graph
-from pyrodrop.engines.native import NATIVE
+from pyrodrop.engines.compiled import NATIVE, compile_graph
 from pyrodrop.engines.programs import found_or_made
 from pyrodrop.engines.untraceable import Untraceable, needs_private_apis
 from pyrodrop.private_apis import Program, record, twisters

@@ -1,4 +1,4 @@
-"""Engines for many independent fits at once: a graph with a leading axis of replicates.
+"""Many independent fits at once: a graph with a leading axis of replicates, and the engine that replays it.
 
 Optimisers are elementwise, so R fits are one fit of parameters ``[R, ...]``. The traced gradient of one replicate is mapped
 over all of them (`torch.vmap`); tensors that all replicates share are stored once. Every replicate has a random generator of
@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyrodrop.engines.compiled import Compiled
 from pyrodrop.engines.engine import Engine, Plan
 from pyrodrop.engines.graph import Batch, Graph, Shapes, loosen_views
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.noise import sources
 from pyrodrop.engines.optimizers import Update
-
-_BLOCK = 64  # replicates per call
 
 
 class StackedGraph:
@@ -176,7 +173,7 @@ class Stacked(Engine):
         self.loss, self.update = loss, Update(optimizer)
 
     def begin(self, plan: Plan) -> None:
-        self.plan = plan
+        super().begin(plan)
         self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.loss.leaves[0])
 
     def step(self, batch: Batch, index: int) -> Tensor:
@@ -193,61 +190,13 @@ class Stacked(Engine):
         self.update(self.plan.rates[index])
         with torch.no_grad():
             for leaf, old in zip(leaves, before, strict=True):
-                leaf.copy_(torch.where(_over(loss.alive, leaf), leaf, old))
+                leaf.copy_(torch.where(over(loss.alive, leaf), leaf, old))
             for buffer, new in zip(loss.buffers, moved, strict=True):
-                buffer.copy_(torch.where(_over(loss.alive, buffer), new, buffer))
+                buffer.copy_(torch.where(over(loss.alive, buffer), new, buffer))
         return terms  # type: ignore[no-any-return]
 
     def finish(self, steps: int) -> None:
         self.update.clear()
-
-
-class StackedCompiled(Compiled):
-    """Makes the steps of all replicates with one compiled program.
-
-    On a CPU the program is called for a block of replicates at a time, so that a block's tensors stay in the cache.
-
-    Args:
-        loss: of all replicates.
-        optimizer: of the stacked parameters.
-        looped: whether a block is one replicate.
-    """
-
-    # Where rows are short, an operation that is fused into each of its readers is computed again for every few entries, so
-    # fewer are fused.
-    options: ClassVar[dict[str, Any]] = {"realize_opcount_threshold": 10}
-
-    def __init__(self, loss: StackedLoss, optimizer: torch.optim.Optimizer, looped: bool = False) -> None:
-        super().__init__(loss, optimizer)
-        self._held += [loss.alive, loss.lived]
-        count = len(loss.held)
-        size = 1 if looped else count if loss.alive.is_cuda else block_size(count)
-        self._rows = [slice(first, first + size) for first in range(0, count, size)]
-        self._parts = [[held[rows] for held in self._held] for rows in self._rows]
-        self._blocks: dict[Shapes, list[StackedGraph]] = {}
-
-    def step(self, batch: Batch, index: int) -> Tensor:
-        self.prepare(batch)
-        _, program = self._programs[batch.shapes]
-        controls = self._controls[index]
-        return torch.cat(
-            [
-                program(*held, *batch.at(rows).tensors, controls, *graph.constants, *graph.draw())[0]
-                for rows, held, graph in zip(self._rows, self._parts, self._blocks[batch.shapes], strict=True)
-            ]
-        )
-
-    def _program(self, batch: Batch) -> tuple[Any, Callable[..., Any]]:
-        graph, rows = self.loss.graph(batch), self._rows[0]
-        blocks = self._blocks[batch.shapes] = [graph.part(some) for some in self._rows]
-        return graph, self._compile(blocks[0], self._parts[0], batch.at(rows))
-
-    def choice(self, terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-        was, lived = extra
-        alive = was & finite(terms, gradients)
-        was.copy_(alive)
-        lived.copy_(lived + alive)
-        return lambda old, new: torch.where(_over(alive, old), new, old)
 
 
 def finite(terms: Tensor, gradients: Sequence[Tensor]) -> Tensor:
@@ -261,14 +210,8 @@ def _sum(values: Tensor) -> Tensor:
     return values.sum(list(range(1, values.dim()))) if values.dim() > 1 else values
 
 
-def block_size(count: int) -> int:
-    """The number of replicates per call: what fits a core's own cache where networks are small, in blocks of equal size so
-    that one program serves all of them; all replicates where no such size divides their number."""
-    sizes = [size for size in range(_BLOCK, _BLOCK // 4, -1) if count % size == 0]
-    return sizes[0] if count > _BLOCK and sizes else count
-
-
-def _over(alive: Tensor, values: Tensor) -> Tensor:
+def over(alive: Tensor, values: Tensor) -> Tensor:
+    """A mask ``[R]`` in a shape that broadcasts to values ``[R, ...]``."""
     return alive.reshape(-1, *(1,) * (values.dim() - 1))
 
 

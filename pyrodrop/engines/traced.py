@@ -43,7 +43,6 @@ class Traced(InBlocks):
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)
-        self.plan = plan
         self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.leaves[0]).unbind(0)
 
     def step(self, batch: Batch, index: int) -> Tensor:
@@ -51,9 +50,9 @@ class Traced(InBlocks):
         with torch.no_grad(), scripts_as_they_are():
             return self.make(batch.shapes, batch.tensors, self._graphs[batch.shapes].draw(), index)
 
-    def advance(self, batches: Any, index: int, most: int, made: list[Tensor]) -> None:
+    def advance(self, batches: Any, count: int) -> None:
         with scripts_as_they_are():
-            super().advance(batches, index, most, made)
+            super().advance(batches, count)
 
     def make(self, shapes: Shapes, rows: Sequence[Tensor], noise: Sequence[Tensor], index: int) -> Tensor:
         graph, moving = self._graphs[shapes], self.moving

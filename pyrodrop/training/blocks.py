@@ -23,7 +23,7 @@ from pyrodrop.data import Dataset
 from pyrodrop.devices import available
 from pyrodrop.engines import Untraceable, worth_compiling
 from pyrodrop.engines.graph import Graph
-from pyrodrop.engines.stacked import block_size
+from pyrodrop.engines.stacked_compiled import block_size
 from pyrodrop.inputs import named_parts
 from pyrodrop.training import spread
 from pyrodrop.training.fitted import Fit

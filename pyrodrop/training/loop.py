@@ -172,21 +172,19 @@ class Loop:
         self.history[first:end, ..., 2] = weights.reshape(-1, *(1,) * (self.history.dim() - 2))
         while self.done < end:
             stop = end if save is None else min(end, _next_multiple(self.done, save_every))
-            self._make(first, stop)
+            try:
+                self.engine.advance(self.batches, stop - self.done)
+            finally:
+                self._keep(self.engine.made[self.done - first :])
             if save is not None and (self.done % save_every == 0 or self.done == self.steps):
                 save()
 
-    def _make(self, first: int, end: int) -> None:
-        """Make the steps up to number `end`, by a plan whose first is `first`."""
-        while self.done < end:
-            made: list[Tensor] = []
-            try:
-                self.engine.advance(self.batches, self.done - first, end - self.done, made)
-            finally:
-                if made:
-                    history = self.history if self.done else self._of_dtype(made[0].dtype)
-                    history[self.done : self.done + len(made), ..., :2] = torch.stack(made)
-                    self.done += len(made)
+    def _keep(self, made: list[Tensor]) -> None:
+        """Put nll and kl of the steps that were made into the history."""
+        if made:
+            history = self.history if self.done else self._of_dtype(made[0].dtype)
+            history[self.done : self.done + len(made), ..., :2] = torch.stack(made)
+            self.done += len(made)
 
     def plan(self, first: int, end: int) -> Plan:
         """The factors and learning rates of the steps from number `first` to `end`."""

@@ -190,12 +190,13 @@ class StackedMinibatches:
         first, self.position = self.position, self.position + count * self.size
         return self._places[:, first : self.position]
 
-    def gather(self, rows: Tensor, places: Sequence[Tensor], count: int) -> None:
-        """Copy rows ``[R, count * size]``, as `take` gives them, into ``[>= count, R, size, ...]``, one of x and y each."""
+    def gather(self, rows: Tensor, places: Sequence[Tensor]) -> None:
+        """Copy rows ``[R, count * size]``, as `take` gives them, into ``[count, R, size, ...]``, one of x and y each."""
+        count = len(places[0])
         by_step = rows.unflatten(1, (count, -1)).transpose(0, 1).reshape(count, -1)
         for of, place in zip([*parts(self.x), self.y], places, strict=True):
             numbers = of.numel() == len(of)  # one per row: `torch.take` has less overhead for each
-            for own, target in zip(by_step, place, strict=False):
+            for own, target in zip(by_step, place, strict=True):
                 if numbers and of.is_contiguous():
                     torch.take(of, own, out=target.view(-1))
                 else:

@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
-from pyrodrop.engines.stacked import block_size
+from pyrodrop.engines.stacked_compiled import block_size
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.replicates import data_sets
 from pyrodrop.training.settings import Settings
@@ -117,7 +117,7 @@ def test_blocks_of_replicates_are_equal_parts() -> None:
 @pytest.mark.slow
 def test_blocks_of_replicates_are_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six in two calls of three, with rates of their own in the second call alone; one that fails does so in its place."""
-    monkeypatch.setattr("pyrodrop.engines.stacked._BLOCK", 4)
+    monkeypatch.setattr("pyrodrop.engines.stacked_compiled._BLOCK", 4)
     parts = [network() for _ in range(6)]
     posteriors = [guides.BernoulliDropout(m, 0.1 if r < 3 else 0.1 * r) for r, m in enumerate(parts)]
     sets = [Dataset(X + r, Y * (1e19 if r == 4 else r + 1)) for r in range(6)]

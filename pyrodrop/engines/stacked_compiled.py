@@ -1,0 +1,162 @@
+"""The compiled step of many independent fits.
+
+On a CPU the program is called for a block of replicates at a time, so that a block's tensors stay in the cache. Replicates
+do not depend on each other. So a block of them makes several steps before the next block does, and the rows and masks of
+these steps are fetched and drawn at once. The numbers are those of single steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from pyrodrop.distributions.stacked_coins import StackedTosses, words_of
+from pyrodrop.engines.compiled import Call, Compiled
+from pyrodrop.engines.graph import Batch
+from pyrodrop.engines.in_blocks import Rows
+from pyrodrop.engines.noise_ahead import spaced
+from pyrodrop.engines.random_words import RandomWords
+from pyrodrop.engines.stacked import StackedGraph, StackedLoss, finite, over
+
+_BLOCK = 64  # replicates per call
+_BYTES = 2**22  # of rows and masks of the steps of a block
+_STEPS = 16  # of a block
+
+
+class StackedCompiled(Compiled):
+    """Makes the steps of all replicates with one compiled program.
+
+    Args:
+        loss: of all replicates.
+        optimizer: of the stacked parameters.
+        looped: whether a block is one replicate.
+    """
+
+    # Where rows are short, an operation that is fused into each of its readers is computed again for every few entries, so
+    # fewer are fused.
+    options: ClassVar[dict[str, Any]] = {"realize_opcount_threshold": 10}
+
+    def __init__(self, loss: StackedLoss, optimizer: torch.optim.Optimizer, looped: bool = False) -> None:
+        super().__init__(loss, optimizer)
+        self._held += [loss.alive, loss.lived]
+        count = len(loss.held)
+        size = 1 if looped else count if loss.alive.is_cuda else block_size(count)
+        self._rows = [slice(first, first + size) for first in range(0, count, size)]
+        self._several: dict[int, _Ahead] = {}
+        self._parts = [[held[rows] for held in self._held] for rows in self._rows]
+
+    def prepare(self, batch: Batch) -> None:
+        if batch.shapes not in self._calls:
+            graph, first = self.loss.graph(batch), self._rows[0]
+            blocks = [graph.part(rows) for rows in self._rows]
+            _, call = self._call(blocks[0], self._parts[0], batch.at(first))
+            self._calls[batch.shapes] = blocks, call
+            if not batch.y.is_cuda:
+                self._several[batch.y.shape[1]] = _Ahead(call, self._parts, self._rows, blocks, batch)
+
+    def block(self, batches: Rows, most: int) -> None:
+        size, follow = batches.coming()
+        ahead = self._several.get(size)
+        count = 1 if ahead is None else min(most, follow, ahead.steps)
+        first = len(self.made)
+        if ahead is None or count == 1:
+            self.made.append(self.step(batches.next(), first))
+            return
+        with torch.no_grad():
+            self.made += ahead.run(batches, self._controls[first : first + count]).unbind(0)
+        torch.autograd.graph.increment_version(self._held)
+
+    def step(self, batch: Batch, index: int) -> Tensor:
+        self.prepare(batch)
+        blocks, call = self._calls[batch.shapes]
+        with torch.no_grad():
+            terms = [
+                call([*held, *batch.at(rows).tensors, self._controls[index], *graph.constants, *graph.draw()])[0]
+                for rows, held, graph in zip(self._rows, self._parts, blocks, strict=True)
+            ]
+        torch.autograd.graph.increment_version(self._held)
+        return torch.cat(terms)
+
+    def choice(self, terms: Tensor, gradients: list[Tensor], extra: list[Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        was, lived = extra
+        alive = was & finite(terms, gradients)
+        was.copy_(alive)
+        lived.copy_(lived + alive)
+        return lambda old, new: torch.where(over(alive, old), new, old)
+
+
+def block_size(count: int) -> int:
+    """The number of replicates per call: what fits a core's own cache where networks are small, in blocks of equal size so
+    that one program serves all of them; all replicates where no such size divides their number."""
+    sizes = [size for size in range(_BLOCK, _BLOCK // 4, -1) if count % size == 0]
+    return sizes[0] if count > _BLOCK and sizes else count
+
+
+class _Ahead:
+    """The inputs of several consecutive steps of all replicates with minibatches of one shape.
+
+    Args:
+        call: makes a step of a block of replicates.
+        parts: what the steps of every block update.
+        rows: the replicates of every block.
+        graphs: of every block.
+        batch: one minibatch of all replicates.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        parts: Sequence[Sequence[Tensor]],
+        rows: Sequence[slice],
+        graphs: Sequence[StackedGraph],
+        batch: Batch,
+    ) -> None:
+        self.call, self.parts, self.rows, self.graphs = call, parts, rows, graphs
+        first, self.count = batch.at(rows[0]), len(batch.y)
+        self.all = (
+            None if batch.kwargs else [batch.at(own).tensors for own in rows]
+        )  # a minibatch is the whole data set
+        tensors = [] if self.all else first.tensors
+        masks = graphs[0].shapes() if _only_masks(graphs[0]) else []
+        size = sum(tensor.nbytes for tensor in (*tensors, *masks))
+        self.steps = max(1, min(_STEPS, _BYTES // max(1, size)))
+        self.places = [spaced(tensor, self.steps) for tensor in tensors]
+        self.masks = [spaced(mask, self.steps) for mask in masks]
+        shapes = [noises[0].shape for noises in graphs[0].inputs]
+        words = RandomWords(len(graphs[0].generators), self.steps * words_of(shapes) if masks else 0)
+        self.tosses = [
+            StackedTosses(
+                [[noise.like for noise in noises] for noises in graph.inputs],
+                shapes,
+                graph.generators,
+                self.masks,
+                words.bits,
+                words.fill,
+            )
+            for graph in graphs
+            if masks
+        ]
+
+    def run(self, batches: Rows, controls: Sequence[Tensor]) -> Tensor:
+        """Make a step for each of the controls; returns nll and kl of every step, ``[steps, R, 2]``."""
+        count = len(controls)
+        terms = controls[0].new_empty(count, self.count, 2)
+        taken = None if self.all else batches.take(count)
+        for number, (held, rows, graph) in enumerate(zip(self.parts, self.rows, self.graphs, strict=True)):
+            if taken is not None:
+                batches.gather(taken[rows], [place[:count] for place in self.places])
+            if self.tosses:
+                self.tosses[number].draw(count)
+            for step, control in enumerate(controls):
+                data = self.all[number] if self.all else [place[step] for place in self.places]
+                noise = [mask[step] for mask in self.masks] if self.tosses else graph.draw()
+                terms[step, rows] = self.call([*held, *data, control, *graph.constants, *noise])[0]
+        return terms
+
+
+def _only_masks(graph: StackedGraph) -> bool:
+    """Whether all random inputs of a step are masks, which may be drawn for several steps at once."""
+    return bool(graph.inputs) and all(noises[0].kind == "coins" for noises in graph.inputs)
