@@ -53,8 +53,14 @@ def choose(name: Name, loss: Loss, optimizer: torch.optim.Optimizer, batches: Se
     same engine and gives the same bits.
     """
     first = batches[0]
+
+    def compiled() -> Engine:
+        for batch in batches:  # before the state of its optimiser, which what cannot be traced need not have
+            loss.graph(batch)
+        return _prepared(Compiled(loss, optimizer), batches)
+
     kinds: Kinds[Engine] = {
-        "compiled": lambda: _prepared(Compiled(loss, optimizer), batches),
+        "compiled": compiled,
         "traced": lambda: _prepared(Traced(loss, optimizer), batches),
         "pyro": lambda: Pyro(loss, optimizer),
     }

@@ -26,8 +26,7 @@ from pyrodrop.engines.graph import Graph
 from pyrodrop.engines.stacked_compiled import block_size
 from pyrodrop.inputs import named_parts
 from pyrodrop.training import spread
-from pyrodrop.training.fitted import Fit
-from pyrodrop.training.fitted_replicates import Replicates
+from pyrodrop.training.fitted_replicates import Replicates, grouped, merged, of_all
 from pyrodrop.training.minibatches import Minibatches
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.settings import Settings
@@ -106,33 +105,21 @@ def train_in_blocks(
     if jobs is not None and jobs > 1:
         memory = min(memory or 0.5 * available(settings.place), MOST) / jobs
     blocks = blocks_of(parts, settings)
-    arguments = ((train, parts.some(block.numbers), block.numbers, block.settings, memory) for block in blocks)
-    done: list[_Trained] = spread.each(
+    arguments = ((train, parts.some(block.numbers), block.settings, memory) for block in blocks)
+    done = spread.each(
         _trained, arguments, len(blocks), jobs=jobs, title=f"{len(parts)} replicates", unit="block", progress=progress
     )
-    fits = {r: fit for own in done for r, fit in own.fits.items()}
-    failed = {r: step for own in done for r, step in own.failed.items()}
-    errors = [own.error for own in done]
-    replicates = Replicates(
-        [replace(fits[r], data=parts.sets[r]) for r in range(len(parts))], dict(sorted(failed.items()))
-    )
-    return replicates, None if None in errors else errors[0]
+    replicates = merged((block.numbers, some) for block, (some, _) in zip(blocks, done, strict=True))
+    fits = [replace(fit, data=own) for fit, own in zip(replicates, parts.sets, strict=True)]
+    return replace(replicates, fits=fits), of_all([error for _, error in done])
 
 
-@dataclass(frozen=True)
-class _Trained:
-    """The fits of a block, without their data, and the last steps of those that failed, by the numbers of the replicates;
-    and what ended the training, where no replicate of the block has a finite loss."""
-
-    fits: dict[int, Fit]
-    failed: dict[int, int]
-    error: FloatingPointError | None
-
-
-def _trained(train: Train, parts: Parts, numbers: list[int], settings: Settings, memory: float | None) -> _Trained:
+def _trained(
+    train: Train, parts: Parts, settings: Settings, memory: float | None
+) -> tuple[Replicates, FloatingPointError | None]:
+    """A block without its data, which need not be sent."""
     done, error = train(parts, settings, memory, False)
-    own = {r: replace(fit, data=None) for r, fit in zip(numbers, done, strict=True)}
-    return _Trained(own, {numbers[at]: step for at, step in done.failed.items()}, error)
+    return replace(done, fits=[replace(fit, data=None) for fit in done]), error
 
 
 def blocks_of(parts: Parts, settings: Settings) -> list[Block]:
@@ -142,7 +129,7 @@ def blocks_of(parts: Parts, settings: Settings) -> list[Block]:
         ValueError, TypeError: a replicate cannot be trained.
     """
     found = []
-    for group in _groups(parts):
+    for group in grouped(_shapes(parts, r) for r in range(len(parts))):
         graph = _graph(parts, group[0], settings)
         if graph is None:  # what training raises for it
             found.append(Block(group, settings))
@@ -180,21 +167,15 @@ def block_sizes(count: int, *, heavy: bool, program: int | None) -> list[int]:
     return sizes
 
 
-def _groups(parts: Parts) -> list[list[int]]:
-    """The numbers of the replicates whose tensors have equal shapes and dtypes, in the order of their first ones.
-
-    They are the groups of `pyrodrop.training.turns`, before any training is prepared.
-    """
-    found: dict[Hashable, list[int]] = {}
-    for r in range(len(parts)):
-        tensors = [part.state_dict().items() for part in parts.pair(r) if isinstance(part, nn.Module)]
-        priors = getattr(parts.pair(r)[0], "priors", {})
-        tensors += [{f"{site}.{n}": v for n, v in prior.numbers().items()}.items() for site, prior in priors.items()]
-        data = parts.sets[r]
-        tensors.append({**named_parts(data.x), "y": data.y}.items())
-        shapes = [(name, value.shape, str(value.dtype)) for own in tensors for name, value in own]
-        found.setdefault((tuple(map(type, parts.pair(r))), *shapes), []).append(r)
-    return list(found.values())
+def _shapes(parts: Parts, replicate: int) -> Hashable:
+    """What `pyrodrop.training.stack.shapes_of` says of a replicate, before its training is prepared."""
+    pair, data = parts.pair(replicate), parts.sets[replicate]
+    tensors = [part.state_dict().items() for part in pair if isinstance(part, nn.Module)]
+    priors = getattr(pair[0], "priors", {})
+    tensors += [{f"{site}.{n}": v for n, v in prior.numbers().items()}.items() for site, prior in priors.items()]
+    tensors.append({**named_parts(data.x), "y": data.y}.items())
+    shapes = [(name, value.shape, str(value.dtype)) for own in tensors for name, value in own]
+    return (tuple(map(type, pair)), *shapes)
 
 
 def _graph(parts: Parts, replicate: int, settings: Settings) -> Graph | None:
@@ -204,7 +185,7 @@ def _graph(parts: Parts, replicate: int, settings: Settings) -> Graph | None:
         batch = Minibatches(problem.data, settings.batch_size, settings.place).first()
         loss = problem.loss(batch, settings.dtype)
         try:
-            return None if loss.changes else loss.graph(batch)
+            return loss.graph(batch)
         except Untraceable:
             return None
 

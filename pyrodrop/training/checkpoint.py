@@ -6,9 +6,11 @@ may differ, unless `fit` allows more.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from pyrodrop.arguments import count
 from pyrodrop.arguments import path as checked_path
@@ -20,6 +22,8 @@ from pyrodrop.training.state import State
 
 _FILE = "the file to save the state of the training to"
 ALLOW = "checkpoint=pyrodrop.Checkpoint(..., allow={})"
+
+File = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 class Checkpoint:
@@ -62,16 +66,65 @@ class Checkpoint:
 
 
 class StateFile:
-    """Saves the state of a training to `path` and restores it.
+    """The file of a checkpoint, which knows the run that it belongs to.
+
+    Args:
+        saving: where, and what may differ from the run that wrote the file.
+        settings: recorded in the file.
+        identity: what the run is made of.
+
+    Attributes:
+        saved: the state that the file has, in words; empty if it has none.
+    """
+
+    def __init__(self, saving: Checkpoint, settings: dict[str, Any], identity: Identity) -> None:
+        self.saving, self.settings, self.identity = saving, settings, identity
+        self.saved = ""
+
+    @property
+    def name(self) -> str:
+        """The file in words, for messages."""
+        return f"the checkpoint {self.saving.path}"
+
+    def read(self) -> File | None:
+        """The tensors of the file and what it says about them; None if there is none.
+
+        Raises:
+            ValueError: it is no checkpoint.
+            OSError: it cannot be read.
+        """
+        return read_tensors(self.saving.path) if self.saving.path.exists() else None
+
+    def restarts(self, about: Mapping[str, Any]) -> dict[str, bool]:
+        """What starts anew, as arguments of `State.load`; a ValueError if the file belongs to another run."""
+        return check_same(about.get("run"), self.identity, self.saving.allow, self.name, ALLOW)._asdict()
+
+    def write(self, tensors: Mapping[str, Tensor], **about: Any) -> None:
+        """Write tensors, and what is said about them, in place of what is in the file.
+
+        Raises:
+            OSError: the file cannot be written; it stays as it was.
+        """
+        write_tensors(self.saving.path, tensors, {"settings": self.settings, **about, "run": self.identity})
+
+    def where(self) -> str:
+        """Where to continue after a failure, as a sentence; empty if nothing was saved."""
+        if not self.saved:
+            return ""
+        return (
+            f" The file {self.saving.path} has {self.saved}: continue from there with other settings, such as a smaller lr "
+            f"and {ALLOW.format(('lr',))}."
+        )
+
+
+class FitFile(StateFile):
+    """Saves the state of one training and restores it.
 
     Several ranks all make the same calls; rank 0 reads and writes.
 
     Args:
-        path: of the file.
+        saving, settings, identity: as of `StateFile`.
         state: of the training.
-        settings: recorded in the file.
-        identity: what the run is made of; a run that differs cannot continue from the file.
-        allow: the parts of the identity that may differ.
         random: the generators of this rank.
         average: of several ranks.
 
@@ -81,20 +134,18 @@ class StateFile:
 
     def __init__(
         self,
-        path: Path,
-        state: State,
+        saving: Checkpoint,
         settings: dict[str, Any],
         identity: Identity,
-        allow: Collection[str],
+        state: State,
         random: RankRandom,
         average: Averaging | None,
     ) -> None:
-        self.path, self.state, self.settings, self.identity, self.allow = path, state, settings, identity, allow
-        self.random, self.average = random, average
-        self.saved: int | None = None
+        super().__init__(saving, settings, identity)
+        self.state, self.random, self.average = state, random, average
         with self.ranks.together():
             if self.ranks.first:
-                check_writable(path)
+                check_writable(saving.path)
 
     @property
     def ranks(self) -> Ranks:
@@ -116,9 +167,8 @@ class StateFile:
         position = int(tensors.pop("batches.position"))
         with self.ranks.together():
             if self.ranks.first:
-                about = {"settings": self.settings, "position": position, "run": self.identity}
-                write_tensors(self.path, tensors, about)
-        self.saved = loop.done
+                self.write(tensors, position=position)
+        self.saved = f"the state after {loop.done} steps"
 
     def resume(self) -> None:
         """Continue from the file if it exists.
@@ -128,24 +178,14 @@ class StateFile:
             OSError: it cannot be read.
         """
         with self.ranks.together():
-            found = read_tensors(self.path) if self.ranks.first and self.path.exists() else None
+            found = self.read() if self.ranks.first else None
         found = self.ranks.of_first(found)
         if found is None:
             return
-        name, (tensors, about) = f"the checkpoint {self.path}", found
+        tensors, about = found
         with self.ranks.together():
-            position = about.get("position")
-            restarts = check_same(about.get("run"), self.identity, self.allow, name, ALLOW)
+            position, restarts = about.get("position"), self.restarts(about)
             if not isinstance(position, int) or isinstance(position, bool):
-                raise ValueError(f"{name} is not whole: it lacks the place in the epoch")
-            self.state.load(tensors, position, name, **restarts._asdict())
-        self.saved = self.state.loop.done
-
-    def where(self) -> str:
-        """Where to continue after a failure, as a sentence; empty if nothing was saved."""
-        if self.saved is None:
-            return ""
-        return (
-            f" The file {self.path} has the state after {self.saved} steps: continue from there with other settings, such "
-            f"as a smaller lr and {ALLOW.format(('lr',))}."
-        )
+                raise ValueError(f"{self.name} is not whole: it lacks the place in the epoch")
+            self.state.load(tensors, position, self.name, **restarts)
+        self.saved = f"the state after {self.state.loop.done} steps"

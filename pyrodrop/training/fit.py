@@ -24,7 +24,7 @@ from pyrodrop.data import Data
 from pyrodrop.devices import seeded
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.ranks import join
-from pyrodrop.training.checkpoint import Checkpoint, StateFile
+from pyrodrop.training.checkpoint import Checkpoint, FitFile
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.options import StepOptions, callback, with_options
 from pyrodrop.training.problem import training_mode
@@ -165,11 +165,11 @@ def fit(
     return done
 
 
-def _resumed(run: Run, saving: Checkpoint) -> StateFile:
+def _resumed(run: Run, saving: Checkpoint) -> FitFile:
     """The checkpoint of a run, which continues from the file if it exists."""
     with run.ranks.together():
         state = run.state()
-    file = StateFile(saving.path, state, run.record, run.identity, saving.allow, run.random, run.average)
+    file = FitFile(saving, run.record, run.identity, state, run.random, run.average)
     file.resume()
     return file
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,29 @@ class Replicates(Sequence[Fit]):
         return Prediction(
             f=torch.cat([part.f for part in parts]), distribution=distribution, seed=seed, missing=parts[0].missing
         )
+
+
+def grouped(keys: Iterable[Hashable]) -> list[list[int]]:
+    """The numbers of the replicates with equal keys, by group, in the order of their first ones."""
+    found: dict[Hashable, list[int]] = {}
+    for r, key in enumerate(keys):
+        found.setdefault(key, []).append(r)
+    return list(found.values())
+
+
+def merged(parts: Iterable[tuple[Sequence[int], Replicates]]) -> Replicates:
+    """All replicates of a call in their order, from some of them at a time with their numbers."""
+    fits: dict[int, Fit] = {}
+    failed: dict[int, int] = {}
+    for numbers, some in parts:
+        fits |= zip(numbers, some.fits, strict=True)
+        failed |= {numbers[r]: step for r, step in some.failed.items()}
+    return Replicates([fits[r] for r in sorted(fits)], dict(sorted(failed.items())))
+
+
+def of_all(errors: Sequence[FloatingPointError | None]) -> FloatingPointError | None:
+    """The first of the errors that ended the training of some replicates each, if all ended with one."""
+    return None if None in errors else errors[0]
 
 
 def _joined(distributions: Sequence[Any]) -> Any:

@@ -4,7 +4,8 @@
 
 as steps of stacked parameters (`pyrodrop.training.stack`). Replicates that are stacked may differ in data, initial weights,
 noise, minibatches, drop rates, precisions and scales of Gaussian priors; everything else is the same. Those whose tensors
-have other shapes, such as networks of another width or data of another size, are another stack (`pyrodrop.training.turns`).
+have other shapes, such as networks of another width or data of another size, are another stack, which trains after the
+first (`pyrodrop.training.schedule`).
 Every replicate updates the buffers of its own network, such as running statistics.
 """
 
@@ -26,15 +27,14 @@ from pyrodrop.networks.agreement import check_guide
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.blocks import Parts, train_in_blocks
 from pyrodrop.training.checkpoint import Checkpoint
-from pyrodrop.training.fitted_replicates import Replicates
+from pyrodrop.training.fitted_replicates import Replicates, grouped
 from pyrodrop.training.minibatches import check_minibatches
 from pyrodrop.training.options import TrainingOptions, callback, with_options
 from pyrodrop.training.problem import Problem, restart, training_mode
+from pyrodrop.training.schedule import Schedule, ScheduleFile, turns_of
 from pyrodrop.training.settings import Settings
 from pyrodrop.training.spread import spreads
-from pyrodrop.training.stack import loss_of
-from pyrodrop.training.turns import Turns, groups_of, parts_of
-from pyrodrop.training.turns_checkpoint import TurnsCheckpoint
+from pyrodrop.training.stack import loss_of, shapes_of
 from pyrodrop.training.warnings import warn_of_runaways, warn_of_unfinished
 
 __all__ = ["Replicates", "data_sets", "fit_replicates"]
@@ -177,15 +177,15 @@ def _train(
     """Train all replicates, as many at a time as can be stacked and fit into memory."""
     losses = [loss_of(problem, problem.data, settings) for problem in problems]
     kept = saving is not None or after_epoch is not None
-    checkpoint = None if saving is None else TurnsCheckpoint(saving, problems, losses, settings)
-    parts = None if checkpoint is None else checkpoint.parts(groups_of(problems, losses))
-    parts = parts or parts_of(problems, losses, settings, memory, kept=kept)
-    turns = Turns(problems, losses, settings, seeds, parts, kept=kept)
-    if checkpoint is None or saving is None:
-        return turns.run(progress, after_epoch=after_epoch), turns.error
-    checkpoint.resume(turns)
-    done = turns.run(progress, checkpoint.save, saving.every, after_epoch)
-    return done, None if turns.error is None else FloatingPointError(f"{turns.error}{checkpoint.where()}")
+    file = None if saving is None else ScheduleFile(saving, problems, losses, settings)
+    parts = None if file is None else file.parts(grouped(map(shapes_of, problems, losses)))
+    parts = parts or turns_of(problems, losses, settings, memory, kept=kept)
+    schedule = Schedule(problems, losses, settings, seeds, parts, kept=kept)
+    if file is None:
+        return schedule.run(progress, after_epoch=after_epoch), schedule.error
+    file.resume(schedule)
+    done = schedule.run(progress, file.save, file.saving.every, after_epoch)
+    return done, None if schedule.error is None else FloatingPointError(f"{schedule.error}{file.where()}")
 
 
 def _problems(made_of: Parts, settings: Settings) -> list[Problem]:

@@ -27,6 +27,7 @@ from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.record import record
 from pyrodrop.training.settings import Settings
+from pyrodrop.training.state import State
 
 _log = logging.getLogger("pyrodrop")
 
@@ -233,6 +234,43 @@ class Stack:
                 raise _refusal("many replicates update the buffers of the network differently from one")
 
 
+class StackedState(State):
+    """Reads and writes the state of a stack, with a leading axis ``[R, ...]`` on everything that replicates have.
+
+    That is the state of a loop, one random generator per replicate, and which replicates have not failed.
+
+    Args:
+        stack: whose loop was made.
+        loop: of the stack.
+    """
+
+    def __init__(self, stack: Stack, loop: Loop) -> None:
+        super().__init__(loop, self._buffers)
+        self._stack = stack
+
+    def _buffers(self) -> Mapping[str, Tensor]:
+        loss = self._stack.loss
+        moving = dict(zip(self._stack.losses[0].moving.places, loss.buffers, strict=True))
+        return moving | {"replicates.alive": loss.alive, "replicates.lived": loss.lived}
+
+    def _random(self) -> dict[str, Tensor]:
+        return {"random.generators": torch.stack([generator.get_state() for generator in self._stack.generators])}
+
+    def _restore_random(self, tensors: Mapping[str, Tensor]) -> None:
+        for generator, state in zip(self._stack.generators, _rows(tensors["random.generators"]), strict=True):
+            generator.set_state(state)
+
+    def _check_random(self, tensors: Mapping[str, Tensor], name: str) -> None:
+        try:
+            for generator, state in zip(self._stack.generators, _rows(tensors["random.generators"]), strict=True):
+                torch.Generator(generator.device).set_state(state)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{name} has no random states of this version of PyTorch for {len(self._stack.generators)} replicates: "
+                f"{error}"
+            ) from None
+
+
 class _AllFailed:
     """What to say where no replicate has a finite loss: single steps are not made again."""
 
@@ -303,3 +341,8 @@ def _of_autoguide(kind: str) -> str:
         f" (the constraints of an {kind}'s parameters, such as positive scales, are in Pyro's global store, where a trace "
         "does not find them; AutoDelta has none)"
     )
+
+
+def _rows(states: Tensor) -> list[Tensor]:
+    """The state of every generator, copied: PyTorch would set that of the first row for a view of any."""
+    return [state.clone() for state in states.cpu()]

@@ -15,7 +15,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
 from pyrodrop.files import read_tensors, write_tensors
-from pyrodrop.training.turns_checkpoint import TurnsCheckpoint
+from pyrodrop.training.schedule import ScheduleFile
 
 X = torch.randn(32, 3, generator=torch.Generator().manual_seed(1))
 Y = X[:, :1].sin() + 0.1 * X[:, 1:2]
@@ -73,7 +73,7 @@ class Interrupt(Exception):
 
 def interrupted(monkeypatch: pytest.MonkeyPatch, savings: int, call: Callable[[], Any]) -> None:
     """Make the call, which ends after so many savings."""
-    save, count = TurnsCheckpoint.save, 0
+    save, count = ScheduleFile.save, 0
 
     def last(self: Any) -> None:
         nonlocal count
@@ -83,7 +83,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, savings: int, call: Callable[[]
             raise Interrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(TurnsCheckpoint, "save", last)
+        patch.setattr(ScheduleFile, "save", last)
         with pytest.raises(Interrupt):
             call()
 

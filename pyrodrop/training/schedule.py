@@ -4,24 +4,32 @@ Replicates are stacked if their tensors have the same shapes (`pyrodrop.training
 widths are different groups, and each group is one stack or, where memory is short, several. Stacks train one after the
 other, which does not change the result. A callback after every epoch sees all replicates after the same number of steps, so
 with one the stacks take turns at every epoch.
+
+A checkpoint has the states of all turns in one file. It says which replicates train together, since that decides how sums
+are rounded: a run continues with the same turns, whatever memory is free.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from pyrodrop.engines import Loss
+from pyrodrop.files import check_writable
 from pyrodrop.networks.modes import evaluating
-from pyrodrop.training.fitted import Fit
-from pyrodrop.training.fitted_replicates import Replicates
+from pyrodrop.training.checkpoint import Checkpoint, StateFile
+from pyrodrop.training.fitted_replicates import Replicates, grouped, merged, of_all
 from pyrodrop.training.loop import Loop
+from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem
+from pyrodrop.training.record import PARTS, Identity, identity, record
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.stack import Stack, shapes_of, state_bytes
+from pyrodrop.training.stack import Stack, StackedState, shapes_of, state_bytes
 
 _log = logging.getLogger("pyrodrop")
 
@@ -78,24 +86,21 @@ class Turn:
         loop.history[int(finite.long().cumprod(0).sum()) :] = torch.nan
         loop.done = loop.checked = len(loop.history)
 
-    def fits(self, seeds: Sequence[int]) -> list[Fit]:
-        """The fits with their present parameters, buffers and losses."""
-        return self.stack.fits(self.loop, [seeds[number] for number in self.numbers], self.seconds)
-
-    def failed(self) -> dict[int, int]:
-        """The last step of every replicate that failed, by its number in the call."""
-        return {self.numbers[own]: step for own, step in self.stack.failed().items()}
+    def replicates(self, seeds: Sequence[int]) -> Replicates:
+        """These replicates with their present parameters, buffers and losses, given the seeds of all."""
+        fits = self.stack.fits(self.loop, [seeds[number] for number in self.numbers], self.seconds)
+        return Replicates(fits, self.stack.failed())
 
 
-class Turns:
-    """The turns of a call.
+class Schedule:
+    """Which replicates of a call train together, and when.
 
     Args:
         problems: one per replicate.
         losses: of the problems.
         settings: of all.
         seeds: of the replicates.
-        parts: the numbers of the replicates of every turn, by `parts_of`.
+        parts: the numbers of the replicates of every turn, by `turns_of`.
         kept: whether all stacks stay in memory until the end.
 
     Raises:
@@ -152,23 +157,17 @@ class Turns:
         if after_epoch is not None:
             self._by_epochs(steps, progress, save, save_every, after_epoch)
             return self.replicates()
-        found: dict[int, Fit] = {}
-        failed: dict[int, int] = {}
+        done = []
         for turn in self.turns:
             turn.begin().advance(steps, progress, save, save_every)
-            found |= zip(turn.numbers, turn.fits(self.seeds), strict=True)
-            failed |= turn.failed()
+            done.append((turn.numbers, turn.replicates(self.seeds)))
             if not self.kept:
                 turn.end()
-        return Replicates([found[r] for r in sorted(found)], dict(sorted(failed.items())))
+        return merged(done)
 
     def replicates(self) -> Replicates:
         """All replicates as they are now, in the order of the arguments."""
-        found: dict[int, Fit] = {}
-        for turn in self.turns:
-            found |= zip(turn.numbers, turn.fits(self.seeds), strict=True)
-        failed = {number: step for turn in self.turns for number, step in turn.failed().items()}
-        return Replicates([found[r] for r in sorted(found)], dict(sorted(failed.items())))
+        return merged((turn.numbers, turn.replicates(self.seeds)) for turn in self.turns)
 
     def _by_epochs(
         self,
@@ -218,19 +217,10 @@ class Turns:
     @property
     def error(self) -> FloatingPointError | None:
         """What ended the training of the first replicates, where no replicate has a finite loss; otherwise None."""
-        errors = [turn.error for turn in self.turns]
-        return None if None in errors else errors[0]
+        return of_all([turn.error for turn in self.turns])
 
 
-def groups_of(problems: Sequence[Problem], losses: Sequence[Loss]) -> list[list[int]]:
-    """The numbers of the replicates that can be stacked, by group, in the order of their first ones."""
-    found: dict[Hashable, list[int]] = {}
-    for r, (problem, loss) in enumerate(zip(problems, losses, strict=True)):
-        found.setdefault(shapes_of(problem, loss), []).append(r)
-    return list(found.values())
-
-
-def parts_of(
+def turns_of(
     problems: Sequence[Problem], losses: Sequence[Loss], settings: Settings, memory: float | None, *, kept: bool
 ) -> list[list[int]]:
     """The numbers of the replicates that train together, by turn.
@@ -246,10 +236,134 @@ def parts_of(
     """
     whole = float(sum(map(state_bytes, losses))) if kept else 0.0
     found = []
-    for group in groups_of(problems, losses):
+    for group in grouped(map(shapes_of, problems, losses)):
         first = group[0]
         size = Stack([problems[first]], [], settings, losses=[losses[first]]).fitting(memory, whole)
         if size < len(group):
             _log.info("training %d of %d replicates at a time, limited by memory", size, len(group))
         found += [group[at : at + size] for at in range(0, len(group), size)]
     return found
+
+
+class ScheduleFile(StateFile):
+    """Reads the states of all replicates from a file, and writes them.
+
+    Args:
+        saving: where, and what may differ from the run that wrote the file.
+        problems: one per replicate.
+        losses: of the problems.
+        settings: of all.
+
+    Raises:
+        ValueError: the file belongs to another run, or is no whole checkpoint of replicates.
+        OSError: the file cannot be read or written.
+    """
+
+    def __init__(
+        self, saving: Checkpoint, problems: Sequence[Problem], losses: Sequence[Loss], settings: Settings
+    ) -> None:
+        super().__init__(
+            saving, record(settings, problems[0], settings.seed), identity_of_all(settings, problems, losses)
+        )
+        self._count, self._schedule = len(problems), list[Turn]()
+        check_writable(saving.path)
+        self._read = self._checked()
+
+    def parts(self, groups: Sequence[Sequence[int]]) -> list[list[int]] | None:
+        """The numbers of the replicates of every turn, as the file says; None without a file.
+
+        Args:
+            groups: those that can train together.
+
+        Raises:
+            ValueError: the file says that others train together.
+        """
+        if self._read is None:
+            return None
+        parts = [turn["replicates"] for turn in self._read[1]]
+        if not all(any(set(part) <= set(group) for group in groups) for part in parts):
+            raise ValueError(f"{self.name} is of other replicates: it trains some together whose shapes differ here")
+        return parts
+
+    def resume(self, schedule: Schedule) -> None:
+        """Continue from the file, if there is one; the file is given up."""
+        self._schedule = schedule.turns
+        if self._read is None:
+            return
+        (tensors, about, restarts), self._read = self._read, None
+        for number, (turn, own) in enumerate(zip(self._schedule, about, strict=True)):
+            prefix = f"turn {number}."
+            state = {n.removeprefix(prefix): value for n, value in tensors.items() if n.startswith(prefix)}
+            StackedState(turn.stack, turn.loop).load(state, own["position"], self.name, **restarts)
+            if own["failed"] is not None:
+                turn.fail(FloatingPointError(own["failed"]))
+        self.saved = "the last finite state"
+
+    def save(self) -> None:
+        """Write the states of all turns to the file.
+
+        Raises:
+            FloatingPointError: no replicate of the turn that trains now has a finite loss; the file stays as it was.
+            OSError: the file cannot be written; it stays as it was.
+        """
+        tensors: dict[str, Tensor] = {}
+        about = []
+        for number, turn in enumerate(self._schedule):
+            if turn.error is None:
+                turn.loop.check_finite(whole=True)
+            state = StackedState(turn.stack, turn.loop).tensors()
+            position = int(state.pop("batches.position"))
+            tensors |= {f"turn {number}.{name}": value for name, value in state.items()}
+            failed = None if turn.error is None else str(turn.error)
+            about.append({"replicates": turn.numbers, "position": position, "failed": failed})
+        self.write(tensors, turns=about)
+        self.saved = "the last finite state"
+
+    def _checked(self) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, bool]] | None:
+        """The tensors of the file, what it says of the turns, and what starts anew; None if there is no file."""
+        found = self.read()
+        if found is None:
+            return None
+        tensors, about = found
+        restarts, turns = self.restarts(about), about.get("turns")
+        if not isinstance(turns, list) or not all(map(_is_turn, turns)):
+            raise ValueError(f"{self.name} is not one of replicates: it does not say which of them train together")
+        numbers = sorted(number for turn in turns for number in turn["replicates"])
+        if numbers != list(range(self._count)):
+            raise ValueError(
+                f"{self.name} must be of as many replicates as this run, {self._count}; got {len(numbers)}"
+            )
+        return tensors, turns, restarts
+
+
+def identity_of_all(settings: Settings, problems: Sequence[Problem], losses: Sequence[Loss]) -> Identity:
+    """What a run of replicates is made of: the words of replicate 0, and of each other what differs from it."""
+    first = _alone(settings, problems[0], losses[0])
+    found = {part: dict(words) for part, words in first.items()}
+    for r, (problem, loss) in enumerate(zip(problems, losses, strict=True)):
+        own = _alone(settings, problem, loss)
+        for part in PARTS:
+            names = dict.fromkeys([*own[part], *first[part]])
+            here = {name: own[part].get(name, "absent") for name in names}
+            found[part] |= {f"replicate {r}: {n}": v for n, v in here.items() if v != first[part].get(n, "absent")}
+    found["model"] = {"replicates": str(len(problems)), **found["model"]}
+    return found
+
+
+def _alone(settings: Settings, problem: Problem, loss: Loss) -> Identity:
+    leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
+    optimizer = optimizer_of(leaves, settings.optimizer, settings.lr)
+    names = {id(leaf): name for name, leaf in leaves.items()}
+    rates = {names[id(leaf)]: group["lr"] for group in optimizer.param_groups for leaf in group["params"]}
+    return identity(settings, problem, loss, optimizer, rates)
+
+
+def _is_turn(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("replicates"), list)
+        and bool(value["replicates"])
+        and all(type(number) is int for number in value["replicates"])
+        and type(value.get("position")) is int
+        and isinstance(value.get("failed", ()), str | None)
+    )
