@@ -51,6 +51,17 @@ def values(fit: pyrodrop.Fit) -> Tensor:
     return torch.cat([p.detach().flatten() for p in (*fit.guide.parameters(), *fit.model.parameters())])  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("engine", ["traced", "compiled"])
+def test_a_member_that_is_drawn_at_random_is_not_traced(engine: str, caplog: pytest.LogCaptureFixture) -> None:
+    """After the first step the optimiser has a state for the parameters of one member alone."""
+    model, _ = parts()
+    guide = guides.Ensemble(model, guides.Point, 2)
+    with caplog.at_level(logging.WARNING, "pyrodrop"):
+        fit = trained(engine, model, guide, steps=3, estimator="shared")
+    assert fit.settings["engine"] == "pyro"
+    assert f"training with engine 'pyro' instead of '{engine}': it cannot be traced" in caplog.text
+
+
 @pytest.mark.more
 @pytest.mark.parametrize(
     "optimizer",
