@@ -94,7 +94,8 @@ class Compiled(InBlocks):
         """
         if batch.shapes not in self._calls:
             self._strides[batch.shapes] = [tensor.stride() for tensor in batch.tensors]
-            self._calls[batch.shapes] = self._call(self.loss.graph(batch), self._held, batch)
+            graph = self.loss.graph(batch)
+            self._calls[batch.shapes] = graph, self._call(graph, self._held, batch)
             self.look_ahead(batch)
 
     def step(self, batch: Batch, index: int) -> Tensor:
@@ -125,8 +126,8 @@ class Compiled(InBlocks):
         """A function from the old and the new value of a parameter or state to the value that it takes."""
         return lambda old, new: new
 
-    def _call(self, graph: Any, held: Sequence[Tensor], batch: Batch) -> tuple[Any, Call]:
-        """A graph, and the call of its program for these tensors and minibatches of this shape."""
+    def _call(self, graph: Any, held: Sequence[Tensor], batch: Batch) -> Call:
+        """The call of a graph's program for these tensors and minibatches of this shape."""
         wrappers = [("in Python", self.options)]
         if not batch.y.is_cuda and self.loss.precision is None:  # under autocast, see `NATIVE`
             wrappers.insert(0, ("as a C++ function", {**self.options, **NATIVE}))
@@ -137,7 +138,7 @@ class Compiled(InBlocks):
                 "the compiled step is called from Python, which is slower: %s, %s", words, error
             ),
         )
-        return graph, call
+        return call
 
     @needs_private_apis()
     def _compile(self, graph: Any, held: Sequence[Tensor], batch: Batch, options: Mapping[str, Any]) -> Call:

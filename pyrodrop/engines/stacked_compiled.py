@@ -52,7 +52,7 @@ class StackedCompiled(Compiled):
         if batch.shapes not in self._calls:
             graph, first = self.loss.graph(batch), self._rows[0]
             blocks = [graph.part(rows) for rows in self._rows]
-            _, call = self._call(blocks[0], self._parts[0], batch.at(first))
+            call = self._call(blocks[0], self._parts[0], batch.at(first))
             self._calls[batch.shapes] = blocks, call
             if not batch.y.is_cuda:
                 self._several[batch.y.shape[1]] = _Ahead(call, self._parts, self._rows, blocks, batch)

@@ -361,7 +361,7 @@ def test_the_engine_of_an_interrupted_run_is_that_of_the_whole_run(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["fit", "replicates"])
 def test_files_of_earlier_versions_are_resumed(name: str, tmp_path: Path) -> None:
-    """The files have the states after 7 steps of one fit, and of two whose networks have other widths, as earlier versions wrote them."""
+    """Their states are those after 7 steps: of one fit, and of two whose networks have other widths."""
 
     def parts(width: int) -> tuple[Any, Any]:
         gaussian = likelihoods.Gaussian(4.0)
