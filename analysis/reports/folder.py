@@ -41,36 +41,47 @@ def run_folder(path: str | Path, job: str, settings: Mapping[str, Any]) -> Itera
             or versions, with what differs; also in place of a ValueError within the block.
         KeyboardInterrupt: the block was interrupted; with what the same command would do next.
     """
+    with locked(path) as folder:
+        try:
+            _same_run(folder, job, settings)
+            yield folder
+        except KeyboardInterrupt:
+            begun = {path.name for path in folder.iterdir()} - {RECORD, ".lock"}
+            words = (
+                f"continues from what is finished in {folder}" if begun else "begins again: nothing was finished yet"
+            )
+            raise KeyboardInterrupt(f"the same command {words}") from None
+        except OSError as error:
+            if error.errno is None and not isinstance(error, ConnectionError):  # of safetensors and h5py
+                raise Failed(f"the run in {folder} failed: {error}") from error
+            if error.filename is None:  # as of a full disk
+                error.filename = str(folder)
+            raise
+        except Failed:
+            raise
+        except (ValueError, SafetensorError) as error:
+            raise Failed(f"{error}" if str(folder) in str(error) else f"the run in {folder} failed: {error}") from error
+
+
+@contextmanager
+def locked(path: str | Path) -> Iterator[Path]:
+    """A folder, created if it does not exist, for one process at a time.
+
+    Raises:
+        Failed: it cannot be written to, or another process has it.
+    """
     try:
         folder = writable_folder(path)
     except ValueError as error:
         raise Failed(str(error)) from None
-    lock = FileLock(folder / ".lock")
     try:
-        lock.acquire(timeout=0)
+        lock = FileLock(folder / ".lock").acquire(timeout=0)
     except Timeout:
         raise Failed(
             f"another run is writing to {folder} now; wait until it has ended, or choose another folder with --out"
         ) from None
-    try:
-        _same_run(folder, job, settings)
+    with lock:
         yield folder
-    except KeyboardInterrupt:
-        begun = {path.name for path in folder.iterdir()} - {RECORD, ".lock"}
-        words = f"continues from what is finished in {folder}" if begun else "begins again: nothing was finished yet"
-        raise KeyboardInterrupt(f"the same command {words}") from None
-    except OSError as error:
-        if error.errno is None and not isinstance(error, ConnectionError):  # of safetensors and h5py
-            raise Failed(f"the run in {folder} failed: {error}") from error
-        if error.filename is None:  # as of a full disk
-            error.filename = str(folder)
-        raise
-    except Failed:
-        raise
-    except (ValueError, SafetensorError) as error:
-        raise Failed(f"{error}" if str(folder) in str(error) else f"the run in {folder} failed: {error}") from error
-    finally:
-        lock.release()
 
 
 def _same_run(folder: Path, job: str, settings: Mapping[str, Any]) -> None:

@@ -52,7 +52,7 @@ LAYERS = (
     ("analysis/comparison", "analysis/gp"),
     ("analysis/arviz", "analysis/calibration", "analysis/divergences", "analysis/networks")
     + ("analysis/plots.py", "analysis/zoo"),
-    ("analysis/benchmarks", "analysis/experiments", "analysis/gpu"),
+    ("analysis/benchmarks", "analysis/experiments", "analysis/gpu.py"),
     ("pyrodrop/cli.py",),
     ("pyrodrop/__main__.py",),
 )
