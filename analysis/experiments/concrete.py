@@ -67,7 +67,7 @@ def run(
     seed, where = arguments.seed(seed), resolve(device)
     with run_folder(out, "concrete", {"device": where.type, "seed": seed, "seeds": seeds}) as folder:
         names = [f"{n}-{s}" for n in reversed(SIZES) for s in range(seed, seed + seeds)]
-        cells = Cells(folder / "cells", {"device": where.type}, _checked)
+        cells = Cells(folder / "cells", lambda name: {"name": name, "device": where.type}, _checked)
         measured = train_each(measure, names, quiet, device=where, jobs=jobs, keep=cells)
         table = {n: [measured[f"{n}-{s}"] for s in range(seed, seed + seeds)] for n in SIZES}
         content = {

@@ -55,7 +55,7 @@ def run(
     seed, where, data = arguments.seed(seed), resolve(device), mnist(progress=not quiet).train.first(DIGITS)
     about = {"seconds": seconds, "device": where.type, "seed": seed}
     with run_folder(out, "estimators", about) as folder:
-        cells = Cells(folder / "cells", about, _checked)
+        cells = Cells(folder / "cells", lambda name: {"name": name, **about}, _checked)
         kept = {name: found["points"] for name in STRATEGIES if (found := cells.kept(name))}
         say_reused(kept, folder)
         curves: dict[str, list[dict[str, float]]] = {}

@@ -30,7 +30,6 @@ def train_each(
     device: torch.device,
     jobs: int | None = None,
     keep: Cells | None = None,
-    done: Callable[[str, T], object] | None = None,
     **options: Any,
 ) -> dict[str, T]:
     """``train(name, device=..., progress=..., **options)`` for every name.
@@ -46,13 +45,12 @@ def train_each(
         jobs: the number of processes of this machine. If None, the workers of the joblib backend that is active, such as
             Dask's; otherwise as many processes as there are cores.
         keep: what `train` returns is a JSON object and kept there; what is there is not trained again.
-        done: called in this process with a name and its result, when it has arrived.
         options: of `train`.
 
     Raises:
         ValueError: several processes would share a GPU; or as `spread.spreads`.
     """
-    kept = {name: found for name in names if keep is not None and (found := keep.kept(name)) is not None}
+    kept: dict[str, Any] = {name: part for name in names if keep is not None and (part := keep.kept(name)) is not None}
     missing = [name for name in names if name not in kept]
     if keep is not None:
         say_reused(kept, keep.folder)
@@ -68,16 +66,14 @@ def train_each(
 
     def arrived(number: int, result: T) -> None:
         if keep is not None:
-            keep.keep(missing[number], result)  # type: ignore[arg-type]
-        if done is not None:
-            done(missing[number], result)
+            kept[missing[number]] = keep.keep(missing[number], result)  # type: ignore[arg-type]
 
     results = spread.each(
         _unit, [(train, name, own) for name in missing], len(missing), jobs=jobs, title="training", unit="network",
         progress=False if quiet else None, done=arrived,
     )  # fmt: skip
-    new = dict(zip(missing, results, strict=True))
-    return {name: kept[name] if name in kept else new[name] for name in names}  # type: ignore[misc]
+    found = dict(zip(missing, results, strict=True)) | kept
+    return {name: found[name] for name in names}
 
 
 def _unit(train: Callable[..., T], name: str, options: dict[str, Any]) -> T:

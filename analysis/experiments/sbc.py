@@ -28,11 +28,12 @@ from pyrodrop.analysis.calibration.result import SBC
 from pyrodrop.analysis.calibration.sbc import sbc, sbc_of_draws
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.devices import processor, resolve
 from pyrodrop.files import write_json
+from pyrodrop.json_files import Record
 from pyrodrop.names import known, some
 from pyrodrop.training.settings import Estimator
 
@@ -96,15 +97,11 @@ def run(
     num_draws = arguments.count(num_draws, "num_draws", "the number of posterior draws per data set")
     settings = {"count": count, "steps": steps, "num_draws": num_draws, "device": where.type, "seed": seed}
     with run_folder(out or Path("runs") / "sbc", "sbc", settings) as folder:
-        every = [*CLOSED_FORM, *GUIDES]
-        kept = {name: SBC.load(folder / f"{name}.json") for name in every if (folder / f"{name}.json").exists()}
-        say_reused([name for name in names if name in kept], folder)
+        cells = Cells(folder, lambda name: {}, SBC.from_record)
+        every = [name for name in [*CLOSED_FORM, *GUIDES] if name in names or cells.file(name).exists()]
         about: dict[str, Any] = {"count": count, "steps": steps, "num_draws": num_draws, "seed": seed}
-        found = train_each(
-            calibrated, [name for name in names if name not in kept], quiet, device=where, jobs=jobs,
-            done=lambda name, result: result.save(folder / f"{name}.json"), **about,
-        )  # fmt: skip
-        results = {name: (kept | found)[name] for name in every if name in kept or name in found}
+        found = train_each(_ranks, every, quiet, device=where, jobs=jobs, keep=cells, **about)
+        results = {name: SBC.from_record(Record(cells.file(name), result)) for name, result in found.items()}
         content = {
             "posteriors": {name: _summary(result) for name, result in results.items()},
             "settings": {"count": count, "steps": steps, "num_draws": num_draws, "seed": seed, "lr": LEARNING_RATE},
@@ -116,6 +113,10 @@ def run(
         _print(results)
         print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
         return content
+
+
+def _ranks(name: str, **options: Any) -> dict[str, Any]:
+    return calibrated(name, **options).to_dict()
 
 
 def calibrated(

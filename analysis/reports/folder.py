@@ -113,39 +113,53 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
 class Cells:
     """Finished parts of a run: one JSON file each, which a run that was broken off finds again.
 
+    A file has what its part depends on under ``cell``, and the result beside it. Older versions wrote some with ``part``,
+    ``settings`` and ``result``; they are read as well.
+
     Args:
         folder: where the files are.
-        settings: what the results of a part depend on besides its name.
+        about: what the result of a part of this name depends on; empty if on nothing but the run.
         check: raises a `Failed` if the content of a file is not what a part has.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], check: Callable[[Record], object]) -> None:
-        self.folder, self.check = folder, check
-        self.settings = json.loads(json.dumps(settings))
+    def __init__(
+        self, folder: Path, about: Callable[[str], Mapping[str, Any]], check: Callable[[Record], object]
+    ) -> None:
+        self.folder, self.about, self.check = folder, about, check
 
     def file(self, name: str) -> Path:
-        return self.folder / f"{name}.json"
+        return self.folder / f"{name.replace('/', '-')}.json"
 
     def kept(self, name: str) -> dict[str, Any] | None:
         """The content of a finished part, or None if it is not finished."""
         path = self.file(name)
         if not path.exists():
             return None
-        record = read_record(path, "remove this file and run the same command again")
-        differ = differences(record.record("settings").content, self.settings)
-        if differ or record.text("part") != name:
+        record, own = read_record(path, "remove this file and run the same command again"), self._about(name)
+        cell: Mapping[str, Any] = {}
+        if "part" in record.content:
+            cell = {"name": record.text("part"), **record.record("settings").content}
+            record = record.record("result")
+        elif own:
+            cell = record.record("cell").content
+        differ = differences(cell, own)
+        if differ:
             raise Failed(
-                f"{path} has a result of other settings ({', '.join(differ) or 'of another part'}); "
-                "choose another folder with --out"
+                f"{path} has a result of other settings ({', '.join(differ)}); choose another folder with --out"
             )
-        found = record.record("result")
-        self.check(found)
-        return dict(found.content)
+        self.check(record)
+        return {**({"cell": cell} if own else {}), **record.content}
 
-    def keep(self, name: str, result: Mapping[str, Any]) -> None:
-        """Write the content of a finished part."""
+    def keep(self, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the result of a finished part, and return the content of its file."""
+        own = self._about(name)
+        content = {**({"cell": own} if own else {}), **result}
         self.folder.mkdir(exist_ok=True)
-        write_json(self.file(name), {"part": name, "settings": self.settings, "result": result})
+        write_json(self.file(name), content)
+        return content
+
+    def _about(self, name: str) -> dict[str, Any]:
+        return json.loads(json.dumps(self.about(name)))  # type: ignore[no-any-return]
 
 
 def say_reused(names: Collection[str], folder: Path) -> None:

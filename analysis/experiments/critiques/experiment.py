@@ -58,12 +58,11 @@ def run(
     seed, start = arguments.seed(seed), time.perf_counter()
     about = {"preset": preset, "seed": seed}
     with run_folder(out, "critiques", about) as folder:
-        order = [name for name in _LONGEST_FIRST if name in names]
-        cells = Cells(folder / "cells", about, Panel.from_record)
+        cells = Cells(folder / "cells", lambda name: {"name": name, **about}, Panel.from_record)
+        order = [name for name in _LONGEST_FIRST if name in names or cells.file(name).exists()]
         done = train_each(
             _timed, order, quiet, device=torch.device("cpu"), jobs=jobs, keep=cells, size=preset, seed=seed
         )
-        done |= {name: kept for name in PANELS if name not in done and (kept := cells.kept(name)) is not None}
         made = {name: Panel.from_record(Record(cells.file(name), done[name])) for name in PANELS if name in done}
         content = {
             "panels": {name: panel.content for name, panel in made.items()},

@@ -14,7 +14,7 @@ import torch
 
 from pyrodrop import arguments
 from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
-from pyrodrop.analysis.experiments.uci.cell import POSTERIORS, Cell, checked, load, run_cell
+from pyrodrop.analysis.experiments.uci.cell import POSTERIORS, Cell, checked, run_cell, store
 from pyrodrop.analysis.experiments.uci.plan import Penalty, Precision
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, SETTINGS, chosen_sets
 from pyrodrop.analysis.experiments.uci.table import markdown, page, print_tables, results
@@ -74,20 +74,18 @@ def run(
         for column in columns:
             cell = Cell(name, column, protocol, precision, penalty, count, seed)
             cell.points()
-            cells[name, column] = cell
+            cells[cell.name] = cell
     about = {"protocol": protocol, "device": where.type}
     with run_folder(out or Path("runs") / f"uci-{protocol}", "uci", about) as folder:
-        missing = {f"{n}/{c}": cell for (n, c), cell in cells.items() if load(cell, folder) is None}
-        say_reused([f"{n}/{c}" for n, c in cells if f"{n}/{c}" not in missing], folder)
-        order = sorted(missing, key=lambda key: -_work(missing[key]))
-        if len(order) == 1:
+        keep = store(folder, cells)
+        missing = [name for name in cells if keep.kept(name) is None]
+        if len(missing) == 1:
+            say_reused([name for name in cells if name not in missing], folder)
             with processes(jobs):  # the units are blocks of its replicates
-                run_cell(missing[order[0]], folder, where, False if quiet else None)
-        elif order:
-            train_each(
-                _one, order, quiet, device=where, jobs=jobs, cells=missing, folder=folder.resolve(),
-                done=lambda name, content: _keep(content, missing[name].file(folder)),
-            )  # fmt: skip
+                run_cell(cells[missing[0]], folder, where, False if quiet else None)
+        else:
+            order = sorted(cells, key=lambda name: -_work(cells[name]))
+            train_each(_one, order, quiet, device=where, jobs=jobs, keep=keep, cells=cells, folder=folder.resolve())
         done = _all(folder, protocol)
         _write(folder, done, protocol)
         return {f"{name}/{column}": content for (name, column), content in done.items()}
@@ -106,12 +104,6 @@ def _one(
 ) -> dict[str, Any]:
     with on_this_machine(folder) as own:
         return run_cell(cells[name], own, device, progress)
-
-
-def _keep(content: dict[str, Any], file: Path) -> None:
-    """Write the results of a cell that a worker of another machine computed."""
-    if not file.exists():
-        write_json(file, content)
 
 
 def _work(cell: Cell) -> float:
