@@ -20,6 +20,7 @@ from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.reports.job_options import JobOptions
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, SKY, styled, write_figure
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset, Split
@@ -93,12 +94,10 @@ def run_study(
     methods: Sequence[str],
     sizes: Sequence[float],
     settings: Mapping[str, Any],
+    job: JobOptions,
     *,
     preset: str,
-    where: torch.device,
-    jobs: int | None,
     out: Path,
-    quiet: bool,
 ) -> dict[str, Any]:
     """Train the missing cells, print their errors, next to published ones if there are some, and plot them.
 
@@ -107,11 +106,9 @@ def run_study(
         methods, sizes: of the cells.
         settings: what all cells have in common: ``epochs``, ``seeds``, ``seed``, the number of training rows under the
             study's name for it (None for all), and what else the study has.
+        job: how to run.
         preset: for the record.
-        where: the device.
-        jobs: as in `train_each`.
         out: the folder.
-        quiet: show no progress.
 
     Returns:
         What is written to results.json.
@@ -122,18 +119,18 @@ def run_study(
         record.numbers("errors", settings["seeds"])
         record.number("seconds")
 
-    with run_folder(out, study.job, {**settings, "device": where.type}) as folder:
+    with run_folder(out, study.job, {**settings, "device": job.device.type}) as folder:
         cells = {cell.name: cell for cell in [*asked, *_others(study, folder, asked, settings)]}
         found = train_each(
-            _measure, sorted(cells, key=lambda name: -cells[name].size), quiet, device=where, jobs=jobs,
+            _measure, sorted(cells, key=lambda name: -cells[name].size), job,
             keep=Cells(folder, lambda name: cells[name].about(study), check), study=study, cells=cells,
-            folder=None if where.type == "cpu" else folder,
+            folder=None if job.device.type == "cpu" else folder,
         )  # fmt: skip
         content = {
             "errors": {name: _row(study, found[name]) for name in cells},
             "settings": {"preset": preset, **settings},
             "versions": versions(),
-            "machine": {"processor": processor(), "device": where.type},
+            "machine": {"processor": processor(), "device": job.device.type},
         }
         write_json(folder / "results.json", content)
         write_figure(folder / "figure.png", _figure(study, content["errors"]))

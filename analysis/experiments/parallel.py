@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import joblib
-import torch
 
 from pyrodrop.analysis.reports.folder import RECORD, Cells, say_reused
+from pyrodrop.analysis.reports.job_options import JobOptions
 from pyrodrop.training import spread
 
 T = TypeVar("T")
@@ -25,10 +25,8 @@ T = TypeVar("T")
 def train_each(
     train: Callable[..., T],
     names: Sequence[str],
-    quiet: bool,
+    job: JobOptions,
     *,
-    device: torch.device,
-    jobs: int | None = None,
     keep: Cells | None = None,
     **options: Any,
 ) -> dict[str, T]:
@@ -40,10 +38,8 @@ def train_each(
     Args:
         train: a function of a module.
         names: of the trainings.
-        quiet: show no progress.
-        device: to train on.
-        jobs: the number of processes of this machine. If None, the workers of the joblib backend that is active, such as
-            Dask's; otherwise as many processes as there are cores.
+        job: how to run. If it has no number of processes, these are the workers of the joblib backend that is active, such
+            as Dask's; otherwise as many processes as there are cores.
         keep: what `train` returns is a JSON object and kept there; what is there is not trained again.
         options: of `train`.
 
@@ -54,9 +50,10 @@ def train_each(
     missing = [name for name in names if name not in kept]
     if keep is not None:
         say_reused(kept, keep.folder)
+    device, jobs = job.device, job.jobs
     own: dict[str, Any] = options | {"device": device}
     if device.type != "cpu" and (jobs or 1) == 1 and not spread.spreads(None):
-        jobs, own["progress"] = 1, False if quiet else None
+        jobs, own["progress"] = 1, job.progress
     elif device.type != "cpu" and jobs is not None:
         raise ValueError(f"on {device} trainings take turns, so jobs must be 1 or left out; got {jobs}")
     else:
@@ -70,7 +67,7 @@ def train_each(
 
     results = spread.each(
         _unit, [(train, name, own) for name in missing], len(missing), jobs=jobs, title="training", unit="network",
-        progress=False if quiet else None, done=arrived,
+        progress=job.progress, done=arrived,
     )  # fmt: skip
     found = dict(zip(missing, results, strict=True)) | kept
     return {name: found[name] for name in names}

@@ -273,12 +273,14 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     """Workers in the middle of a task of two minutes, when their parent is killed."""
     script = tmp_path / "parent.py"
     script.write_text(
-        "import sys, torch, pathlib, time\n"
+        "import sys, pathlib, time\n"
         "from pyrodrop.analysis.experiments.parallel import train_each\n"
+        "from pyrodrop.analysis.reports.job_options import job_options\n"
         "def sleeps(name, *, device, progress, folder):\n"
         "    (folder / name).touch()\n"
         "    time.sleep(120)\n"
-        "train_each(sleeps, ['a', 'b'], True, device=torch.device('cpu'), folder=pathlib.Path(sys.argv[1]))\n"
+        "job = job_options(device='cpu', quiet=True)\n"
+        "train_each(sleeps, ['a', 'b'], job, folder=pathlib.Path(sys.argv[1]))\n"
     )
     killed_when(lambda: (tmp_path / "a").exists(), [str(script), str(tmp_path)])
 

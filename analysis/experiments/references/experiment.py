@@ -12,13 +12,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 import pyrodrop
-from pyrodrop import arguments
 from pyrodrop.analysis.experiments.references.posteriors import LEARNING_RATES, POSTERIORS, trained
 from pyrodrop.analysis.experiments.references.problems import PROBLEMS, Problem
 from pyrodrop.analysis.experiments.references.stored import load, save
 from pyrodrop.analysis.experiments.references.table import distance_table
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder, say_reused
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.data import Dataset
 from pyrodrop.devices import processor
@@ -75,23 +75,21 @@ SIZES = {
 }
 
 
+@with_job_options()
 def run(
+    job: JobOptions,
     *,
     problems: list[str] = list(PROBLEMS),  # noqa: B006
     preset: Literal["default", "quick"] = "default",
-    seed: int = 0,
     out: Path = Path("runs/references"),
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Sample every problem's posterior, train every guide on it, and print and store the distances.
 
     Args:
         problems: which of co2, mnist, foong, yacht, boston and energy.
         preset: default takes half an hour on one core; quick is too short to show anything.
-        seed: seed of the sampler, of initial weights, noise and prediction.
         out: folder for NAME.json and NAME.safetensors, the thinned draws. A run that was broken off goes on with the
             problems that are not there.
-        quiet: show no progress.
 
     Returns:
         What is written to the JSON files, by problem.
@@ -102,15 +100,15 @@ def run(
     names = [known(name, PROBLEMS, "problem") for name in problems]
     if not names:
         raise ValueError(f"problems needs at least one of {', '.join(PROBLEMS)}; got none")
-    seed, size = arguments.seed(seed), SIZES[preset]
-    with run_folder(out, "references", {"preset": preset, "seed": seed}) as folder:
+    size = SIZES[preset]
+    with run_folder(out, "references", {"preset": preset, "seed": job.seed}) as folder:
         cells = Cells(folder, lambda name: {}, _checked)
         with_draws = [name for name in names if (folder / f"{name}.safetensors").exists()]
         found = {name: kept for name in with_draws if (kept := cells.kept(name)) is not None}
         say_reused(found, folder)
         for name in names:
             if name not in found:
-                found[name] = _one(name, sized(PROBLEMS[name], size), size, seed, cells, quiet)
+                found[name] = _one(name, sized(PROBLEMS[name], size), size, job.seed, cells, job.quiet)
             print(f"results: {cells.file(name)}\n", flush=True)
         return {name: found[name] for name in names}
 
