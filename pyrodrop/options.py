@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import inspect
-import re
 import textwrap
 import types
 from collections.abc import Callable, Collection, Sequence
@@ -54,21 +53,29 @@ class Parser(argparse.ArgumentParser):
         try:
             found, left = self.parse_known_intermixed_args(words)
         except argparse.ArgumentError as error:
-            option = next((part for part in (error.argument_name or "").split("/") if part.startswith("--")), "")
-            raise ValueError(f"{option or error.argument_name} {_in_words(error.message)}") from None
+            raise ValueError(self._wrong(error, words)) from None
         if left:
             raise ValueError(self._unknown(left))
         return {name: value for name, value in vars(found).items() if name not in ("debug", _GIVEN)}
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse itself finds missing."""
-        missing = re.fullmatch("the following arguments are required: (.*)", message)
-        if missing:
-            needed = [action for action in self._actions if missing[1] in (action.metavar, action.dest)]
-            raise ValueError(
-                f"{self.prog} needs {''.join(str(action.help) for action in needed) or missing[1]}; got none"
-            )
-        raise ValueError(f"{self.prog}: {message}")
+        raise argparse.ArgumentError(None, message)
+
+    def _wrong(self, error: argparse.ArgumentError, words: Sequence[str]) -> str:
+        """An error of argparse in our words."""
+        if error.argument_name is None:
+            needed = next(action.help for action in self._actions if not action.option_strings)
+            return f"{self.prog} needs {needed}; got none"
+        names = error.argument_name.split("/")
+        name = next((each for each in names if each.startswith("--")), names[0])
+        if isinstance(error.__context__, argparse.ArgumentTypeError):  # of a `Value` or a `Word`
+            return f"{name} {error.__context__}"
+        nargs = self._option_string_actions[names[0]].nargs  # otherwise there are too few values or too many
+        if nargs != 0:
+            return f"{name} needs {'at least one' if nargs == '+' else 'a'} value; got none"
+        given = [word.partition("=")[2] for word in words if word.partition("=")[0] in names]
+        given += [word[2:] for word in words if word[:2] in names]  # as in -hx
+        return f"{name} takes no value; got {given[0]!r}"
 
     def _unknown(self, left: Sequence[str]) -> str:
         names = [word.partition("=")[0] for word in left if word.startswith("-") and word.strip("-")]
@@ -171,7 +178,7 @@ class _Once(argparse.Action):
     def __call__(self, _: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
         given = vars(namespace).setdefault(_GIVEN, set())
         if self.dest in given:
-            raise argparse.ArgumentError(self, "is given twice: leave one of them out")
+            raise ValueError(f"{self.option_strings[0]} is given twice: leave one of them out")
         given.add(self.dest)
         setattr(namespace, self.dest, values)
 
@@ -200,16 +207,6 @@ def _phrase(words: str) -> str:
     """A description in one line and without its full stop."""
     line = " ".join(words.split())
     return line if line.endswith("...") else line.removesuffix(".")
-
-
-def _in_words(message: str) -> str:
-    """What argparse says of an option's value."""
-    if message == "expected one argument":
-        return "needs a value; got none"
-    if message == "expected at least one argument":
-        return "needs at least one value; got none"
-    explicit = re.fullmatch("ignored explicit argument (.*)", message)
-    return f"takes no value; got {explicit[1]}" if explicit else message
 
 
 def _shown(words: str) -> str:
