@@ -114,21 +114,21 @@ class Sparse(nn.Module):
         """Mean ``[D, N]`` and covariance ``[D, N, N]`` of f at x ``[N, Q]``."""
         self.eval()
         with torch.no_grad():
-            law = self.process(x)
-            return law.mean, law.covariance_matrix
+            distribution = self.process(x)
+            return distribution.mean, distribution.covariance_matrix
 
     def marginals(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of f at every point, each ``[D, N]``."""
         self.eval()
         with torch.no_grad():
-            laws = [self.process(chunk) for chunk in x.split(_CHUNK)]
-            return torch.cat([law.mean for law in laws], -1), torch.cat([law.variance for law in laws], -1)
+            distributions = [self.process(chunk) for chunk in x.split(_CHUNK)]
+            return torch.cat([d.mean for d in distributions], -1), torch.cat([d.variance for d in distributions], -1)
 
     def _expected(self, rows: Tensor) -> Tensor:
         """E_q[ln N(y; f, noise)], summed over these rows and all outputs."""
-        law = self.process(self.x[rows])
+        distribution = self.process(self.x[rows])
         noise = self.likelihood.noise if self.fixed_noise is None else self.fixed_noise[:, rows]  # type: ignore[union-attr]
-        squares = (self.y[:, rows] - law.mean).square() + law.variance
+        squares = (self.y[:, rows] - distribution.mean).square() + distribution.variance
         return -0.5 * ((2 * torch.pi * noise).log() + squares / noise).sum()
 
     def _divergence(self) -> Tensor:

@@ -181,8 +181,10 @@ def draw_functions(
             found = ranks.joined(found, 1)[:, : num_rows(x)]
         with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
             likelihood, targets = (_on(part, where) for part in (model.likelihood, model.targets))
-            law, f = likelihood.predictive(found, targets)
-        return Prediction(f=f, law=per_row(law, 2), seed=seed, joint=joint, missing=likelihood.missing)
+            distribution, f = likelihood.predictive(found, targets)
+        return Prediction(
+            f=f, distribution=per_row(distribution, 2), seed=seed, joint=joint, missing=likelihood.missing
+        )
     if ranks.size == 1:
         return found
     mean, variance, spread = (

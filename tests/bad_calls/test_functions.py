@@ -36,7 +36,7 @@ from .kinds import (
 )
 from .parts import dropout_network, model, sparse
 
-LAW = OBJECT | {"class": lambda: dist.Normal}
+DISTRIBUTION = OBJECT | {"class": lambda: dist.Normal}
 RATES = {"epochs": POSITIVE, "start": FRACTION, "after": NOT_NEGATIVE}
 OUTSIDE = {"above": lambda: torch.full((3,), 1.5), "below": lambda: torch.full((3,), -0.1)}
 LAW_CLASS = OBJECT | {"object": lambda: dist.Normal(0.0, 1.0), "another class": lambda: nn.Linear}
@@ -128,11 +128,11 @@ CALLS = [
         lambda: {"kind": "exact"},
         {"kind": NAME, "detail": OBJECT.but("string"), "error": NOT_NEGATIVE.but("None")},
     ),
-    Call("divergences.convention", lambda: {"q": q(), "p": p()}, {"q": LAW, "p": LAW}),
+    Call("divergences.convention", lambda: {"q": q(), "p": p()}, {"q": DISTRIBUTION, "p": DISTRIBUTION}),
     Call(
         "divergences.divergence",
         lambda: {"q": q(), "p": p(), "value": torch.ones(2, 3)},
-        {"q": LAW, "p": LAW, "value": FUNCTION.but("tensor")},
+        {"q": DISTRIBUTION, "p": DISTRIBUTION, "value": FUNCTION.but("tensor")},
     ),
     Call(
         "divergences.pair",
@@ -161,7 +161,7 @@ CALLS = [
     *(Call(f"reparam.{name}", dict, {}) for name in ("LocalReparam", "FlipoutReparam", "PerExampleReparam")),
     Call("reparam.MarginalReparam", lambda: {"draw": torch.ones(2)}, {"draw": OBJECT.but("tensor")}),
     Call("reparam.SharedNoise", lambda: {"noise": torch.ones(2)}, {"noise": OBJECT.but("tensor")}),
-    Call("reparam.LazyWeight", lambda: {"law": _lazy_law()}, {"law": OBJECT}),
+    Call("reparam.LazyWeight", lambda: {"distribution": _lazy_distribution()}, {"distribution": OBJECT}),
     Call(
         "data.line",
         lambda: {"n": 3},
@@ -336,10 +336,10 @@ class _Q(dist.Normal):
     """A posterior that the calls above may register."""
 
 
-def _lazy_law() -> Any:
-    from pyrodrop.reparam.lazy import LazyLaw
+def _lazy_distribution() -> Any:
+    from pyrodrop.reparam.lazy import LazyDistribution
 
-    return LazyLaw(q(), reparam.LocalReparam(), "w")
+    return LazyDistribution(q(), reparam.LocalReparam(), "w")
 
 
 def _read_nothing(function: Any, *given: Any, **named: Any) -> Any:

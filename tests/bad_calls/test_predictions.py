@@ -148,10 +148,10 @@ CALLS = [
     ),
     Call(
         "Prediction",
-        lambda: {"f": torch.zeros(2, 3, 1), "law": dist.Normal(torch.zeros(2, 3, 1), 1.0).to_event(1)},
+        lambda: {"f": torch.zeros(2, 3, 1), "distribution": dist.Normal(torch.zeros(2, 3, 1), 1.0).to_event(1)},
         {
             "f": OBJECT.but("tensor") | {"vector": lambda: torch.ones(3)},
-            "law": OBJECT
+            "distribution": OBJECT
             | {
                 "other points": lambda: dist.Normal(torch.zeros(2, 4, 1), 1.0).to_event(1),
                 "other samples": lambda: dist.Normal(torch.zeros(3, 3, 1), 1.0).to_event(1),

@@ -191,8 +191,9 @@ def test_every_entry_is_in_the_index() -> None:
         assert network
         assert bool(published) == bool(entry.published)
         if published:
-            score, value = re.fullmatch(r"`(\w+)` (\S+)", published).groups()  # type: ignore[union-attr]
+            score, value, known = re.fullmatch(r"`(\w+)` (\S+)(?: \((.+)\))?", published).groups()  # type: ignore[union-attr]
             assert float(value) == pytest.approx(entry.published[score], rel=1e-3)
+            assert (known or "published") == entry.published_as
         assert bool(ours) == bool(set(references.scores(name)) & set([*entry.published, *references.scores(name)][:1]))
 
 
