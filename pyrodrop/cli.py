@@ -173,7 +173,7 @@ def _usage() -> None:
     pairs({f"{name} {parser.words}": str(parser.description) for name, parser in parsers.items()})
     print()
     paragraph(_MORE)
-    paragraph(str(parsers["completion"].epilog), then="    ")
+    paragraph(str(parsers["completion"].epilog), then="  ")
 
 
 def _run(name: Annotated[str, "NAME"], *words: str) -> int:
