@@ -17,21 +17,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Categorical, Normal
 
-from pyrodrop.arguments import count, real, shown
+from pyrodrop.arguments import shown
 from pyrodrop.arrays import tensor_of
 from pyrodrop.cards import Card, carded, size
+from pyrodrop.constraints import Count, Real, checked
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.observed import inside, missing_entries
 from pyrodrop.likelihoods import check_support, elements
-from pyrodrop.names import one_of
 from pyrodrop.prediction.moments import component_moments
 from pyrodrop.prediction.quantiles import cdf, checked_levels, draw_quantiles, mixture_quantiles
 
@@ -131,14 +131,13 @@ class Prediction:
         """One sample of y per sample of f, ``[S, N, ...]``; the same samples at every access."""
         return self.sample_y(len(self.f))
 
-    def sample_y(self, num_samples: int) -> Tensor:
+    @checked
+    def sample_y(self, num_samples: Annotated[int, Count("the number of samples of y")]) -> Tensor:
         """Samples of y, ``[num_samples, N, ...]``, from the components of the mixture in turn, with the seed `seed`.
 
         Raises:
-            TypeError: `num_samples` is not a whole number.
-            ValueError: `num_samples` is less than 1.
+            TypeError, ValueError: `num_samples` is no such number.
         """
-        num_samples = count(num_samples, "num_samples", "the number of samples of y")
         components = self.distribution.batch_shape[0]
         rounds = math.ceil(num_samples / components)
         with seeded(self.seed, self.f.device), torch.no_grad():
@@ -185,6 +184,7 @@ class Prediction:
                 f"cdf needs real observations with a cumulative distribution function; {type(one).__name__} has none"
             ) from None
 
+    @checked
     def quantile(self, q: Any, *, of: Of = "y") -> Tensor:
         """Quantiles of the predictive distribution of every element of y, observation noise included.
 
@@ -215,7 +215,6 @@ class Prediction:
             >>> pyrodrop.Prediction(f, dist.Normal(f, 1.0).to_event(1)).quantile([0.1, 0.5]).flatten()
             tensor([-0.8416,  2.0000])
         """
-        one_of(of, Of, "of")
         levels = checked_levels(q)
         each = levels.reshape(-1).to(self.f.device)
         if of == "y":
@@ -232,20 +231,25 @@ class Prediction:
         found = found if levels.dim() else found[0]
         return found.to(self.f.dtype) if found.is_floating_point() else found.to(self.f.device)
 
-    def interval(self, level: float = 0.9, *, of: Of = "y") -> tuple[Tensor, Tensor]:
+    @checked
+    def interval(
+        self,
+        level: Annotated[float, Real("the probability of a central interval", above=0, below=1)] = 0.9,
+        *,
+        of: Of = "y",
+    ) -> tuple[Tensor, Tensor]:
         """The central interval that has this probability, for every element of y: its ends, ``[N, ...]`` each.
 
         Its ends are ``quantile((1 - level) / 2)`` and ``quantile((1 + level) / 2)``: equal probabilities lie outside. That
         of counts includes its ends and has at least this probability.
 
         Args:
-            level: probability of the interval, in (0, 1).
+            level: probability of the interval.
             of: ``"y"``, observation noise included, or ``"f"`` without it.
 
         Raises:
             TypeError, ValueError: as `quantile`; `level` is not between 0 and 1.
         """
-        level = real(level, "level", "the probability of a central interval", above=0, below=1)
         low, high = self.quantile([(1 - level) / 2, (1 + level) / 2], of=of)
         return low, high
 

@@ -140,7 +140,7 @@ Returns:
 Raises:
     ValueError: no."""
     assert (
-        "\n".join(changed(text.splitlines()))
+        "\n".join(changed(text.splitlines(), {"y": "a finite number above 0"}))
         == r"""What it does of \|w\|, and of `Fit`\ s, but ``|w|``.
 
 ::
@@ -154,6 +154,7 @@ Args:
         of `Fit`\ s.
     y: numbers
         of `Fit`\ s.
+        Allowed: a finite number above 0.
     z: another.
 
 :returns: Per row: a number.
