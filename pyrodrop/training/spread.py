@@ -222,7 +222,7 @@ def _alone(payload: bytes, number: int, parent: str) -> _Done:
     process = Process.of(parent)
     assert process is not None
     end_with(process)
-    here = str(Process.this()) == parent
+    here = process.here and process.pid == os.getpid()
     if not here:
         tqdm.set_lock(
             threading.RLock()
