@@ -6,7 +6,7 @@ import functools
 import math
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,9 +66,16 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def random_state(device: torch.device) -> Tensor:
-    """The state of torch's default generator of a device."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's generators of the CPU and of the device, by kind."""
+    cpu = {"cpu": torch.get_rng_state()}
+    return cpu | {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else cpu
+
+
+def set_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Set the states of torch's generators of the CPU and of the device."""
+    for kind in random_states(device):
+        set_random_state(states[kind].cpu(), device if kind == "cuda" else torch.device("cpu"))
 
 
 def set_random_state(state: Tensor, device: torch.device) -> None:

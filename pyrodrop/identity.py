@@ -35,7 +35,7 @@ _log = logging.getLogger("pyrodrop")
 
 _LIBRARIES = {"torch", "pyro", "pyrodrop", "builtins", "numpy"}  # also where they are not installed as packages
 _DEPTH = 8
-_DIFFERENCES = 4  # in a message
+_SHOWN = 4  # differences in a message
 _LONG = 200  # characters of a value that are shown in full
 _CODE = f" (code, Python {sys.version_info[0]}.{sys.version_info[1]})"
 _FOUND_OUT = {"training", "changes_itself", "columns"}  # attributes of a module that are no part of what it is
@@ -54,11 +54,8 @@ def values_of(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 def differences(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
     """What differs, as sentences: ``theta is 0 there and 0.1 here``."""
-    own = {name for name in here if name.endswith(_CODE)}
-    codes = {name for name in there if re.search(r" \(code, Python [\d.]+\)$", name)}
-    if not any(name.endswith(_CODE) for name in codes):
-        codes, own = codes | own, set()  # bytecode of another version
-    else:
+    codes = {name for name in {*here, *there} if re.search(r" \(code, Python [\d.]+\)$", name)}
+    if any(name.endswith(_CODE) for name in there):  # otherwise bytecode of another version
         codes = set()
     return [
         f"{name} is {there.get(name, 'absent')} there and {here.get(name, 'absent')} here"
@@ -90,15 +87,25 @@ def check_made_of(there: Any, parts: Mapping[str, Any], file: str | Path, allow:
         return
     if not isinstance(there, Mapping) or not all(is_words(there.get(name)) for name in parts):
         raise ValueError(f"{file} is damaged: it does not say what the {' and the '.join(parts)} was made of")
-    found = {name: differences(there[name], made_of(part, name)) for name, part in parts.items() if name not in allow}
-    wrong = [words for own in found.values() for words in own]
-    if wrong:
-        more = f"; and {len(wrong) - _DIFFERENCES} more" if len(wrong) > _DIFFERENCES else ""
-        names = "".join(f"{name!r}, " for name, own in found.items() if own)
-        raise ValueError(
-            f"{file} is of another {' or '.join(parts)}: {'; '.join(wrong[:_DIFFERENCES])}{more}. To read it all the same, "
-            f"pass allow=({names.strip()})"
-        )
+    compared = {
+        name: differences(there[name], made_of(part, name)) for name, part in parts.items() if name not in allow
+    }
+    refuse(compared, f"{file} is of another {' or '.join(parts)}", "To read it all the same, pass allow={}")
+
+
+def refuse(compared: Mapping[str, list[str]], words: str, remedy: str) -> None:
+    """Raise a ValueError if there are differences; it shows a few.
+
+    Args:
+        compared: the `differences` of every part, by name.
+        words: what is of something else.
+        remedy: what to do, with {} for the names of the parts that differ.
+    """
+    lines = [line for found in compared.values() for line in found]
+    if lines:
+        more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+        names = tuple(name for name, found in compared.items() if found)
+        raise ValueError(f"{words}: {'; '.join(lines[:_SHOWN])}{more}. {remedy.format(names)}")
 
 
 def is_words(value: Any) -> bool:

@@ -17,7 +17,7 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.cards import Card, carded
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.columns import Columns
-from pyrodrop.files import read_tensors, write_tensors
+from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods import aligned
@@ -218,7 +218,7 @@ class Sampled:
         settings = about.get("settings")
         if about.get("kind") != _FILE or not is_settings(settings):
             raise ValueError(f"{path} has no draws of pyrodrop.sample")
-        samples, stats, state = (_under(tensors, part) for part in ("samples.", "stats.", "model."))
+        samples, stats, state = (under(part, tensors) for part in ("samples.", "stats.", "model."))
         want = {**model.weight_sites(), **{n: v for own in model.hyper_sites().values() for n, v in own.items()}}
         if samples.keys() != want.keys():
             raise ValueError(f"{path} has draws of {sorted(samples)}; the model has the latent sites {sorted(want)}")
@@ -324,7 +324,3 @@ class _InTurn:
         """The next draws, ``[count, ...]`` by site."""
         first, self._next = self._next, self._next + count
         return {name: values[first : self._next].to(self._device) for name, values in self._weights.items()}
-
-
-def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -18,7 +18,7 @@ from pyrodrop.compression.layout import Layout
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.columns import Columns
 from pyrodrop.devices import resolve
-from pyrodrop.files import read_tensors, write_tensors
+from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of
 from pyrodrop.inputs import Inputs
 from pyrodrop.likelihoods.missing import check_complete, leaves_out_missing
@@ -370,9 +370,7 @@ class Fit:
         chosen = resolve(device)
         fit = cls(model, guide, None, history, settings, chosen)
         modules = fit._modules()
-        states = {
-            part: {k[len(part) + 1 :]: v for k, v in tensors.items() if k.startswith(f"{part}.")} for part in modules
-        }
+        states = {part: under(f"{part}.", tensors) for part in modules}
         for part, module in modules.items():
             check_assignable(module, states[part], f"the fit in {path}")
         check_made_of(about.get("made_of"), modules, path, allow)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from pyrodrop.devices import random_states, set_random_states
+from pyrodrop.files import under
 from pyrodrop.private_apis import without_compiler
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.rank_noise import RankRandom
@@ -92,9 +94,7 @@ class State:
         with torch.no_grad():
             for key, value in self._own().items():
                 value.copy_(tensors[key])
-        self._load_optimizer(
-            {k.removeprefix("optimizer."): v for k, v in tensors.items() if k.startswith("optimizer.")}
-        )
+        self._load_optimizer(under("optimizer.", tensors))
         loop.batches.order = tensors["batches.order"].to(loop.history.device)
         loop.batches.position = position
         self._restore_random(tensors)
@@ -136,7 +136,7 @@ class State:
             raise ValueError(
                 f"{name} must be at a place in the epoch from 0 to {end} in steps of {batches.size}; got {position}"
             )
-        given = {n.removeprefix("optimizer."): v for n, v in tensors.items() if n.startswith("optimizer.")}
+        given = under("optimizer.", tensors)
         if new_optimizer or not len(history):
             return
         own = self._optimizer() or self._after_a_step()
@@ -149,15 +149,10 @@ class State:
 
     def _random(self) -> dict[str, Tensor]:
         """The states of the random generators, by name."""
-        found = {"random.cpu": torch.get_rng_state()}
-        if self.loop.history.is_cuda:
-            found["random.cuda"] = torch.cuda.get_rng_state(self.loop.history.device)
-        return found
+        return {f"random.{kind}": state for kind, state in random_states(self.loop.history.device).items()}
 
     def _restore_random(self, tensors: Mapping[str, Tensor]) -> None:
-        torch.set_rng_state(tensors["random.cpu"].cpu())
-        if self.loop.history.is_cuda:
-            torch.cuda.set_rng_state(tensors["random.cuda"].cpu(), self.loop.history.device)
+        set_random_states(under("random.", tensors), self.loop.history.device)
 
     def _check_random(self, tensors: Mapping[str, Tensor], name: str) -> None:
         """Raise a ValueError unless these are states of generators of this version of PyTorch."""
