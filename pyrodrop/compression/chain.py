@@ -23,8 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from pyrodrop.compression.layers import POOLS, plain_call, plain_layer
-from pyrodrop.compression.own_units import units_of_x, units_of_y
-from pyrodrop.compression.steps import Affine, Plain, Step, network_of
+from pyrodrop.compression.steps import Affine, Plain, Step, network_of, units_of_x, units_of_y
 from pyrodrop.inputs import Inputs
 from pyrodrop.networks.modes import evaluating
 

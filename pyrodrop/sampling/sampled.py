@@ -66,7 +66,7 @@ class Sampled:
 
     @property
     def fingerprint(self) -> str | None:
-        """The fingerprint of the data (`pyrodrop.data.fingerprint`), also after loading."""
+        """`Dataset.fingerprint` of the data, also after loading."""
         return self.settings.get("data_fingerprint") if self.data is None else self.data.fingerprint
 
     @overload

@@ -63,7 +63,7 @@ class Fit:
 
     @property
     def fingerprint(self) -> str | None:
-        """The fingerprint of the training data (`pyrodrop.data.fingerprint`), also after loading; None if not recorded."""
+        """`Dataset.fingerprint` of the training data, also after loading; None if it was not recorded."""
         return self.settings.get("data_fingerprint") if self.data is None else self.data.fingerprint
 
     @property
