@@ -54,6 +54,7 @@ def values_of(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 def differences(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
     """What differs, as sentences: ``theta is 0 there and 0.1 here``."""
+    there = {name: _public(value) for name, value in there.items()}  # files of older versions have the whole name
     codes = {name for name in {*here, *there} if re.search(r" \(code, Python [\d.]+\)$", name)}
     if any(name.endswith(_CODE) for name in there):  # otherwise bytecode of another version
         codes = set()
@@ -291,7 +292,12 @@ def _name(value: Callable[..., Any]) -> str:
     if not _library(value):
         return str(value.__qualname__).rpartition("<locals>.")[2]
     module = getattr(value, "__module__", None) or "torch"  # functions of torch in C have none
-    return f"{module}.{getattr(value, '__qualname__', type(value).__name__)}"
+    return _public(f"{module}.{getattr(value, '__qualname__', type(value).__name__)}")
+
+
+def _public(name: str) -> str:
+    """The name of a class of pyrodrop without its file, which differs between versions: ``pyrodrop.priors.Gaussian``."""
+    return re.sub(r"^(pyrodrop\.\w+\.)(?:[a-z_0-9]+\.)+(?=_?[A-Z])", r"\1", name)
 
 
 def _top(value: Any) -> str:
