@@ -102,10 +102,10 @@ def refuse(compared: Mapping[str, list[str]], words: str, remedy: str) -> None:
         words: what is of something else.
         remedy: what to do, with {} for the names of the parts that differ.
     """
-    lines = [line for found in compared.values() for line in found]
+    lines = [line for differing in compared.values() for line in differing]
     if lines:
         more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
-        names = tuple(name for name, found in compared.items() if found)
+        names = tuple(name for name, differing in compared.items() if differing)
         raise ValueError(f"{words}: {'; '.join(lines[:_SHOWN])}{more}. {remedy.format(names)}")
 
 
@@ -210,17 +210,17 @@ class _Walk:
         """A prior, a schedule, a distribution or an object of a user."""
         yield from self._class(name, type(value), depth)
         if isinstance(value, Distribution):
-            own = {key: getattr(value, key) for key in value.arg_constraints if key in value.__dict__}
+            entries = {key: getattr(value, key) for key in value.arg_constraints if key in value.__dict__}
         elif _library(type(value)) and _top(type(value)) != "pyrodrop":
             return
         else:
-            own = dict(getattr(value, "__dict__", {}))
-            own |= {key: getattr(value, key, None) for key in getattr(type(value), "__slots__", ())}
+            entries = dict(getattr(value, "__dict__", {}))
+            entries |= {key: getattr(value, key, None) for key in getattr(type(value), "__slots__", ())}
             if _top(type(value)) == "pyrodrop":
-                own = {key: item for key, item in own.items() if not key.startswith("_")}
+                entries = {key: item for key, item in entries.items() if not key.startswith("_")}
             if callable(getattr(value, "numbers", None)):  # of a prior
-                own |= value.numbers()
-        for key, item in own.items():
+                entries |= value.numbers()
+        for key, item in entries.items():
             yield from self.entries(f"{name}.{key}", item, depth + 1)
 
     def _class(self, name: str, cls: type, depth: int) -> Iterator[tuple[str, str]]:
@@ -251,8 +251,8 @@ class _Walk:
         for key in function.__code__.co_names:
             if key in function.__globals__ and key not in stored:
                 value = function.__globals__[key]
-                own = isinstance(value, types.FunctionType) and value.__module__ == function.__module__
-                if own or isinstance(value, _PLAIN):
+                neighbour = isinstance(value, types.FunctionType) and value.__module__ == function.__module__
+                if neighbour or isinstance(value, _PLAIN):
                     more[key] = value
         for key, value in more.items():
             yield from self.entries(f"{name}.{key}", value, depth + 1)

@@ -111,10 +111,10 @@ class ParameterTree(LocalModule):
 
 def announce(module: nn.Module) -> None:
     """Read every parameter of the `LocalModule`s in `module`, so that handlers see a param site for each."""
-    for part in module.modules():
-        if isinstance(part, LocalModule):
-            for name in part.__dict__["_pyro_params"]:
-                getattr(part, name)
+    for child in module.modules():
+        if isinstance(child, LocalModule):
+            for name in child.__dict__["_pyro_params"]:
+                getattr(child, name)
 
 
 def assign(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "the saved state") -> None:
@@ -129,11 +129,11 @@ def assign(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "
 
 def check_assignable(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "the saved state") -> None:
     """Raise a ValueError unless `assign` can copy `state` into `module`; `source` says in messages where it is from."""
-    own = module.state_dict()
+    mine = module.state_dict()
     free = {name for name, part in module.named_modules() if isinstance(part, Standardize)}  # of any shape
-    wrong = [f"{n} is missing" for n in own.keys() - state.keys()]
-    wrong += [f"{n} is unexpected" for n in state.keys() - own.keys()]
-    for name, value in own.items():
+    wrong = [f"{n} is missing" for n in mine.keys() - state.keys()]
+    wrong += [f"{n} is unexpected" for n in state.keys() - mine.keys()]
+    for name, value in mine.items():
         if name not in state or not isinstance(value, Tensor) or name.rpartition(".")[0] in free:
             continue
         got = state[name]

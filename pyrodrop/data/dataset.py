@@ -82,9 +82,9 @@ class Dataset:
             )
         self.y = y
         self.columns: Columns | None = None
-        for name, given, own in (("inputs", inputs, self.x), ("targets", targets, y)):
+        for name, given, values in (("inputs", inputs, self.x), ("targets", targets, y)):
             if given is not None:
-                _check_standardisation(name, given, own)
+                _check_standardisation(name, given, values)
         self.inputs, self.targets = inputs, targets
 
     def __len__(self) -> int:
@@ -240,8 +240,8 @@ class Dataset:
                 f"y); got {shown(data)}{size}{_instead(data)}"
             )
         x, y = data
-        own = cls(x, y)
-        return own if missing else own._complete()
+        dataset = cls(x, y)
+        return dataset if missing else dataset._complete()
 
     def _complete(self) -> Dataset:
         """The data set; a ValueError if y has missing values."""
@@ -365,11 +365,12 @@ def _part(values: Any, name: str) -> Tensor:
 
 def _one_length(x: Any) -> Any:
     """Return x; raise a ValueError unless all of its tensors have the same length."""
-    found = {name: len(part) for name, part in zip(x if isinstance(x, dict) else range(len(x)), parts(x), strict=True)}
-    if not found:
+    names = x if isinstance(x, dict) else range(len(x))
+    lengths = {name: len(tensor) for name, tensor in zip(names, parts(x), strict=True)}
+    if not lengths:
         raise ValueError(f"x must contain at least one tensor; got an empty {type(x).__name__}")
-    if len(set(found.values())) > 1:
-        rows = ", ".join(f"x[{name!r}] {count}" for name, count in found.items())
+    if len(set(lengths.values())) > 1:
+        rows = ", ".join(f"x[{name!r}] {count}" for name, count in lengths.items())
         raise ValueError(f"all tensors of x must have one row per example, a common first axis; got rows {rows}")
     return x
 
@@ -380,13 +381,13 @@ def _check_standardisation(name: str, given: Any, values: Any) -> None:
         raise TypeError(f"{name} must be a Standardize of pyrodrop.scaling, or None; got {shown(given)}")
     if name == "inputs":
         _check_standardizable("x", values)
-    for part in (given.loc, given.scale):
-        if part.dim() > values.dim() or any(
-            own not in (1, size) for own, size in zip(reversed(part.shape), reversed(values.shape), strict=False)
+    for statistic in (given.loc, given.scale):
+        if statistic.dim() > values.dim() or any(
+            one not in (1, size) for one, size in zip(reversed(statistic.shape), reversed(values.shape), strict=False)
         ):
             raise ValueError(
                 f"{name} must be one standardisation for all values or one per column, of shape {list(values.shape[1:])}; "
-                f"got a Standardize of shape {list(part.shape)}"
+                f"got a Standardize of shape {list(statistic.shape)}"
             )
 
 

@@ -102,10 +102,10 @@ def has_sha256(expected: str, what: str) -> Check:
 
     def check(path: Path) -> None:
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != expected:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != expected:
             raise Failed(
-                f"{path} is not {what}: its SHA-256 hash is {found} and should be {expected}; remove it and try again"
+                f"{path} is not {what}: its SHA-256 hash is {digest} and should be {expected}; remove it and try again"
             )
 
     return check
@@ -253,14 +253,14 @@ def _size(part: Path) -> int:
 
 
 def _start(response: requests.Response) -> int | None:
-    found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    return int(found[1]) if found else None
+    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    return int(match[1]) if match else None
 
 
 def _total(response: requests.Response) -> int | None:
     """Length of the whole file in bytes; None if the server does not report it."""
     if "Content-Range" in response.headers:
-        found = re.search(r"/(\d+)$", response.headers["Content-Range"])
-        return int(found[1]) if found else None
+        match = re.search(r"/(\d+)$", response.headers["Content-Range"])
+        return int(match[1]) if match else None
     length = response.headers.get("Content-Length")
     return int(length) if length else None

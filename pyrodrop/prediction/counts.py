@@ -48,8 +48,8 @@ def is_count(law: Any) -> bool:
 def student_cdf(law: Any, y: Tensor) -> Tensor:
     """P(Y <= y) under Student's t distribution."""
     z = (y.detach() - law.loc) / law.scale
-    found = stdtr(law.df.detach().cpu().double().numpy(), z.detach().cpu().double().numpy())
-    return torch.as_tensor(found, device=z.device).to(z.dtype)
+    probabilities = stdtr(law.df.detach().cpu().double().numpy(), z.detach().cpu().double().numpy())
+    return torch.as_tensor(probabilities, device=z.device).to(z.dtype)
 
 
 def count_quantiles(law: Any, q: Tensor) -> Tensor:
@@ -59,8 +59,8 @@ def count_quantiles(law: Any, q: Tensor) -> Tensor:
         ValueError: a quantile is above 2^53.
     """
     tail = _tail_of(law)
-    found = np.stack([_smallest(tail, float(level), law.batch_shape[1]) for level in q])
-    return torch.from_numpy(found).to(torch.int64)
+    quantiles = np.stack([_smallest(tail, float(level), law.batch_shape[1]) for level in q])
+    return torch.from_numpy(quantiles).to(torch.int64)
 
 
 def _smallest(tail: Tail, q: float, size: int) -> np.ndarray[Any, Any]:

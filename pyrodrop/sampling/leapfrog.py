@@ -104,8 +104,8 @@ class Leapfrog:
     def values(self, q: Tensor) -> dict[str, Tensor]:
         """Values on the supports of the sites, ``[..., *shape]`` each, for q ``[..., D]``."""
         return {
-            name: site.to_support(part.reshape(*q.shape[:-1], *site.shape))
-            for (name, site), part in zip(self.density.sites.items(), q.split(self.sizes, -1), strict=True)
+            name: site.to_support(value.reshape(*q.shape[:-1], *site.shape))
+            for (name, site), value in zip(self.density.sites.items(), q.split(self.sizes, -1), strict=True)
         }
 
     def _ways(self, engine: Name) -> Iterator[tuple[Name, bool, Callable[[], tuple[int, Step]]]]:

@@ -83,7 +83,7 @@ def by_pyro(density: Density) -> list[Point]:
     Raises:
         ValueError: fewer than two draws from the prior have a finite energy and gradient.
     """
-    found = []
+    pairs = []
     for seed in range(TRIES):
         point = density.draw(seed)
         with seeded(seed, density.device), poutine.block():
@@ -92,9 +92,9 @@ def by_pyro(density: Density) -> list[Point]:
             gradients, energy = potential_grad(function, values)
         results = [energy, *(gradients[name] for name in density.sites)]
         if all(bool(result.isfinite().all()) for result in results):
-            found.append((point, results))
-        if len(found) == 2:
-            return found
+            pairs.append((point, results))
+        if len(pairs) == 2:
+            return pairs
     raise ValueError(NOT_FINITE)
 
 

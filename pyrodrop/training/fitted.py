@@ -171,9 +171,9 @@ class Fit:
         ranks = join(asked(distributed), self.device)
         if ranks.size > 1:
             with ranks.together():
-                words = {"num_samples": str(num_samples), "seed": str(seed), "data": chosen.fingerprint}
-                words["the fit"] = digest(tensors_of(self.model, self.guide))
-            ranks.agree(words, f"fit, data and arguments of {name}")
+                compared = {"num_samples": str(num_samples), "seed": str(seed), "data": chosen.fingerprint}
+                compared["the fit"] = digest(tensors_of(self.model, self.guide))
+            ranks.agree(compared, f"fit, data and arguments of {name}")
         return Draws(self.model, self.guide, chosen, self.device, num_samples, seed, whole=whole, ranks=ranks)
 
     def _kl_weight(self) -> float:

@@ -167,24 +167,24 @@ def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:
     places = places_of(model, problem.guide)
     return {
         name: value
-        for name, [(module, own), *_] in places.items()
+        for name, [(module, leaf), *_] in places.items()
         if name not in changed
         and not isinstance(module, Standardize)  # it belongs to the data
-        and (value := module._buffers[own]) is not None
+        and (value := module._buffers[leaf]) is not None
     }
 
 
 def _data(problem: Problem) -> dict[str, str]:
     data = problem.data
-    found = {"data": f"{data.fingerprint} ({len(data)} rows)"}
-    for name, part in {**named_parts(data.x), "y": data.y}.items():
-        found[f"data.{name}.dtype"] = str(part.dtype).removeprefix("torch.")
+    entries = {"data": f"{data.fingerprint} ({len(data)} rows)"}
+    for name, tensor in {**named_parts(data.x), "y": data.y}.items():
+        entries[f"data.{name}.dtype"] = str(tensor.dtype).removeprefix("torch.")
     for name in ("inputs", "targets"):  # the model has taken over those of the data
         standardisation = getattr(problem.model, name, None)
         if isinstance(standardisation, Standardize):
-            own = dict(standardisation.named_buffers())
-            found |= values_of({f"data.{name}.{number}": value for number, value in own.items()})
-    return found
+            buffers = dict(standardisation.named_buffers())
+            entries |= values_of({f"data.{name}.{number}": value for number, value in buffers.items()})
+    return entries
 
 
 def _rates(rates: Mapping[str, float]) -> dict[str, str]:
@@ -196,13 +196,13 @@ def _rates(rates: Mapping[str, float]) -> dict[str, str]:
 
 
 def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    found = made_of(type(optimizer), "optimizer")
+    entries = made_of(type(optimizer), "optimizer")
     usual = {name: value for name, value in optimizer.defaults.items() if name != "lr"}
-    found |= {k: v for name, value in usual.items() for k, v in made_of(value, f"optimizer.{name}").items()}
+    entries |= {k: v for name, value in usual.items() for k, v in made_of(value, f"optimizer.{name}").items()}
     for number, group in enumerate(optimizer.param_groups):
-        own = {n: v for n, v in group.items() if n not in ("params", "lr") and (n not in usual or usual[n] != v)}
-        found |= {k: v for n, v in own.items() for k, v in made_of(v, f"optimizer.group {number}.{n}").items()}
-    return found
+        changed = {n: v for n, v in group.items() if n not in ("params", "lr") and (n not in usual or usual[n] != v)}
+        entries |= {k: v for n, v in changed.items() for k, v in made_of(v, f"optimizer.group {number}.{n}").items()}
+    return entries
 
 
 def _schedule(name: str, schedule: Any, unit: str, end: float | None) -> dict[str, str]:

@@ -218,10 +218,10 @@ class Training:
                     f"the state must be whole, what state() returned; got {shown(state)} that is not whole: it lacks {name}"
                 )
         restarts = check_same(of_tensor(state["run"]), self._run.identity, allow, "the state", "allow={}")
-        own = self._run.state()
+        current = self._run.state()
         with self._in_context():
             tensors = {name: value for name, value in state.items() if name != "run"}
-            own.load(tensors, int(state["batches.position"]), "the state", **restarts._asdict())
+            current.load(tensors, int(state["batches.position"]), "the state", **restarts._asdict())
 
     @contextmanager
     def _in_context(self) -> Iterator[None]:
