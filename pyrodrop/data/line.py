@@ -37,7 +37,6 @@ def line_split(n: int, seed: int = 0, test: int = 2000) -> Split:
         ValueError: a number of examples is below 1, or `seed` is negative.
         TypeError: one of them is no whole number.
     """
-    arguments.count(n, "n", "the number of training examples")
     arguments.count(test, "test", "the number of test examples")
     arguments.count(seed, "seed", "the seed of the random numbers", least=0, most=arguments.MOST - 10_000)
     return Split(f"line-{n}", line(n, seed), line(test, seed + 10_000), "", "", SOURCE)

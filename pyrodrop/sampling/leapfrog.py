@@ -23,7 +23,7 @@ from pyrodrop.engines.compiled import compile_graph
 from pyrodrop.engines.graph import loosen_views, peak
 from pyrodrop.private_apis import elementary_forms, record
 from pyrodrop.sampling.density import Density
-from pyrodrop.sampling.posterior import agree, by_pyro
+from pyrodrop.sampling.posterior import NOT_PYROS, agree, by_pyro
 from pyrodrop.sampling.programs import fixed_inputs, graph_of, programs
 
 _log = logging.getLogger("pyrodrop")
@@ -74,10 +74,7 @@ class Leapfrog:
                 continue
             self.engine, self.stacked = name, stacked
             return
-        raise ValueError(
-            "the log joint density is not the one that Pyro computes for this model: it may differ from call to call, as in "
-            "a likelihood that draws random numbers"
-        )
+        raise ValueError(NOT_PYROS)
 
     def __call__(self, state: State, step_size: float, inverse_mass: Tensor, steps: int) -> State:
         """Follow the trajectories of all chains for `steps` leapfrog steps."""

@@ -21,6 +21,10 @@ from pyrodrop.models import NetworkModel, TrainedNetwork
 from pyrodrop.sampling.density import Density
 
 TRIES = 100  # to find values of finite energy
+NOT_PYROS = (
+    "the log joint density is not the one that Pyro computes for this model: it may differ from call to call, as in a "
+    "likelihood that draws random numbers"
+)
 NOT_FINITE = (
     f"fewer than 2 of {TRIES} draws from the prior have a finite log joint density and gradient: check the scales of the "
     "prior, the likelihood and the data"
