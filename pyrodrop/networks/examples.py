@@ -22,7 +22,7 @@ from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.networks.call import Unfit
 from pyrodrop.networks.sites import about_casts
 from pyrodrop.private_apis import in_function_transform
-from pyrodrop.reparam.lazy import LazyLaw, LazyReparam, LazyWeight
+from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
 
 Call = Callable[[Mapping[str, Tensor], Inputs], Tensor]
@@ -206,7 +206,7 @@ class _Probe:
         self.seen = {name: [] for name in values}
         self.rows = {name: [] for name in values}
         strategies = {name: _One(self.seen[name], self.rows[name], self._differentiated) for name in values}
-        return {name: LazyWeight(LazyLaw(_constant(v), strategies[name], name)) for name, v in values.items()}
+        return {name: LazyWeight(LazyDistribution(_constant(v), strategies[name], name)) for name, v in values.items()}
 
     def _differentiated(self, _: object = None) -> None:
         self.differentiates = True
