@@ -73,12 +73,9 @@ def run(
 
 def _checked(record: Record) -> None:
     """What a kept curve must have: points of four numbers."""
-    points = record.content.get("points")
-    if not isinstance(points, list) or not points:
-        raise record.fault("must have a list of points")
-    for point in points:
+    for point in record.records("points"):
         for key in ("seconds", "steps", "elbo", "se"):
-            Record(record.path, {"point": point}, record.advice).record("point").number(key)
+            point.number(key)
 
 
 def _curve(data: Dataset, estimator: str, seconds: float, device: Any, seed: int) -> list[dict[str, float]]:

@@ -17,7 +17,7 @@ from pyrodrop.data import Data
 from pyrodrop.engines import Name, Untraceable
 from pyrodrop.models import NetworkModel
 from pyrodrop.sampling.density import Density
-from pyrodrop.sampling.posterior import NOT_FINITE, TRIES, agree, by_pyro, density_of
+from pyrodrop.sampling.posterior import NOT_FINITE, NOT_PYROS, TRIES, agree, by_pyro, density_of
 from pyrodrop.sampling.programs import Program, programs
 
 _log = logging.getLogger("pyrodrop")
@@ -211,10 +211,7 @@ def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = No
             return Potential(density, program, name)
         except Untraceable as error:
             if name == "pyro":
-                raise ValueError(
-                    "the log joint density is not the one that Pyro computes for this model: it may differ from call to "
-                    "call, as in a likelihood that draws random numbers"
-                ) from error
+                raise ValueError(NOT_PYROS) from error
             say = _log.info if engine == "auto" else _log.warning
             say("no potential by engine %r: %s", name, error)
     raise AssertionError("the last engine returns or raises")

@@ -128,11 +128,11 @@ class StateFile:
             OSError: it cannot be read.
         """
         with self.ranks.together():
-            found = read_tensors(self.path) if self.ranks.first and self.path.exists() else None
-        found = self.ranks.of_first(found)
-        if found is None:
+            content = read_tensors(self.path) if self.ranks.first and self.path.exists() else None
+        content = self.ranks.of_first(content)
+        if content is None:
             return
-        name, (tensors, about) = f"the checkpoint {self.path}", found
+        name, (tensors, about) = f"the checkpoint {self.path}", content
         with self.ranks.together():
             position = about.get("position")
             restarts = check_same(about.get("run"), self.identity, self.allow, name, ALLOW)

@@ -39,7 +39,7 @@ from pyrodrop.elbo import elbo_terms
 from pyrodrop.prediction.blocks import blocks
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.replicates import Replicates
-from pyrodrop.zoo.uci_published import PUBLISHED
+from pyrodrop.zoo.uci import PUBLISHED
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 CPU = torch.device("cpu")

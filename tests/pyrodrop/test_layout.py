@@ -37,7 +37,6 @@ LAYERS = (
         "pyrodrop/inputs.py",
         "pyrodrop/json_files.py",
         "pyrodrop/options.py",
-        "pyrodrop/param_names.py",
     )
     + ("pyrodrop/scaling.py", "pyrodrop/schedules.py", "pyrodrop/threads.py"),
     ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/identity.py", "pyrodrop/modules.py", "pyrodrop/priors")

@@ -28,7 +28,7 @@ from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncu
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.devices import processor
 from pyrodrop.files import write_json
-from pyrodrop.json_files import Record, read_record
+from pyrodrop.json_files import read_record
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo.sparse import BATCH, THRESHOLD, Method, Net, Recipe, training
@@ -147,11 +147,8 @@ class EpochLog:
 def _read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of an `EpochLog`'s file; a ValueError if it is broken."""
     record = read_record(path, "remove the folder to start again")
-    rows = record.content.get("epochs")
-    if not isinstance(rows, list):
-        raise record.fault("must have a list of epochs")
-    for number, each in enumerate(rows):
-        row = Record(path, {"row": each}, record.advice).record("row")
+    rows = record.records("epochs")
+    for number, row in enumerate(rows):
         for key in ("error", "error_dense", "nll", "kl", "kl_weight", "seconds"):
             row.number(key)
         row.number("compression", optional=True)
@@ -161,7 +158,7 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
                 sites.number(site)
         if row.number("epoch") != number + 1:
             raise record.fault(f"must have the epochs from 1 on in order; row {number + 1} is of another one")
-    return rows
+    return [dict(row.content) for row in rows]
 
 
 def error(fit: Fit, weights: dict[str, torch.Tensor], data: Dataset) -> float:
