@@ -187,8 +187,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name not in _PLACES:
         return import_module(f"{__name__}.{name}")
-    globals()[name] = found = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
-    return found
+    globals()[name] = value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

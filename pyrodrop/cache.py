@@ -28,5 +28,5 @@ def is_mine(path: Path) -> bool:
     """Whether this user owns a file or folder and no other user may write to it."""
     if not hasattr(os, "getuid"):  # Windows: the folder lies in the user's profile
         return True
-    found = path.stat()
-    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    status = path.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

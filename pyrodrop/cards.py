@@ -75,7 +75,7 @@ def size(values: Any) -> str:
     if isinstance(values, Tensor):
         return f"{list(values.shape)} {str(values.dtype).removeprefix('torch.')}"
     named = values.items() if isinstance(values, dict) else enumerate(values)
-    return ", ".join(f"x_{name} {size(part)}" for name, part in named)
+    return ", ".join(f"x_{name} {size(value)}" for name, value in named)
 
 
 def number(value: float) -> str:
@@ -110,4 +110,4 @@ def _svg(curves: Sequence[Tensor]) -> str:
 
 def means(curve: Tensor) -> Tensor:
     """A curve as at most 200 means of neighbouring values, float64."""
-    return torch.stack([part.mean() for part in curve.detach().double().tensor_split(min(len(curve), _POINTS))])
+    return torch.stack([chunk.mean() for chunk in curve.detach().double().tensor_split(min(len(curve), _POINTS))])

@@ -21,28 +21,18 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pyrodrop.failed import Failed
-from pyrodrop.options import Parser, Value, Word
+from pyrodrop.options import Parser
 
-SUMMARIES = {
-    "run": "Run an experiment, or train an entry of the zoo.",
-    "list": "List what can be run, and the entries of the zoo.",
-    "show": "The card of an entry: what it is, its published results and our reference.",
-    "check": "Train entries briefly and compare with their references; status 1 if one is missed.",
-    "compare": "One table of the models of several runs, by held-out log density.",
-    "report": "One page with a run's tables and pictures.",
-    "completion": "Print a script that completes commands, names and options in bash, zsh or tcsh.",
-}
-_WORDS = {"run": "NAME [options]", "show": "ENTRY", "check": "ENTRY ...", "compare": "RUN_DIR ...", "report": "RUN_DIR"}
-_WORDS["completion"] = "SHELL"
 _MORE = """pyrodrop COMMAND --help and pyrodrop run NAME --help show the options. --version shows the version, --debug the \
 traceback of an error.
 Tables are as wide as the terminal, or as COLUMNS says; with NO_COLOR, and where the output is not a terminal, they are \
 plain text."""
-_INSTALL = "pyrodrop completion bash > ~/.local/share/bash-completion/completions/pyrodrop"
-SHELLS = Literal["bash", "zsh", "tcsh"]
+_Entry = Annotated[str, "ENTRY"]
+_Folder = Annotated[str, "RUN_DIR"]
 FAILED, WRONG, DEFECT, INTERRUPTED, NO_READER = 1, 2, 70, 130, 141
 
 _SYSTEM = {
@@ -169,30 +159,36 @@ def _command(words: list[str]) -> int:
     if words[0].startswith("-"):
         Parser("pyrodrop").parse(words)
     command, *rest = words
-    return COMMANDS[known(command, COMMANDS, "command")](rest)
+    function = COMMANDS[known(command, COMMANDS, "command")]
+    if command == "run" and rest and not rest[0].startswith("-"):
+        return _run(*rest)  # whose options are those of what it runs
+    return function(**Parser.of(f"pyrodrop {command}", function).parse(rest))
 
 
 def _usage() -> None:
     from pyrodrop.analysis.reports.terminal import pairs, paragraph
 
     print("usage: pyrodrop COMMAND ...\n")
-    pairs({f"{name} {_WORDS.get(name, '')}": summary for name, summary in SUMMARIES.items()})
+    parsers = {name: Parser.of(name, function) for name, function in COMMANDS.items()}
+    pairs({f"{name} {parser.words}": str(parser.description) for name, parser in parsers.items()})
     print()
     paragraph(_MORE)
-    print("Completion in bash, from the next shell on:")
-    paragraph(_INSTALL, first="  ", then="    ")
+    paragraph(str(parsers["completion"].epilog), then="  ")
 
 
-def _run(words: list[str]) -> int:
-    """Run a job by its name, or train an entry of the zoo; names of entries contain a slash."""
-    if not words or words[0].startswith("-"):
-        _parser("run").parse(words)
-        raise ValueError("run needs the name of a job or of a zoo entry: pyrodrop run NAME; pyrodrop list has them all")
-    name, *options = words
+def _run(name: Annotated[str, "NAME"], *words: str) -> int:
+    """Run an experiment, or train an entry of the zoo.
+
+    pyrodrop run NAME --help shows the options of each.
+
+    Args:
+        name: the name of a job or of a zoo entry: pyrodrop list has them all.
+        words: its options.
+    """
     function, fixed, summary = _runs(name)
     parser = Parser(f"pyrodrop run {name}", description=f"{summary[:1].upper()}{summary[1:]}.")
     parser.add_function(function, leave_out=fixed)
-    function(**fixed, **parser.parse(options))
+    function(**fixed, **parser.parse(words))
     return 0
 
 
@@ -209,12 +205,12 @@ def _runs(name: str) -> tuple[Callable[..., Any], dict[str, Any], str]:
     return run_entry, {"entry": ENTRIES[name]}, ENTRIES[name].summary
 
 
-def _list(words: list[str]) -> int:
+def _list() -> int:
+    """List what can be run, and the entries of the zoo."""
     from pyrodrop.analysis.experiments import JOBS
     from pyrodrop.analysis.reports.terminal import pairs, paragraph
     from pyrodrop.zoo import ENTRIES
 
-    _parser("list").parse(words)
     print("jobs (pyrodrop run JOB)")
     pairs({name: entry.summary for name, entry in JOBS.items()})
     print()
@@ -223,28 +219,42 @@ def _list(words: list[str]) -> int:
     return 0
 
 
-def _show(words: list[str]) -> int:
-    from pyrodrop.analysis.zoo.card import show
-    from pyrodrop.zoo import entry
+def _show(entry: _Entry) -> int:
+    """The card of an entry: what it is, its published results and our reference.
 
-    show(entry(_parser("show").parse(words)["entry"]))
+    Args:
+        entry: the name of a zoo entry, see pyrodrop list.
+    """
+    from pyrodrop import zoo
+    from pyrodrop.analysis.zoo.card import show
+
+    show(zoo.entry(entry))
     return 0
 
 
-def _check(words: list[str]) -> int:
+def _check(entries: list[_Entry], *, jobs: int | None = None, quiet: bool = False) -> int:
+    """Train entries briefly and compare with their references; status 1 if one is missed.
+
+    Args:
+        entries: names of zoo entries, see pyrodrop list.
+        jobs: number of processes, one thread each; this one if left out.
+        quiet: show no progress, only the result.
+    """
+    from pyrodrop import zoo
     from pyrodrop.analysis.zoo.check import check_each
-    from pyrodrop.zoo import entry
 
-    chosen = _parser("check").parse(words)
-    entries = [entry(name) for name in chosen["entries"]]
-    return 0 if check_each(entries, jobs=chosen["jobs"], quiet=chosen["quiet"]) else FAILED
+    return 0 if check_each([zoo.entry(name) for name in entries], jobs=jobs, quiet=quiet) else FAILED
 
 
-def _compare(words: list[str]) -> int:
+def _compare(folders: list[_Folder]) -> int:
+    """One table of the models of several runs, by held-out log density.
+
+    Args:
+        folders: the folders of runs, with their results.json.
+    """
     from pyrodrop.analysis.reports.runs import compare_by_data, read_run
     from pyrodrop.analysis.reports.terminal import print_table
 
-    folders = _parser("compare").parse(words)["folders"]
     for number, table in enumerate(compare_by_data([read_run(folder) for folder in folders])):
         if number:
             print()
@@ -252,22 +262,33 @@ def _compare(words: list[str]) -> int:
     return 0
 
 
-def _report(words: list[str]) -> int:
+def _report(folder: _Folder, *, output: Annotated[Path | None, "-o"] = None) -> int:
+    """One page with a run's tables and pictures.
+
+    Args:
+        folder: the folder of a run, with its results.json.
+        output: the page to write; report.html in the run's folder if left out.
+    """
     from pyrodrop.analysis.reports.page import write_page
     from pyrodrop.analysis.reports.runs import read_run
 
-    chosen = _parser("report").parse(words)
-    page = chosen["output"] or f"{chosen['folder']}/report.html"
-    print(f"report: {write_page(read_run(chosen['folder']), page)}")
+    print(f"report: {write_page(read_run(folder), output or f'{folder}/report.html')}")
     return 0
 
 
-def _completion(words: list[str]) -> int:
+def _completion(shell: Literal["bash", "zsh", "tcsh"]) -> int:
+    """Print a script that completes commands, names and options in bash, zsh or tcsh.
+
+    Completion in bash, from the next shell on:
+    pyrodrop completion bash > ~/.local/share/bash-completion/completions/pyrodrop
+
+    Args:
+        shell: the shell: bash, zsh or tcsh.
+    """
     try:
         import shtab
     except ImportError:
         raise Failed("completion needs shtab: pip install shtab") from None
-    shell = _parser("completion").parse(words)["shell"]
     print(shtab.complete(_every_parser(shtab.FILE), shell))
     return 0
 
@@ -279,9 +300,9 @@ def _every_parser(files: Any) -> Parser:
 
     whole = Parser("pyrodrop")
     commands = whole.add_subparsers()
-    for name, summary in SUMMARIES.items():
-        parser = commands.add_parser(name, help=summary)
-        _parser(name, parser)
+    for name, command in COMMANDS.items():
+        parser = commands.add_parser(name, help=Parser.of(name, command).description)
+        parser.add_function(command, leave_out=["name"])  # of run, in whose place there are parsers
         names = parser.add_subparsers() if name == "run" else None
         for each in [*JOBS, *ENTRIES] if names else ():
             function, fixed, summary = _runs(each)
@@ -301,45 +322,7 @@ def _complete(parser: Parser, entries: Iterable[str], files: Any) -> None:
             action.complete = files  # type: ignore[attr-defined]
 
 
-def _parser(command: str, parser: Parser | None = None) -> Parser:
-    """The parser of a command other than ``run NAME``."""
-    parser = parser or Parser(f"pyrodrop {command}", description=SUMMARIES[command])
-    if command == "run":
-        parser.usage = "pyrodrop run NAME [options]"
-        parser.epilog = "pyrodrop list has the names, and pyrodrop run NAME --help the options of each."
-    if command == "completion":
-        parser.epilog = f"for bash:\n{_INSTALL}"
-    if command == "show":
-        parser.add_argument(
-            "entry", metavar="ENTRY", type=Value(str), help="the name of a zoo entry, see pyrodrop list"
-        )
-    if command == "check":
-        parser.add_argument(
-            "entries", metavar="ENTRY", nargs="+", type=Value(str), help="names of zoo entries, see pyrodrop list"
-        )
-        words = "number of processes, one thread each; this one if left out"
-        parser.add_argument("--jobs", metavar="NUMBER", type=Value(int, "a whole number"), help=words)
-        parser.add_argument("--quiet", action="store_true", help="show no progress, only the result")
-    if command == "compare":
-        parser.add_argument(
-            "folders",
-            metavar="RUN_DIR",
-            nargs="+",
-            type=Value(str),
-            help="the folders of runs, with their results.json",
-        )
-    if command == "report":
-        parser.add_argument(
-            "folder", metavar="RUN_DIR", type=Value(str), help="the folder of a run, with its results.json"
-        )
-        words = "the page to write; report.html in the run's folder if left out"
-        parser.add_argument("-o", "--output", metavar="PATH", type=Value(str), help=words)
-    if command == "completion":
-        parser.add_argument("shell", choices=get_args(SHELLS), type=Word(SHELLS), help="the shell: bash, zsh or tcsh")
-    return parser
-
-
-COMMANDS: Mapping[str, Callable[[list[str]], int]] = {
+COMMANDS: Mapping[str, Callable[..., int]] = {
     "run": _run,
     "list": _list,
     "show": _show,

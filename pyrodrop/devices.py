@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import platform
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -65,9 +66,16 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def random_state(device: torch.device) -> Tensor:
-    """The state of torch's default generator of a device."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's generators of the CPU and of the device, by kind."""
+    cpu = {"cpu": torch.get_rng_state()}
+    return cpu | {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else cpu
+
+
+def set_random_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Set the states of torch's generators of the CPU and of the device."""
+    for kind in random_states(device):
+        set_random_state(states[kind].cpu(), device if kind == "cuda" else torch.device("cpu"))
 
 
 def set_random_state(state: Tensor, device: torch.device) -> None:
@@ -130,38 +138,20 @@ def _flushes_denormals() -> bool:
 
 
 def available(device: torch.device) -> float:
-    """Bytes of the device's memory that can be had; infinite where the system does not say.
+    """Bytes of the device's memory that can be had, with what the system would give back.
 
-    On Linux they include what the system would give back. In a container with a limit of its own, that limit counts, less
-    what is used apart from cached files (cgroup v2).
+    In a container with a limit of its own, that limit counts, less what is used apart from cached files (cgroup v2).
     """
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
-    return min(_of_system(Path("/proc/meminfo")), _of_container(Path("/sys/fs/cgroup")))
-
-
-def _of_system(file: Path) -> float:
-    entries = _entries(file)
-    if "MemAvailable:" in entries:
-        return 1024.0 * entries["MemAvailable:"]
-    try:
-        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf, macOS not this entry
-        return math.inf
+    return min(float(psutil.virtual_memory().available), _of_container(Path("/sys/fs/cgroup")))
 
 
 def _of_container(folder: Path) -> float:
+    """What psutil does not know: the memory that a container may still use; infinite where there is no limit."""
     try:
         limit, used = (int((folder / name).read_text()) for name in ("memory.max", "memory.current"))
+        cached = re.search(r"^inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.MULTILINE)
     except (OSError, ValueError):  # no container, or one with the limit "max"
         return math.inf
-    return max(0.0, limit - used + _entries(folder / "memory.stat").get("inactive_file", 0))
-
-
-def _entries(file: Path) -> dict[str, int]:
-    """The numbers of a file of the system, by the word before each; none where there is no such file."""
-    try:
-        lines = [line.split() for line in file.read_text().splitlines()]
-    except OSError:
-        return {}
-    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
+    return max(0.0, limit - used + (int(cached[1]) if cached else 0))

@@ -165,19 +165,19 @@ def site_factors(
     model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> list[dict[str, Factor]]:
     """The guide's factors by site: one dictionary per member of an ensemble, and one for any other guide."""
-    found = []
+    factors = []
     with torch.no_grad():
         for member in getattr(guide, "members", [guide]):
             pairs = _sites(model, member, args, kwargs)
             sites = [(site, q) for site, q in pairs if q is not None and site is not None]
             made = _made_of_others(pairs, model, member, args, kwargs)
-            found.append(
+            factors.append(
                 {
                     site["name"]: Factor(made.get(site["name"], q["fn"]), site["fn"], _mean(q["scale"]) / _plates(q))
                     for site, q in sites
                 }
             )
-    return found
+    return factors
 
 
 def elbo_convention(model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any) -> Convention:

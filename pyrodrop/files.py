@@ -98,11 +98,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     Raises:
         OSError: as `whole`.
     """
-    own = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     text = json.dumps({"format": _FORMAT, **about})
     with whole(path) as part:
         try:
-            save_file(own, part, metadata={"pyrodrop": text, "sha256": _checksum(own, text)})
+            save_file(copies, part, metadata={"pyrodrop": text, "sha256": _checksum(copies, text)})
         except SafetensorError as error:
             number = re.search(r"(?:os error|code:) (\d+)", str(error))
             if number is None:
@@ -142,14 +142,19 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, about
 
 
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of the tensors whose names begin with `prefix`, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
 def _version(path: Path) -> tuple[int, ...]:
     """What changes when a file is replaced; an OSError that names the file if it cannot be read."""
     with _naming(path, "read"):
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait
             raise OSError(errno.EINVAL, "it is a folder" if path.is_dir() else "it is no regular file")
         with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+            status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _object(path: Path, text: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ _log = logging.getLogger("pyrodrop")
 
 _LIBRARIES = {"torch", "pyro", "pyrodrop", "builtins", "numpy"}  # also where they are not installed as packages
 _DEPTH = 8
-_DIFFERENCES = 4  # in a message
+_SHOWN = 4  # differences in a message
 _LONG = 200  # characters of a value that are shown in full
 _CODE = f" (code, Python {sys.version_info[0]}.{sys.version_info[1]})"
 _FOUND_OUT = {"training", "changes_itself", "columns"}  # attributes of a module that are no part of what it is
@@ -54,11 +54,9 @@ def values_of(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 def differences(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
     """What differs, as sentences: ``theta is 0 there and 0.1 here``."""
-    own = {name for name in here if name.endswith(_CODE)}
-    codes = {name for name in there if re.search(r" \(code, Python [\d.]+\)$", name)}
-    if not any(name.endswith(_CODE) for name in codes):
-        codes, own = codes | own, set()  # bytecode of another version
-    else:
+    there = {name: _public(value) for name, value in there.items()}  # files of older versions have the whole name
+    codes = {name for name in {*here, *there} if re.search(r" \(code, Python [\d.]+\)$", name)}
+    if any(name.endswith(_CODE) for name in there):  # otherwise bytecode of another version
         codes = set()
     return [
         f"{name} is {there.get(name, 'absent')} there and {here.get(name, 'absent')} here"
@@ -90,15 +88,25 @@ def check_made_of(there: Any, parts: Mapping[str, Any], file: str | Path, allow:
         return
     if not isinstance(there, Mapping) or not all(is_words(there.get(name)) for name in parts):
         raise ValueError(f"{file} is damaged: it does not say what the {' and the '.join(parts)} was made of")
-    found = {name: differences(there[name], made_of(part, name)) for name, part in parts.items() if name not in allow}
-    wrong = [words for own in found.values() for words in own]
-    if wrong:
-        more = f"; and {len(wrong) - _DIFFERENCES} more" if len(wrong) > _DIFFERENCES else ""
-        names = "".join(f"{name!r}, " for name, own in found.items() if own)
-        raise ValueError(
-            f"{file} is of another {' or '.join(parts)}: {'; '.join(wrong[:_DIFFERENCES])}{more}. To read it all the same, "
-            f"pass allow=({names.strip()})"
-        )
+    compared = {
+        name: differences(there[name], made_of(part, name)) for name, part in parts.items() if name not in allow
+    }
+    refuse(compared, f"{file} is of another {' or '.join(parts)}", "To read it all the same, pass allow={}")
+
+
+def refuse(compared: Mapping[str, list[str]], words: str, remedy: str) -> None:
+    """Raise a ValueError if there are differences; it shows a few.
+
+    Args:
+        compared: the `differences` of every part, by name.
+        words: what is of something else.
+        remedy: what to do, with {} for the names of the parts that differ.
+    """
+    lines = [line for differing in compared.values() for line in differing]
+    if lines:
+        more = f"; and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+        names = tuple(name for name, differing in compared.items() if differing)
+        raise ValueError(f"{words}: {'; '.join(lines[:_SHOWN])}{more}. {remedy.format(names)}")
 
 
 def is_words(value: Any) -> bool:
@@ -202,17 +210,17 @@ class _Walk:
         """A prior, a schedule, a distribution or an object of a user."""
         yield from self._class(name, type(value), depth)
         if isinstance(value, Distribution):
-            own = {key: getattr(value, key) for key in value.arg_constraints if key in value.__dict__}
+            entries = {key: getattr(value, key) for key in value.arg_constraints if key in value.__dict__}
         elif _library(type(value)) and _top(type(value)) != "pyrodrop":
             return
         else:
-            own = dict(getattr(value, "__dict__", {}))
-            own |= {key: getattr(value, key, None) for key in getattr(type(value), "__slots__", ())}
+            entries = dict(getattr(value, "__dict__", {}))
+            entries |= {key: getattr(value, key, None) for key in getattr(type(value), "__slots__", ())}
             if _top(type(value)) == "pyrodrop":
-                own = {key: item for key, item in own.items() if not key.startswith("_")}
+                entries = {key: item for key, item in entries.items() if not key.startswith("_")}
             if callable(getattr(value, "numbers", None)):  # of a prior
-                own |= value.numbers()
-        for key, item in own.items():
+                entries |= value.numbers()
+        for key, item in entries.items():
             yield from self.entries(f"{name}.{key}", item, depth + 1)
 
     def _class(self, name: str, cls: type, depth: int) -> Iterator[tuple[str, str]]:
@@ -243,8 +251,8 @@ class _Walk:
         for key in function.__code__.co_names:
             if key in function.__globals__ and key not in stored:
                 value = function.__globals__[key]
-                own = isinstance(value, types.FunctionType) and value.__module__ == function.__module__
-                if own or isinstance(value, _PLAIN):
+                neighbour = isinstance(value, types.FunctionType) and value.__module__ == function.__module__
+                if neighbour or isinstance(value, _PLAIN):
                     more[key] = value
         for key, value in more.items():
             yield from self.entries(f"{name}.{key}", value, depth + 1)
@@ -284,7 +292,12 @@ def _name(value: Callable[..., Any]) -> str:
     if not _library(value):
         return str(value.__qualname__).rpartition("<locals>.")[2]
     module = getattr(value, "__module__", None) or "torch"  # functions of torch in C have none
-    return f"{module}.{getattr(value, '__qualname__', type(value).__name__)}"
+    return _public(f"{module}.{getattr(value, '__qualname__', type(value).__name__)}")
+
+
+def _public(name: str) -> str:
+    """The name of a class of pyrodrop without its file, which differs between versions: ``pyrodrop.priors.Gaussian``."""
+    return re.sub(r"^(pyrodrop\.\w+\.)(?:[a-z_0-9]+\.)+(?=_?[A-Z])", r"\1", name)
 
 
 def _top(value: Any) -> str:

@@ -45,7 +45,7 @@ def named_parts(x: Inputs, name: str = "x") -> dict[str, Tensor]:
     if isinstance(x, Tensor):
         return {name: x}
     keys = x if isinstance(x, Mapping) else range(len(x))
-    return {f"{name}_{key}": part for key, part in zip(keys, parts(x), strict=True)}
+    return {f"{name}_{key}": tensor for key, tensor in zip(keys, parts(x), strict=True)}
 
 
 def num_rows(x: Inputs) -> int:

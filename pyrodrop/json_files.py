@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,45 +42,44 @@ class Record:
 
     def number(self, key: str, *, optional: bool = False) -> float | None:
         """A finite number; with `optional`, None for null or a missing entry."""
-        value = self.content.get(key)
-        if value is None and optional:
+        if optional and self.content.get(key) is None:
             return None
-        if not _finite(value):
-            raise self.fault(f"must have a finite number as {self._name(key)}; it has {_words(self.content, key)}")
-        return float(value)  # type: ignore[arg-type]
+        return float(self._entry(key, "a finite number", _finite))
 
     def whole(self, key: str) -> int:
         """A whole number."""
-        value = self.content.get(key)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.fault(f"must have a whole number as {self._name(key)}; it has {_words(self.content, key)}")
-        return value
+        return int(self._entry(key, "a whole number", lambda value: type(value) is int))
 
     def numbers(self, key: str, count: int | None = None) -> list[float]:
         """A list of finite numbers, of this length if it is given and otherwise of at least one."""
-        value = self.content.get(key)
-        if not isinstance(value, list) or not all(map(_finite, value)):
-            raise self.fault(
-                f"must have a list of finite numbers as {self._name(key)}; it has {_words(self.content, key)}"
-            )
-        if len(value) != count if count is not None else not value:
+        values = self._entry(key, "a list of finite numbers", lambda value: _list_of(value, _finite))
+        if len(values) != count if count is not None else not values:
             wanted = "at least one number" if count is None else f"{count} numbers"
-            raise self.fault(f"must have {wanted} as {self._name(key)}; it has {len(value)}")
-        return [float(each) for each in value]
+            raise self.fault(f"must have {wanted} as {self._name(key)}; it has {len(values)}")
+        return [float(each) for each in values]
 
     def text(self, key: str) -> str:
         """A string of one line."""
-        value = self.content.get(key)
-        if not isinstance(value, str) or not _line(value):
-            raise self.fault(f"must have a line of text as {self._name(key)}; it has {_words(self.content, key)}")
-        return value
+        return str(self._entry(key, "a line of text", lambda value: isinstance(value, str) and _line(value)))
 
     def record(self, key: str) -> Record:
         """An object."""
-        value = self.content.get(key)
-        if not isinstance(value, dict):
-            raise self.fault(f"must have an object as {self._name(key)}; it has {_words(self.content, key)}")
+        value = self._entry(key, "an object", lambda value: isinstance(value, dict))
         return Record(self.path, value, self.advice, self._name(key))
+
+    def records(self, key: str) -> list[Record]:
+        """A list of at least one object."""
+        values = self._entry(
+            key, "a list of objects", lambda value: bool(value) and _list_of(value, lambda each: isinstance(each, dict))
+        )
+        name = self._name(key)
+        return [Record(self.path, each, self.advice, f"{name}[{number}]") for number, each in enumerate(values)]
+
+    def _entry(self, key: str, what: str, right: Callable[[Any], bool]) -> Any:
+        value = self.content.get(key)
+        if not right(value):
+            raise self.fault(f"must have {what} as {self._name(key)}; it has {_words(self.content, key)}")
+        return value
 
     def _name(self, key: str) -> str:
         return f"{self.where}.{key}" if self.where else key
@@ -143,6 +142,10 @@ def _encodable(text: str) -> bool:
 def _line(text: str) -> bool:
     """Whether a terminal shows it as one line: no control or format characters, no line separators."""
     return not any(unicodedata.category(each)[0] == "C" or unicodedata.category(each) in ("Zl", "Zp") for each in text)
+
+
+def _list_of(value: object, right: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(right, value))
 
 
 def _finite(value: object) -> bool:

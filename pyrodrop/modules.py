@@ -4,6 +4,15 @@ With the global store, two guides with the same parameter names overwrite each o
 avoids that, but applies to the whole process and swaps the store at every call, so that `SVI` loses track of parameters in
 the global store. A `LocalModule` uses neither: reading one of its parameters is a ``pyro.param`` statement whose value is
 stored in the module.
+
+Two parts of Pyro still use the store for every module:
+
+    pyro.optim with a function of the name; its save and load    look up the name of a parameter
+    the jitted ELBOs (JitTrace_ELBO and others)                  look up the parameter of a name
+
+So the store gets the name of every parameter, with a weak reference to it. It gets the parameter itself only for a jitted
+ELBO, which then finds parameters by name alone. With a second module whose parameters have the same names it would
+silently train the wrong module, so that is an error until the store is cleared.
 """
 
 from __future__ import annotations
@@ -13,14 +22,20 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pyro
 import torch
 from pyro.nn import PyroModule, PyroParam
+from pyro.poutine.block_messenger import BlockMessenger
 from pyro.poutine.runtime import effectful
+from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
 
-from pyrodrop.param_names import let_pyro_find
+from pyrodrop.private_apis import lend_to_store, name_in_store, pyro_handlers
 from pyrodrop.scaling import Standardize
+
+_lenders: dict[str, weakref.ref[nn.Module]] = {}
+_lent: weakref.WeakValueDictionary[str, Tensor] = weakref.WeakValueDictionary()
 
 
 class LocalModule(PyroModule):
@@ -54,7 +69,7 @@ class LocalModule(PyroModule):
             value = transform_to(constraint)(unconstrained.data)
         else:
             value = transform_to(constraint)(unconstrained)
-            let_pyro_find(full_name, unconstrained, constraint, self)
+            _let_pyro_find(full_name, unconstrained, constraint, self)
         value.unconstrained = weakref.ref(unconstrained)
         keep = effectful(lambda *_, **__: value, type="param")
         return keep(full_name, constraint=constraint, event_dim=event_dim, name=full_name)
@@ -96,10 +111,10 @@ class ParameterTree(LocalModule):
 
 def announce(module: nn.Module) -> None:
     """Read every parameter of the `LocalModule`s in `module`, so that handlers see a param site for each."""
-    for part in module.modules():
-        if isinstance(part, LocalModule):
-            for name in part.__dict__["_pyro_params"]:
-                getattr(part, name)
+    for child in module.modules():
+        if isinstance(child, LocalModule):
+            for name in child.__dict__["_pyro_params"]:
+                getattr(child, name)
 
 
 def assign(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "the saved state") -> None:
@@ -114,11 +129,11 @@ def assign(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "
 
 def check_assignable(module: torch.nn.Module, state: Mapping[str, Tensor], source: str = "the saved state") -> None:
     """Raise a ValueError unless `assign` can copy `state` into `module`; `source` says in messages where it is from."""
-    own = module.state_dict()
+    mine = module.state_dict()
     free = {name for name, part in module.named_modules() if isinstance(part, Standardize)}  # of any shape
-    wrong = [f"{n} is missing" for n in own.keys() - state.keys()]
-    wrong += [f"{n} is unexpected" for n in state.keys() - own.keys()]
-    for name, value in own.items():
+    wrong = [f"{n} is missing" for n in mine.keys() - state.keys()]
+    wrong += [f"{n} is unexpected" for n in state.keys() - mine.keys()]
+    for name, value in mine.items():
         if name not in state or not isinstance(value, Tensor) or name.rpartition(".")[0] in free:
             continue
         got = state[name]
@@ -128,3 +143,56 @@ def check_assignable(module: torch.nn.Module, state: Mapping[str, Tensor], sourc
             wrong.append(f"{name} has dtype {got.dtype}, expected {value.dtype}")
     if wrong:
         raise ValueError(f"{source} does not belong to this {type(module).__name__}: " + "; ".join(sorted(wrong)))
+
+
+def _let_pyro_find(name: str, unconstrained: Tensor, constraint: constraints.Constraint, owner: nn.Module) -> None:
+    """In a step of Pyro's SVI, tell the parameter store the parameter's name; for a jitted ELBO, lend it the parameter.
+
+    Args:
+        name: full name of the parameter.
+        unconstrained: the tensor that an optimiser moves.
+        constraint: support of the parameter's values.
+        owner: the module that stores the parameter.
+
+    Raises:
+        ValueError: a jitted ELBO is used and another module's parameter has the name.
+        MissingApi: a jitted ELBO is used and the store of the installed Pyro cannot take a parameter.
+    """
+    handlers = pyro_handlers()
+    recorders = [i for i, handler in enumerate(handlers) if isinstance(handler, TraceMessenger) and handler.param_only]
+    if not recorders:
+        return
+    store: Any = pyro.get_param_store()
+    if store.param_name(unconstrained) != name:
+        name_in_store(store, functools.partial(_Weakly, unconstrained), name)
+    before = handlers[recorders[-1] - 1] if recorders[-1] > 0 else None
+    if isinstance(before, BlockMessenger):  # pyro.ops.jit collects parameters in this way
+        _lend(store, name, unconstrained, constraint, owner)
+
+
+def _lend(store: Any, name: str, unconstrained: Tensor, constraint: constraints.Constraint, owner: nn.Module) -> None:
+    stored = dict(store.named_parameters()).get(name)
+    lender = _lenders[name]() if name in _lenders else None
+    if stored is not None and lender is not owner and (lender is not None or stored is not _lent.get(name)):
+        raise ValueError(
+            f"a jitted ELBO finds parameters by their names in Pyro's global store, where {name!r} belongs to another "
+            "module or param statement; jitted ELBOs can train one model and guide at a time. Call "
+            "pyro.clear_param_store() when the other training is done, or train with Trace_ELBO or pyrodrop.fit, which do "
+            "not have this limit"
+        )
+    lend_to_store(store, name, unconstrained, constraint)
+    _lenders[name], _lent[name] = weakref.ref(owner), unconstrained
+
+
+class _Weakly:
+    """A dictionary key that equals a tensor without keeping the tensor alive; it leaves the dictionary with the tensor."""
+
+    def __init__(self, tensor: Tensor, keys: dict[Any, str]) -> None:
+        self._hash = hash(tensor)
+        self._tensor = weakref.ref(tensor, lambda _: keys.pop(self, None))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or (isinstance(other, Tensor) and self._tensor() is other)

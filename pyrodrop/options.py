@@ -1,9 +1,11 @@
-"""Options of the command line, from the keyword arguments of a function and the words of its docstring.
+"""The command line, from the arguments of functions and the words of their docstrings.
 
-    steps: int | None = None      --steps NUMBER
-    data: list[str] | None        --data NAME [NAME ...]
-    preset: Literal["a", "b"]     --preset {a,b}
-    quiet: bool = False           --quiet
+    entry: Annotated[str, "ENTRY"]                 ENTRY
+    output: Annotated[Path | None, "-o"] = None    --output PATH, -o PATH
+    steps: int | None = None                       --steps NUMBER
+    data: list[str] | None = None                  --data NAME [NAME ...]
+    preset: Literal["a", "b"] = "a"                --preset {a,b}
+    quiet: bool = False                            --quiet
 
 Options are never abbreviated, and given once. What is wrong is a ValueError with the option, what is allowed and what
 arrived.
@@ -14,13 +16,12 @@ from __future__ import annotations
 import argparse
 import difflib
 import inspect
-import re
 import textwrap
 import types
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
 
@@ -41,7 +42,7 @@ class Parser(argparse.ArgumentParser):
             "formatter_class": _Help,
         }
         super().__init__(*args, **own | options)
-        self.add_argument("-h", "--help", action="help", help="show this and end")
+        self.add_argument("--help", "-h", action="help", help="show this and end")
         self.add_argument("--version", action=_Version, help="show the version and end")
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
@@ -54,21 +55,30 @@ class Parser(argparse.ArgumentParser):
         try:
             found, left = self.parse_known_intermixed_args(words)
         except argparse.ArgumentError as error:
-            option = next((part for part in (error.argument_name or "").split("/") if part.startswith("--")), "")
-            raise ValueError(f"{option or error.argument_name} {_in_words(error.message)}") from None
+            raise ValueError(self._wrong(error, words)) from None
         if left:
             raise ValueError(self._unknown(left))
         return {name: value for name, value in vars(found).items() if name not in ("debug", _GIVEN)}
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse itself finds missing."""
-        missing = re.fullmatch("the following arguments are required: (.*)", message)
-        if missing:
-            needed = [action for action in self._actions if missing[1] in (action.metavar, action.dest)]
-            raise ValueError(
-                f"{self.prog} needs {''.join(str(action.help) for action in needed) or missing[1]}; got none"
-            )
-        raise ValueError(f"{self.prog}: {message}")
+        raise argparse.ArgumentError(None, message)
+
+    def _wrong(self, error: argparse.ArgumentError, words: Sequence[str]) -> str:
+        """An error of argparse in our words."""
+        if error.argument_name is None:
+            options = [word for word in words if word.startswith("--") and word.strip("-")]
+            unknown = [word for word in options if word.partition("=")[0] not in self._option_string_actions]
+            needed = next(action.help for action in self._actions if not action.option_strings)
+            return f"{self.prog} needs {needed}; got none" + (f", and {self._unknown(unknown)}" if unknown else "")
+        name, *others = error.argument_name.split("/")
+        if isinstance(error.__context__, argparse.ArgumentTypeError):  # of a `_Value`
+            return f"{name} {error.__context__}"
+        nargs = self._option_string_actions[name].nargs  # otherwise there are too few values or too many
+        if nargs != 0:
+            return f"{name} needs {'at least one' if nargs == '+' else 'a'} value; got none"
+        given = [word.partition("=")[2] for word in words if word.partition("=")[0] in (name, *others)]
+        given += [word[2:] for word in words if word[:2] in others]  # as in -hx
+        return f"{name} takes no value; got {given[0]!r}"
 
     def _unknown(self, left: Sequence[str]) -> str:
         names = [word.partition("=")[0] for word in left if word.startswith("-") and word.strip("-")]
@@ -79,70 +89,71 @@ class Parser(argparse.ArgumentParser):
         hint = f"did you mean {near[0]}? " if near else ""
         return f"{self.prog} has no option {names[0]}; {hint}{self.prog} --help lists its options"
 
+    @classmethod
+    def of(cls, name: str, function: Callable[..., Any]) -> Parser:
+        """The parser of a command: its description is the first sentence of the function's docstring, the others follow."""
+        about = docstring_parser.parse(function.__doc__ or "")
+        parser = cls(name, description=about.short_description, epilog=about.long_description)
+        parser.add_function(function)
+        return parser
+
+    @property
+    def words(self) -> str:
+        """What the command takes besides options, as its usage shows it."""
+        own = [action for action in self._actions if not action.option_strings]
+        return " ".join(f"{action.metavar or action.dest.upper()}{' ...' if action.nargs else ''}" for action in own)
+
     def add_function(self, function: Callable[..., Any], *, leave_out: Collection[str] = ()) -> None:
-        """An option for every keyword argument of a function that is not left out.
+        """An option for every argument of a function that is not left out, a word for one that has no default.
 
         Raises:
             TypeError: an argument of a kind for which there is no option, or without a description.
         """
-        hints = get_type_hints(function)
+        hints = get_type_hints(function, include_extras=True)
         described = {p.arg_name: p.description or "" for p in docstring_parser.parse(function.__doc__ or "").params}
         for name, parameter in inspect.signature(function).parameters.items():
-            if name in leave_out:
+            if name in leave_out or parameter.kind is parameter.VAR_POSITIONAL:
                 continue
             if not described.get(name):
                 raise TypeError(f"argument {name} of {function.__module__}.{function.__qualname__} has no description")
             self._add(name, hints[name], parameter.default, _phrase(described[name]))
 
-    def _add(self, name: str, kind: Any, default: Any, words: str) -> None:
-        own = f"--{name.replace('_', '-')}"
-        options = list(dict.fromkeys([own, f"--{name}"]))
-        kind, many = _inner(kind)
+    def _add(self, name: str, hint: Any, default: Any, words: str) -> None:
+        kind, many, marks = _inner(hint)
+        own, required = f"--{name.replace('_', '-')}", default is inspect.Parameter.empty
+        options = [name] if required else list(dict.fromkeys([own, f"--{name}", *marks]))
         if kind is bool:
             self.add_argument(*options, action="store_true", default=default, help=_shown(words))
             return
-        about: dict[str, Any] = {"action": _Once, "default": default, "nargs": "+" if many else None}
-        if get_origin(kind) is Literal:
-            about |= {"type": Word(kind), "choices": get_args(kind)}
-        elif kind in _KINDS:
-            what, metavar = _KINDS[kind]
-            about |= {"type": Value(kind, what), "metavar": metavar}
-            words += f"; {what}" if what and not many else ""
-        else:
+        literal = get_origin(kind) is Literal
+        if not literal and kind not in _KINDS:
             raise TypeError(f"argument {name} is a {kind}, for which there is no option")
-        usual = ", ".join(map(str, default)) if isinstance(default, list | tuple) else default
-        self.add_argument(*options, help=_shown(words if usual is None else f"{words} (default: {usual})"), **about)
+        what, metavar = ("", None) if literal else _KINDS[kind]
+        about: dict[str, Any] = {"choices": get_args(kind) if literal else None, "nargs": "+" if many else None}
+        about |= {"action": _Once, "type": _Value(kind, what), "metavar": marks[0] if required and marks else metavar}
+        words += f"; {what}" if what and not many else ""
+        if not required:
+            about["default"] = default
+            usual = ", ".join(map(str, default)) if isinstance(default, list | tuple) else default
+            words += "" if usual is None else f" (default: {usual})"
+        self.add_argument(*options, help=_shown(words), **about)
 
 
 @dataclass(frozen=True)
-class Value:
-    """Reads a value of an option: a whole number, a number, text or a path."""
+class _Value:
+    """Reads a value: a whole number, a number, text, a path, or one of a few words."""
 
-    kind: Callable[[str], Any]
+    kind: Any
     what: str = ""
 
     def __call__(self, text: str) -> Any:
         if not text.strip():
             raise argparse.ArgumentTypeError("needs a value; got none")
         try:
-            return self.kind(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"must be {self.what}; got {text!r}") from None
-
-
-@dataclass(frozen=True)
-class Word:
-    """Reads a value of an option that is one of a few words."""
-
-    choices: Any
-
-    def __call__(self, text: str) -> Any:
-        if not text:
-            raise argparse.ArgumentTypeError("needs a value; got none")
-        try:
-            return one_of(text, self.choices, "")
+            return one_of(text, self.kind, "") if get_origin(self.kind) is Literal else self.kind(text)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error).strip()) from None
+            words = f"must be {self.what}; got {text!r}" if self.what else str(error).strip()
+            raise argparse.ArgumentTypeError(words) from None
 
 
 class _Help(argparse.HelpFormatter):
@@ -171,7 +182,7 @@ class _Once(argparse.Action):
     def __call__(self, _: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
         given = vars(namespace).setdefault(_GIVEN, set())
         if self.dest in given:
-            raise argparse.ArgumentError(self, "is given twice: leave one of them out")
+            raise ValueError(f"{self.option_strings[0]} is given twice: leave one of them out")
         given.add(self.dest)
         setattr(namespace, self.dest, values)
 
@@ -189,27 +200,21 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _inner(kind: Any) -> tuple[Any, bool]:
-    """What an argument is besides None, and whether it is a list of that."""
+def _inner(hint: Any) -> tuple[Any, bool, tuple[str, ...]]:
+    """What an argument is besides None, whether it is a list of that, and what it is annotated with."""
+    kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if get_origin(kind) in (Union, types.UnionType):
         kind = next(part for part in get_args(kind) if part is not type(None))
-    return (get_args(kind)[0], True) if get_origin(kind) is list else (kind, False)
+    if get_origin(kind) is list:
+        inner, _, more = _inner(get_args(kind)[0])
+        return inner, True, (*marks, *more)
+    return kind, False, tuple(marks)
 
 
 def _phrase(words: str) -> str:
     """A description in one line and without its full stop."""
     line = " ".join(words.split())
     return line if line.endswith("...") else line.removesuffix(".")
-
-
-def _in_words(message: str) -> str:
-    """What argparse says of an option's value."""
-    if message == "expected one argument":
-        return "needs a value; got none"
-    if message == "expected at least one argument":
-        return "needs at least one value; got none"
-    explicit = re.fullmatch("ignored explicit argument (.*)", message)
-    return f"takes no value; got {explicit[1]}" if explicit else message
 
 
 def _shown(words: str) -> str:

@@ -8,7 +8,10 @@ import os
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
+
+_ROUNDED = 2  # seconds by which two readings of the start of a process may differ, since the clock is adjusted
 
 
 @dataclass(frozen=True)
@@ -18,24 +21,25 @@ class Process:
     Attributes:
         place: digits that name the machine and, in a container, the container: pids mean something only there.
         pid: its number, which is given to another process after its end.
-        start: digits that name the moment of its start; ``0`` where the system does not say.
+        start: when it started, in seconds since 1970.
     """
 
     place: str
     pid: int
-    start: str
+    start: int
 
     @classmethod
     def this(cls) -> Process:
         """The running process."""
-        return cls(_place(), os.getpid(), _start(os.getpid()) or "0")
+        return cls(_place(), os.getpid(), int(psutil.Process().create_time()))
 
     @classmethod
     def of(cls, text: str) -> Process | None:
         """The process that was written as this text; None for another text."""
-        place, _, rest = text.partition("-")
-        pid, _, start = rest.partition("-")
-        return cls(place, int(pid), start) if pid.isdecimal() and len(pid) < 12 and place and start else None
+        place, *numbers = text.split("-")
+        if len(numbers) != 2 or not all(number.isdecimal() and len(number) < 12 for number in numbers):
+            return None
+        return cls(place, *map(int, numbers))
 
     def __str__(self) -> str:
         return f"{self.place}-{self.pid}-{self.start}"
@@ -46,24 +50,14 @@ class Process:
         return self.place == _place()
 
     def runs(self) -> bool:
-        """Whether it still runs. True also where that cannot be told, as for processes of other users."""
+        """Whether it still runs. False for one that has ended and was not waited for."""
         try:
-            os.kill(self.pid, 0)
-        except (ProcessLookupError, OverflowError):
+            process = psutil.Process(self.pid)
+            return abs(process.create_time() - self.start) < _ROUNDED and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
             return False
-        except OSError:  # of another user
-            pass
-        start = _start(self.pid)
-        return start is None or self.start in ("0", start)
-
-
-def _start(pid: int) -> str | None:
-    """When a process started, in digits; "ended" for one that has ended and was not waited for; None if unknown."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return "ended" if fields[0] in "ZX" else _digits(f"{_boot()} {fields[19]}")
+        except psutil.AccessDenied:  # of another user
+            return True
 
 
 @functools.cache
@@ -71,16 +65,4 @@ def _place() -> str:
     namespace = ""
     with suppress(OSError):
         namespace = os.readlink("/proc/self/ns/pid")
-    return _digits(f"{socket.gethostname()} {namespace}")
-
-
-@functools.cache
-def _boot() -> str:
-    """The name of the time since the machine was started: the system counts the starts of processes from there."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
-
-
-def _digits(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
+    return hashlib.blake2b(f"{socket.gethostname()} {namespace}".encode(), digest_size=5).hexdigest()

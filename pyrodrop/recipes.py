@@ -100,9 +100,9 @@ class Recipe:
             count=len(pairs),
             **settings,
         )
-        found = [self._judged(fits[k * len(held) : (k + 1) * len(held)], held) for k in range(len(self.models))]
-        best = max(range(len(found)), key=lambda k: found[k][0])
-        density, tau, inside = found[best]
+        judged = [self._judged(fits[k * len(held) : (k + 1) * len(held)], held) for k in range(len(self.models))]
+        best = max(range(len(judged)), key=lambda k: judged[k][0])
+        density, tau, inside = judged[best]
         model = copy.deepcopy(self.models[best])
         if tau is not None:
             model.likelihood = Gaussian(tau)
@@ -124,9 +124,9 @@ class Recipe:
         y = [part.y for part in parts]
         if isinstance(self.model.likelihood, Gaussian):
             ends = [p.interval(0.95) for p in predicted]
-            inside = torch.cat([(low <= own) & (own <= high) for (low, high), own in zip(ends, y, strict=True)])
+            inside = torch.cat([(low <= rows) & (rows <= high) for (low, high), rows in zip(ends, y, strict=True)])
             return *_best_precision(predicted, y), float(inside.float().mean())
-        density = torch.cat([p.log_density(own) for p, own in zip(predicted, y, strict=True)]).mean()
+        density = torch.cat([p.log_density(rows) for p, rows in zip(predicted, y, strict=True)]).mean()
         return float(density), None, 1.0
 
 
@@ -253,7 +253,7 @@ def _best_precision(predicted: list[Prediction], y: list[Tensor]) -> tuple[float
     By expectation maximisation over the draw t that y is of: 1 / tau is the mean of (y - f_t)^2, with weights proportional
     to the densities. It falls from the mean with equal weights, and ends where it changes by less than a thousandth.
     """
-    off = torch.cat([(own - p.f).square()[..., 0] for p, own in zip(predicted, y, strict=True)], 1).double()
+    off = torch.cat([(rows - p.f).square()[..., 0] for p, rows in zip(predicted, y, strict=True)], 1).double()
     variance, before = off.mean(), torch.tensor(math.inf)
     while before > 1.001 * variance:
         before, weights = variance, (-off / (2 * variance)).softmax(0)

@@ -65,9 +65,9 @@ class Standardize(torch.nn.Module):
             )
         missing = values.isnan()
         if bool(missing.any()):
-            each = zip(*(part.reshape(len(values), -1).unbind(1) for part in (values, missing)), strict=True)
+            each = zip(*(tensor.reshape(len(values), -1).unbind(1) for tensor in (values, missing)), strict=True)
             columns = [cls.of(column[~absent], dtype) for column, absent in each]
-            loc, scale = (torch.stack([getattr(own, part) for own in columns]) for part in ("loc", "scale"))
+            loc, scale = (torch.stack([getattr(one, statistic) for one in columns]) for statistic in ("loc", "scale"))
             return cls(loc.reshape(values.shape[1:]), scale.reshape(values.shape[1:]))
         scale, changing = values.std(0, correction=0), varies(values, dtype)
         width = values.amax(0) - values.amin(0)

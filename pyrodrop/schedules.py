@@ -23,8 +23,8 @@ from pyrodrop.constraints import Count, Real, check_fields
 class _Described:
     def __str__(self) -> str:
         """The call that creates this schedule."""
-        own: Any = self
-        values = ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(own))
+        schedule: Any = self
+        values = ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(schedule))
         return f"{type(self).__name__.lower()}({values})"
 
 

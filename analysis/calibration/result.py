@@ -20,7 +20,7 @@ from torch import Tensor
 from pyrodrop.analysis.calibration import uniformity
 from pyrodrop.analysis.calibration.ranks import pit_of
 from pyrodrop.files import write_json
-from pyrodrop.json_files import read_record
+from pyrodrop.json_files import Record, read_record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -136,7 +136,11 @@ class SBC:
         Raises:
             ValueError: it is not such a file.
         """
-        record = read_record(Path(path))
+        return cls.from_record(read_record(Path(path)))
+
+    @classmethod
+    def from_record(cls, record: Record) -> SBC:
+        """The content of a file of `save`; a ValueError if it is something else."""
         if not {"ranks", "num_draws", "seed"} <= record.content.keys():
             raise record.fault("is not a result of simulation-based calibration: it has no ranks, num_draws and seed")
         draws, seed = record.whole("num_draws"), record.whole("seed")

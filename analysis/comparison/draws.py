@@ -28,6 +28,7 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.elbo import site_conventions
+from pyrodrop.files import under
 from pyrodrop.guides import Ensemble
 from pyrodrop.guides.guide import Guide
 from pyrodrop.inputs import Inputs, mapped, num_rows
@@ -147,13 +148,13 @@ def draws_of(
                 parts.setdefault(name, []).append(value.detach().cpu())
     whole = {name: torch.cat(values) for name, values in parts.items()}
     return Draws(
-        train=Predictive(**_under(whole, "train.")),
-        test=None if test_x is None else Predictive(**_under(whole, "test.")),
-        sites=_under(whole, "sites."),
+        train=Predictive(**under("train.", whole)),
+        test=None if test_x is None else Predictive(**under("test.", whole)),
+        sites=under("sites.", whole),
         log_joint=whole.get("log_joint"),
         log_q=whole.get("log_q"),
         no_density=reason,
-        log_prior=_under(whole, "prior."),
+        log_prior=under("prior.", whole),
     )
 
 
@@ -290,7 +291,3 @@ def _predicted(fit: Fit, x: Inputs, y: Tensor | None, num_samples: int, seed: in
 
 def _to(x: Inputs, device: torch.device) -> Any:
     return mapped(lambda part: part.to(device), x)
-
-
-def _under(values: Mapping[str, Tensor], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}

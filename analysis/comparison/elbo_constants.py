@@ -6,7 +6,7 @@
 
 So two fits must agree in the convention, which says what constant is left out, and in how often it is left out, which the
 posterior says (`WeightDistribution.constant_left_out`). Data are the same if their fingerprints are equal
-(`pyrodrop.data.fingerprint`): x, y and their order.
+(`pyrodrop.data.Dataset.fingerprint`): x, y and their order.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import line
-from pyrodrop.devices import resolve
 from pyrodrop.files import write_json
 from pyrodrop.json_files import Record
 from pyrodrop.metrics import rmse
@@ -41,39 +41,32 @@ PUBLISHED: Mapping[int, tuple[float, ...]] = {
 QUANTITIES = ("rmse", "epistemic_sd", "aleatoric_sd", "rate_1", "rate_2", "rate_3")
 
 
+@with_job_options("device", "jobs")
 def run(
+    job: JobOptions,
     *,
-    device: str = "auto",
-    seed: int = 0,
     seeds: int = 5,
-    jobs: int | None = None,
     out: Path = Path("runs/concrete"),
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train concrete dropout at every size, with several seeds, and print the table next to the published one.
 
     Args:
-        device: auto, cpu, cuda, cuda:1 ...
-        seed: the first seed.
         seeds: number of seeds.
-        jobs: number of processes, one thread each; as many as there are cores if left out.
         out: folder for results.json and what has been trained: a run that was broken off goes on there.
-        quiet: show no progress.
 
     Returns:
         What is written to results.json.
     """
     seeds = arguments.count(seeds, "seeds", "the number of repetitions")
-    seed, where = arguments.seed(seed), resolve(device)
-    with run_folder(out, "concrete", {"device": where.type, "seed": seed, "seeds": seeds}) as folder:
-        names = [f"{n}-{s}" for n in reversed(SIZES) for s in range(seed, seed + seeds)]
-        cells = Cells(folder / "cells", {"device": where.type}, _checked)
-        measured = train_each(measure, names, quiet, device=where, jobs=jobs, keep=cells)
-        table = {n: [measured[f"{n}-{s}"] for s in range(seed, seed + seeds)] for n in SIZES}
+    with run_folder(out, "concrete", {"device": job.device.type, "seed": job.seed, "seeds": seeds}) as folder:
+        names = [f"{n}-{s}" for n in reversed(SIZES) for s in range(job.seed, job.seed + seeds)]
+        cells = Cells(folder / "cells", lambda name: {"name": name, "device": job.device.type}, _checked)
+        measured = train_each(measure, names, job, keep=cells)
+        table = {n: [measured[f"{n}-{s}"] for s in range(job.seed, job.seed + seeds)] for n in SIZES}
         content = {
             "sizes": {str(n): {q: [row[q] for row in rows] for q in QUANTITIES} for n, rows in table.items()},
             "published": {str(n): dict(zip(QUANTITIES, row, strict=True)) for n, row in PUBLISHED.items()},
-            "settings": {"seed": seed, "seeds": seeds, "device": where.type, "draws": DRAWS},
+            "settings": {"seed": job.seed, "seeds": seeds, "device": job.device.type, "draws": DRAWS},
             "versions": versions(),
         }
         write_json(folder / "results.json", content)

@@ -19,14 +19,14 @@ from rich.table import Table
 from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import differences, run_folder, say_reused
+from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.reports.job_options import JobOptions
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, SKY, styled, write_figure
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import processor, seeded
-from pyrodrop.failed import Failed
 from pyrodrop.files import write_json
-from pyrodrop.json_files import read_record
+from pyrodrop.json_files import Record
 from pyrodrop.metrics import accuracy
 from pyrodrop.models import NetworkModel
 from pyrodrop.training.fitted import Fit
@@ -84,8 +84,8 @@ class Cell:
     def name(self) -> str:
         return f"{self.method}-{self.size:g}"
 
-    def content(self, study: Study) -> dict[str, Any]:
-        """As it is written to its file."""
+    def about(self, study: Study) -> dict[str, Any]:
+        """What its file says of it."""
         return {"method": self.method, study.size: self.size, **self.settings}
 
 
@@ -94,12 +94,10 @@ def run_study(
     methods: Sequence[str],
     sizes: Sequence[float],
     settings: Mapping[str, Any],
+    job: JobOptions,
     *,
     preset: str,
-    where: torch.device,
-    jobs: int | None,
     out: Path,
-    quiet: bool,
 ) -> dict[str, Any]:
     """Train the missing cells, print their errors, next to published ones if there are some, and plot them.
 
@@ -108,32 +106,31 @@ def run_study(
         methods, sizes: of the cells.
         settings: what all cells have in common: ``epochs``, ``seeds``, ``seed``, the number of training rows under the
             study's name for it (None for all), and what else the study has.
+        job: how to run.
         preset: for the record.
-        where: the device.
-        jobs: as in `train_each`.
         out: the folder.
-        quiet: show no progress.
 
     Returns:
         What is written to results.json.
     """
-    cells = [Cell(method, size, dict(settings)) for size in sizes for method in methods]
-    with run_folder(out, study.job, {**settings, "device": where.type}) as folder:
-        missing = {cell.name: cell for cell in cells if _load(study, folder, cell) is None}
-        say_reused([cell.name for cell in cells if cell.name not in missing], folder)
-        if missing:
-            order = sorted(missing, key=lambda name: -missing[name].size)
-            train_each(
-                _measure, order, quiet, device=where, jobs=jobs, study=study, cells=missing,
-                folder=None if where.type == "cpu" else folder,
-                done=lambda name, content: write_json(folder / f"{name}.json", content),
-            )  # fmt: skip
-        found = {cell.name: _load(study, folder, cell) for cell in [*cells, *_others(study, folder, cells, settings)]}
+    asked = [Cell(method, size, dict(settings)) for size in sizes for method in methods]
+
+    def check(record: Record) -> None:
+        record.numbers("errors", settings["seeds"])
+        record.number("seconds")
+
+    with run_folder(out, study.job, {**settings, "device": job.device.type}) as folder:
+        cells = {cell.name: cell for cell in [*asked, *_others(study, folder, asked, settings)]}
+        found = train_each(
+            _measure, sorted(cells, key=lambda name: -cells[name].size), job,
+            keep=Cells(folder, lambda name: cells[name].about(study), check), study=study, cells=cells,
+            folder=None if job.device.type == "cpu" else folder,
+        )  # fmt: skip
         content = {
-            "errors": {name: _row(study, cell) for name, cell in found.items() if cell},
+            "errors": {name: _row(study, found[name]) for name in cells},
             "settings": {"preset": preset, **settings},
             "versions": versions(),
-            "machine": {"processor": processor(), "device": where.type},
+            "machine": {"processor": processor(), "device": job.device.type},
         }
         write_json(folder / "results.json", content)
         write_figure(folder / "figure.png", _figure(study, content["errors"]))
@@ -189,7 +186,6 @@ def _measure(
         checkpoint.unlink()
     errors = [100 * (1 - accuracy(averaged(each).predict(split.test.x, 1), split.test.y)) for each in many]
     return {
-        "cell": cell.content(study),
         "errors": errors,
         "alphas": _alphas(many[0]),
         "seconds": many[0].settings["seconds"],
@@ -201,24 +197,6 @@ def _measure(
 def _alphas(trained: Fit) -> dict[str, float]:
     """Noise of every layer after training: alpha, or the drop rate of binary dropout; empty without dropout."""
     return {name: float(value) for name, value in trained.guide.rates().items()}  # type: ignore[attr-defined]
-
-
-def _load(study: Study, folder: Path, cell: Cell) -> dict[str, Any] | None:
-    """The result of a cell, or None if there is none.
-
-    Raises:
-        ValueError: the file has a result of other settings, or is broken.
-    """
-    path = folder / f"{cell.name}.json"
-    if not path.exists():
-        return None
-    record = read_record(path, "remove this file and run the same command again")
-    differ = differences(record.record("cell").content, cell.content(study))
-    if differ:
-        raise Failed(f"{path} has a result of other settings ({', '.join(differ)}); choose another folder with --out")
-    record.numbers("errors", cell.settings["seeds"])
-    record.number("seconds")
-    return dict(record.content)
 
 
 def _row(study: Study, content: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from tqdm import tqdm
 from pyrodrop import arguments, zoo
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder, say_reused
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.style import BLUE, GREEN, GREY, RED, styled, write_figure
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset, mnist
-from pyrodrop.devices import resolve
 from pyrodrop.files import write_json
 from pyrodrop.json_files import Record
 from pyrodrop.reparam import STRATEGIES
@@ -31,41 +31,37 @@ ENTRY, DIGITS, BATCH, ROUNDS = "kingma/variational-b-small", 10_000, 200, 8
 COLORS = {"shared": RED, "per_example": GREY, "local": BLUE, "flipout": GREEN}
 
 
+@with_job_options("device")
 def run(
+    job: JobOptions,
     *,
     seconds: float = 30.0,
-    device: str = "auto",
-    seed: int = 0,
     out: Path = Path("runs/estimators"),
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train with each estimator for equal time, print the ELBOs and plot them over time.
 
     Args:
         seconds: training time per estimator.
-        device: auto, cpu, cuda, cuda:1 ...
-        seed: seed of initial weights, minibatches and noise.
         out: folder for results.json, figure.png and the finished curves: a run that was broken off goes on there.
-        quiet: show no progress.
 
     Returns:
         What is written to results.json.
     """
     seconds = arguments.positive(seconds, "seconds", "the training time per estimator")
-    seed, where, data = arguments.seed(seed), resolve(device), mnist(progress=not quiet).train.first(DIGITS)
-    about = {"seconds": seconds, "device": where.type, "seed": seed}
+    data = mnist(progress=not job.quiet).train.first(DIGITS)
+    about = {"seconds": seconds, "device": job.device.type, "seed": job.seed}
     with run_folder(out, "estimators", about) as folder:
-        cells = Cells(folder / "cells", about, _checked)
+        cells = Cells(folder / "cells", lambda name: {"name": name, **about}, _checked)
         kept = {name: found["points"] for name in STRATEGIES if (found := cells.kept(name))}
         say_reused(kept, folder)
         curves: dict[str, list[dict[str, float]]] = {}
-        for estimator in tqdm(STRATEGIES, unit="estimator", leave=False, disable=True if quiet else None):
-            curves[estimator] = kept.get(estimator) or _curve(data, estimator, seconds, where, seed)
+        for estimator in tqdm(STRATEGIES, unit="estimator", leave=False, disable=True if job.quiet else None):
+            curves[estimator] = kept.get(estimator) or _curve(data, estimator, seconds, job.device, job.seed)
             if estimator not in kept:
                 cells.keep(estimator, {"points": curves[estimator]})
         content = {
             "curves": curves,
-            "settings": {"seconds": seconds, "digits": DIGITS, "batch_size": BATCH, "seed": seed, "device": where.type},
+            "settings": {"digits": DIGITS, "batch_size": BATCH, **about},
             "versions": versions(),
         }
         write_json(folder / "results.json", content)
@@ -77,12 +73,9 @@ def run(
 
 def _checked(record: Record) -> None:
     """What a kept curve must have: points of four numbers."""
-    points = record.content.get("points")
-    if not isinstance(points, list) or not points:
-        raise record.fault("must have a list of points")
-    for point in points:
+    for point in record.records("points"):
         for key in ("seconds", "steps", "elbo", "se"):
-            Record(record.path, {"point": point}, record.advice).record("point").number(key)
+            point.number(key)
 
 
 def _curve(data: Dataset, estimator: str, seconds: float, device: Any, seed: int) -> list[dict[str, float]]:

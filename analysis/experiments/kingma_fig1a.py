@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pyrodrop import arguments
 from pyrodrop.analysis.experiments.error_by_size import Study, run_study
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.data import mnist
-from pyrodrop.devices import resolve
 from pyrodrop.names import known, some
 from pyrodrop.zoo.kingma_fig1a import EPOCHS, METHODS, PUBLISHED_WIDTHS, READ_OFF, network, training
 
@@ -34,7 +33,9 @@ STUDY = Study(
 )
 
 
+@with_job_options("device", "jobs")
 def run(
+    job: JobOptions,
     *,
     widths: list[int] | None = None,
     methods: list[str] | None = None,
@@ -42,11 +43,7 @@ def run(
     epochs: int | None = None,
     seeds: int = 5,
     digits: int = 60_000,
-    jobs: int | None = None,
-    device: str = "auto",
-    seed: int = 0,
     out: Path | None = None,
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train the missing cells of the figure, print the errors next to the published ones and plot them.
 
@@ -58,11 +55,7 @@ def run(
         epochs: passes over the digits; those of the preset if not given.
         seeds: networks per cell, trained at once.
         digits: number of training digits, the first ones.
-        jobs: number of processes, one thread each; as many as there are cores if left out.
-        device: auto, cpu, cuda, cuda:1 ...
-        seed: first seed of initial weights, minibatches and noise.
         out: folder of the cells, results.json and figure.png; runs/kingma-fig1a-PRESET if left out.
-        quiet: show no progress.
 
     Returns:
         What is written to results.json.
@@ -73,9 +66,8 @@ def run(
     for name, value in {"seeds": seeds, "epochs": epochs, "widths": min(widths), "digits": digits}.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1; got {value}")
-    seed, where = arguments.seed(seed), resolve(device)
-    mnist(progress=not quiet)  # raises for missing or broken files before training
+    mnist(progress=not job.quiet)  # raises for missing or broken files before training
     return run_study(
-        STUDY, chosen, widths, {"epochs": epochs, "seeds": seeds, "seed": seed, "digits": digits},
-        preset=preset, where=where, jobs=jobs, out=out or Path("runs") / f"kingma-fig1a-{preset}", quiet=quiet,
+        STUDY, chosen, widths, {"epochs": epochs, "seeds": seeds, "seed": job.seed, "digits": digits}, job,
+        preset=preset, out=out or Path("runs") / f"kingma-fig1a-{preset}",
     )  # fmt: skip

@@ -19,8 +19,9 @@ import torch.nn.functional as F
 
 from pyrodrop import arguments
 from pyrodrop.analysis.experiments.error_by_size import Study, run_study
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.data import Dataset, cifar10
-from pyrodrop.devices import resolve, seeded
+from pyrodrop.devices import seeded
 from pyrodrop.names import known, some
 from pyrodrop.zoo.kingma_fig1b import EPOCHS, METHODS, PUBLISHED_SCALES, SHORT, network, training
 from pyrodrop.zoo.kingma_methods import BATCH
@@ -45,7 +46,9 @@ STUDY = Study(
 _LONG = 3600  # seconds from which the time is said before
 
 
+@with_job_options("device", "jobs")
 def run(
+    job: JobOptions,
     *,
     scales: list[float] | None = None,
     methods: list[str] | None = None,
@@ -54,11 +57,7 @@ def run(
     epochs: int | None = None,
     seeds: int = 5,
     train: int | None = None,
-    jobs: int | None = None,
-    device: str = "auto",
-    seed: int = 0,
     out: Path | None = None,
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train the missing cells of the figure, print the errors and plot them.
 
@@ -72,12 +71,8 @@ def run(
         epochs: passes over the images; those of the preset if not given.
         seeds: networks per cell, trained at once.
         train: number of training images, the first ones; all if not given.
-        jobs: number of processes, one thread each; as many as there are cores if left out.
-        device: auto, cpu, cuda, cuda:1 ...
-        seed: first seed of initial weights, minibatches and noise.
         out: folder of the cells, results.json and figure.png; runs/kingma-fig1b-PRESET if left out, with -jpeg-subset
             after it for that.
-        quiet: show no progress.
 
     Returns:
         What is written to results.json.
@@ -90,10 +85,9 @@ def run(
     for name, number in {"seeds": seeds, "epochs": epochs, "train": 1 if train is None else train}.items():
         if number < 1:
             raise ValueError(f"{name} must be at least 1; got {number}")
-    seed, where = arguments.seed(seed), resolve(device)
-    split = cifar10(version=images, progress=not quiet)  # raises for missing or broken files before training
+    split = cifar10(version=images, progress=not job.quiet)  # raises for missing or broken files before training
     data = split.train if train is None else split.train.first(train)
-    if where.type == "cpu":
+    if job.device.type == "cpu":
         _say_long(_seconds(data, scales, epochs) * seeds * len(chosen))
     subset = "" if images == "binary" else f"-{images}"
     about = "CIFAR-10" if images == "binary" else "JPEG subset, not CIFAR-10"
@@ -104,8 +98,8 @@ def run(
         caption=f"{about}, {len(data):,} images, {epochs} epochs",
     )
     return run_study(
-        study, chosen, scales, {"epochs": epochs, "seeds": seeds, "seed": seed, "train": train, "images": images},
-        preset=preset, where=where, jobs=jobs, out=out or Path("runs") / f"kingma-fig1b-{preset}{subset}", quiet=quiet,
+        study, chosen, scales, {"epochs": epochs, "seeds": seeds, "seed": job.seed, "train": train, "images": images},
+        job, preset=preset, out=out or Path("runs") / f"kingma-fig1b-{preset}{subset}",
     )  # fmt: skip
 
 

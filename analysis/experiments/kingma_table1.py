@@ -20,14 +20,15 @@ from rich.table import Table
 from torch import Tensor
 from tqdm import tqdm
 
-from pyrodrop import arguments, zoo
+from pyrodrop import zoo
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.style import BLUE, GREY, styled, write_figure
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Dataset, mnist
-from pyrodrop.devices import resolve, seeded
+from pyrodrop.devices import seeded
 from pyrodrop.files import whole, write_json
 from pyrodrop.guides import Guide, Point
 from pyrodrop.models import NetworkModel
@@ -53,45 +54,41 @@ PRESETS: Mapping[str, tuple[str, int, int, int]] = {
 }
 
 
+@with_job_options("device")
 def run(
+    job: JobOptions,
     *,
     preset: Literal["default", "paper"] = "default",
-    device: str = "auto",
-    seed: int = 0,
     out: Path = Path("runs/kingma-table1"),
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train, measure, and print the table next to the published one.
 
     Args:
         preset: default has hidden layers of 200 units and 30,000 digits, which takes minutes on two cores; paper has 1000
             units and all digits.
-        device: auto, cpu, cuda, cuda:1 ...
-        seed: seed of initial weights, minibatches and noise.
         out: folder for results.json and figure.png.
-        quiet: show no progress.
 
     Returns:
         What is written to results.json.
     """
-    seed, where = arguments.seed(seed), resolve(device)
-    with run_folder(out, "kingma-table1", {"preset": preset, "device": where.type, "seed": seed}) as folder:
+    with run_folder(out, "kingma-table1", {"preset": preset, "device": job.device.type, "seed": job.seed}) as folder:
         name, digits, draws, by_example = PRESETS[preset]
-        data = mnist(progress=not quiet).train.first(digits)
+        data = mnist(progress=not job.quiet).train.first(digits)
         per_epoch = -(-digits // BATCH)
         measured: dict[str, list[float]] = {row: [0.0] * 4 for row in PUBLISHED}
         seconds: dict[str, float] = {}
         for column, epochs in enumerate(EPOCHS):
-            progress = False if quiet else None
             checkpoint = _checkpoint(folder, column)
             fit = fit_resumed(
                 zoo.entry(name), data, Checkpoint(checkpoint, every=5 * per_epoch),
-                seed=seed, device=where, steps=epochs * per_epoch, progress=progress,
+                seed=job.seed, device=job.device, steps=epochs * per_epoch, progress=job.progress,
             )  # fmt: skip
-            for row in tqdm(PUBLISHED, desc=f"measuring after {epochs}", leave=False, disable=True if quiet else None):
+            for row in tqdm(
+                PUBLISHED, desc=f"measuring after {epochs}", leave=False, disable=True if job.quiet else None
+            ):
                 start = time.perf_counter()
                 count = by_example if row == "per_example" else draws
-                top, bottom = gradient_variance(fit, data, row, count, seed)
+                top, bottom = gradient_variance(fit, data, row, count, job.seed)
                 seconds[row] = (time.perf_counter() - start) / count * per_epoch
                 measured[row][column], measured[row][2 + column] = top, bottom
         content = {
@@ -103,8 +100,8 @@ def run(
                 "digits": digits,
                 "draws": draws,
                 "draws_per_example": by_example,
-                "seed": seed,
-                "device": where.type,
+                "seed": job.seed,
+                "device": job.device.type,
                 **fit.settings,
             },
             "versions": versions(),

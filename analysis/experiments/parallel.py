@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import joblib
-import torch
 
 from pyrodrop.analysis.reports.folder import RECORD, Cells, say_reused
+from pyrodrop.analysis.reports.job_options import JobOptions
 from pyrodrop.training import spread
 
 T = TypeVar("T")
@@ -25,12 +25,9 @@ T = TypeVar("T")
 def train_each(
     train: Callable[..., T],
     names: Sequence[str],
-    quiet: bool,
+    job: JobOptions,
     *,
-    device: torch.device,
-    jobs: int | None = None,
     keep: Cells | None = None,
-    done: Callable[[str, T], object] | None = None,
     **options: Any,
 ) -> dict[str, T]:
     """``train(name, device=..., progress=..., **options)`` for every name.
@@ -41,24 +38,22 @@ def train_each(
     Args:
         train: a function of a module.
         names: of the trainings.
-        quiet: show no progress.
-        device: to train on.
-        jobs: the number of processes of this machine. If None, the workers of the joblib backend that is active, such as
-            Dask's; otherwise as many processes as there are cores.
+        job: how to run. If it has no number of processes, these are the workers of the joblib backend that is active, such
+            as Dask's; otherwise as many processes as there are cores.
         keep: what `train` returns is a JSON object and kept there; what is there is not trained again.
-        done: called in this process with a name and its result, when it has arrived.
         options: of `train`.
 
     Raises:
         ValueError: several processes would share a GPU; or as `spread.spreads`.
     """
-    kept = {name: found for name in names if keep is not None and (found := keep.kept(name)) is not None}
+    kept: dict[str, Any] = {name: part for name in names if keep is not None and (part := keep.kept(name)) is not None}
     missing = [name for name in names if name not in kept]
     if keep is not None:
         say_reused(kept, keep.folder)
+    device, jobs = job.device, job.jobs
     own: dict[str, Any] = options | {"device": device}
     if device.type != "cpu" and (jobs or 1) == 1 and not spread.spreads(None):
-        jobs, own["progress"] = 1, False if quiet else None
+        jobs, own["progress"] = 1, job.progress
     elif device.type != "cpu" and jobs is not None:
         raise ValueError(f"on {device} trainings take turns, so jobs must be 1 or left out; got {jobs}")
     else:
@@ -68,16 +63,14 @@ def train_each(
 
     def arrived(number: int, result: T) -> None:
         if keep is not None:
-            keep.keep(missing[number], result)  # type: ignore[arg-type]
-        if done is not None:
-            done(missing[number], result)
+            kept[missing[number]] = keep.keep(missing[number], result)  # type: ignore[arg-type]
 
     results = spread.each(
         _unit, [(train, name, own) for name in missing], len(missing), jobs=jobs, title="training", unit="network",
-        progress=False if quiet else None, done=arrived,
+        progress=job.progress, done=arrived,
     )  # fmt: skip
-    new = dict(zip(missing, results, strict=True))
-    return {name: kept[name] if name in kept else new[name] for name in names}  # type: ignore[misc]
+    found = dict(zip(missing, results, strict=True)) | kept
+    return {name: found[name] for name in names}
 
 
 def _unit(train: Callable[..., T], name: str, options: dict[str, Any]) -> T:

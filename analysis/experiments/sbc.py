@@ -28,11 +28,13 @@ from pyrodrop.analysis.calibration.result import SBC
 from pyrodrop.analysis.calibration.sbc import sbc, sbc_of_draws
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import print_table
-from pyrodrop.devices import processor, resolve
+from pyrodrop.devices import processor
 from pyrodrop.files import write_json
+from pyrodrop.json_files import Record
 from pyrodrop.names import known, some
 from pyrodrop.training.settings import Estimator
 
@@ -58,17 +60,15 @@ GUIDES: Mapping[str, Posterior] = {
 CLOSED_FORM = {"exact": 1.0, "halved": 0.5}  # factor of the posterior's covariance
 
 
+@with_job_options("device", "jobs")
 def run(
+    job: JobOptions,
     *,
     posteriors: list[str] | None = None,
     count: int = 1000,
     steps: int = 2000,
     num_draws: int = 199,
-    jobs: int | None = None,
-    device: str = "auto",
-    seed: int = 0,
     out: Path | None = None,
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Calibrate each posterior, print the verdicts and plot the ranks.
 
@@ -77,12 +77,8 @@ def run(
         count: number of data sets, simulated from the prior.
         steps: gradient steps of every fit.
         num_draws: posterior draws per data set.
-        jobs: number of processes, one thread each; as many as there are cores if left out.
-        device: auto, cpu, cuda, cuda:1 ...
-        seed: of the data sets, the fits and the draws.
         out: folder of results.json, figure.png and the ranks of every posterior; runs/sbc if left out. A run that was
             broken off goes on with the posteriors that are not there.
-        quiet: show no progress.
 
     Returns:
         What is written to results.json: the posteriors of the folder, also those of earlier runs.
@@ -91,31 +87,30 @@ def run(
         known(name, [*CLOSED_FORM, *GUIDES], "posterior")
         for name in some(posteriors, [*CLOSED_FORM, *GUIDES], "posteriors")
     ]
-    seed, where = arguments.seed(seed), resolve(device)
     count = arguments.count(count, "count", "the number of data sets")
     num_draws = arguments.count(num_draws, "num_draws", "the number of posterior draws per data set")
-    settings = {"count": count, "steps": steps, "num_draws": num_draws, "device": where.type, "seed": seed}
+    settings = {"count": count, "steps": steps, "num_draws": num_draws, "device": job.device.type, "seed": job.seed}
     with run_folder(out or Path("runs") / "sbc", "sbc", settings) as folder:
-        every = [*CLOSED_FORM, *GUIDES]
-        kept = {name: SBC.load(folder / f"{name}.json") for name in every if (folder / f"{name}.json").exists()}
-        say_reused([name for name in names if name in kept], folder)
-        about: dict[str, Any] = {"count": count, "steps": steps, "num_draws": num_draws, "seed": seed}
-        found = train_each(
-            calibrated, [name for name in names if name not in kept], quiet, device=where, jobs=jobs,
-            done=lambda name, result: result.save(folder / f"{name}.json"), **about,
-        )  # fmt: skip
-        results = {name: (kept | found)[name] for name in every if name in kept or name in found}
+        cells = Cells(folder, lambda name: {}, SBC.from_record)
+        every = [name for name in [*CLOSED_FORM, *GUIDES] if name in names or cells.file(name).exists()]
+        about: dict[str, Any] = {"count": count, "steps": steps, "num_draws": num_draws, "seed": job.seed}
+        found = train_each(_ranks, every, job, keep=cells, **about)
+        results = {name: SBC.from_record(Record(cells.file(name), result)) for name, result in found.items()}
         content = {
             "posteriors": {name: _summary(result) for name, result in results.items()},
-            "settings": {"count": count, "steps": steps, "num_draws": num_draws, "seed": seed, "lr": LEARNING_RATE},
+            "settings": {"count": count, "steps": steps, "num_draws": num_draws, "seed": job.seed, "lr": LEARNING_RATE},
             "versions": versions(),
-            "machine": {"processor": processor(), "device": where.type, "threads": torch.get_num_threads()},
+            "machine": {"processor": processor(), "device": job.device.type, "threads": torch.get_num_threads()},
         }
         write_json(folder / "results.json", content)
         write_figure(folder / "figure.png", plot_sbc(results))
         _print(results)
         print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
         return content
+
+
+def _ranks(name: str, **options: Any) -> dict[str, Any]:
+    return calibrated(name, **options).to_dict()
 
 
 def calibrated(

@@ -22,12 +22,12 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import pyrodrop
-from pyrodrop import arguments
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.data import Dataset, mnist
-from pyrodrop.devices import processor, resolve, seeded
+from pyrodrop.devices import processor, seeded
 from pyrodrop.failed import Failed
 from pyrodrop.files import read_tensors, write_json, write_tensors
 from pyrodrop.guides import to_module
@@ -61,15 +61,14 @@ def train(net: nn.Module, x: Tensor, y: Tensor, epochs: int) -> torch.optim.Opti
     return optimizer
 
 
+@with_job_options("device")
 def run(
+    job: JobOptions,
     *,
     epochs: int = 3,
     steps: int = 500,
     draws: int = 100,
-    device: str = "auto",
-    seed: int = 0,
     out: Path = Path("runs/trained-network"),
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train, read, compare predictions, go on training with the ELBO, and go back to a network.
 
@@ -77,11 +76,8 @@ def run(
         epochs: passes of the plain loop over the training images.
         steps: gradient steps on the ELBO after that, with minibatches of 128 and standard dropout (estimator local).
         draws: number of passes of the network and of draws of the reading.
-        device: auto, cpu, cuda, cuda:1 ...
-        seed: seed of initial weights, minibatches and noise.
         out: folder for results.json and network.safetensors, the weights of the last network. A run that was broken off
             goes on from trained.safetensors there.
-        quiet: show no progress.
 
     Returns:
         What is written to results.json.
@@ -89,13 +85,13 @@ def run(
     for name, value in (("epochs", epochs), ("steps", steps), ("draws", draws)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1; got {value}")
-    seed, where, split = arguments.seed(seed), resolve(device), mnist(flat=False, progress=not quiet)
-    about = {"epochs": epochs, "steps": steps, "draws": draws, "device": where.type, "seed": seed}
+    split = mnist(flat=False, progress=not job.quiet)
+    about = {"epochs": epochs, "steps": steps, "draws": draws, "device": job.device.type, "seed": job.seed}
     with run_folder(out, "trained-network", about) as folder:
-        x, y = split.train.x.to(where), split.train.y.to(where)
+        x, y = split.train.x.to(job.device), split.train.y.to(job.device)
         clock = _Clock()
-        with seeded(seed, where):
-            net = network().to(where)
+        with seeded(job.seed, job.device):
+            net = network().to(job.device)
             optimizer = _trained(net, x, y, epochs, folder / "trained.safetensors")
             clock("train")
             print(inspect.getsource(network), inspect.getsource(train), sep="\n")
@@ -103,29 +99,29 @@ def run(
             clock("read")
             print(f"{reading}\n")
             rows = {
-                "evaluation mode": _scores(_evaluated(net, split.test.x.to(where)), split.test.y),
-                f"{draws} hand-made passes": _scores(_passes(net, split.test.x.to(where), draws), split.test.y),
+                "evaluation mode": _scores(_evaluated(net, split.test.x.to(job.device)), split.test.y),
+                f"{draws} hand-made passes": _scores(_passes(net, split.test.x.to(job.device), draws), split.test.y),
             }
             clock("passes")
-        rows[f"reading, {draws} draws"] = _predicted(reading, split.test, draws, seed)
+        rows[f"reading, {draws} draws"] = _predicted(reading, split.test, draws, job.seed)
         clock("predict")
-        before = reading.elbo(20, data=split.train, seed=seed)
+        before = reading.elbo(20, data=split.train, seed=job.seed)
         clock("elbo")
         options: dict[str, Any] = {"batch_size": 128, "estimator": "local", "lr": 1e-3}
         fit = pyrodrop.fit(
-            reading.model, reading.guide, split.train, steps=steps, seed=seed, device=where,
-            progress=False if quiet else None, **options,
+            reading.model, reading.guide, split.train, steps=steps, seed=job.seed, device=job.device,
+            progress=job.progress, **options,
         )  # fmt: skip
         clock("fit")
-        after = fit.elbo(20, seed=seed)
-        back = _from_file(to_module(fit), folder / "network.safetensors", where)
+        after = fit.elbo(20, seed=job.seed)
+        back = _from_file(to_module(fit), folder / "network.safetensors", job.device)
         clock("back")
-        with seeded(seed, where):
-            rows[f"after fit, {draws} draws"] = _predicted(fit, split.test, draws, seed)
-            passes = _passes(back, split.test.x.to(where), draws)
+        with seeded(job.seed, job.device):
+            rows[f"after fit, {draws} draws"] = _predicted(fit, split.test, draws, job.seed)
+            passes = _passes(back, split.test.x.to(job.device), draws)
             rows[f"after fit, {draws} passes of to_module"] = _scores(passes, split.test.y)
             rows["after fit, to_module in evaluation mode"] = _scores(
-                _evaluated(back, split.test.x.to(where)), split.test.y
+                _evaluated(back, split.test.x.to(job.device)), split.test.y
             )
         content = {
             "table": [list(row) for row in reading.rows()],
@@ -137,12 +133,12 @@ def run(
                 "epochs": epochs,
                 "steps": steps,
                 "draws": draws,
-                "seed": seed,
-                "device": where.type,
+                "seed": job.seed,
+                "device": job.device.type,
                 **options,
             },
             "versions": versions(),
-            "machine": {"processor": processor(), "device": where.type, "threads": torch.get_num_threads()},
+            "machine": {"processor": processor(), "device": job.device.type, "threads": torch.get_num_threads()},
         }
         write_json(folder / "results.json", content)
         _print(content)

@@ -26,9 +26,10 @@ from pyrodrop import arguments, guides, likelihoods, models, priors
 from pyrodrop.analysis.experiments.uci.cell import divided
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.data import Dataset, uci
-from pyrodrop.devices import processor, resolve
+from pyrodrop.devices import processor
 from pyrodrop.failed import Failed
 from pyrodrop.files import write_json
 from pyrodrop.names import known
@@ -43,16 +44,15 @@ _BATCH, _LR, _DRAWS = 32, 5e-3, 200
 _START = 10.0  # the learned precision starts at this over the variance of y
 
 
+@with_job_options("device")
 def run(
+    job: JobOptions,
     *,
     data: str = "concrete",
     split: int = 0,
     trials: int = 40,
     epochs: int = 100,
-    device: str = "auto",
-    seed: int = 0,
     out: Path | None = None,
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Tune on one split of a data set, and print the test scores of the best trial and of the defaults.
 
@@ -61,10 +61,7 @@ def run(
         split: number of the split.
         trials: number of trials, those of the folder included.
         epochs: passes over the training rows of a trial that is not stopped.
-        device: auto, cpu, cuda, cuda:1 ...
-        seed: of Optuna's sampler, initial weights, minibatches, noise and prediction.
         out: folder of study.db and results.json; runs/tuning-DATA if left out.
-        quiet: show no progress.
 
     Returns:
         What is written to results.json.
@@ -81,26 +78,25 @@ def run(
     split = arguments.count(split, "split", "the number of the split", least=0, most=len(table) - 1)
     trials = arguments.count(trials, "trials", "the number of trials")
     epochs = arguments.count(epochs, "epochs", "the number of passes over the training rows", least=_RUNGS)
-    seed, where = arguments.seed(seed), resolve(device)
-    about = {"data": data, "split": split, "epochs": epochs, "seed": seed, "device": where.type}
+    about = {"data": data, "split": split, "epochs": epochs, "seed": job.seed, "device": job.device.type}
     with run_folder(out or Path("runs") / f"tuning-{data}", "tuning", about) as folder:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(
             study_name="tuning", storage=f"sqlite:///{folder / 'study.db'}", load_if_exists=True, direction="maximize",
             pruner=optuna.pruners.MedianPruner(_BEFORE_PRUNING, _WARM),
         )  # fmt: skip
-        study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials))
+        study.sampler = optuna.samplers.TPESampler(seed=job.seed + len(study.trials))
         train, validation = divided(table, split)
         if not study.trials:
             study.enqueue_trial(DEFAULT)
 
         def objective(trial: optuna.Trial) -> float:
             chosen = {n: trial.suggest_float(n, low, high, log=True) for n, (low, high) in RANGES.items()}
-            training, per_epoch = _training(train, epochs, seed, where, **chosen)
+            training, per_epoch = _training(train, epochs, job.seed, job.device, **chosen)
             value = -math.inf
             for rung in range(1, _RUNGS + 1):
                 training.advance(epochs * per_epoch * rung // _RUNGS - training.steps_done)
-                value = _log_density(training.fit, validation, seed)
+                value = _log_density(training.fit, validation, job.seed)
                 trial.report(value, rung)
                 if trial.should_prune():
                     raise optuna.TrialPruned
@@ -109,11 +105,11 @@ def run(
         start = time.perf_counter()
         ended = [trial for trial in study.trials if trial.state.is_finished()]
         study.optimize(
-            objective, n_trials=max(0, trials - len(ended)), catch=FloatingPointError, show_progress_bar=not quiet
+            objective, n_trials=max(0, trials - len(ended)), catch=FloatingPointError, show_progress_bar=not job.quiet
         )
         spent = time.perf_counter() - start
         settings = {"default": DEFAULT, "best": study.best_params}
-        scores = {name: _tested(table[split], epochs, seed, where, own) for name, own in settings.items()}
+        scores = {name: _tested(table[split], epochs, job.seed, job.device, own) for name, own in settings.items()}
         states = [trial.state.name.lower() for trial in study.trials]
         content = {
             "settings": about | {"trials": trials, "batch_size": _BATCH, "lr": _LR, "draws": _DRAWS},
@@ -123,7 +119,7 @@ def run(
             "test": scores,
             "seconds": spent,
             "versions": versions() | {"optuna": optuna.__version__},
-            "machine": {"processor": processor(), "device": where.type, "threads": torch.get_num_threads()},
+            "machine": {"processor": processor(), "device": job.device.type, "threads": torch.get_num_threads()},
         }
         write_json(folder / "results.json", content)
         _print(content, settings)

@@ -41,36 +41,47 @@ def run_folder(path: str | Path, job: str, settings: Mapping[str, Any]) -> Itera
             or versions, with what differs; also in place of a ValueError within the block.
         KeyboardInterrupt: the block was interrupted; with what the same command would do next.
     """
+    with locked(path) as folder:
+        try:
+            _same_run(folder, job, settings)
+            yield folder
+        except KeyboardInterrupt:
+            begun = {path.name for path in folder.iterdir()} - {RECORD, ".lock"}
+            words = (
+                f"continues from what is finished in {folder}" if begun else "begins again: nothing was finished yet"
+            )
+            raise KeyboardInterrupt(f"the same command {words}") from None
+        except OSError as error:
+            if error.errno is None and not isinstance(error, ConnectionError):  # of safetensors and h5py
+                raise Failed(f"the run in {folder} failed: {error}") from error
+            if error.filename is None:  # as of a full disk
+                error.filename = str(folder)
+            raise
+        except Failed:
+            raise
+        except (ValueError, SafetensorError) as error:
+            raise Failed(f"{error}" if str(folder) in str(error) else f"the run in {folder} failed: {error}") from error
+
+
+@contextmanager
+def locked(path: str | Path) -> Iterator[Path]:
+    """A folder, created if it does not exist, for one process at a time.
+
+    Raises:
+        Failed: it cannot be written to, or another process has it.
+    """
     try:
         folder = writable_folder(path)
     except ValueError as error:
         raise Failed(str(error)) from None
-    lock = FileLock(folder / ".lock")
     try:
-        lock.acquire(timeout=0)
+        lock = FileLock(folder / ".lock").acquire(timeout=0)
     except Timeout:
         raise Failed(
             f"another run is writing to {folder} now; wait until it has ended, or choose another folder with --out"
         ) from None
-    try:
-        _same_run(folder, job, settings)
+    with lock:
         yield folder
-    except KeyboardInterrupt:
-        begun = {path.name for path in folder.iterdir()} - {RECORD, ".lock"}
-        words = f"continues from what is finished in {folder}" if begun else "begins again: nothing was finished yet"
-        raise KeyboardInterrupt(f"the same command {words}") from None
-    except OSError as error:
-        if error.errno is None and not isinstance(error, ConnectionError):  # of safetensors and h5py
-            raise Failed(f"the run in {folder} failed: {error}") from error
-        if error.filename is None:  # as of a full disk
-            error.filename = str(folder)
-        raise
-    except Failed:
-        raise
-    except (ValueError, SafetensorError) as error:
-        raise Failed(f"{error}" if str(folder) in str(error) else f"the run in {folder} failed: {error}") from error
-    finally:
-        lock.release()
 
 
 def _same_run(folder: Path, job: str, settings: Mapping[str, Any]) -> None:
@@ -102,39 +113,53 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
 class Cells:
     """Finished parts of a run: one JSON file each, which a run that was broken off finds again.
 
+    A file has what its part depends on under ``cell``, and the result beside it. Older versions wrote some with ``part``,
+    ``settings`` and ``result``; they are read as well.
+
     Args:
         folder: where the files are.
-        settings: what the results of a part depend on besides its name.
+        about: what the result of a part of this name depends on; empty if on nothing but the run.
         check: raises a `Failed` if the content of a file is not what a part has.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], check: Callable[[Record], object]) -> None:
-        self.folder, self.check = folder, check
-        self.settings = json.loads(json.dumps(settings))
+    def __init__(
+        self, folder: Path, about: Callable[[str], Mapping[str, Any]], check: Callable[[Record], object]
+    ) -> None:
+        self.folder, self.about, self.check = folder, about, check
 
     def file(self, name: str) -> Path:
-        return self.folder / f"{name}.json"
+        return self.folder / f"{name.replace('/', '-')}.json"
 
     def kept(self, name: str) -> dict[str, Any] | None:
         """The content of a finished part, or None if it is not finished."""
         path = self.file(name)
         if not path.exists():
             return None
-        record = read_record(path, "remove this file and run the same command again")
-        differ = differences(record.record("settings").content, self.settings)
-        if differ or record.text("part") != name:
+        record, own = read_record(path, "remove this file and run the same command again"), self._about(name)
+        cell: Mapping[str, Any] = {}
+        if "part" in record.content:
+            cell = {"name": record.text("part"), **record.record("settings").content}
+            record = record.record("result")
+        elif own:
+            cell = record.record("cell").content
+        differ = differences(cell, own)
+        if differ:
             raise Failed(
-                f"{path} has a result of other settings ({', '.join(differ) or 'of another part'}); "
-                "choose another folder with --out"
+                f"{path} has a result of other settings ({', '.join(differ)}); choose another folder with --out"
             )
-        found = record.record("result")
-        self.check(found)
-        return dict(found.content)
+        self.check(record)
+        return {**({"cell": cell} if own else {}), **record.content}
 
-    def keep(self, name: str, result: Mapping[str, Any]) -> None:
-        """Write the content of a finished part."""
+    def keep(self, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the result of a finished part, and return the content of its file."""
+        own = self._about(name)
+        content = {**({"cell": own} if own else {}), **result}
         self.folder.mkdir(exist_ok=True)
-        write_json(self.file(name), {"part": name, "settings": self.settings, "result": result})
+        write_json(self.file(name), content)
+        return content
+
+    def _about(self, name: str) -> dict[str, Any]:
+        return json.loads(json.dumps(self.about(name)))  # type: ignore[no-any-return]
 
 
 def say_reused(names: Collection[str], folder: Path) -> None:

@@ -24,12 +24,13 @@ from torch.distributions import Categorical
 from pyrodrop import arguments
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.analysis.zoo import references
 from pyrodrop.compression.kept import compression
 from pyrodrop.data import Split
-from pyrodrop.devices import processor, resolve
+from pyrodrop.devices import processor
 from pyrodrop.files import write_json
 from pyrodrop.metrics import classification_scores, regression_scores
 from pyrodrop.training.fitted import Fit
@@ -97,38 +98,34 @@ def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
     return {**found, "training_nll": float(last[0]) / len(split.train), "training_kl": float(last[1])}
 
 
+@with_job_options("device")
 def run_entry(
+    job: JobOptions,
     entry: Entry,
     *,
-    device: str = "auto",
-    seed: int = 0,
     steps: int | None = None,
     out: Path | None = None,
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train an entry of the zoo, print its scores next to the published ones and the reference, and save the fit.
 
     Args:
         entry: the entry.
-        device: auto, cpu, cuda, cuda:1 ...
-        seed: seed of initial weights, minibatches, noise and prediction.
         steps: gradient steps; those of the entry if not given.
         out: folder for results.json and fit.safetensors (one per split); runs/NAME if not given.
-        quiet: show no progress.
 
     Returns:
         The content of results.json.
     """
-    seed, where, splits = arguments.seed(seed), resolve(device), load_splits(entry)
+    splits = load_splits(entry)
     steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
-    overrides: dict[str, Any] = {"device": where, "progress": False if quiet else None}
+    overrides: dict[str, Any] = {"device": job.device, "progress": job.progress}
     overrides |= {} if steps is None else {"steps": steps}
-    about = {"device": where.type, "seed": seed, "steps": steps}
+    about = {"device": job.device.type, "seed": job.seed, "steps": steps}
     with run_folder(out or Path("runs") / entry.name, entry.name, about) as folder:
         if len(splits) == 1 and (steps or entry.training(splits[0].train)["steps"]) >= _LONG:
             overrides["checkpoint"] = folder / "training.safetensors"
             say_reused(["training.safetensors"] if overrides["checkpoint"].exists() else [], folder)
-        measured = measure(entry, splits, seed=seed, **overrides)
+        measured = measure(entry, splits, seed=job.seed, **overrides)
         for number, fit in enumerate(measured.fits):
             fit.save(folder / ("fit.safetensors" if len(splits) == 1 else f"fit-{number}.safetensors"))
         content = {
@@ -136,12 +133,12 @@ def run_entry(
             "standard_errors": measured.errors,
             "published": dict(entry.published),
             "reference": references.scores(entry.name),
-            "settings": {"data": entry.data, "seed": seed, "draws": entry.draws, **settings_of(measured.fits[0])},
+            "settings": {"data": entry.data, "seed": job.seed, "draws": entry.draws, **settings_of(measured.fits[0])},
             "versions": versions(),
-            "machine": machine(where),
+            "machine": machine(job.device),
         }
         write_json(folder / "results.json", content)
-        title = f"{entry.name}, seed {seed}, {measured.seconds:.0f} s"
+        title = f"{entry.name}, seed {job.seed}, {measured.seconds:.0f} s"
         print_table(scores_table(title, entry, {"this run": measured.scores}))
         print(f"results: {folder / 'results.json'}")
         return content

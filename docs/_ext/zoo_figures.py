@@ -20,7 +20,7 @@ from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS
 from pyrodrop.analysis.experiments.uci.table import METRICS, mean_and_error
 from pyrodrop.analysis.reports.style import GREY, RED
 from pyrodrop.zoo import Entry
-from pyrodrop.zoo.uci_published import PUBLISHED
+from pyrodrop.zoo.uci import PUBLISHED
 
 PROTOCOL = "gal2016"
 DRAWN = Path(__file__).parents[1] / "_static" / "zoo"

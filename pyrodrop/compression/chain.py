@@ -23,8 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from pyrodrop.compression.layers import POOLS, plain_call, plain_layer
-from pyrodrop.compression.own_units import units_of_x, units_of_y
-from pyrodrop.compression.steps import Affine, Plain, Step, network_of
+from pyrodrop.compression.steps import Affine, Plain, Step, network_of, units_of_x, units_of_y
 from pyrodrop.inputs import Inputs
 from pyrodrop.networks.modes import evaluating
 
@@ -99,7 +98,7 @@ def chain_of(model: Any, weights: Mapping[str, Tensor], x: Inputs | None = None)
         nodes = _nodes(model.network)
         seen = _seen(model, weights, nodes, x)
         steps = _steps(nodes, seen)
-        missing = [name for name, value in weights.items() if not any(value is own for own in seen.used)]
+        missing = [name for name, value in weights.items() if not any(value is tensor for tensor in seen.used)]
         if missing:
             raise NoChain(f"{_CHAINS}; {', '.join(missing)} is not the weight or bias of such a layer")
         f = model.likelihood.location(seen.output, model.targets).detach()
@@ -270,11 +269,11 @@ def _own_values(node: fx.Node, network: nn.Module, modules: Mapping[str, Any]) -
         return layer.weight, layer.bias
     if node.op == "call_function" and node.target is F.linear:
         call = {**dict(zip(("input", "weight", "bias"), node.args, strict=False)), **node.kwargs}
-        own = [call.get("weight"), call.get("bias")]
-        if all(part is None or (isinstance(part, fx.Node) and part.op == "get_attr") for part in own):
+        tensors = [call.get("weight"), call.get("bias")]
+        if all(read is None or (isinstance(read, fx.Node) and read.op == "get_attr") for read in tensors):
             weight, bias = (
-                None if part is None else operator.attrgetter(str(part.target))(network)  # type: ignore[union-attr]
-                for part in own
+                None if read is None else operator.attrgetter(str(read.target))(network)  # type: ignore[union-attr]
+                for read in tensors
             )
             return weight, bias
     return None, None
@@ -353,10 +352,10 @@ def _normalised(node: fx.Node, layer: Any, before: Step | None, shape: torch.Siz
 
 def _plain(node: fx.Node, layer: nn.Module | None, nodes: _Nodes, shape: torch.Size, after: torch.Size) -> Plain:
     if layer is not None:
-        found = plain_layer(layer)
-        if found is None:
+        plain = plain_layer(layer)
+        if plain is None:
             raise NoChain(f"{_CHAINS}; {node.target} is a {type(layer).__name__}")
-        return _keeping_examples(Plain(*found), node, shape, after)
+        return _keeping_examples(Plain(*plain), node, shape, after)
     if (node.op == "call_method" and node.target in ("view", "reshape")) or node.target is torch.reshape:
         if after == shape:
             return Plain(nn.Identity, {})
@@ -368,11 +367,11 @@ def _plain(node: fx.Node, layer: nn.Module | None, nodes: _Nodes, shape: torch.S
         args = args[1:]
     else:
         kwargs.pop("input", None)
-    numbers = not any(isinstance(part, fx.Node) for part in (*args, *kwargs.values()))
-    found = plain_call(node.target, args, kwargs) if numbers else None
-    if found is None:
+    numbers = not any(isinstance(argument, fx.Node) for argument in (*args, *kwargs.values()))
+    plain = plain_call(node.target, args, kwargs) if numbers else None
+    if plain is None:
         raise NoChain(f"{_CHAINS}; here {node.format_node()}")
-    return _keeping_examples(Plain(*found), node, shape, after)
+    return _keeping_examples(Plain(*plain), node, shape, after)
 
 
 def _keeping_examples(step: Plain, node: fx.Node, shape: torch.Size, after: torch.Size) -> Plain:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import real, shown
+from pyrodrop.arguments import shown
 
 
 @runtime_checkable
@@ -47,7 +47,6 @@ def keep_mask(guide: Callable[..., Any], threshold: float) -> dict[str, Tensor]:
             "pruning needs a guide with a per-weight alpha: use guides.SparseDropout or guides.ARDDropout; "
             f"got {shown(guide)}"
         )
-    real(threshold, "threshold", "the bound of ln alpha from which on weights are pruned")
     return guide.keep_mask(threshold)
 
 

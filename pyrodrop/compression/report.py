@@ -117,8 +117,8 @@ class CompressionReport:
         table.add_row("units", *("-".join(map(str, m.units)) for m in (self.dense, self.compressed)), "")
         for name, form in shown.items():
             pair = [form.format(getattr(m, name)) for m in (self.dense, self.compressed)]
-            words = name.replace("error", self.error_name).replace("bytes_", "file, bytes, bits ").replace("_", " ")
-            table.add_row(words, *pair, _times(ratios[name]) if name in ratios else "")
+            label = name.replace("error", self.error_name).replace("bytes_", "file, bytes, bits ").replace("_", " ")
+            table.add_row(label, *pair, _times(ratios[name]) if name in ratios else "")
         return table
 
 
@@ -142,13 +142,13 @@ def measure(
     x = data.x.float()
     rows = x if len(x) >= _ROWS else x.repeat(-(-_ROWS // len(x)), *(1,) * (x.dim() - 1))
     one, many = (latency(networks, rows[:size].contiguous()) for size in (1, _ROWS))
-    found = {
+    costs = {
         name: _measured(steps, networks[name], data, (one[name], many[name]), compact=name == "compressed")
         for name, steps in (("dense", dense), ("compressed", small))
     }
     name = "RMSE" if data.y.is_floating_point() else "error"
     threads = torch.get_num_threads()
-    return CompressionReport(found["dense"], found["compressed"], name, threshold, kl_weight, threads)
+    return CompressionReport(costs["dense"], costs["compressed"], name, threshold, kl_weight, threads)
 
 
 def _measured(

@@ -1,4 +1,4 @@
-"""A plain network as a list of steps, and the conversion to a module.
+"""A plain network as a list of steps, its units, and the conversion to a module.
 
     x -> (x - loc) / scale -> pick columns -> W x + b -> g -> pool -> ... -> y scale + loc
 
@@ -197,3 +197,34 @@ def _own(name: str) -> set[str]:
 def _buffer(root: nn.Module, graph: fx.Graph, name: str, value: Tensor) -> fx.Node:
     root.register_buffer(name, value.detach().clone())
     return graph.get_attr(name)
+
+
+def units_of_x(model: Any, like: Tensor) -> list[Step]:
+    """The step that standardises x, with the dtype and device of `like`; no step if nothing changes."""
+    loc, scale = model.inputs.loc.to(like), model.inputs.scale.to(like)
+    same = not bool(loc.any()) and bool((scale == 1).all())
+    return [] if same else [Standardised(loc, scale)]
+
+
+def units_of_y(model: Any, output: Tensor) -> list[Step]:
+    """The step that converts outputs of the network to f; no step if nothing changes.
+
+    It is determined by calling ``likelihood.location`` on random outputs of the shape of `output`, so it works for every
+    likelihood whose f is a linear rescaling.
+
+    Raises:
+        TypeError: f of the likelihood is not a linear rescaling of the outputs.
+    """
+    generator = torch.Generator().manual_seed(0)
+    output = torch.randn(output.shape, generator=generator).to(output)
+    f = model.likelihood.location(output, model.targets).detach()
+    if f.shape == output.shape and torch.equal(f, output):
+        return []
+    loc, scale = model.targets.loc.to(output), model.targets.scale.to(output)
+    columns, width = f.shape[-1], output.shape[-1]
+    if columns > width or not torch.allclose(f, output[..., :columns] * scale + loc):
+        raise TypeError(
+            "compression needs a likelihood whose f is a linear rescaling of the network's outputs; got "
+            f"{type(model.likelihood).__name__}"
+        )
+    return [Rescaled(loc, scale, columns)]

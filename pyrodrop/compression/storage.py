@@ -54,9 +54,9 @@ def write_network(path: str | Path, steps: Sequence[Step], *, bits: Bits = 32, c
     tensors: dict[str, Tensor] = {}
     records = []
     for number, step in enumerate(steps):
-        record, own = _record(step, bits, compact)
+        record, values = _record(step, bits, compact)
         records.append(record)
-        tensors |= {f"{number}.{name}": value for name, value in own.items()}
+        tensors |= {f"{number}.{name}": value for name, value in values.items()}
     write_tensors(file, tensors, {"steps": records})
     return file
 
@@ -138,14 +138,14 @@ def steps_of(records: Any, tensors: Mapping[str, Tensor]) -> list[Step]:
     """
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records) or not records:
         raise ValueError(f"its steps must be a list of at least one record; got {shown(records)}")
-    own: list[dict[str, Tensor]] = [{} for _ in records]
+    by_step: list[dict[str, Tensor]] = [{} for _ in records]
     for name, value in tensors.items():
         place, _, rest = name.partition(".")
         if not place.isdecimal() or int(place) >= len(records):
             raise ValueError(f"the tensor {name!r} belongs to none of its {len(records)} steps")
-        own[int(place)][rest] = value
+        by_step[int(place)][rest] = value
     steps = []
-    for number, (record, values) in enumerate(zip(records, own, strict=True)):
+    for number, (record, values) in enumerate(zip(records, by_step, strict=True)):
         try:
             steps.append(_step(dict(record), values))
         except (ValueError, TypeError) as error:

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pyrodrop.compression.own_units import units_of_x, units_of_y
-from pyrodrop.compression.steps import Whole, network_of
+from pyrodrop.compression.steps import Whole, network_of, units_of_x, units_of_y
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.networks.call import Output, taken
 from pyrodrop.networks.modes import evaluating

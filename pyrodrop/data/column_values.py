@@ -117,10 +117,10 @@ def check_numbers(frame: Any, labels: Iterable[Hashable]) -> None:
     if not odd:
         return
     times = [label for label, dtype in odd.items() if getattr(dtype, "kind", "O") in "mM"]
-    words = [label for label in odd if label not in times]
+    texts = [label for label in odd if label not in times]
     hints = []
-    if words:
-        hints.append(f"name it in categories=[{', '.join(map(repr, words[:_SHOWN]))}]")
+    if texts:
+        hints.append(f"name it in categories=[{', '.join(map(repr, texts[:_SHOWN]))}]")
     if times:
         hints.append(
             f"convert times to numbers, such as days since the first, (t - t.min()).dt.days with t = df[{times[0]!r}]"
@@ -134,17 +134,17 @@ def check_numbers(frame: Any, labels: Iterable[Hashable]) -> None:
 
 def numbers_of(frame: Any, labels: Sequence[Hashable], name: str) -> np.ndarray[Any, Any]:
     """Columns of finite numbers as float64, ``[N, columns]``; missing values are NaN."""
-    found = np.empty((len(frame), len(labels)))
+    table = np.empty((len(frame), len(labels)))
     for place, label in enumerate(labels):
         column = frame[label]
         if kind_of(column) not in "biuf":
             raise TypeError(f"{name}, column {label!r}, must be of real numbers; got dtype {column.dtype}")
         values = column.map(_float, na_action="ignore") if _boxed(column) else column
-        found[:, place] = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        wrong = int(np.isinf(found[:, place]).sum())
+        table[:, place] = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        wrong = int(np.isinf(table[:, place]).sum())
         if wrong:
             raise ValueError(f"{name}, column {label!r}, must be finite; got infinite values in {wrong} rows")
-    return found
+    return table
 
 
 def in_float32(values: np.ndarray[Any, Any], labels: Sequence[Hashable], name: str) -> Tensor:
@@ -241,9 +241,9 @@ def _present(column: Any) -> Any:
 
 def _types(column: Any) -> tuple[set[type], set[type]]:
     """The types of the values that are not missing: of numbers, and others."""
-    found = set(map(type, _present(column)))
-    numbers = {one for one in found if issubclass(one, Real | Decimal) and not issubclass(one, bool | np.bool_)}
-    return numbers, found - numbers
+    types = set(map(type, _present(column)))
+    numbers = {one for one in types if issubclass(one, Real | Decimal) and not issubclass(one, bool | np.bool_)}
+    return numbers, types - numbers
 
 
 def _float(value: Any) -> float:

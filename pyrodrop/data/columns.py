@@ -121,16 +121,16 @@ class Columns:
         }  # fmt: skip
 
     @classmethod
-    def of_words(cls, words: Any, file: str) -> Columns:
+    def of_words(cls, stored: Any, file: str) -> Columns:
         """The columns that `words` are of; a ValueError that names the file if it is damaged."""
         try:
-            names = [tuple(words[part]) for part in ("numbers", "indicators", "targets")]
+            names = [tuple(stored[part]) for part in ("numbers", "indicators", "targets")]
             if not all(isinstance(name, str | int) for part in names for name in part):
                 raise TypeError("a name is no str")
-            categories = {name: tuple(values) for name, values in words["categories"]}
-            classes = None if words["classes"] is None else tuple(words["classes"])
-            scaled = None if words["scaled"] is None else Standardize(*map(torch.tensor, words["scaled"]))
-            encode = one_of(words["encode"], Encode, "encode")
+            categories = {name: tuple(values) for name, values in stored["categories"]}
+            classes = None if stored["classes"] is None else tuple(stored["classes"])
+            scaled = None if stored["scaled"] is None else Standardize(*map(torch.tensor, stored["scaled"]))
+            encode = one_of(stored["encode"], Encode, "encode")
         except (TypeError, ValueError, KeyError, RuntimeError) as error:
             raise ValueError(f"{file} is damaged: it must say which columns of a frame it is of; got {error}") from None
         return cls(names[0], names[1], categories, names[2], classes, encode, scaled)

@@ -1,4 +1,4 @@
-"""Downloads that resume after an interruption.
+"""Files of data, and downloads that resume after an interruption.
 
 The bytes received so far are stored next to the target file, with the version of the file on the server (ETag, or date of
 last modification). The next attempt requests the rest of that version: RFC 9110, HTTP Semantics, sections 14.2 (Range) and
@@ -11,13 +11,16 @@ for data. A file that is there is checked whenever it is read. Downloads and arc
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+import pooch
 import requests
 from filelock import FileLock
 from tqdm import tqdm
@@ -31,6 +34,40 @@ _BROKEN = (requests.ConnectionError, requests.Timeout, ProtocolError, ReadTimeou
 
 Check = Callable[[Path], object]
 """Raises a ValueError if the content of a file is not what it should be."""
+
+
+def data_file(place: str, what: str, url: str, check: Check, *, most: int = 2**24, progress: bool = False) -> Path:
+    """The path of a file of data, which was checked.
+
+    It is in the folder that the environment variable PYRODROP_DATA names; where that is not set, it is downloaded once, to
+    the user's cache.
+
+    Args:
+        place: of the file in either folder, ``mnist/NAME``.
+        what: the file in words, for messages.
+        url, check, most, progress: as of `fetch`.
+
+    Raises:
+        FileNotFoundError: PYRODROP_DATA is set, but the file does not exist.
+        ConnectionError: the file cannot be downloaded.
+        ValueError: the file has the wrong content.
+    """
+    local = os.environ.get("PYRODROP_DATA")
+    path = Path(local or pooch.os_cache("pyrodrop")) / place
+    if local and not path.is_file():
+        raise FileNotFoundError(
+            f"PYRODROP_DATA is set, so {what} is expected at {path}, but this file does not exist; its source is {url}"
+        )
+    if not path.exists():
+        try:
+            return fetch(url, path, check, most=most, progress=progress)
+        except OSError as error:
+            raise ConnectionError(
+                f"{what} could not be downloaded from {url} ({error}); alternatively, put it at {path} yourself, or at "
+                f"{place} in a folder and set PYRODROP_DATA to that folder"
+            ) from error
+    check(path)
+    return path
 
 
 def fetch(url: str, path: Path, check: Check, *, most: int, progress: bool = False) -> Path:
@@ -65,10 +102,10 @@ def has_sha256(expected: str, what: str) -> Check:
 
     def check(path: Path) -> None:
         with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != expected:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != expected:
             raise Failed(
-                f"{path} is not {what}: its SHA-256 hash is {found} and should be {expected}; remove it and try again"
+                f"{path} is not {what}: its SHA-256 hash is {digest} and should be {expected}; remove it and try again"
             )
 
     return check
@@ -84,6 +121,15 @@ def unpacked(file: _Readable, most: int, what: str) -> bytes:
     if len(content) > most:
         raise Failed(f"{what} must have at most {most:,} bytes when unpacked, and has more; remove it and try again")
     return content
+
+
+def gunzipped(path: Path, most: int, hint: str = "") -> bytes:
+    """The content of a gzip file of at most `most` bytes; a ValueError that ends in `hint` if it is none."""
+    try:
+        with gzip.open(path) as file:
+            return unpacked(file, most, str(path))
+    except (OSError, EOFError, zlib.error) as error:
+        raise Failed(f"{path} is not a complete gzip file ({error}){hint}; remove it and try again") from None
 
 
 class Resumable:
@@ -207,14 +253,14 @@ def _size(part: Path) -> int:
 
 
 def _start(response: requests.Response) -> int | None:
-    found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    return int(found[1]) if found else None
+    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    return int(match[1]) if match else None
 
 
 def _total(response: requests.Response) -> int | None:
     """Length of the whole file in bytes; None if the server does not report it."""
     if "Content-Range" in response.headers:
-        found = re.search(r"/(\d+)$", response.headers["Content-Range"])
-        return int(found[1]) if found else None
+        match = re.search(r"/(\d+)$", response.headers["Content-Range"])
+        return int(match[1]) if match else None
     length = response.headers.get("Content-Length")
     return int(length) if length else None

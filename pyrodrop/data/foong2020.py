@@ -7,16 +7,12 @@ posterior is between the clusters, along the diagonal. Source: https://github.co
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
-import pooch
 import torch
 from torch import Tensor
 
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.download import fetch, has_sha256
+from pyrodrop.data.download import data_file, has_sha256
 from pyrodrop.data.splits import Split
 
 COMMIT = "47099e0cd4fb23907cbef3fba572d01eaa8d52ae"
@@ -55,22 +51,6 @@ def foong2020() -> Split:
 
 
 def _read(file: str) -> Tensor:
-    check = has_sha256(SHA256[file], f"{file} of Foong et al. (2020)")
-    local = os.environ.get("PYRODROP_DATA")
-    if local:
-        path = Path(local) / "foong2020" / file
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"PYRODROP_DATA is set, so {file} of Foong et al. (2020) is expected at {path}, but it does not exist"
-            )
-        check(path)
-    else:
-        path = Path(pooch.os_cache("pyrodrop")) / "foong2020" / file
-        try:
-            fetch(URL.format(file=file), path, check, most=2**20)
-        except OSError as error:
-            raise ConnectionError(
-                f"{file} of Foong et al. (2020) could not be downloaded from {URL.format(file=file)} ({error}); "
-                f"alternatively, put it at {path}"
-            ) from error
+    what = f"{file} of Foong et al. (2020)"
+    path = data_file(f"foong2020/{file}", what, URL.format(file=file), has_sha256(SHA256[file], what), most=2**20)
     return torch.from_numpy(np.loadtxt(path)).float()

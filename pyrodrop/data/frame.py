@@ -158,10 +158,10 @@ def _standardisation(
     """That of the chosen columns, computed in float64; the others and `further` ones are left as they are."""
     if not chosen & set(labels):
         return None
-    own = Standardize.of(torch.from_numpy(values), torch.float32)
+    observed = Standardize.of(torch.from_numpy(values), torch.float32)
     kept = torch.tensor([label in chosen for label in labels])
-    loc = torch.where(kept, own.loc, torch.zeros_like(own.loc))
-    scale = torch.where(kept, own.scale, torch.ones_like(own.scale))
+    loc = torch.where(kept, observed.loc, torch.zeros_like(observed.loc))
+    scale = torch.where(kept, observed.scale, torch.ones_like(observed.scale))
     return Standardize(
         torch.cat([loc, loc.new_zeros(further)]).float(), torch.cat([scale, scale.new_ones(further)]).float()
     )

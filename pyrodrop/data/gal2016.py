@@ -8,18 +8,16 @@ placeholders of the file. Source: https://github.com/yaringal/DropoutUncertainty
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 import h5py
 import numpy as np
-import pooch
 import torch
 from torch import Tensor
 
 from pyrodrop.constraints import checked
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.download import fetch, has_sha256
+from pyrodrop.data.download import data_file, has_sha256
 from pyrodrop.data.splits import Split
 
 Series: TypeAlias = Literal["co2", "solar"]
@@ -69,25 +67,11 @@ def gal2016(series: Series = "co2") -> Split:
 
 
 def _read(series: str, part: str) -> Tensor:
-    local = os.environ.get("PYRODROP_DATA")
-    if local:
-        path = Path(local) / "gal2016" / f"{series}_{part}.csv"
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"PYRODROP_DATA is set, so the {series} {part} data are expected at {path}, but this file does not exist"
-            )
-        has_sha256(CSV_SHA256[series, part], f"the {series} {part} data of Gal & Ghahramani (2016)")(path)
+    url, place = URL.format(series=series, part=part), f"gal2016/{series}_{part}"
+    what = f"the {series} {part} series of Gal & Ghahramani (2016)"
+    if os.environ.get("PYRODROP_DATA"):
+        path = data_file(f"{place}.csv", what, url, has_sha256(CSV_SHA256[series, part], what))
         return torch.from_numpy(np.loadtxt(path, delimiter=",", skiprows=1)).float()
-    url, path = (
-        URL.format(series=series, part=part),
-        Path(pooch.os_cache("pyrodrop")) / "gal2016" / f"{series}_{part}.h5",
-    )
-    try:
-        fetch(url, path, has_sha256(SHA256[series, part], f"{part}.h5 of the {series} series"), most=2**24)
-    except OSError as error:
-        raise ConnectionError(
-            f"{part}.h5 of the {series} series could not be downloaded from {url} ({error}); alternatively, put it at {path}"
-        ) from error
-    with h5py.File(path) as file:
+    with h5py.File(data_file(f"{place}.h5", what, url, has_sha256(SHA256[series, part], what))) as file:
         columns = [np.asarray(file[key]) for key in ("data", "label")]
     return torch.from_numpy(np.concatenate(columns, 1)).float()

@@ -7,22 +7,17 @@ both cases the hash of the content is checked.
 
 from __future__ import annotations
 
-import functools
-import gzip
 import hashlib
-import os
-import zlib
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import pooch
 import torch
 from torch import Tensor
 
 from pyrodrop.constraints import Flag, checked
 from pyrodrop.data.dataset import Dataset
-from pyrodrop.data.download import fetch, unpacked
+from pyrodrop.data.download import data_file, gunzipped
 from pyrodrop.data.splits import Split
 from pyrodrop.failed import Failed
 from pyrodrop.scaling import Standardize
@@ -67,7 +62,17 @@ def mnist(
 
 
 def _read(name: str, progress: bool) -> Tensor:
-    content = _content(_path(name, progress), name)
+    contents: list[bytes] = []  # checking the file is unpacking it
+    what, place = f"MNIST's {name}.gz", f"mnist/{name}.gz"
+    data_file(
+        place,
+        what,
+        f"{URL}{name}.gz",
+        lambda path: contents.append(_content(path, name)),
+        most=LARGEST,
+        progress=progress,
+    )
+    content = contents[-1]
     header = 4 + 4 * content[3]
     shape = tuple(int.from_bytes(content[i : i + 4], "big") for i in range(4, header, 4))
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy())
@@ -75,40 +80,11 @@ def _read(name: str, progress: bool) -> Tensor:
 
 def _content(path: Path, name: str) -> bytes:
     """The uncompressed file; a ValueError if it is not the one of this name."""
-    try:
-        with gzip.open(path) as file:
-            content = unpacked(file, LARGEST, str(path))
-    except (OSError, EOFError, zlib.error) as error:
+    content = gunzipped(path, LARGEST, f"; it should contain MNIST's {name} with the SHA-256 {SHA256[name]}")
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != SHA256[name]:
         raise Failed(
-            f"{path} is not a complete gzip file ({error}); it should contain MNIST's {name} with the SHA-256 "
-            f"{SHA256[name]}: remove it and try again"
-        ) from None
-    found = hashlib.sha256(content).hexdigest()
-    if found != SHA256[name]:
-        raise Failed(
-            f"{path} does not contain MNIST's {name}: the SHA-256 of its content is {found} and should be {SHA256[name]}; "
+            f"{path} does not contain MNIST's {name}: the SHA-256 of its content is {digest} and should be {SHA256[name]}; "
             "remove it and try again"
         )
     return content
-
-
-def _path(name: str, progress: bool) -> Path:
-    local = os.environ.get("PYRODROP_DATA")
-    if local:
-        path = Path(local) / "mnist" / f"{name}.gz"
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"PYRODROP_DATA is set, so MNIST's {name}.gz is expected at {path}, but this file does not exist"
-            )
-        return path
-    try:
-        path = Path(pooch.os_cache("pyrodrop")) / "mnist" / f"{name}.gz"
-        check = functools.partial(_content, name=name)
-        if not path.exists():  # what is there is checked when it is read
-            fetch(URL + f"{name}.gz", path, check, most=LARGEST, progress=progress)
-        return path
-    except OSError as error:
-        raise ConnectionError(
-            f"MNIST's {name}.gz could not be downloaded from {URL} ({error}); alternatively, put the four .gz files into a "
-            "folder named mnist and set PYRODROP_DATA to its parent folder"
-        ) from error

@@ -157,9 +157,9 @@ class Splits(Sequence[Split]):
         if not hasattr(number, "__index__") or isinstance(number, bool):
             raise TypeError(f"number is that of a split and must be a whole number or a slice; got {shown(number)}")
         train, test = self.rows[number]
-        own = standardized(self.x[train], self.y[train], f"split {number} of {self.name}")
-        held_out = Dataset(self.x[test].float(), self.y[test].float(), inputs=own.inputs, targets=own.targets)
-        return Split(f"{self.name}-{number}", own, held_out, "", "", self.source)
+        training = standardized(self.x[train], self.y[train], f"split {number} of {self.name}")
+        held_out = Dataset(self.x[test].float(), self.y[test].float(), inputs=training.inputs, targets=training.targets)
+        return Split(f"{self.name}-{number}", training, held_out, "", "", self.source)
 
 
 def _list(rows: Any) -> Sequence[Any]:
@@ -198,8 +198,8 @@ def standardized(x: Tensor, y: Tensor, name: str) -> Dataset:
     """
     if not varies(y, torch.float32).all():
         raise ValueError(f"{name} has a constant y, {float(y[0, 0]):g} in all {len(y)} rows: there is nothing to learn")
-    own = [Standardize.of(values.double(), torch.float32).float() for values in (x, y)]
-    return Dataset(x.float(), y.float(), inputs=own[0], targets=own[1])
+    statistics = [Standardize.of(values.double(), torch.float32).float() for values in (x, y)]
+    return Dataset(x.float(), y.float(), inputs=statistics[0], targets=statistics[1])
 
 
 def permuted(count: int, splits: int, seed: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:

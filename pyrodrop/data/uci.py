@@ -10,18 +10,16 @@ which has no artist in both parts.
 from __future__ import annotations
 
 import io
-import os
 import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pooch
 import torch
 from torch import Tensor
 
-from pyrodrop.data.download import Check, fetch, has_sha256, unpacked
+from pyrodrop.data.download import data_file, has_sha256, unpacked
 from pyrodrop.data.splits import Splits, permuted
 from pyrodrop.failed import Failed
 from pyrodrop.names import known
@@ -98,7 +96,8 @@ def uci(name: str) -> Splits:
         return _year()
     table = TABLES[name]
     check = has_sha256(table.sha256, f"the published table of {name}")
-    path = _path(table.folder, "data.txt", URL.format(folder=table.folder), check, most=2**24)
+    what, url = f"data.txt of {table.folder}", URL.format(folder=table.folder)
+    path = data_file(f"uci/{table.folder}/data.txt", what, url, check)
     values = _numbers(path.read_text(encoding="utf-8"), None, path, table.rows, table.columns)
     x, y = values[:, : table.features], values[:, table.features : table.features + 1]
     return Splits(name, x, y, permuted(table.rows, table.splits), SOURCE)
@@ -107,7 +106,8 @@ def uci(name: str) -> Splits:
 def _year() -> Splits:
     """The release year of a song from its timbre: y is the first column, and the last rows are the test rows."""
     tables: list[Tensor] = []  # reading the table takes long, and checking it is reading it
-    _path("year", YEAR, YEAR_URL, lambda path: tables.append(_year_table(path)), most=2**28)
+    place, what = f"uci/year/{YEAR}", f"{YEAR} of year"
+    data_file(place, what, YEAR_URL, lambda path: tables.append(_year_table(path)), most=2**28)
     values = tables[-1]
     rows = np.arange(YEAR_TRAIN + YEAR_TEST)
     source = f"UCI Machine Learning Repository, {YEAR_URL}"
@@ -140,26 +140,3 @@ def _numbers(text: str, delimiter: str | None, path: Path, rows: int, columns: i
             f"{path} must hold {rows} rows of {columns} columns; got {values.shape[0]} rows of {values.shape[1]}"
         )
     return torch.from_numpy(values)
-
-
-def _path(folder: str, file: str, url: str, check: Check, most: int) -> Path:
-    """Path of the file, checked; it is downloaded if PYRODROP_DATA is not set and the file is not in the cache."""
-    local = os.environ.get("PYRODROP_DATA")
-    if local:
-        path = Path(local) / "uci" / folder / file
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"PYRODROP_DATA is set, so {file} of {folder} is expected at {path}, but this file does not exist; "
-                f"its source is {url}"
-            )
-        check(path)
-        return path
-    cache = Path(pooch.os_cache("pyrodrop"))
-    path = cache / "uci" / folder / file
-    try:
-        return fetch(url, path, check, most=most)
-    except OSError as error:
-        raise ConnectionError(
-            f"{file} of {folder} could not be downloaded from {url} ({error}); alternatively, put it at {path} yourself, or "
-            f"at uci/{folder}/{file} in a folder and set PYRODROP_DATA to that folder"
-        ) from error

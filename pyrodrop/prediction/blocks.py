@@ -65,22 +65,22 @@ class Block:
             y = outputs(self.fixed, x)
             return y.expand(len(range(self.num_draws)[part]), *y.shape)
         if not (self.mapped or self.local) and self.of_draws is not None:
-            found = self.of_draws(noise, self.distributions, self.fixed, x)
-            if found is not None:
-                return found
+            together = self.of_draws(noise, self.distributions, self.fixed, x)
+            if together is not None:
+                return together
         randomness: Literal["different", "error"] = "different" if self.local or self.drawn_inside else "error"
         return for_each(lambda one: outputs(self.weights(one), x), noise, mapped=self.mapped, randomness=randomness)
 
     def weights(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights of one sample, as tensors or lazy weights."""
-        found = dict(self.fixed)
+        weights = dict(self.fixed)
         for name, value in noise.items():
             if name in self.distributions:
                 strategy = MarginalReparam(value) if self.local else SharedNoise(value)
-                found[name] = LazyWeight(LazyDistribution(self.distributions[name], strategy, name))
+                weights[name] = LazyWeight(LazyDistribution(self.distributions[name], strategy, name))
             else:
-                found[name] = value
-        return found
+                weights[name] = value
+        return weights
 
 
 Masks = Mapping[str, tuple[float, torch.Size | None]]

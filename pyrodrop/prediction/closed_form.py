@@ -52,11 +52,11 @@ def dropout_moments(model: Any, guide: Callable[..., Any], x: Inputs, device: to
         )
     fixed, name, q = _one_noisy_weight(model, guide)
     widest = max(w.shape[0] for w in model.weight_sites().values())
-    found = [
+    moments = [
         _at(model, fixed, name, q, mapped(lambda part: part.to(device), some)) for some in _some_rows(model, x, widest)
     ]
     where = parts(x)[0].device
-    mean, spread, variance = (torch.cat(part).to(where) for part in zip(*found, strict=True))
+    mean, spread, variance = (torch.cat(part).to(where) for part in zip(*moments, strict=True))
     return Moments(mean=mean, variance=variance, spread=spread, num_samples=None)
 
 

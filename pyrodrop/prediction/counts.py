@@ -48,8 +48,8 @@ def is_count(distribution: Any) -> bool:
 def student_cdf(distribution: Any, y: Tensor) -> Tensor:
     """P(Y <= y) under Student's t distribution."""
     z = (y.detach() - distribution.loc) / distribution.scale
-    found = stdtr(distribution.df.detach().cpu().double().numpy(), z.detach().cpu().double().numpy())
-    return torch.as_tensor(found, device=z.device).to(z.dtype)
+    probabilities = stdtr(distribution.df.detach().cpu().double().numpy(), z.detach().cpu().double().numpy())
+    return torch.as_tensor(probabilities, device=z.device).to(z.dtype)
 
 
 def count_quantiles(distribution: Any, q: Tensor) -> Tensor:
@@ -59,8 +59,8 @@ def count_quantiles(distribution: Any, q: Tensor) -> Tensor:
         ValueError: a quantile is above 2^53.
     """
     tail = _tail_of(distribution)
-    found = np.stack([_smallest(tail, float(level), distribution.batch_shape[1]) for level in q])
-    return torch.from_numpy(found).to(torch.int64)
+    quantiles = np.stack([_smallest(tail, float(level), distribution.batch_shape[1]) for level in q])
+    return torch.from_numpy(quantiles).to(torch.int64)
 
 
 def _smallest(tail: Tail, q: float, size: int) -> np.ndarray[Any, Any]:

@@ -165,28 +165,28 @@ def draw_functions(
     if ranks.size > 1:
         with ranks.together():
             _check_shared(model, x, joint, method)
-            words = {"num_samples": num_samples, "seed": seed, "keep": keep, "x": digest(parts(x)), "rows": num_rows(x)}
-            words["the fit"] = digest(tensors_of(model, guide))
-        ranks.agree({name: str(word) for name, word in words.items()}, "fit and arguments of predict")
+            same = {"num_samples": num_samples, "seed": seed, "keep": keep, "x": digest(parts(x)), "rows": num_rows(x)}
+            same["the fit"] = digest(tensors_of(model, guide))
+        ranks.agree({name: str(word) for name, word in same.items()}, "fit and arguments of predict")
     with ranks.together():
-        own = _rows(x, _share(num_rows(x), ranks), parts(x)[0].device) if ranks.size > 1 else x
-        found = _drawn(model, guide, own, num_samples, seed, device, joint, keep, method, num_rows(x))
-    if isinstance(found, Tensor):
-        where = found.device
+        shard = _rows(x, _share(num_rows(x), ranks), parts(x)[0].device) if ranks.size > 1 else x
+        result = _drawn(model, guide, shard, num_samples, seed, device, joint, keep, method, num_rows(x))
+    if isinstance(result, Tensor):
+        where = result.device
         if ranks.size > 1:
-            found = ranks.joined(found, 1)[:, : num_rows(x)]
+            result = ranks.joined(result, 1)[:, : num_rows(x)]
         with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
             likelihood, targets = (_on(part, where) for part in (model.likelihood, model.targets))
-            distribution, f = likelihood.predictive(found, targets)
+            distribution, f = likelihood.predictive(result, targets)
         return Prediction(
             f=f, distribution=per_row(distribution, 2), seed=seed, joint=joint, missing=likelihood.missing
         )
     if ranks.size == 1:
-        return found
+        return result
     mean, variance, spread = (
-        ranks.joined(part, 0)[: num_rows(x)] for part in (found.mean, found.variance, found.spread)
+        ranks.joined(part, 0)[: num_rows(x)] for part in (result.mean, result.variance, result.spread)
     )
-    return replace(found, mean=mean, variance=variance, spread=spread)
+    return replace(result, mean=mean, variance=variance, spread=spread)
 
 
 def _drawn(

@@ -218,18 +218,18 @@ class Prediction:
         levels = checked_levels(q)
         each = levels.reshape(-1).to(self.f.device)
         if of == "y":
-            found = mixture_quantiles(self.distribution, each)
+            quantiles = mixture_quantiles(self.distribution, each)
         elif (
             self.f_sd is not None
             and isinstance(elements(self.distribution), Normal)
             and self.distribution.batch_shape[0] == 1
         ):
             z = torch.special.ndtri(each).reshape(-1, *(1,) * self.f_sd.dim())
-            found = self.distribution.mean[0].double() + self.f_sd.double() * z
+            quantiles = self.distribution.mean[0].double() + self.f_sd.double() * z
         else:
-            found = draw_quantiles(self.f, each)
-        found = found if levels.dim() else found[0]
-        return found.to(self.f.dtype) if found.is_floating_point() else found.to(self.f.device)
+            quantiles = draw_quantiles(self.f, each)
+        quantiles = quantiles if levels.dim() else quantiles[0]
+        return quantiles.to(self.f.dtype) if quantiles.is_floating_point() else quantiles.to(self.f.device)
 
     @checked
     def interval(

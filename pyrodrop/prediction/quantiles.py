@@ -95,11 +95,11 @@ def mixture_quantiles(distribution: Distribution, q: Tensor) -> Tensor:
         )
     width = max(1, _AT_A_TIME // shape[0])
     columns = one.batch_shape[1]
-    found = []
+    blocks = []
     for first in range(0, columns, width):
-        part = rebuilt(lambda value, first=first: value[:, first : first + width], one)  # type: ignore[misc]
-        found.append(_of_counts(part, q) if counts else torch.stack([_root(part, float(level)) for level in q]))
-    return torch.cat(found, 1).reshape(len(q), *shape[1:])
+        block = rebuilt(lambda value, first=first: value[:, first : first + width], one)  # type: ignore[misc]
+        blocks.append(_of_counts(block, q) if counts else torch.stack([_root(block, float(level)) for level in q]))
+    return torch.cat(blocks, 1).reshape(len(q), *shape[1:])
 
 
 def _root(distribution: Any, q: float) -> Tensor:
@@ -202,5 +202,5 @@ def draw_quantiles(f: Tensor, q: Tensor) -> Tensor:
             f"draws; got q={extreme:g} and {len(f)} draws"
         )
     width = max(1, _AT_A_TIME // len(f))
-    parts = [torch.quantile(part.double(), q, dim=0) for part in f.flatten(1).split(width, 1)]
+    parts = [torch.quantile(block.double(), q, dim=0) for block in f.flatten(1).split(width, 1)]
     return torch.cat(parts, 1).reshape(len(q), *f.shape[1:])

@@ -111,11 +111,11 @@ class Density:
         given = {name: value.detach() for name, value in weights.items()}
         hyper = {n: value.detach() for sites in self.model.hyper_sites().values() for n, value in sites.items()}
         with seeded(0, self.device), torch.no_grad(), poutine.block(), pyro.validation_enabled(False):
-            found = self._traced(given | hyper)
+            nodes = self._traced(given | hyper)
             again = self._traced(given | {name: 1.7 * value for name, value in hyper.items()})
             latent = {
                 name: node
-                for name, node in found.items()
+                for name, node in nodes.items()
                 if node["type"] == "sample"
                 and not site_is_subsample(node)
                 and (name in given or name in hyper or not node["is_observed"])

@@ -100,8 +100,8 @@ class Leapfrog:
     def values(self, q: Tensor) -> dict[str, Tensor]:
         """Values on the supports of the sites, ``[..., *shape]`` each, for q ``[..., D]``."""
         return {
-            name: site.to_support(part.reshape(*q.shape[:-1], *site.shape))
-            for (name, site), part in zip(self.density.sites.items(), q.split(self.sizes, -1), strict=True)
+            name: site.to_support(value.reshape(*q.shape[:-1], *site.shape))
+            for (name, site), value in zip(self.density.sites.items(), q.split(self.sizes, -1), strict=True)
         }
 
     def _ways(self, engine: Name) -> Iterator[tuple[Name, bool, Callable[[], tuple[int, Step]]]]:
@@ -123,16 +123,12 @@ class Leapfrog:
         energies = torch.vmap(lambda *given: tuple(graph.module(*given)), in_dims=axes)
         shapes = [site.shape for site in self.density.sites.values()]
 
-        def step(
-            q: Tensor, p: Tensor, gradient: Tensor, eps: Tensor, inverse_mass: Tensor, *given: Tensor
-        ) -> list[Tensor]:
-            p = p - 0.5 * eps * gradient
-            q = q + eps * inverse_mass * p
-            parts = [v.reshape(len(q), *shape) for v, shape in zip(q.split(self.sizes, 1), shapes, strict=True)]
-            energy, *gradients = energies(*parts, *given)
-            gradient = torch.cat([v.reshape(len(q), -1) for v in gradients], 1)
-            return [q, p - 0.5 * eps * gradient, gradient, energy]
+        def at(q: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
+            values = [v.reshape(len(q), *shape) for v, shape in zip(q.split(self.sizes, 1), shapes, strict=True)]
+            energy, *gradients = energies(*values, *given)
+            return energy, torch.cat([v.reshape(len(q), -1) for v in gradients], 1)
 
+        step = _leapfrog(at)
         self._pure, self._fixed = step, fixed
         most = _BLOCK_BYTES.get(self.density.device.type, _BLOCK_BYTES["cpu"]) // max(1, peak(graph.graph))
         block = next(size for size in range(self.chains, 0, -1) if self.chains % size == 0 and size <= max(1, most))
@@ -161,15 +157,12 @@ class Leapfrog:
         """The step of one chain by a program of `pyrodrop.sampling.programs`."""
         shapes = [site.shape for site in self.density.sites.values()]
 
-        def step(q: Tensor, p: Tensor, gradient: Tensor, eps: Tensor, inverse_mass: Tensor) -> list[Tensor]:
-            p = p - 0.5 * eps * gradient
-            q = q + eps * inverse_mass * p
-            parts = [v.reshape(shape) for v, shape in zip(q[0].split(self.sizes), shapes, strict=True)]
-            energy, *gradients = program(*parts)
-            gradient = torch.cat([v.reshape(-1) for v in gradients])[None]
-            return [q, p - 0.5 * eps * gradient, gradient, energy[None]]
+        def at(q: Tensor) -> tuple[Tensor, Tensor]:
+            values = [v.reshape(shape) for v, shape in zip(q[0].split(self.sizes), shapes, strict=True)]
+            energy, *gradients = program(*values)
+            return energy[None], torch.cat([v.reshape(-1) for v in gradients])[None]
 
-        return step
+        return _leapfrog(at)
 
     def _agrees(self, pairs: Sequence[tuple[dict[str, Tensor], list[Tensor]]]) -> bool:
         """Whether energies and gradients are Pyro's, with the points of `pairs` in turn as chains."""
@@ -181,3 +174,15 @@ class Leapfrog:
         ours = [[state.energy[c], *state.gradient[c].split(self.sizes)] for c in range(self.chains)]
         theirs = [[energy, *(g.reshape(-1) for g in gradients)] for _, (energy, *gradients) in chosen]
         return all(agree(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def _leapfrog(at: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., list[Tensor]]:
+    """The step by a function from q and further tensors to U and dU/dq; the step takes these tensors, too."""
+
+    def step(q: Tensor, p: Tensor, gradient: Tensor, eps: Tensor, inverse_mass: Tensor, *given: Tensor) -> list[Tensor]:
+        p = p - 0.5 * eps * gradient
+        q = q + eps * inverse_mass * p
+        energy, gradient = at(q, *given)
+        return [q, p - 0.5 * eps * gradient, gradient, energy]
+
+    return step

@@ -61,25 +61,25 @@ class Diagnostics:
     @property
     def problems(self) -> list[str]:
         """What speaks against using the draws, in words; empty if nothing does."""
-        found = []
+        sentences = []
         r_hat = _worst(self.r_hat_f, self.r_hat_log_likelihood)
         if not r_hat <= MOST_R_HAT:
-            found.append(
+            sentences.append(
                 f"the chains have not mixed: R-hat of f is {self.r_hat_f:.3f} and of the log likelihood "
                 f"{self.r_hat_log_likelihood:.3f}, above {MOST_R_HAT}"
             )
         if not min(self.ess_f, self.ess_log_likelihood) >= LEAST_ESS:
-            found.append(
+            sentences.append(
                 f"there are few effective draws: {self.ess_f:.0f} of f and {self.ess_log_likelihood:.0f} of the log "
                 f"likelihood, below {LEAST_ESS:.0f}"
             )
         if self.diverging:
-            found.append(f"{self.diverging} trajectories diverged")
+            sentences.append(f"{self.diverging} trajectories diverged")
         if self.energy_rounding > MOST_ROUNDING:
-            found.append(
+            sentences.append(
                 f"energies are rounded by {self.energy_rounding:.2g} nats, above {MOST_ROUNDING}: use dtype=torch.float64"
             )
-        return found
+        return sentences
 
     @property
     def mixed(self) -> bool:
@@ -130,14 +130,14 @@ def diagnose(f: Tensor, log_likelihood: Tensor, diverging: int, energy_rounding:
     if moving.shape[-1] == 0:
         raise ValueError("f is the same in all draws at all of these points: give points at which it differs")
     each = [(*_ess_of(moving[..., i]), _r_hat_of(moving[..., i])) for i in range(moving.shape[-1])]
-    own = log_likelihood.double().cpu().numpy()
+    likelihoods = log_likelihood.double().cpu().numpy()
     ess = [min(bulk, tail) for bulk, tail, _ in each]
     return Diagnostics(
         r_hat_f=_worst(*(r_hat for *_, r_hat in each)),
-        r_hat_log_likelihood=_r_hat_of(own),
+        r_hat_log_likelihood=_r_hat_of(likelihoods),
         ess_f=_least(ess),
         ess_f_median=float(np.median([bulk for bulk, *_ in each])),
-        ess_log_likelihood=_least(_ess_of(own)),
+        ess_log_likelihood=_least(_ess_of(likelihoods)),
         diverging=diverging,
         energy_rounding=energy_rounding,
         chains=len(f),

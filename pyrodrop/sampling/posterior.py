@@ -23,6 +23,10 @@ from pyrodrop.models import NetworkModel, TrainedNetwork
 from pyrodrop.sampling.density import Density
 
 TRIES = 100  # to find values of finite energy
+NOT_PYROS = (
+    "the log joint density is not the one that Pyro computes for this model: it may differ from call to call, as in a "
+    "likelihood that draws random numbers"
+)
 NOT_FINITE = (
     f"fewer than 2 of {TRIES} draws from the prior have a finite log joint density and gradient: check the scales of the "
     "prior, the likelihood and the data"
@@ -88,7 +92,7 @@ def by_pyro(density: Density) -> list[Point]:
     Raises:
         ValueError: fewer than two draws from the prior have a finite energy and gradient.
     """
-    found = []
+    pairs = []
     for seed in range(TRIES):
         point = density.draw(seed)
         with seeded(seed, density.device), poutine.block():
@@ -97,9 +101,9 @@ def by_pyro(density: Density) -> list[Point]:
             gradients, energy = potential_grad(function, values)
         results = [energy, *(gradients[name] for name in density.sites)]
         if all(bool(result.isfinite().all()) for result in results):
-            found.append((point, results))
-        if len(found) == 2:
-            return found
+            pairs.append((point, results))
+        if len(pairs) == 2:
+            return pairs
     raise ValueError(NOT_FINITE)
 
 

@@ -19,6 +19,7 @@ from pyrodrop.engines.compiled import compile_pure
 from pyrodrop.engines.graph import Graph
 from pyrodrop.inputs import parts, rebuilt
 from pyrodrop.sampling.density import Density
+from pyrodrop.sampling.posterior import NOT_PYROS
 
 _log = logging.getLogger("pyrodrop")
 
@@ -57,10 +58,7 @@ def first_way(what: str, engine: Name, ways: Iterable[tuple[str, Callable[[], T]
     try:
         return first_that_works(ways, lambda name, error: say("no %s by engine %s: %s", what, name, error))[1]
     except Untraceable as error:
-        raise ValueError(
-            "the log joint density is not the one that Pyro computes for this model: it may differ from call to call, as in "
-            "a likelihood that draws random numbers"
-        ) from error
+        raise ValueError(NOT_PYROS) from error
 
 
 def _function(density: Density, given: Sequence[Tensor] | None = None) -> Program:

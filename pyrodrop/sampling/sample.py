@@ -165,12 +165,14 @@ def sample(
         **({} if dataset.columns is None else {"columns": dataset.columns.words()}),
     }
     sampled = Sampled(density.model, leapfrog.values(drawn.q), _stats(drawn), dataset, settings, place)
-    found = sampled.diagnostics()
-    sampled.settings |= {"diagnostics": found.to_dict(), "seconds": time.perf_counter() - begun}
-    if found.mixed and found.few:
-        _log.info("%s", found.few)
-    if not found.mixed:
-        _log.warning("the draws of %s should not be used yet: %s", density.model.describe(), "; ".join(found.problems))
+    diagnostics = sampled.diagnostics()
+    sampled.settings |= {"diagnostics": diagnostics.to_dict(), "seconds": time.perf_counter() - begun}
+    if diagnostics.mixed and diagnostics.few:
+        _log.info("%s", diagnostics.few)
+    if not diagnostics.mixed:
+        _log.warning(
+            "the draws of %s should not be used yet: %s", density.model.describe(), "; ".join(diagnostics.problems)
+        )
     return sampled
 
 
@@ -207,11 +209,11 @@ def _rounding(leapfrog: Leapfrog, precise: Any, q: Tensor, energy: Tensor) -> fl
     near = [q * (1 + 1e-3 * number) for number in range(1, math.ceil(FEW / len(q)))]
     q, energy = torch.cat([q, *near]), torch.cat([energy, *(leapfrog.at(points).energy for points in near)])
     errors = []
-    for one, own in zip(q[:_COMPARED].double(), energy, strict=False):
+    for one, ours in zip(q[:_COMPARED].double(), energy, strict=False):
         parts = one.split(leapfrog.sizes)
         values = {n: v.reshape(s.shape) for (n, s), v in zip(precise.sites.items(), parts, strict=True)}
         with torch.no_grad():
-            errors.append(own.double() - precise.energy(values, precise.x, precise.y))
+            errors.append(ours.double() - precise.energy(values, precise.x, precise.y))
     return float(torch.stack(errors).std())
 
 

@@ -17,7 +17,7 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.cards import Card, carded
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.columns import Columns
-from pyrodrop.files import read_tensors, write_tensors
+from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods import aligned
@@ -66,7 +66,7 @@ class Sampled:
 
     @property
     def fingerprint(self) -> str | None:
-        """The fingerprint of the data (`pyrodrop.data.fingerprint`), also after loading."""
+        """`Dataset.fingerprint` of the data, also after loading."""
         return self.settings.get("data_fingerprint") if self.data is None else self.data.fingerprint
 
     @overload
@@ -120,12 +120,12 @@ class Sampled:
         chosen = self._chosen("log_likelihood", data)
         self.model.check_targets(chosen)
         y = self.model.likelihood.as_target(chosen.y)
-        found = []
+        by_chain = []
         for chain in range(self.chains):  # so that not all of f is in memory
             weights = {name: values[chain] for name, values in self.samples.items()}
             distribution = self.distribution_of(weights, chosen.x, self.draws)
-            found.append(distribution.log_prob(aligned(y, distribution)).cpu())
-        return torch.stack(found)
+            by_chain.append(distribution.log_prob(aligned(y, distribution)).cpu())
+        return torch.stack(by_chain)
 
     def distribution_of(self, weights: Mapping[str, Tensor], x: Inputs, count: int) -> TorchDistribution:
         """The distribution of y at x for each of `count` sets of weights ``[count, ...]`` by name; batch ``[count, N]``."""
@@ -218,8 +218,8 @@ class Sampled:
         settings = about.get("settings")
         if about.get("kind") != _FILE or not is_settings(settings):
             raise ValueError(f"{path} has no draws of pyrodrop.sample")
-        samples, stats, state = (_under(tensors, part) for part in ("samples.", "stats.", "model."))
-        want = {**model.weight_sites(), **{n: v for own in model.hyper_sites().values() for n, v in own.items()}}
+        samples, stats, state = (under(part, tensors) for part in ("samples.", "stats.", "model."))
+        want = {**model.weight_sites(), **{n: v for sites in model.hyper_sites().values() for n, v in sites.items()}}
         if samples.keys() != want.keys():
             raise ValueError(f"{path} has draws of {sorted(samples)}; the model has the latent sites {sorted(want)}")
         for name, values in samples.items():
@@ -241,10 +241,10 @@ class Sampled:
             raise ValueError(f"{path} is damaged: diagnostics in its settings must be numbers by name")
         columns = Columns.of_words(settings["columns"], str(path)) if "columns" in settings else None
         [dtype] = dtypes
-        own = copy.deepcopy(model).to(dtype)
+        converted = copy.deepcopy(model).to(dtype)
         state = {n: value.to(dtype) if value.is_floating_point() else value for n, value in state.items()}
-        check_assignable(own, state, f"the model in {path}")
-        check_made_of(about.get("made_of"), {"model": own}, path, allow)
+        check_assignable(converted, state, f"the model in {path}")
+        check_made_of(about.get("made_of"), {"model": converted}, path, allow)
         assign(model.to(dtype), state)
         model.eval()
         model.columns = columns
@@ -268,8 +268,8 @@ class Sampled:
         sampling = [f"{name} {told[name]}" for name in ("tune", "thin", "dtype", "engine", "seed") if name in told]
         sampling += [f"likelihood_power {told['likelihood_power']}"] if told.get("likelihood_power", 1.0) != 1.0 else []
         sampling += [f"{told['seconds']:.1f} s"] if isinstance(told.get("seconds"), float) else []
-        found = Diagnostics.of_dict(told["diagnostics"]) if "diagnostics" in told else None
-        judged = "" if found is None else "; ".join(found.problems) or str(found)
+        diagnostics = Diagnostics.of_dict(told["diagnostics"]) if "diagnostics" in told else None
+        judged = "" if diagnostics is None else "; ".join(diagnostics.problems) or str(diagnostics)
         thinned = "thinned_from" in told and judged
         before = f"before thinning, with {told['thinned_from']} draws per chain: " if thinned else ""
         facts = {
@@ -324,7 +324,3 @@ class _InTurn:
         """The next draws, ``[count, ...]`` by site."""
         first, self._next = self._next, self._next + count
         return {name: values[first : self._next].to(self._device) for name, values in self._weights.items()}
-
-
-def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

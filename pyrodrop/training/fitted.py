@@ -18,7 +18,7 @@ from pyrodrop.compression.layout import Layout
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.columns import Columns
 from pyrodrop.devices import resolve
-from pyrodrop.files import read_tensors, write_tensors
+from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of
 from pyrodrop.inputs import Inputs
 from pyrodrop.likelihoods.missing import check_complete, leaves_out_missing
@@ -63,7 +63,7 @@ class Fit:
 
     @property
     def fingerprint(self) -> str | None:
-        """The fingerprint of the training data (`pyrodrop.data.fingerprint`), also after loading; None if not recorded."""
+        """`Dataset.fingerprint` of the training data, also after loading; None if it was not recorded."""
         return self.settings.get("data_fingerprint") if self.data is None else self.data.fingerprint
 
     @property
@@ -171,9 +171,9 @@ class Fit:
         ranks = join(asked(distributed), self.device)
         if ranks.size > 1:
             with ranks.together():
-                words = {"num_samples": str(num_samples), "seed": str(seed), "data": chosen.fingerprint}
-                words["the fit"] = digest(tensors_of(self.model, self.guide))
-            ranks.agree(words, f"fit, data and arguments of {name}")
+                compared = {"num_samples": str(num_samples), "seed": str(seed), "data": chosen.fingerprint}
+                compared["the fit"] = digest(tensors_of(self.model, self.guide))
+            ranks.agree(compared, f"fit, data and arguments of {name}")
         return Draws(self.model, self.guide, chosen, self.device, num_samples, seed, whole=whole, ranks=ranks)
 
     def _kl_weight(self) -> float:
@@ -370,9 +370,7 @@ class Fit:
         chosen = resolve(device)
         fit = cls(model, guide, None, history, settings, chosen)
         modules = fit._modules()
-        states = {
-            part: {k[len(part) + 1 :]: v for k, v in tensors.items() if k.startswith(f"{part}.")} for part in modules
-        }
+        states = {part: under(f"{part}.", tensors) for part in modules}
         for part, module in modules.items():
             check_assignable(module, states[part], f"the fit in {path}")
         check_made_of(about.get("made_of"), modules, path, allow)

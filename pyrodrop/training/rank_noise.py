@@ -48,12 +48,12 @@ class RankRandom:
 
     def gathered(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A state for a file: with the random states of all ranks; the others are the same on all of them."""
-        found = dict(tensors)
+        gathered = dict(tensors)
         if self.own:
             mine = {name: tensors[name] for name in _STATES if name in tensors}
             for rank, states in enumerate(self.ranks.gather(mine)):
-                found |= {f"{name}.rank {rank}": value for name, value in states.items()}
-        return found
+                gathered |= {f"{name}.rank {rank}": value for name, value in states.items()}
+        return gathered
 
     def taken(self, tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
         """A state with the random states for this rank; afresh, as the log says, where it was made by other ranks.
@@ -62,28 +62,28 @@ class RankRandom:
             tensors: of a file or of `State.tensors`.
             name: of the state, for the log.
         """
-        found = {key: value for key, value in tensors.items() if ".rank " not in key}
-        size, rank = (int(n) for n in found.pop("random.ranks", torch.tensor([1, -1])))
-        rows = found.pop("random.rows", None)
-        done = len(found["history"]) if "history" in found else 0
+        state = {key: value for key, value in tensors.items() if ".rank " not in key}
+        size, rank = (int(n) for n in state.pop("random.ranks", torch.tensor([1, -1])))
+        rows = state.pop("random.rows", None)
+        done = len(state["history"]) if "history" in state else 0
         mine, ranks = self.ranks.rank, self.ranks
         if not self.own and size == 1:
-            return found
+            return state
         if size == ranks.size and (rank == mine or f"random.cpu.rank {mine}" in tensors):
             for key in _STATES:
                 if f"{key}.rank {mine}" in tensors:
-                    found[key] = tensors[f"{key}.rank {mine}"]
+                    state[key] = tensors[f"{key}.rank {mine}"]
         else:
             there = f"rank {rank} of {size}" if size == ranks.size else f"{size} rank(s)"
-            words = f"{name} is of {there}; on {ranks.size} rank(s) it continues with new noise"
-            self._note(words, size == ranks.size)
+            message = f"{name} is of {there}; on {ranks.size} rank(s) it continues with new noise"
+            self._note(message, size == ranks.size)
             seed = self._derived(mine if self.own else 0, done + 1, ranks.size)
             for key in _STATES:
-                if key in found:
-                    found[key] = _fresh(seed, found[key])
+                if key in state:
+                    state[key] = _fresh(seed, state[key])
         if self.own:
-            found["random.rows"] = self._rows(done) if rows is None else rows
-        return found
+            state["random.rows"] = self._rows(done) if rows is None else rows
+        return state
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Set the generator of rows, if there is one."""
@@ -93,14 +93,14 @@ class RankRandom:
     def _rows(self, done: int) -> Tensor:
         return torch.Generator().manual_seed(self._derived(_ROWS, done + 1)).get_state()
 
-    def _note(self, words: str, of_rank: bool = False) -> None:
+    def _note(self, message: str, of_rank: bool = False) -> None:
         if self.ranks.first or of_rank:
-            _log.warning("%s", words)
+            _log.warning("%s", message)
 
     def _derived(self, *numbers: int) -> int:
         """A seed that differs for different numbers; the whole of (seed, numbers) is hashed."""
-        words = np.random.SeedSequence([self.seed, *numbers]).generate_state(2, np.uint32)
-        return int(words[0]) << 31 | int(words[1]) >> 1
+        halves = np.random.SeedSequence([self.seed, *numbers]).generate_state(2, np.uint32)
+        return int(halves[0]) << 31 | int(halves[1]) >> 1
 
 
 def _fresh(seed: int, like: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyrodrop.engines import Loss
 from pyrodrop.engines.moving import places_of
-from pyrodrop.identity import differences, is_words, made_of, values_of
+from pyrodrop.identity import differences, is_words, made_of, refuse, values_of
 from pyrodrop.inputs import named_parts
 from pyrodrop.names import known
 from pyrodrop.scaling import Standardize
@@ -25,7 +25,6 @@ PARTS = (
     "model", "guide", "data", "batch_size", "accumulate", "lr", "optimizer", "lr_schedule", "estimator", "kl_weight",
     "likelihood_power", "engine", "precision", "starts", "device", "seed",
 )  # fmt: skip
-_SHOWN = 4  # differences in a message
 _PROBED = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, *(k * 10**n for n in range(3, 8) for k in (1, 2, 5)))
 
 Identity = dict[str, dict[str, str]]
@@ -76,7 +75,7 @@ def identity(
     def made(part: Any, name: str) -> dict[str, str]:
         return made_of(part, name) | {key: value for key, value in values.items() if key.startswith(f"{name}.")}
 
-    found: dict[str, dict[str, str]] = {
+    parts = {
         "model": made(problem.model, "model"),
         "guide": made(problem.guide, "guide"),
         "data": _data(problem),
@@ -89,10 +88,7 @@ def identity(
         ),
         "device": {"device": settings.place.type},
     }
-    for name in PARTS:
-        if name not in found:
-            found[name] = {name: repr(getattr(settings, name))}
-    return found
+    return {name: parts[name] if name in parts else {name: repr(getattr(settings, name))} for name in PARTS}
 
 
 def check_allowed(allow: Any, name: str) -> tuple[str, ...]:
@@ -132,24 +128,19 @@ def check_same(there: Any, here: Identity, allow: Collection[str], file: str, re
             f"{file} does not say what its run is made of, as it was written by another version of pyrodrop: it cannot be "
             "continued"
         )
-    found = {name: differences(there[name], here[name]) for name in PARTS}
+    compared = {name: differences(there[name], here[name]) for name in PARTS}
     for name in ("lr_schedule", "kl_weight"):
         if _probes(there[name]) and _probes(here[name]):  # a longer run has more of them
             common = [at for at in here[name] if at in there[name]]
-            found[name] = differences({at: there[name][at] for at in common}, {at: here[name][at] for at in common})
-    wrong = {name: words for name, words in found.items() if words and name not in allow}
-    if wrong:
-        words = [word for own in wrong.values() for word in own]
-        more = f"; and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
-        names = ", ".join(map(repr, wrong))
-        remedy = remedy.format(f"({names}{',' if len(wrong) == 1 else ''})")
-        raise ValueError(
-            f"{file} is of another run: {'; '.join(words[:_SHOWN])}{more}. To continue it with these on purpose, pass "
-            f"{remedy}"
-        )
+            compared[name] = differences({at: there[name][at] for at in common}, {at: here[name][at] for at in common})
+    refuse(
+        {name: lines for name, lines in compared.items() if name not in allow},
+        f"{file} is of another run",
+        f"To continue it with these on purpose, pass {remedy}",
+    )
     return Restarts(
         new_optimizer=there["optimizer"].get("optimizer") != here["optimizer"]["optimizer"],
-        new_epoch=bool(found["data"] or found["batch_size"]),
+        new_epoch=bool(compared["data"] or compared["batch_size"]),
     )
 
 
@@ -176,24 +167,24 @@ def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:
     places = places_of(model, problem.guide)
     return {
         name: value
-        for name, [(module, own), *_] in places.items()
+        for name, [(module, leaf), *_] in places.items()
         if name not in changed
         and not isinstance(module, Standardize)  # it belongs to the data
-        and (value := module._buffers[own]) is not None
+        and (value := module._buffers[leaf]) is not None
     }
 
 
 def _data(problem: Problem) -> dict[str, str]:
     data = problem.data
-    found = {"data": f"{data.fingerprint} ({len(data)} rows)"}
-    for name, part in {**named_parts(data.x), "y": data.y}.items():
-        found[f"data.{name}.dtype"] = str(part.dtype).removeprefix("torch.")
+    entries = {"data": f"{data.fingerprint} ({len(data)} rows)"}
+    for name, tensor in {**named_parts(data.x), "y": data.y}.items():
+        entries[f"data.{name}.dtype"] = str(tensor.dtype).removeprefix("torch.")
     for name in ("inputs", "targets"):  # the model has taken over those of the data
         standardisation = getattr(problem.model, name, None)
         if isinstance(standardisation, Standardize):
-            own = dict(standardisation.named_buffers())
-            found |= values_of({f"data.{name}.{number}": value for number, value in own.items()})
-    return found
+            buffers = dict(standardisation.named_buffers())
+            entries |= values_of({f"data.{name}.{number}": value for number, value in buffers.items()})
+    return entries
 
 
 def _rates(rates: Mapping[str, float]) -> dict[str, str]:
@@ -205,13 +196,13 @@ def _rates(rates: Mapping[str, float]) -> dict[str, str]:
 
 
 def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    found = made_of(type(optimizer), "optimizer")
+    entries = made_of(type(optimizer), "optimizer")
     usual = {name: value for name, value in optimizer.defaults.items() if name != "lr"}
-    found |= {k: v for name, value in usual.items() for k, v in made_of(value, f"optimizer.{name}").items()}
+    entries |= {k: v for name, value in usual.items() for k, v in made_of(value, f"optimizer.{name}").items()}
     for number, group in enumerate(optimizer.param_groups):
-        own = {n: v for n, v in group.items() if n not in ("params", "lr") and (n not in usual or usual[n] != v)}
-        found |= {k: v for n, v in own.items() for k, v in made_of(v, f"optimizer.group {number}.{n}").items()}
-    return found
+        changed = {n: v for n, v in group.items() if n not in ("params", "lr") and (n not in usual or usual[n] != v)}
+        entries |= {k: v for n, v in changed.items() for k, v in made_of(v, f"optimizer.group {number}.{n}").items()}
+    return entries
 
 
 def _schedule(name: str, schedule: Any, unit: str, end: float | None) -> dict[str, str]:

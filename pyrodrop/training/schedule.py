@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.engines import Loss
-from pyrodrop.files import check_writable
+from pyrodrop.files import check_writable, under
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.training.checkpoint import Checkpoint, StateFile
 from pyrodrop.training.fitted_replicates import Replicates, grouped, merged, of_all
@@ -292,8 +292,7 @@ class ScheduleFile(StateFile):
             return
         (tensors, about, restarts), self._read = self._read, None
         for number, (turn, own) in enumerate(zip(self._schedule, about, strict=True)):
-            prefix = f"turn {number}."
-            state = {n.removeprefix(prefix): value for n, value in tensors.items() if n.startswith(prefix)}
+            state = under(f"turn {number}.", tensors)
             StackedState(turn.stack, turn.loop).load(state, own["position"], self.name, **restarts)
             if own["failed"] is not None:
                 turn.fail(FloatingPointError(own["failed"]))

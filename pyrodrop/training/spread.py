@@ -100,23 +100,23 @@ def each(
     """
     away = spreads(jobs)
     _check_threads(get_active_backend()[0])
-    found: dict[int, Any] = {}
+    collected: dict[int, Any] = {}
     with tqdm(
         total=total, unit=unit, desc=title, leave=False, disable=None if progress is None else not progress
     ) as bar:
         results = _away(function, arguments, unit, jobs, bar) if away and jobs != 1 else _here(function, arguments, bar)
         for number, result in results:
-            found[number] = result
+            collected[number] = result
             if done is not None:
                 done(number, result)
-    return [found[number] for number in range(len(found))]
+    return [collected[number] for number in range(len(collected))]
 
 
 def _here(function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]], bar: Any) -> Iterator[tuple[int, Any]]:
     """The results of the units, run in this process."""
-    for number, own in enumerate(arguments):
+    for number, values in enumerate(arguments):
         with _one_thread(), joblib.parallel_config("sequential", n_jobs=1):
-            result = function(*own)
+            result = function(*values)
         yield number, result
         bar.update()
 
@@ -133,8 +133,8 @@ def _away(
         workers = _Counted(batch_size=1, return_as="generator_unordered" if early else "list")
         workers.bar = bar
         units = (
-            joblib.delayed(_alone)(pickled({f"a {unit}": (function, own)}), number, parent)
-            for number, own in enumerate(arguments)
+            joblib.delayed(_alone)(pickled({f"a {unit}": (function, values)}), number, parent)
+            for number, values in enumerate(arguments)
         )
         if early:
             with without_interrupts():
@@ -222,15 +222,15 @@ def _alone(payload: bytes, number: int, parent: str) -> _Done:
     process = Process.of(parent)
     assert process is not None
     end_with(process)
-    here = str(Process.this()) == parent
+    here = process.here and process.pid == os.getpid()
     if not here:
         tqdm.set_lock(
             threading.RLock()
         )  # its own is a semaphore, which a worker that is ended leaves behind with a warning
     with _turn, _one_thread(), joblib.parallel_config("sequential", n_jobs=1), _Said(here) as said:
-        ((function, own),) = _unpickled(payload)
+        ((function, values),) = _unpickled(payload)
         try:
-            return _Done(number, _dumped(function(*own)), said.records)
+            return _Done(number, _dumped(function(*values)), said.records)
         except (OSError, Failed) as error:
             if here or _is_child(process):
                 raise

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from pyrodrop.devices import random_states, set_random_states
+from pyrodrop.files import under
 from pyrodrop.private_apis import without_compiler
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.rank_noise import RankRandom
@@ -37,13 +39,13 @@ class State:
         loop = self.loop
         if finish:
             loop.engine.finish(loop.done)
-        found = self._own()
-        found |= {f"optimizer.{key}": value for key, value in self._optimizer().items()}
-        found["history"] = loop.history[: loop.done]
-        found["batches.order"] = loop.batches.order
-        found["batches.position"] = torch.tensor(loop.batches.position)
-        found |= self._random()
-        return found if self.random is None else found | self.random.tensors()
+        state = self._own()
+        state |= {f"optimizer.{key}": value for key, value in self._optimizer().items()}
+        state["history"] = loop.history[: loop.done]
+        state["batches.order"] = loop.batches.order
+        state["batches.position"] = torch.tensor(loop.batches.position)
+        state |= self._random()
+        return state if self.random is None else state | self.random.tensors()
 
     def load(
         self,
@@ -92,9 +94,7 @@ class State:
         with torch.no_grad():
             for key, value in self._own().items():
                 value.copy_(tensors[key])
-        self._load_optimizer(
-            {k.removeprefix("optimizer."): v for k, v in tensors.items() if k.startswith("optimizer.")}
-        )
+        self._load_optimizer(under("optimizer.", tensors))
         loop.batches.order = tensors["batches.order"].to(loop.history.device)
         loop.batches.position = position
         self._restore_random(tensors)
@@ -136,11 +136,12 @@ class State:
             raise ValueError(
                 f"{name} must be at a place in the epoch from 0 to {end} in steps of {batches.size}; got {position}"
             )
-        given = {n.removeprefix("optimizer."): v for n, v in tensors.items() if n.startswith("optimizer.")}
+        there = under("optimizer.", tensors)
         if new_optimizer or not len(history):
             return
-        own = self._optimizer() or self._after_a_step()
-        other = [n for n in own.keys() | given.keys() if n not in own or n not in given or not _alike(given[n], own[n])]
+        here = self._optimizer() or self._after_a_step()
+        other = list(here.keys() ^ there.keys())
+        other += [n for n in here.keys() & there.keys() if not _alike(there[n], here[n])]
         if other:
             raise ValueError(
                 f"{name} is of another optimizer: {', '.join(sorted(other)[:5])} is missing there or in this run, or has "
@@ -149,15 +150,10 @@ class State:
 
     def _random(self) -> dict[str, Tensor]:
         """The states of the random generators, by name."""
-        found = {"random.cpu": torch.get_rng_state()}
-        if self.loop.history.is_cuda:
-            found["random.cuda"] = torch.cuda.get_rng_state(self.loop.history.device)
-        return found
+        return {f"random.{kind}": state for kind, state in random_states(self.loop.history.device).items()}
 
     def _restore_random(self, tensors: Mapping[str, Tensor]) -> None:
-        torch.set_rng_state(tensors["random.cpu"].cpu())
-        if self.loop.history.is_cuda:
-            torch.cuda.set_rng_state(tensors["random.cuda"].cpu(), self.loop.history.device)
+        set_random_states(under("random.", tensors), self.loop.history.device)
 
     def _check_random(self, tensors: Mapping[str, Tensor], name: str) -> None:
         """Raise a ValueError unless these are states of generators of this version of PyTorch."""
@@ -170,8 +166,8 @@ class State:
 
     def _own(self) -> dict[str, Tensor]:
         """Parameters and buffers, by reference."""
-        own = {f"parameter.{n}": p for n, p in self.loop.parameters.items()}
-        return own | {f"buffer.{n}": b for n, b in self.buffers().items()}
+        state = {f"parameter.{n}": p for n, p in self.loop.parameters.items()}
+        return state | {f"buffer.{n}": b for n, b in self.buffers().items()}
 
     def _optimizer(self) -> dict[str, Tensor]:
         return _named(self.loop.optimizer)
@@ -188,10 +184,10 @@ class State:
 
     def _load_optimizer(self, tensors: dict[str, Tensor]) -> None:
         """In place where the optimiser has the same tensors already, since a compiled engine refers to them."""
-        own = self._optimizer()
+        mine = self._optimizer()
         entries = self.loop.optimizer.state.values()
-        if own.keys() == tensors.keys() and all(isinstance(v, Tensor) for e in entries for v in e.values()):
-            for name, value in own.items():
+        if mine.keys() == tensors.keys() and all(isinstance(v, Tensor) for e in entries for v in e.values()):
+            for name, value in mine.items():
                 value.copy_(tensors[name])
             return
         state: dict[int, dict[str, Tensor]] = {}

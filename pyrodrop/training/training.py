@@ -16,7 +16,7 @@ from pyrodrop import threads
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import shown
 from pyrodrop.data import Data
-from pyrodrop.devices import denormals_flushed, keep_heap, seeded
+from pyrodrop.devices import denormals_flushed, keep_heap, random_states, seeded, set_random_states
 from pyrodrop.ranks import join
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import CHECK_EVERY, REMEMBER_EVERY
@@ -106,7 +106,7 @@ class Training:
                     self._run = Run.of(problem, settings, random)
                     self._run.identity  # noqa: B018  what the run is made of before its first step
                 self._run.align(steps=steps)
-                self._random = _random_state(settings.place)
+                self._random = random_states(settings.place)
                 parts = [part for part in (problem.model, problem.guide) if isinstance(part, nn.Module)]
                 self._modules = [module for part in parts for module in part.modules() if module.training]
 
@@ -218,10 +218,10 @@ class Training:
                     f"the state must be whole, what state() returned; got {shown(state)} that is not whole: it lacks {name}"
                 )
         restarts = check_same(of_tensor(state["run"]), self._run.identity, allow, "the state", "allow={}")
-        own = self._run.state()
+        current = self._run.state()
         with self._in_context():
             tensors = {name: value for name, value in state.items() if name != "run"}
-            own.load(tensors, int(state["batches.position"]), "the state", **restarts._asdict())
+            current.load(tensors, int(state["batches.position"]), "the state", **restarts._asdict())
 
     @contextmanager
     def _in_context(self) -> Iterator[None]:
@@ -236,7 +236,7 @@ class Training:
             self._settings.products(),
             denormals_flushed(),
         ):
-            _set_random_state(self._random, place)
+            set_random_states(self._random, place)
             for module in called:
                 module.training = True
             try:
@@ -244,16 +244,5 @@ class Training:
             finally:
                 for module in called:
                     module.training = False
-                self._random = _random_state(place)
+                self._random = random_states(place)
                 self._seconds += time.perf_counter() - start
-
-
-def _random_state(device: torch.device) -> list[Tensor]:
-    """The states of torch's generators of the CPU and of the device."""
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-
-
-def _set_random_state(state: list[Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state[0])
-    for own in state[1:]:
-        torch.cuda.set_rng_state(own, device)

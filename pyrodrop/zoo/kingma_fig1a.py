@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 from pyrodrop import likelihoods
 from pyrodrop.data import Dataset
 from pyrodrop.models import MLP, NetworkModel
 from pyrodrop.zoo.entry import Check, Entry
-from pyrodrop.zoo.kingma_methods import Method, epochs_of, falling, methods
+from pyrodrop.zoo.kingma_methods import EPOCHS, Method, falling, methods, training
 
 __all__ = ["ENTRIES", "EPOCHS", "METHODS", "PUBLISHED_WIDTHS", "falling", "network", "training"]
 
-EPOCHS, WIDTH = 200, 250
+WIDTH = 250
 PUBLISHED_WIDTHS = (100, 250, 500, 750, 1000, 1250)
 # Test errors in percent at these widths. The paper prints none: they were read off an image of the preprint's figure.
 READ_OFF = "read off the figure, ± 0.01"
@@ -40,11 +39,6 @@ def network(data: Dataset, *, method: str, width: int) -> NetworkModel:
     """The network of this width with the prior of this method."""
     prior, likelihood = METHODS[method].prior(), likelihoods.Categorical()
     return MLP([784, width, width, width, 10], prior=prior, likelihood=likelihood, seed=None)
-
-
-def training(data: Dataset, *, epochs: int = EPOCHS) -> dict[str, Any]:
-    """Arguments of `pyrodrop.fit`."""
-    return epochs_of(data, epochs=epochs)
 
 
 ENTRIES = tuple(

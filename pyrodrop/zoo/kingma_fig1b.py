@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 from pyrodrop import likelihoods
 from pyrodrop.data import Dataset
 from pyrodrop.models import ConvNet, NetworkModel
 from pyrodrop.zoo.entry import Check, Entry
-from pyrodrop.zoo.kingma_methods import Method, epochs_of, methods
+from pyrodrop.zoo.kingma_methods import EPOCHS, Method, methods, training
 
-EPOCHS = 200  # of the long runs, as for figure 1a
+__all__ = ["ENTRIES", "EPOCHS", "METHODS", "PUBLISHED_SCALES", "SHORT", "network", "training"]
+
 PUBLISHED_SCALES = (0.25, 0.5, 1.0)  # k
 SHORT = 3  # epochs of the entries
 METHODS: Mapping[str, Method] = methods("conv1.*")
@@ -33,11 +33,6 @@ METHODS: Mapping[str, Method] = methods("conv1.*")
 def network(data: Dataset, *, method: str, scale: float) -> NetworkModel:
     """The network of this k with the prior of this method."""
     return ConvNet(scale=scale, prior=METHODS[method].prior(), likelihood=likelihoods.Categorical(), seed=None)
-
-
-def training(data: Dataset, *, epochs: int = EPOCHS) -> dict[str, Any]:
-    """Arguments of `pyrodrop.fit`."""
-    return epochs_of(data, epochs=epochs)
 
 
 ENTRIES = tuple(

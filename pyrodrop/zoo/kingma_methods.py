@@ -24,7 +24,7 @@ from pyrodrop.priors import Prior
 from pyrodrop.zoo.caffe import FLAT
 from pyrodrop.zoo.decay import late
 
-BATCH = 100
+BATCH, EPOCHS = 100, 200
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def falling(step: int, *, steps: int) -> float:
     return late(step / steps)
 
 
-def epochs_of(data: Dataset, *, epochs: int) -> dict[str, Any]:
+def training(data: Dataset, *, epochs: int = EPOCHS) -> dict[str, Any]:
     """Arguments of `pyrodrop.fit` for so many passes over the data."""
     steps = epochs * -(-len(data) // BATCH)
     schedule = functools.partial(falling, steps=steps)

@@ -150,10 +150,10 @@ CHECKS: Mapping[Net, Check] = {
 
 def _entry(method: Method, net: Net, recipe: Recipe) -> Entry:
     name, settings = f"{method}/{net}-{recipe}", RECIPES[recipe]
-    words = "sparse variational dropout" if method == "sparse" else "ARD"
+    posterior = "sparse variational dropout" if method == "sparse" else "ARD"
     return Entry(
         name=name,
-        summary=f"{words} on MNIST, {net}, {settings.epochs} epochs",
+        summary=f"{posterior} on MNIST, {net}, {settings.epochs} epochs",
         source=settings.source,
         data="mnist" if net == "lenet-300-100" else "mnist/images",
         model=functools.partial(network, net=net, method=method, recipe=recipe),

@@ -334,7 +334,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
         for name in QUICK
     }
     patch = pytest.MonkeyPatch()
-    patch.setattr(experiment, "train_each", lambda train, names, quiet, **options: {name: made[name] for name in names})
+    patch.setattr(experiment, "train_each", lambda train, names, job, **options: {name: made[name] for name in names})
     content = experiment.run(preset="quick", panels=list(QUICK), out=folder, quiet=True)
     patch.undo()
     return folder, content

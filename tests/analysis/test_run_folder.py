@@ -95,22 +95,35 @@ def test_cells_are_found_again_or_refused(tmp_path: Path) -> None:
     def check(record: Record) -> None:
         record.number("value")
 
-    cells = Cells(tmp_path / "cells", {"seed": 0}, check)
+    cells = Cells(tmp_path / "cells", lambda name: {"name": name, "seed": 0}, check)
     assert cells.kept("one") is None
     cells.keep("one", {"value": 1.5})
-    assert cells.kept("one") == {"value": 1.5}
+    assert cells.kept("one") == {"cell": {"name": "one", "seed": 0}, "value": 1.5}
     with pytest.raises(Failed, match="one.json has a result of other settings .seed is 0 there and 1 here"):
-        Cells(tmp_path / "cells", {"seed": 1}, check).kept("one")
+        Cells(tmp_path / "cells", lambda name: {"name": name, "seed": 1}, check).kept("one")
     cells.file("one").rename(cells.file("two"))
-    with pytest.raises(Failed, match="two.json has a result of other settings .of another part"):
+    with pytest.raises(Failed, match="two.json has a result of other settings .name is 'one' there and 'two' here"):
         cells.kept("two")
-    for text in ("", "{", "[]", '{"part": "two", "settings": {"seed": 0}, "result": {"value": NaN}}'):
+    for text in ("", "{", "[]", '{"value": 1.5}', '{"cell": {"name": "two", "seed": 0}, "value": NaN}'):
         cells.file("two").write_text(text)
         with pytest.raises(Failed, match="two.json .*remove this file and run the same command again"):
             cells.kept("two")
     cells.keep("two", {"value": "high"})
-    with pytest.raises(Failed, match="two.json must have a finite number as result.value; it has the str 'high'"):
+    with pytest.raises(Failed, match="two.json must have a finite number as value; it has the str 'high'"):
         cells.kept("two")
+
+
+def test_cells_of_older_versions_are_found_again_or_refused(tmp_path: Path) -> None:
+    """They had ``part``, ``settings`` and ``result``."""
+    cells = Cells(tmp_path, lambda name: {"name": name, "seed": 0}, lambda record: record.number("value"))
+    for part, seed, value in (("one", 0, 1.5), ("two", 0, 1.5), ("one", 1, 1.5), ("one", 0, "high")):
+        content = {"part": part, "settings": {"seed": seed}, "result": {"value": value}}
+        cells.file("one").write_text(json.dumps(content))
+        if (part, seed, value) == ("one", 0, 1.5):
+            assert cells.kept("one") == {"cell": {"name": "one", "seed": 0}, "value": 1.5}
+        else:
+            with pytest.raises(Failed, match=r"one.json .*(name is 'two' there|seed is 1 there|result.value)"):
+                cells.kept("one")
 
 
 def test_a_run_that_is_interrupted_at_once_begins_again(tmp_path: Path) -> None:
@@ -260,12 +273,14 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     """Workers in the middle of a task of two minutes, when their parent is killed."""
     script = tmp_path / "parent.py"
     script.write_text(
-        "import sys, torch, pathlib, time\n"
+        "import sys, pathlib, time\n"
         "from pyrodrop.analysis.experiments.parallel import train_each\n"
+        "from pyrodrop.analysis.reports.job_options import job_options\n"
         "def sleeps(name, *, device, progress, folder):\n"
         "    (folder / name).touch()\n"
         "    time.sleep(120)\n"
-        "train_each(sleeps, ['a', 'b'], True, device=torch.device('cpu'), folder=pathlib.Path(sys.argv[1]))\n"
+        "job = job_options(device='cpu', quiet=True)\n"
+        "train_each(sleeps, ['a', 'b'], job, folder=pathlib.Path(sys.argv[1]))\n"
     )
     killed_when(lambda: (tmp_path / "a").exists(), [str(script), str(tmp_path)])
 

@@ -39,7 +39,7 @@ from pyrodrop.elbo import elbo_terms
 from pyrodrop.prediction.blocks import blocks
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.replicates import Replicates
-from pyrodrop.zoo.uci_published import PUBLISHED
+from pyrodrop.zoo.uci import PUBLISHED
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 CPU = torch.device("cpu")
@@ -260,7 +260,7 @@ def test_a_killed_run_ends_with_the_same_numbers(short: None, tmp_path: Path, mo
     calls = 10_000
     assert run_cell(SEARCH, tmp_path / "b", CPU, False) == resumed, "nothing is trained again"
     assert calls == 10_000
-    with pytest.raises(ValueError, match="has results of other settings .*choose another folder by --out"):
+    with pytest.raises(ValueError, match="has a result of other settings .*choose another folder with --out"):
         run_cell(replace(SEARCH, seed=1), tmp_path / "b", CPU, False)
 
 

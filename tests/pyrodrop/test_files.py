@@ -200,7 +200,7 @@ def left_by(file: Path, process: Process) -> Path:
 
 def test_a_pid_that_was_given_to_another_process_counts_as_ended(file: Path) -> None:
     me = Process.this()
-    mine, before = left_by(file, me), left_by(file, Process(me.place, me.pid, "0123456789"))
+    mine, before = left_by(file, me), left_by(file, Process(me.place, me.pid, me.start - 60))
     write_json(file, {})
     assert mine.exists()
     assert not before.exists()
@@ -222,7 +222,8 @@ def test_processes_are_written_and_read() -> None:
     assert Process.of(str(me)) == me
     assert me.here
     assert me.runs()
-    assert Process.of("part123") is None
+    assert Process(me.place, me.pid, me.start + 1).runs(), "the clock was adjusted"
+    assert [Process.of(text) for text in ("part123", "a-1", "a-1-2-3", "a-x-2", f"a-1-{'9' * 20}", "")] == [None] * 6
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert not Process(me.place, ended.pid, me.start).runs()

@@ -72,6 +72,8 @@ def test_files_that_are_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("numbers", "number", "a list of finite numbers as number; it has the float 1.5"),
         ("text", "number", "a line of text as number; it has the float 1.5"),
         ("record", "list", "an object as list; it has a list"),
+        ("records", "list", "a list of objects as list; it has a list"),
+        ("records", "inner", "a list of objects as inner; it has a dict"),
     ],
 )
 def test_entries_of_the_wrong_kind(method: str, key: str, said: str) -> None:
@@ -94,6 +96,12 @@ def test_entries_of_the_right_kind() -> None:
     for values in ([], [1, None], [1, True], [1, 10**400], ["1"], [[1]]):
         with pytest.raises(Failed, match="as list; it has"):
             record(list=values).numbers("list")
+    rows = record(rows=[{"x": 1}, {}]).records("rows")
+    assert rows[0].whole("x") == 1
+    with pytest.raises(Failed, match=r"must have a whole number as rows\[1\].x; it has none"):
+        rows[1].whole("x")
+    with pytest.raises(Failed, match="a list of objects as rows"):
+        record(rows=[]).records("rows")
     for words in ("two\nlines", "\x1b[2J", "\u2028"):
         with pytest.raises(Failed, match="a line of text as text"):
             record(text=words).text("text")

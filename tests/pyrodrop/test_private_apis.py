@@ -202,7 +202,7 @@ def stepped(elbo: Any) -> Tensor:
         (lambda patch: patch.setattr(private_apis, "runtime", SimpleNamespace()), "_PYRO_STACK"),
         (
             lambda patch: patch.setattr(
-                "pyrodrop.param_names.name_in_store",
+                "pyrodrop.modules.name_in_store",
                 lambda store, key, name: private_apis.name_in_store(SimpleNamespace(), key, name),
             ),
             "_param_to_name",
@@ -227,7 +227,7 @@ def test_svi_trains_without_names_of_parameters(
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.*deprecated")
 def test_a_jitted_elbo_is_refused_where_the_store_cannot_be_lent_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "pyrodrop.param_names.lend_to_store",
+        "pyrodrop.modules.lend_to_store",
         lambda store, *rest: private_apis.lend_to_store(SimpleNamespace(), *rest),
     )
     with pytest.raises(MissingApi, match="ParamStoreDict._params.*Trace_ELBO"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,12 +31,12 @@ from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
 from pyrodrop.analysis.gp import GaussianProcess, bias_spread, from_model, squared_exponential, trend_and_season
 from pyrodrop.analysis.reports.console import print_models, versions, write_draws
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import facts as print_facts
 from pyrodrop.analysis.reports.terminal import paragraph
 from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Split, gal2016, mauna_loa
-from pyrodrop.devices import resolve
 from pyrodrop.files import write_json
 from pyrodrop.guides import BernoulliDropout, Point
 from pyrodrop.metrics import regression_scores
@@ -80,28 +80,22 @@ class Result:
     curve: Prediction
 
 
+@with_job_options("device", "jobs")
 def run(
+    job: JobOptions,
     *,
     preset: Literal["default", "paper"] = "default",
     data: Literal["mauna-loa", "gal2016"] = "mauna-loa",
-    device: str = "auto",
-    seed: int = 0,
     steps: int | None = None,
-    jobs: int | None = None,
     out: Path = Path("runs/co2"),
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train, compare, print a table and plot the figure.
 
     Args:
         preset: default is for two cores and minutes; paper has the released settings, for a GPU and hours.
         data: the monthly record in ppm, or the standardised series of the paper's own experiment.
-        device: auto, cpu, cuda, cuda:1 ...
-        seed: seed of initial weights, minibatches, noise and prediction.
         steps: gradient steps per network; those of the preset if not given.
-        jobs: number of processes, one thread each; as many as there are cores if left out.
         out: folder for results.json, draws.nc and figure.png. A run that was broken off goes on from the checkpoints there.
-        quiet: show no progress.
 
     Returns:
         What is written to results.json.
@@ -109,9 +103,8 @@ def run(
     Raises:
         ValueError: a setting is not allowed, or the folder has a run with other settings.
     """
-    seed, where = arguments.seed(seed), resolve(device)
     steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
-    about: dict[str, Any] = {"preset": preset, "data": data, "device": where.type, "seed": seed}
+    about: dict[str, Any] = {"preset": preset, "data": data, "device": job.device.type, "seed": job.seed}
     longer = preset == "paper"  # goes on from its checkpoints to more steps
     with run_folder(out, "co2", about if longer else {**about, "steps": steps}) as folder:
         series = _series(data)
@@ -125,18 +118,17 @@ def run(
             "preset": preset,
             "data": data,
             "folder": folder,
-            "device": where,
-            "seed": seed,
+            "seed": job.seed,
             "lengths": lengths,
         }
-        with shown(checkpoints, lengths, True if quiet else None):
-            results |= train_each(_train, NETWORKS, True, jobs=jobs, **options)
+        with shown(checkpoints, lengths, True if job.quiet else None):
+            results |= train_each(_train, NETWORKS, replace(job, quiet=True), **options)
         points, relu = curve_points(series), results["mc-dropout-relu"]
         settings["networks"] = {name: _fit(results[name]).settings for name in NETWORKS}
-        results["weight-averaging"] = _result(averaged(relu.run), relu.seconds, series, points, seed)
+        results["weight-averaging"] = _result(averaged(relu.run), relu.seconds, series, points, job.seed)
         for name, starts in _kernels(series, relu.run).items():
-            process = GaussianProcess(series.train, starts, progress=False if quiet else None)
-            results[name] = _result(process, process.seconds, series, points, seed)
+            process = GaussianProcess(series.train, starts, progress=job.progress)
+            results[name] = _result(process, process.seconds, series, points, job.seed)
             settings.setdefault("gaussian_processes", {})[name] = {
                 "log_evidence": process.log_evidence,
                 "prior_sd": process.prior_sd,

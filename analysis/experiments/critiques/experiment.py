@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from pyrodrop import arguments
 from pyrodrop.analysis.experiments.critiques.page import write_page
 from pyrodrop.analysis.experiments.critiques.panel import Panel, Size
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import facts, paragraph
 from pyrodrop.devices import processor
 from pyrodrop.files import whole, write_json
@@ -25,14 +25,13 @@ PANELS = ("foong", "osband", "hron_prior", "hron_quasi_kl", "le_folgoc", "verdoj
 _LONGEST_FIRST = ("foong", "wenzel", "balabanov", "verdoja", "osband", "le_folgoc", "hron_prior", "hron_quasi_kl")
 
 
+@with_job_options("jobs")
 def run(
+    job: JobOptions,
     *,
     preset: Size = "default",
     panels: list[str] = list(PANELS),  # noqa: B006
-    seed: int = 0,
-    jobs: int | None = None,
     out: Path = Path("runs/critiques"),
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Compute the panels and write one page.
 
@@ -40,11 +39,8 @@ def run(
         preset: default takes minutes on two cores; quick has networks that are too small and short to show anything,
             long samples the two-layer posterior of Foong et al. too, for hours.
         panels: which papers, by first author.
-        seed: seed of data, initial weights, noise and prediction.
-        jobs: number of processes, one thread each; as many as there are cores if left out.
         out: folder for results.json, page.html, a figure per panel, and the finished panels: a run that was broken off
             goes on there.
-        quiet: show no progress.
 
     Returns:
         What is written to results.json.
@@ -55,20 +51,17 @@ def run(
     names = tuple(known(name, PANELS, "panel") for name in panels)
     if not names:
         raise ValueError(f"panels needs at least one of {', '.join(PANELS)}; got none")
-    seed, start = arguments.seed(seed), time.perf_counter()
-    about = {"preset": preset, "seed": seed}
+    start = time.perf_counter()
+    about = {"preset": preset, "seed": job.seed}
     with run_folder(out, "critiques", about) as folder:
-        order = [name for name in _LONGEST_FIRST if name in names]
-        cells = Cells(folder / "cells", about, Panel.from_record)
-        done = train_each(
-            _timed, order, quiet, device=torch.device("cpu"), jobs=jobs, keep=cells, size=preset, seed=seed
-        )
-        done |= {name: kept for name in PANELS if name not in done and (kept := cells.kept(name)) is not None}
+        cells = Cells(folder / "cells", lambda name: {"name": name, **about}, Panel.from_record)
+        order = [name for name in _LONGEST_FIRST if name in names or cells.file(name).exists()]
+        done = train_each(_timed, order, job, keep=cells, size=preset, seed=job.seed)
         made = {name: Panel.from_record(Record(cells.file(name), done[name])) for name in PANELS if name in done}
         content = {
             "panels": {name: panel.content for name, panel in made.items()},
             "seconds": {name: done[name]["seconds"] for name in made} | {"in all": time.perf_counter() - start},
-            "settings": {"preset": preset, "seed": seed},
+            "settings": {"preset": preset, "seed": job.seed},
             "versions": versions(),
             "machine": {"processor": processor()},
         }

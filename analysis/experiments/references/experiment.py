@@ -12,19 +12,18 @@ from torch import Tensor
 from tqdm import tqdm
 
 import pyrodrop
-from pyrodrop import arguments
 from pyrodrop.analysis.experiments.references.posteriors import LEARNING_RATES, POSTERIORS, trained
 from pyrodrop.analysis.experiments.references.problems import PROBLEMS, Problem
 from pyrodrop.analysis.experiments.references.stored import load, save
 from pyrodrop.analysis.experiments.references.table import distance_table
 from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.folder import Cells, run_folder, say_reused
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.data import Dataset
 from pyrodrop.devices import processor
 from pyrodrop.engines import Name
-from pyrodrop.files import write_json
-from pyrodrop.json_files import read_record
+from pyrodrop.json_files import Record
 from pyrodrop.names import known
 from pyrodrop.sampling import Diagnostics, Sampled
 from pyrodrop.training.fitted import Fit
@@ -76,23 +75,21 @@ SIZES = {
 }
 
 
+@with_job_options()
 def run(
+    job: JobOptions,
     *,
     problems: list[str] = list(PROBLEMS),  # noqa: B006
     preset: Literal["default", "quick"] = "default",
-    seed: int = 0,
     out: Path = Path("runs/references"),
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Sample every problem's posterior, train every guide on it, and print and store the distances.
 
     Args:
         problems: which of co2, mnist, foong, yacht, boston and energy.
         preset: default takes half an hour on one core; quick is too short to show anything.
-        seed: seed of the sampler, of initial weights, noise and prediction.
         out: folder for NAME.json and NAME.safetensors, the thinned draws. A run that was broken off goes on with the
             problems that are not there.
-        quiet: show no progress.
 
     Returns:
         What is written to the JSON files, by problem.
@@ -103,28 +100,25 @@ def run(
     names = [known(name, PROBLEMS, "problem") for name in problems]
     if not names:
         raise ValueError(f"problems needs at least one of {', '.join(PROBLEMS)}; got none")
-    seed, size = arguments.seed(seed), SIZES[preset]
-    with run_folder(out, "references", {"preset": preset, "seed": seed}) as folder:
-        found = {name: kept for name in names if (kept := _finished(name, folder)) is not None}
+    size = SIZES[preset]
+    with run_folder(out, "references", {"preset": preset, "seed": job.seed}) as folder:
+        cells = Cells(folder, lambda name: {}, _checked)
+        with_draws = [name for name in names if (folder / f"{name}.safetensors").exists()]
+        found = {name: kept for name in with_draws if (kept := cells.kept(name)) is not None}
         say_reused(found, folder)
         for name in names:
             if name not in found:
-                found[name] = _one(name, sized(PROBLEMS[name], size), size, seed, folder, quiet)
-            print(f"results: {folder / f'{name}.json'}\n", flush=True)
+                found[name] = _one(name, sized(PROBLEMS[name], size), size, job.seed, cells, job.quiet)
+            print(f"results: {cells.file(name)}\n", flush=True)
         return {name: found[name] for name in names}
 
 
-def _finished(name: str, folder: Path) -> dict[str, Any] | None:
-    """The results of a problem that are already in the folder, with their draws; None if there are none."""
-    path = folder / f"{name}.json"
-    if not path.exists() or not path.with_suffix(".safetensors").exists():
-        return None
-    record = read_record(path, "remove this file and run the same command again")
-    if record.text("problem") != name:
-        raise record.fault(f"must be the result of {name}")
+def _checked(record: Record) -> None:
+    """What the results of a problem must have."""
+    if record.text("problem") != record.path.stem:
+        raise record.fault(f"must be the result of {record.path.stem}")
     for key in ("recipe", "diagnostics", "table", "members", "stored"):
         record.record(key)
-    return dict(record.content)
 
 
 def sized(problem: Problem, size: Size) -> Problem:
@@ -159,7 +153,7 @@ def recipe(problem: Problem, size: Size, seed: int, train: Dataset, test: Datase
     }  # fmt: skip
 
 
-def _one(name: str, problem: Problem, size: Size, seed: int, folder: Path, quiet: bool) -> dict[str, Any]:
+def _one(name: str, problem: Problem, size: Size, seed: int, cells: Cells, quiet: bool) -> dict[str, Any]:
     train, test = problem.data()
     start = time.perf_counter()
     sampled = pyrodrop.sample(
@@ -182,7 +176,7 @@ def _one(name: str, problem: Problem, size: Size, seed: int, folder: Path, quiet
         )
     table = distance_table(fits, judged, sampled, num_samples=size.samples, seed=seed)
     table.comparison.notes[:0] = _first_notes(diagnostics, problem.observed)
-    save(sampled, folder / f"{name}.safetensors", problem.kept)
+    save(sampled, cells.folder / f"{name}.safetensors", problem.kept)
     content = {
         "problem": name,
         "recipe": about,
@@ -193,12 +187,12 @@ def _one(name: str, problem: Problem, size: Size, seed: int, folder: Path, quiet
         "notes": table.comparison.notes,
         "members": table.members,
         "elbo": {posterior: [_elbo(fit, seed) for fit in many] for posterior, many in fits.items()},
-        "stored": {"draws": problem.kept, "log_density": stored_log_density(name, judged, folder)},
+        "stored": {"draws": problem.kept, "log_density": stored_log_density(name, judged, cells.folder)},
         "versions": versions(),
         "machine": {"processor": processor(), "threads": torch.get_num_threads()},
         "seconds": {"sampling": sampling, "all": time.perf_counter() - start},
     }
-    write_json(folder / f"{name}.json", content)
+    cells.keep(name, content)
     paragraph(f"{name}: {problem.summary}\n{diagnostics}")
     print_table(table.comparison)
     return content

@@ -23,10 +23,11 @@ from pyrodrop.analysis.experiments.paired_scores import compared
 from pyrodrop.analysis.experiments.rotated_digit.report import Turned, draw, print_tables
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Dataset, mnist, turned
-from pyrodrop.devices import processor, resolve
+from pyrodrop.devices import processor
 from pyrodrop.files import write_json
 from pyrodrop.guides import Guide
 from pyrodrop.metrics import auroc, entropy_split, predictive_entropy
@@ -43,17 +44,16 @@ SET = "rotated-digit/"
 GUIDES = tuple(name.removeprefix(SET) for name in zoo.ENTRIES if name.startswith(SET))
 
 
+@with_job_options("device")
 def run(
+    job: JobOptions,
     *,
     preset: Literal["default", "paper"] = "default",
     guide: str = "bernoulli",
     digit: int = 1,
     turn: float = 180.0,
     steps: int | None = None,
-    device: str = "auto",
-    seed: int = 0,
     out: Path = Path("runs/rotated-digit"),
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train, predict for the rotated digits, print the tables and plot the figure.
 
@@ -65,11 +65,8 @@ def run(
             those that are classified as a 5 and then as a 7, as in its figure.
         turn: angle of the last of the 12 views in degrees, counterclockwise. The paper does not state its value.
         steps: gradient steps; those of the preset if not given.
-        device: auto, cpu, cuda, cuda:1 ...
-        seed: seed of initial weights, minibatches, noise and prediction.
         out: folder for results.json, figure.png and fit.safetensors. A run that was broken off goes on from
             training.safetensors there.
-        quiet: show no progress.
 
     Returns:
         What is written to results.json.
@@ -77,7 +74,7 @@ def run(
     if not 0 < turn <= 360:
         raise ValueError(f"turn is the largest angle in degrees and must lie in (0, 360]; got {turn}")
     known(guide, GUIDES, "posterior of the rotated digit")
-    seed, where, split = arguments.seed(seed), resolve(device), mnist(flat=False, progress=not quiet)
+    split = mnist(flat=False, progress=not job.quiet)
     steps = None if steps is None else arguments.count(steps, "steps", "the number of gradient steps")
     ones = split.test.x[split.test.y == DIGIT]
     if not 0 <= digit < len(ones):
@@ -87,8 +84,8 @@ def run(
         "guide": guide,
         "digit": digit,
         "turn": turn,
-        "device": where.type,
-        "seed": seed,
+        "device": job.device.type,
+        "seed": job.seed,
     }
     longer = preset == "paper"  # goes on from its checkpoint to more steps
     with run_folder(out, "rotated-digit", about if longer else {**about, "steps": steps}) as folder:
@@ -100,18 +97,18 @@ def run(
         fit = fit_resumed(
             zoo.entry(SET + guide), split.train,
             Checkpoint(checkpoint) if longer else Checkpoint(checkpoint, every=SAVED_EVERY),
-            seed=seed, device=where, progress=False if quiet else None, **options,
+            seed=job.seed, device=job.device, progress=job.progress, **options,
         )  # fmt: skip
         fit.save(folder / "fit.safetensors")
 
         degrees = torch.linspace(0, turn, ANGLES)
         views = turned(ones, degrees)
-        shown = _turned(fit, views[:, digit], degrees, seed)
-        everyone = _by_angle(fit, views, seed)
+        shown = _turned(fit, views[:, digit], degrees, job.seed)
+        everyone = _by_angle(fit, views, job.seed)
         predictors = {f"T = {DRAWS}": fit}
         if isinstance(fit.guide, Guide):
             predictors = {"weight averaging": averaged(fit), **predictors}
-        scores, difference = compared(predictors, split.test, DRAWS, seed)
+        scores, difference = compared(predictors, split.test, DRAWS, job.seed)
         table = shown.table()
         for row, values in zip(table.values(), everyone, strict=True):
             row |= values
@@ -120,7 +117,7 @@ def run(
             "facts": facts(shown, [values["all_entropy"] for values in everyone]),
             "scores": scores,
             "difference": difference,
-            "auroc": _auroc(predictors, split.test.first(SHOWN), degrees, seed),
+            "auroc": _auroc(predictors, split.test.first(SHOWN), degrees, job.seed),
             "published": {"classes": " ".join(map(str, PUBLISHED))},
             "settings": {
                 **{"preset": preset, "posterior": guide, "digit": digit, "turn": turn},
@@ -128,7 +125,7 @@ def run(
                 **fit.settings,
             },
             "versions": versions(),
-            "machine": {"processor": processor(), "device": where.type, "threads": torch.get_num_threads()},
+            "machine": {"processor": processor(), "device": job.device.type, "threads": torch.get_num_threads()},
         }  # fmt: skip
         write_json(folder / "results.json", content)
         write_figure(folder / "figure.png", draw(shown, content))

@@ -20,14 +20,15 @@ from pyrodrop.analysis.experiments.sparse.figure import draw_progress, draw_weig
 from pyrodrop.analysis.experiments.sparse.published import published, published_rows
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.compression import compressed_steps, write_network
 from pyrodrop.compression.kept import compression, keep_mask, kept_weights, uncut_weights
 from pyrodrop.data import Dataset, mnist
-from pyrodrop.devices import processor, resolve
+from pyrodrop.devices import processor
 from pyrodrop.files import write_json
-from pyrodrop.json_files import Record, read_record
+from pyrodrop.json_files import read_record
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo.sparse import BATCH, THRESHOLD, Method, Net, Recipe, training
@@ -35,17 +36,16 @@ from pyrodrop.zoo.sparse import BATCH, THRESHOLD, Method, Net, Recipe, training
 _ROWS = 2000  # digits per forward pass
 
 
+@with_job_options("device")
 def run(
+    job: JobOptions,
     *,
     net: Net = "lenet-300-100",
     method: Method = "sparse",
     recipe: Recipe = "molchanov2017",
     epochs: int | None = None,
     digits: int = 60_000,
-    device: str = "auto",
-    seed: int = 0,
     out: Path = Path("runs/sparse"),
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train, prune, compress, and print the table next to the published one.
 
@@ -55,22 +55,18 @@ def run(
         recipe: training settings, molchanov2017 or deepbayes2019.
         epochs: number of epochs; that of the recipe if not given.
         digits: number of training digits, all 60,000 if not given.
-        device: auto, cpu, cuda, cuda:1 ...
-        seed: seed of initial weights, minibatches and noise.
         out: folder of results.json, progress.png, weights.png, fit.safetensors and compressed.safetensors. A run that was
             broken off goes on from training.safetensors there.
-        quiet: show no progress.
 
     Returns:
         What is written to results.json.
     """
     entry = zoo.entry(f"{method}/{net}-{recipe}")
-    seed, where = arguments.seed(seed), resolve(device)
     digits = arguments.count(digits, "digits", "the number of training digits")
     epochs = None if epochs is None else arguments.count(epochs, "epochs", "the number of epochs")
-    data = mnist(flat=net == "lenet-300-100", progress=not quiet)
+    data = mnist(flat=net == "lenet-300-100", progress=not job.quiet)
     about: dict[str, Any] = {"net": net, "method": method, "recipe": recipe, "epochs": epochs, "digits": digits}
-    about |= {"device": where.type, "seed": seed}
+    about |= {"device": job.device.type, "seed": job.seed}
     with run_folder(out, "sparse", about) as folder:
         train = data.train.first(digits)
         settings = training(train, net=net, recipe=recipe, epochs=epochs)
@@ -78,7 +74,7 @@ def run(
         say_reused([checkpoint.name] if checkpoint.exists() else [], folder)
         log = EpochLog(folder / "epochs.json", data.test, goes_on=checkpoint.exists())
         fit = entry.fit(
-            train, seed=seed, device=where, progress=False if quiet else None, after_epoch=log,
+            train, seed=job.seed, device=job.device, progress=job.progress, after_epoch=log,
             checkpoint=Checkpoint(checkpoint, every=5 * -(-len(train) // BATCH)), **settings,
         )  # fmt: skip
         fit.save(folder / "fit.safetensors")
@@ -151,11 +147,8 @@ class EpochLog:
 def _read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of an `EpochLog`'s file; a ValueError if it is broken."""
     record = read_record(path, "remove the folder to start again")
-    rows = record.content.get("epochs")
-    if not isinstance(rows, list):
-        raise record.fault("must have a list of epochs")
-    for number, each in enumerate(rows):
-        row = Record(path, {"row": each}, record.advice).record("row")
+    rows = record.records("epochs")
+    for number, row in enumerate(rows):
         for key in ("error", "error_dense", "nll", "kl", "kl_weight", "seconds"):
             row.number(key)
         row.number("compression", optional=True)
@@ -165,7 +158,7 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
                 sites.number(site)
         if row.number("epoch") != number + 1:
             raise record.fault(f"must have the epochs from 1 on in order; row {number + 1} is of another one")
-    return rows
+    return [dict(row.content) for row in rows]
 
 
 def error(fit: Fit, weights: dict[str, torch.Tensor], data: Dataset) -> float:

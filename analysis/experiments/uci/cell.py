@@ -24,19 +24,16 @@ from pyrodrop.analysis.experiments.uci.plan import Noise, Part, Penalty, Plan, P
 from pyrodrop.analysis.experiments.uci.process import PROCESSES
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, SETTINGS, VALIDATION, Point
 from pyrodrop.analysis.reports.console import versions
-from pyrodrop.analysis.reports.folder import differences
+from pyrodrop.analysis.reports.folder import Cells
 from pyrodrop.data import Dataset, Splits, uci
 from pyrodrop.data.splits import standardized
 from pyrodrop.devices import processor
-from pyrodrop.failed import Failed
-from pyrodrop.files import write_json
-from pyrodrop.json_files import Record, read_record
+from pyrodrop.json_files import Record
 from pyrodrop.metrics import rmse
 from pyrodrop.prediction.prediction import Predicts
 
 POSTERIORS: Mapping[str, Posterior] = {**COLUMNS, **PROCESSES}
 _HELD = 4_000_000  # function values at a time
-_ADVICE = "remove this file and run the same command again"
 _TEST_SEED = 100_000  # added to the seed where the trainings for the test begin
 
 
@@ -64,9 +61,9 @@ class Cell:
             raise ValueError(f"precision of {self.guide} is auto or {', '.join(noises)}; got {self.precision}")
         return noises[0] if self.precision == "auto" else self.precision
 
-    def file(self, folder: Path) -> Path:
-        """Where its results are."""
-        return folder / f"{self.data}-{self.guide}.json"
+    @property
+    def name(self) -> str:
+        return f"{self.data}/{self.guide}"
 
     def plan(self, device: torch.device) -> Plan:
         protocol, hidden = PROTOCOLS[self.protocol], SETTINGS[self.data].hidden
@@ -78,14 +75,9 @@ class Cell:
         return protocol.points(self.data, fixed_precision=fixed, with_rate=self.column.with_rate)
 
 
-def load(cell: Cell, folder: Path) -> dict[str, Any] | None:
-    """The results of a cell, or None if there are none.
-
-    Raises:
-        ValueError: they are those of other settings, or the file is broken.
-    """
-    record = _read(cell.file(folder), cell)
-    return None if record is None else checked(record)
+def store(folder: Path, cells: Mapping[str, Cell]) -> Cells:
+    """The results of cells by their names."""
+    return Cells(folder, lambda name: asdict(cells[name]), checked)
 
 
 def checked(record: Record) -> dict[str, Any]:
@@ -107,13 +99,14 @@ def checked(record: Record) -> dict[str, Any]:
 
 def run_cell(cell: Cell, folder: Path, device: torch.device, progress: bool | None) -> dict[str, Any]:
     """Train, choose, test, and write ``SET-GUIDE.json``; what of that is already there is not done again."""
-    done = load(cell, folder)
+    results = store(folder, {cell.name: cell})
+    done = results.kept(cell.name)
     if done is not None:
         return done
     table, points, plan = uci(cell.data), cell.points(), cell.plan(device)
     numbers = range(cell.splits)
     validation: list[float] = []
-    begun = cell.file(folder).with_suffix(".validation.json")
+    begun = Cells(folder, lambda name: asdict(cell), _check_begun)
     if len(points) > 1:
         validation, spent = _validate(cell, table, points, plan, begun, progress)
     else:
@@ -129,7 +122,6 @@ def run_cell(cell: Cell, folder: Path, device: torch.device, progress: bool | No
         if score is None:
             raise FloatingPointError(f"the loss of {cell.guide} on split {number} of {cell.data} stopped being finite")
     content = {
-        "cell": asdict(cell),
         "points": [asdict(point) for point in points],
         "validation": [validation[s :: len(points)] for s in range(len(points))] if validation else None,
         "chosen": chosen,
@@ -146,16 +138,20 @@ def run_cell(cell: Cell, folder: Path, device: torch.device, progress: bool | No
         "versions": versions(),
         "machine": {"processor": processor(), "device": device.type, "threads": torch.get_num_threads()},
     }
-    write_json(cell.file(folder), content)
-    begun.unlink(missing_ok=True)
+    content = results.keep(cell.name, content)
+    begun.file(_begun(cell)).unlink(missing_ok=True)
     return content
 
 
 def _validate(
-    cell: Cell, table: Splits, points: Sequence[Point], plan: Plan, file: Path, progress: bool | None
+    cell: Cell, table: Splits, points: Sequence[Point], plan: Plan, begun: Cells, progress: bool | None
 ) -> tuple[list[float], float]:
     """Validation log densities by split and point, and the seconds they took; -inf where training failed."""
-    found, spent = _begun(file, cell)
+    kept = begun.kept(_begun(cell)) or {"log_density": [], "seconds": 0.0}
+    found, spent = (
+        [-math.inf if value is None else float(value) for value in kept["log_density"]],
+        float(kept["seconds"]),
+    )
     halves = [divided(table, split) for split in range(cell.splits)]
     parts = [Part(train, point) for train, _ in halves for point in points]
     held_out = [test for _, test in halves for _ in points]
@@ -167,23 +163,24 @@ def _validate(
         found += [-math.inf if score is None else score[1] for score in scores]
         spent += time.perf_counter() - start
         values = [None if value == -math.inf else value for value in found]
-        write_json(file, {"cell": asdict(cell), "log_density": values, "seconds": spent})
+        begun.keep(_begun(cell), {"log_density": values, "seconds": spent})
     return found, spent
 
 
-def _begun(file: Path, cell: Cell) -> tuple[list[float], float]:
-    """What a run that was broken off has validated, and its seconds; -inf where training failed."""
-    record = _read(file, cell)
-    if record is None:
-        return [], 0.0
+def _begun(cell: Cell) -> str:
+    """The name of what a run that was broken off has validated."""
+    return f"{cell.name}.validation"
+
+
+def _check_begun(record: Record) -> None:
+    """Numbers, with null where training failed."""
+    record.number("seconds")
     values = record.content.get("log_density")
-    if isinstance(values, list) and values:
-        Record(file, {"log_density": [0.0 if value is None else value for value in values]}, _ADVICE).numbers(
-            "log_density"
-        )
-    elif values != []:
+    if not isinstance(values, list):
         raise record.fault("must have a list of numbers as log_density")
-    return [-math.inf if value is None else float(value) for value in values], record.number("seconds") or 0.0
+    if values:
+        finite = {"log_density": [0.0 if value is None else value for value in values]}
+        Record(record.path, finite, record.advice).numbers("log_density")
 
 
 def divided(table: Splits, split: int) -> tuple[Dataset, Dataset]:
@@ -230,14 +227,3 @@ def _best(values: Sequence[float]) -> int:
     if values[best] == -math.inf:
         raise FloatingPointError("no point of the grid could be trained: every loss stopped being finite")
     return best
-
-
-def _read(path: Path, cell: Cell) -> Record | None:
-    """What a run of these settings wrote there."""
-    if not path.exists():
-        return None
-    record = read_record(path, _ADVICE)
-    differ = differences(record.record("cell").content, asdict(cell))
-    if differ:
-        raise Failed(f"{path} has results of other settings ({', '.join(differ)}); choose another folder by --out")
-    return record

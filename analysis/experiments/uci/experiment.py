@@ -12,22 +12,23 @@ from typing import Any, Literal
 
 import torch
 
-from pyrodrop import arguments
 from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
-from pyrodrop.analysis.experiments.uci.cell import POSTERIORS, Cell, checked, load, run_cell
+from pyrodrop.analysis.experiments.uci.cell import POSTERIORS, Cell, checked, run_cell, store
 from pyrodrop.analysis.experiments.uci.plan import Penalty, Precision
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, SETTINGS, chosen_sets
 from pyrodrop.analysis.experiments.uci.table import markdown, page, print_tables, results
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.data import uci
-from pyrodrop.devices import resolve
 from pyrodrop.files import whole, write_json
 from pyrodrop.json_files import read_record
 from pyrodrop.names import known, some
 from pyrodrop.training.spread import processes
 
 
+@with_job_options("device", "jobs")
 def run(
+    job: JobOptions,
     *,
     data: list[str] | None = None,
     guides: list[str] | None = None,
@@ -35,11 +36,7 @@ def run(
     precision: Precision = "auto",
     penalty: Penalty = "released",
     splits: int | None = None,
-    jobs: int | None = None,
-    device: str = "auto",
-    seed: int = 0,
     out: Path | None = None,
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """Compute the missing cells of the table and print it next to the published one.
 
@@ -52,11 +49,7 @@ def run(
         precision: noise precision: from the published grid, learned or heteroscedastic; auto is the posterior's default.
         penalty: weight penalty of MC dropout: that of the released code, or that of the paper.
         splits: number of splits, the first ones; all if not given.
-        jobs: number of processes, one thread each; as many as there are cores if left out.
-        device: auto, cpu, cuda, cuda:1 ...
-        seed: seed of initial weights, minibatches, noise and prediction.
         out: folder of the cells and of results.json, table.md and table.html; runs/uci-PROTOCOL if not given.
-        quiet: show no progress, only the table.
 
     Returns:
         The cells of the folder, by set and guide: those of earlier runs stay in the table.
@@ -67,27 +60,24 @@ def run(
     ]
     if splits is not None and splits < 1:
         raise ValueError(f"splits is how many of the published splits to take and must be at least 1; got {splits}")
-    seed, where = arguments.seed(seed), resolve(device)
     cells = {}
     for name in names:
         count = min(splits or len(uci(name)), len(uci(name)))  # which also says early what file is missing
         for column in columns:
-            cell = Cell(name, column, protocol, precision, penalty, count, seed)
+            cell = Cell(name, column, protocol, precision, penalty, count, job.seed)
             cell.points()
-            cells[name, column] = cell
-    about = {"protocol": protocol, "device": where.type}
+            cells[cell.name] = cell
+    about = {"protocol": protocol, "device": job.device.type}
     with run_folder(out or Path("runs") / f"uci-{protocol}", "uci", about) as folder:
-        missing = {f"{n}/{c}": cell for (n, c), cell in cells.items() if load(cell, folder) is None}
-        say_reused([f"{n}/{c}" for n, c in cells if f"{n}/{c}" not in missing], folder)
-        order = sorted(missing, key=lambda key: -_work(missing[key]))
-        if len(order) == 1:
-            with processes(jobs):  # the units are blocks of its replicates
-                run_cell(missing[order[0]], folder, where, False if quiet else None)
-        elif order:
-            train_each(
-                _one, order, quiet, device=where, jobs=jobs, cells=missing, folder=folder.resolve(),
-                done=lambda name, content: _keep(content, missing[name].file(folder)),
-            )  # fmt: skip
+        keep = store(folder, cells)
+        missing = [name for name in cells if keep.kept(name) is None]
+        if len(missing) == 1:
+            say_reused([name for name in cells if name not in missing], folder)
+            with processes(job.jobs):  # the units are blocks of its replicates
+                run_cell(cells[missing[0]], folder, job.device, job.progress)
+        else:
+            order = sorted(cells, key=lambda name: -_work(cells[name]))
+            train_each(_one, order, job, keep=keep, cells=cells, folder=folder.resolve())
         done = _all(folder, protocol)
         _write(folder, done, protocol)
         return {f"{name}/{column}": content for (name, column), content in done.items()}
@@ -106,12 +96,6 @@ def _one(
 ) -> dict[str, Any]:
     with on_this_machine(folder) as own:
         return run_cell(cells[name], own, device, progress)
-
-
-def _keep(content: dict[str, Any], file: Path) -> None:
-    """Write the results of a cell that a worker of another machine computed."""
-    if not file.exists():
-        write_json(file, content)
 
 
 def _work(cell: Cell) -> float:

@@ -52,7 +52,7 @@ class Protocol:
         batch: rows per minibatch.
         searches: whether to search the grid on validation rows.
         draws: T, number of posterior samples.
-        published: the results of `uci_published` that it reproduces.
+        published: the results of `pyrodrop.zoo.uci.PUBLISHED` that it reproduces.
     """
 
     factor: int

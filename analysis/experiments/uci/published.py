@@ -1,7 +1,7 @@
 """The published RMSE and log density of MC dropout by split, and of 2018 the log densities of the validation rows.
 
 ``analysis/reference/uci/published``, from the result files of https://github.com/yaringal/DropoutUncertaintyExps; each file
-names the commit. Their means are `pyrodrop.zoo.uci_published`.
+names the commit. Their means are `pyrodrop.zoo.uci.PUBLISHED`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS
 from pyrodrop.analysis.experiments.uci.published import by_split
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
-from pyrodrop.zoo.uci_published import PUBLISHED
+from pyrodrop.zoo.uci import PUBLISHED
 
 METRICS = {"rmse": "RMSE", "log_density": "log density"}
 BASE = "bernoulli"  # what other posteriors are compared with

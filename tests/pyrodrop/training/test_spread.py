@@ -255,10 +255,10 @@ def test_only_children_end_with_their_parent(monkeypatch: pytest.MonkeyPatch) ->
     """Not the worker of a cluster, whose parent may have the caller's number on another machine."""
     started: list[Any] = []
     monkeypatch.setattr(threading.Thread, "start", lambda self: started.append(self))
-    spread.end_with(Process("elsewhere", os.getppid(), "0"))
-    spread.end_with(Process(Process.this().place, os.getpid(), "0"))
+    spread.end_with(Process("elsewhere", os.getppid(), 0))
+    spread.end_with(Process(Process.this().place, os.getpid(), 0))
     assert not started
-    spread.end_with(Process(Process.this().place, os.getppid(), "0"))
+    spread.end_with(Process(Process.this().place, os.getppid(), 0))
     assert len(started) == 1
     spread._watched.discard(os.getppid())
 

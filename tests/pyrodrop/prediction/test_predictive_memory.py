@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyro.distributions as dist
@@ -84,20 +84,18 @@ def test_more_than_there_is_is_refused_with_the_bytes(
 def test_what_can_be_had_is_what_the_system_gives_back_within_the_containers_limit(
     limit: str, used: str, cached: str, want: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "meminfo").write_text("MemTotal:  900 kB\nMemFree:  20 kB\nMemAvailable:    500 kB\n")
     for name, text in (("max", limit), ("current", used), ("stat", f"anon 5\ninactive_file {cached}")):
         (tmp_path / f"memory.{name}").write_text(f"{text}\n")
-    places = {"/proc/meminfo": tmp_path / "meminfo", "/sys/fs/cgroup": tmp_path}
-    monkeypatch.setattr(devices, "Path", lambda text: places[text])
+    monkeypatch.setattr(devices.psutil, "virtual_memory", lambda: SimpleNamespace(available=500 * 1024))
+    monkeypatch.setattr(devices, "Path", lambda text: {"/sys/fs/cgroup": tmp_path}[text])
     assert devices.available(torch.device("cpu")) == want
 
 
-def test_a_system_that_does_not_say_has_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As macOS, whose sysconf has no such entry, and Windows, which has no sysconf."""
+def test_a_system_without_containers_has_no_limit_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As macOS and Windows."""
+    monkeypatch.setattr(devices.psutil, "virtual_memory", lambda: SimpleNamespace(available=2**40))
     monkeypatch.setattr(devices, "Path", lambda text: tmp_path / "nothing")
-    assert 0 < devices.available(torch.device("cpu")) < math.inf
-    monkeypatch.delattr(devices.os, "sysconf")
-    assert devices.available(torch.device("cpu")) == math.inf
+    assert devices.available(torch.device("cpu")) == 2**40
     assert len(pyrodrop.fit_replicates(*parts_of_a_fit(), count=2, steps=1, engine="traced")) == 2
 
 

@@ -240,7 +240,7 @@ def test_what_is_not_the_data_never_enters_the_cache(
         path.write_bytes(content)
         return fetch(url, path, check, most=10**6)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(importlib.import_module(place), "fetch", spoilt)
+    monkeypatch.setattr("pyrodrop.data.download.fetch", spoilt)
     with pytest.raises(ValueError, match=f"{tmp_path}/.*remove it and try again"):
         load()
     assert len(server.asked) == asked

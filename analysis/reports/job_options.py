@@ -1,0 +1,75 @@
+"""The options that jobs share, each said once: seed and quiet, which all have, device and jobs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import docstring_parser
+import torch
+
+from pyrodrop import arguments
+from pyrodrop.devices import resolve
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """How a job runs; `job_options` says what its attributes are."""
+
+    device: torch.device
+    jobs: int | None
+    seed: int
+    quiet: bool
+
+    @property
+    def progress(self) -> bool | None:
+        """The argument ``progress`` of a training."""
+        return False if self.quiet else None
+
+
+def job_options(*, device: str = "auto", jobs: int | None = None, seed: int = 0, quiet: bool = False) -> JobOptions:
+    """The options of a job, checked.
+
+    Args:
+        device: auto, cpu, cuda, cuda:1 ...
+        jobs: number of processes, one thread each; as many as there are cores if left out.
+        seed: seed of all random numbers: initial weights, minibatches, noise, prediction; the first one of several.
+        quiet: show no progress.
+    """
+    return JobOptions(resolve(device), jobs, arguments.seed(seed), quiet)
+
+
+def with_job_options(*names: str) -> Callable[[Callable[Concatenate[JobOptions, P], T]], Callable[..., T]]:
+    """Put options of `job_options` into the signature and docstring of a function, whose first argument is made of them.
+
+    Args:
+        names: device and jobs, if the job has them; without device it runs on the CPU.
+    """
+    taken = [*names, "seed", "quiet"]
+    shared = inspect.signature(job_options).parameters
+    described = {each.arg_name: each.description for each in docstring_parser.parse(job_options.__doc__ or "").params}
+
+    def decorated(function: Callable[Concatenate[JobOptions, P], T]) -> Callable[..., T]:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> T:
+            given = {name: kwargs.pop(name) for name in taken if name in kwargs}
+            return function(
+                job_options(**{"device": "cpu"} | given if "device" not in taken else given), *args, **kwargs
+            )
+
+        own = inspect.signature(function)
+        _, *rest = own.parameters.values()
+        parameters = [*rest, *(shared[name] for name in taken)]
+        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": own.return_annotation}
+        before, returns, after = (function.__doc__ or "").partition("\n\n    Returns:")
+        run.__doc__ = "".join([before, *(f"\n        {name}: {described[name]}" for name in taken), returns, after])
+        return run
+
+    return decorated
