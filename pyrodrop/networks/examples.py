@@ -1,132 +1,30 @@
-"""Which axis of a tensor inside a network indexes examples, and whether examples depend on each other.
+"""Which axis of a tensor inside a network indexes examples.
 
-The network is run on two and on three examples. An axis of length 2 in one run and 3 in the other indexes examples; if the
-network merges examples and their rows into one axis, no axis does. If the outputs of the first two examples change when
-the third is added, examples depend on each other, like the nodes of a graph.
+The network is run on two and on three examples with weights that record what they are applied to. An axis of length 2 in one
+run and 3 in the other indexes examples; if the network merges examples and their rows into one axis, no axis does.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
-from pyrodrop.networks.call import Unfit
-from pyrodrop.networks.sites import about_casts
 from pyrodrop.private_apis import in_function_transform
 from pyrodrop.reparam.lazy import LazyLaw, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
 
-Call = Callable[[Mapping[str, Tensor], Inputs], Tensor]
 _SOUGHT = 256  # number of rows that are searched for one that differs from the first
-
-
-@dataclass(frozen=True)
-class Examined:
-    """Properties of a network found by running it.
-
-    Attributes:
-        axes: for every weight and each of its uses, the axis of the linear map's input that indexes examples. None if no
-            single axis does, if the use is not a linear map, or if the weight is used several times.
-        rows: names of the weights that are applied to several rows per example: tokens, nodes, positions of a convolution.
-        mixes: whether the output of one example depends on other examples.
-        whole: whether the network runs only on all rows of its data at once, not on a part of them.
-        maps: whether `torch.vmap` over weights gives the same outputs as separate calls.
-        output: shape of the output for one example.
-        differed: whether the rows that it ran on differed. Equal rows cannot show whether one example affects another.
-        differentiates: whether it computes derivatives, or transforms functions by `torch.func`, within its forward. The
-            derivative of an activation with noise of its own is not that of a weight sample.
-    """
-
-    axes: dict[str, tuple[int | None, ...]]
-    rows: tuple[str, ...]
-    mixes: bool
-    whole: bool
-    maps: bool
-    output: torch.Size
-    differed: bool
-    differentiates: bool = False
 
 
 def signature(x: Inputs) -> tuple[Any, ...]:
     """Key of inputs that need only one examination: structure, shape of one example, dtypes."""
     names = tuple(x) if isinstance(x, dict) else isinstance(x, tuple)
     return (names, *((tuple(part.shape[1:]), part.dtype) for part in parts(x)))
-
-
-def examine(
-    network: Call, weights: Mapping[str, Tensor], x: Inputs, still: Callable[[], AbstractContextManager[None]]
-) -> Examined:
-    """Find the properties of a network by running it on a few rows of x.
-
-    Args:
-        network: maps weights and inputs to outputs, in evaluation mode and without noise.
-        weights: values of the weights, by name.
-        x: inputs ``[N, ...]`` on the weights' device.
-        still: makes a context that restores the network's buffers and attributes.
-
-    Raises:
-        ValueError: the network runs neither on a few rows of x nor on all of them, or does not return a single tensor with
-            one row per example.
-    """
-
-    def call(values: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
-        with still():
-            return network(values, inputs)
-
-    def maps(inputs: Inputs) -> bool:
-        """Whether two sets of weights under vmap give the same outputs as separate calls."""
-        other = {name: value * 0.9 for name, value in weights.items()}
-        alone = torch.stack([call(dict(weights), inputs), call(other, inputs)])
-        both = {name: torch.stack([value, other[name]]) for name, value in weights.items()}
-        try:
-            with still(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                together = torch.vmap(lambda one: network(one, inputs))(both)
-        except Exception:  # torch raises many types where vmap is not supported
-            return False
-        return together.shape == alone.shape and close(together, alone)
-
-    two, three = few_rows(x)
-    try:
-        small, large = _Probe(), _Probe()
-        y2, y3 = call(small.weights(weights), two), call(large.weights(weights), three)
-    except Unfit:
-        raise
-    except Exception as error:  # of any type: the network may need all rows
-        x = mapped(Tensor.clone, x)  # the network may change it in place
-        y = _on_all_rows(call, weights, x, error)
-        return Examined(dict.fromkeys(weights, ()), (), True, True, maps(x), y.shape[1:], True)
-    check_output(y2, 2)
-    check_output(y3, 3)
-    axes = {name: _axes(small.seen[name], large.seen[name]) for name in weights}
-    mixes = not close(y3[:2], y2)
-    several = tuple(name for name in weights if None not in axes[name] and any(n > 2 for n in small.rows[name]))
-    return Examined(axes, several, mixes, False, maps(two), y2.shape[1:], differ(x), small.differentiates)
-
-
-def _on_all_rows(call: Call, weights: Mapping[str, Tensor], x: Inputs, error: Exception) -> Tensor:
-    try:
-        y = call(dict(weights), x)
-    except Exception:
-        shapes = ", ".join(str(tuple(part.shape)) for part in parts(x))
-        text = (str(error).strip().splitlines() or [""])[0]
-        flat = isinstance(x, Tensor) and x.dim() == 3 and ("channels" in text or "conv2d" in text)
-        hint = ": images need an axis of channels, such as x[:, None]" if flat else about_casts(text)
-        raise ValueError(
-            f"the network cannot be called on x of shape {shapes} ({type(error).__name__}: {text}); x must have one row per "
-            f"example, [N, ...], or be a tuple or mapping of such tensors, the arguments of the network's forward{hint}"
-        ) from error
-    check_output(y, num_rows(x))
-    return y
 
 
 def check_output(y: Tensor, rows: int) -> None:
@@ -140,9 +38,13 @@ def check_output(y: Tensor, rows: int) -> None:
 
 
 def few_rows(x: Inputs) -> tuple[Any, Any]:
-    """Two rows of x, and the same two followed by a third."""
-    rows = _three_rows(x)
-    return _taken(x, rows[:2]), _taken(x, rows)
+    """Two rows of x, and the same two, in the same memory, followed by a third."""
+    size = num_rows(x)
+    unlike = _unlike_the_first(x)
+    last = int(unlike[-1]) if len(unlike) else size - 1  # a row that differs from the first if any does
+    rows = torch.tensor([0, min(1, size - 1), last])
+    three = mapped(lambda part: part[rows.to(part.device)], x)
+    return mapped(lambda part: part[:2], three), three
 
 
 def differ(x: Inputs) -> bool:
@@ -158,16 +60,9 @@ def _unlike_the_first(x: Inputs) -> Tensor:
     return torch.stack(unlike).any(0).nonzero()[:, 0]
 
 
-def _three_rows(x: Inputs) -> Tensor:
-    """Indices of three rows; the third differs from the first if any does."""
-    size = num_rows(x)
-    found = _unlike_the_first(x)
-    last = int(found[-1]) if len(found) else size - 1
-    return torch.tensor([0, min(1, size - 1), last])
-
-
-def _taken(x: Inputs, rows: Tensor) -> Any:
-    return mapped(lambda part: part[rows.to(part.device)], x)
+def axes_of(two: Probe, three: Probe) -> dict[str, tuple[int | None, ...]]:
+    """For every weight and each of its uses, the axis that indexes examples, from runs on two and on three of them."""
+    return {name: _axes(seen, three.seen[name]) for name, seen in two.seen.items()}
 
 
 def _axes(two: list[torch.Size | None], three: list[torch.Size | None]) -> tuple[int | None, ...]:
@@ -188,13 +83,7 @@ def _axis(two: torch.Size, three: torch.Size) -> int | None:
     return other[0] if len(other) == 1 and (two[other[0]], three[other[0]]) == (2, 3) else None
 
 
-def close(one: Tensor, two: Tensor) -> bool:
-    """Whether outputs are equal up to rounding."""
-    scale = float(two.nan_to_num(0.0, 0.0, 0.0).abs().max()) if two.numel() else 0.0
-    return torch.allclose(one, two, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
-
-
-class _Probe:
+class Probe:
     """Makes lazy weights that record the shapes of the inputs that they are applied to."""
 
     def __init__(self) -> None:

@@ -114,7 +114,7 @@ def test_a_forward_with_a_counter_is_trained_by_pyro_and_counts_each_step_once(
 
 def test_what_a_network_cannot_take_is_said_in_words() -> None:
     model = model_of(nn.Sequential(nn.Flatten(), nn.Linear(12, 4)))
-    with pytest.raises(ValueError, match=r"cannot be called on x of shape \(30, 4\)"):
+    with pytest.raises(ValueError, match=r"cannot be called on x of shape \[30, 4\]"):
         pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
 
 
