@@ -32,8 +32,7 @@ from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
 from pyrodrop.networks.call import Output, call, check_function, of_traced_size
 from pyrodrop.networks.checks import cannot_run, check_width, width_of
-from pyrodrop.networks.examine import Calls, Examined, check_used, examine, examine_training
-from pyrodrop.networks.examples import few_rows, signature
+from pyrodrop.networks.examine import Calls, Examined, check_used, examine, examine_training, signature
 from pyrodrop.networks.first import first_weights
 from pyrodrop.networks.labels import check_labels
 from pyrodrop.networks.many import batch_shape, for_each
@@ -228,9 +227,9 @@ class NetworkModel(LocalModule):
             ValueError: the network cannot be called on the inputs, draws random numbers itself, or does not use a weight
                 that has a prior; the targets do not fit the likelihood.
         """
-        two = self._examine_training(data.x)
+        self._examine_training(data.x)
         with self._calls(training=False) as calls:
-            output = check_used(calls, two, lambda: self._rows(data.x, _TRIED))
+            output = check_used(calls, self._few(calls, data.x)[0], lambda: self._rows(data.x, _TRIED))
         self._check_against(data, output)
 
     def check_targets(self, data: Dataset) -> None:
@@ -240,12 +239,12 @@ class NetworkModel(LocalModule):
             ValueError: the network cannot be called on the inputs, or the targets do not fit the likelihood; they are class
                 labels of a frame, numbered in place of their values, and the likelihood is of real numbers.
         """
-        two, _ = self._few(data.x)
-        try:
-            with self._calls(training=False) as calls:
+        with self._calls(training=False) as calls:
+            two, _ = self._few(calls, data.x)
+            try:
                 output = calls(two)
-        except (RuntimeError, IndexError) as error:
-            raise ValueError(cannot_run(two, error, together=self.mixes_examples(data.x))) from error
+            except (RuntimeError, IndexError) as error:
+                raise ValueError(cannot_run(two, error, together=self.mixes_examples(data.x))) from error
         self._check_against(data, output)
 
     def _check_against(self, data: Dataset, output: Tensor) -> None:
@@ -270,17 +269,12 @@ class NetworkModel(LocalModule):
                 self._examined[key] = examine(calls, x)
         return self._examined[key]
 
-    def _examine_training(self, x: Inputs) -> Inputs:
-        """Run the network in the modes of training, too, store what that shows, and return the few rows that it ran on.
-
-        Raises:
-            ValueError: as `check`.
-        """
-        found, (two, three) = self.examined(x), self._few(x)
+    def _examine_training(self, x: Inputs) -> None:
+        """Run the network in the modes of training, too, and store what that shows; a ValueError as `check`."""
+        found = self.examined(x)
         with self._calls(training=True) as calls:
-            mixes, self.changes_itself = examine_training(calls, two, three)
+            mixes, self.changes_itself = examine_training(calls, *self._few(calls, x))
         self._examined[signature(x)] = replace(found, mixes_in_training=found.mixes or mixes)
-        return two  # type: ignore[no-any-return]
 
     def mixes_examples(self, x: Inputs) -> bool:
         """Whether the output of one row depends on the other rows, as in a graph network, so that x cannot be split."""
@@ -371,14 +365,9 @@ class NetworkModel(LocalModule):
         values = {**{n: self.free[n] for n in self.free if n not in weights}, **weights}
         return call(self.network, values, self._names, x, self.output, attends=self._attends, recurs=self._recurs)
 
-    def _few(self, x: Inputs) -> tuple[Any, Any]:
-        """Two and three rows of x (`few_rows`) on the weights' device; twice all rows if the network needs them."""
-        if self.examined(x).whole:
-            rows = self._rows(x, num_rows(x))
-            return rows, rows
-        device = next(iter(self.weight_sites().values())).device
-        two, three = few_rows(mapped(lambda part: part.to(device), x))
-        return two, three
+    def _few(self, calls: Calls, x: Inputs) -> tuple[Any, Any]:
+        """Two and three rows of x; twice all rows if the network needs them."""
+        return (calls.all(x),) * 2 if self.examined(x).whole else calls.few(x)
 
     def _rows(self, x: Inputs, count: int) -> Any:
         """The first `count` rows of x, repeated if there are fewer, on the weights' device; all if the network needs all."""
@@ -396,15 +385,19 @@ class NetworkModel(LocalModule):
     @contextmanager
     def _calls(self, *, training: bool) -> Iterator[Calls]:
         """Calls of the network in one mode, without gradients and Pyro's handlers; all is restored after each."""
-        modes = [(module, module.training) for module in self.modules()]
-        with pyro.poutine.block(), torch.no_grad():
-            weights = {name: value.detach().clone() for name, value in self.weight_sites().items()}
+        with self._in_training_mode() if training else evaluating(self), pyro.poutine.block(), torch.no_grad():
+            weights = {name: value.detach() for name, value in self.weight_sites().items()}
             free = {name: self.free[name].detach() for name in self.free}
-            calls = Calls(self.network, lambda given, x: self._call({**given, **free}, x), weights)
+            yield Calls(self.network, lambda given, x: self._call({**given, **free}, x), weights)
+
+    @contextmanager
+    def _in_training_mode(self) -> Iterator[None]:
+        """Have the model in training mode within the block, and restore modes, buffers and attributes afterwards."""
+        modes = [(module, module.training) for module in self.modules()]
+        with undisturbed(self.network):
             self.train()
             try:
-                with nullcontext() if training else evaluating(self):
-                    yield calls
+                yield
             finally:
                 for module, mode in modes:
                     _set_mode(module, mode)

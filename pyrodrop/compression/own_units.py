@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.compression.steps import Rescaled, Standardised, Step
+from pyrodrop.networks.examine import close
 
 
 def units_of_x(model: Any, like: Tensor) -> list[Step]:
@@ -33,7 +34,7 @@ def units_of_y(model: Any, output: Tensor) -> list[Step]:
         return []
     loc, scale = model.targets.loc.to(output), model.targets.scale.to(output)
     columns, width = f.shape[-1], output.shape[-1]
-    if columns > width or not torch.allclose(f, output[..., :columns] * scale + loc):
+    if columns > width or not close(f, output[..., :columns] * scale + loc):
         raise TypeError(
             "compression needs a likelihood whose f is a linear rescaling of the network's outputs; got "
             f"{type(model.likelihood).__name__}"

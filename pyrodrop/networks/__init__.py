@@ -10,7 +10,6 @@ checks        checks before training and prediction
 units         which axis of a weight indexes its input units
 noise         random numbers that the network draws itself
 examine       what a network does with a few rows of x, found by calling it
-examples      a few rows of x, and which axes index examples
 first         weights of the first layers, which are applied to x itself
 starts        new initial values
 """

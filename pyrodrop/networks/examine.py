@@ -9,7 +9,8 @@
     evaluation   with gradients              2       weights that have no gradient
 
 Every call starts from the same buffers and Python attributes. If one shows something, further calls find out what it is.
-Networks that need all rows of x are called on those.
+Networks that need all rows of x are called on those. An axis of length 2 in one run and 3 in the other indexes examples; if
+the network merges examples and their rows into one axis, no axis does.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -28,13 +30,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.networks.call import RECOMPUTES, Unfit
 from pyrodrop.networks.checks import cannot_run, say_unused, wrong_inputs
-from pyrodrop.networks.examples import Probe, axes_of, check_output, differ, few_rows
 from pyrodrop.networks.modes import Snapshot, say_changes
 from pyrodrop.networks.noise import random_module, say_noise
-from pyrodrop.private_apis import activations_kept
-from pyrodrop.rounding import close
+from pyrodrop.private_apis import activations_kept, in_function_transform
+from pyrodrop.reparam.lazy import LazyLaw, LazyReparam, LazyWeight
+from pyrodrop.reparam.maps import LinearMap
 
 _log = logging.getLogger("pyrodrop")
+
+_SOUGHT = 256  # number of rows that are searched for one that differs from the first
 
 
 @dataclass(frozen=True)
@@ -83,11 +87,20 @@ class Calls:
     ) -> None:
         self.network, self.run, self.weights = network, run, weights
         self.changed = False
-        self._before = self._now()
+        self._before, self._device = self._now(), next(iter(weights.values())).device
 
     def __call__(self, x: Inputs, weights: Mapping[str, Tensor] | None = None) -> Tensor:
         with self.restored():
             return self.run(self.weights if weights is None else weights, x)
+
+    def few(self, x: Inputs) -> tuple[Any, Any]:
+        """Two and three rows of x (`few_rows`) on the weights' device."""
+        two, three = (mapped(lambda part: part.to(self._device), rows) for rows in few_rows(x))
+        return two, three
+
+    def all(self, x: Inputs) -> Any:
+        """A copy of x on that device, which the network may change in place."""
+        return mapped(lambda part: part.to(self._device, copy=True), x)
 
     @contextmanager
     def restored(self) -> Iterator[None]:
@@ -97,13 +110,13 @@ class Calls:
         finally:
             self.changed |= self._before.restore()
 
-    def with_gradients(self, x: Inputs) -> Differentiated:
-        """A call whose output is differentiated by the weights.
+    def with_gradients(self, x: Inputs) -> tuple[Tensor, list[str], list[Tensor]]:
+        """The output, the names of the weights that it has no gradient by, and the other tensors that it has one by.
 
         Raises:
             ValueError: the network has hooks on saved tensors, or changes its weights in place.
         """
-        leaves = {name: value.clone().requires_grad_() for name, value in self.weights.items()}
+        leaves = {name: value.detach().requires_grad_() for name, value in self.weights.items()}
         versions = _versions(leaves)
         try:
             with self.restored(), torch.enable_grad():
@@ -119,7 +132,7 @@ class Calls:
         _check_kept(leaves, versions)
         unused = [name for name, gradient in zip(leaves, gradients, strict=True) if gradient is None]
         ours = {id(tensor) for tensor in (*leaves.values(), *parts(x))}
-        return Differentiated(y.detach(), unused, [leaf for leaf in _leaves(y) if id(leaf) not in ours])
+        return y.detach(), unused, [leaf for leaf in _leaves(y) if id(leaf) not in ours]
 
     def changes(self, x: Inputs) -> str:
         """A sentence about the attributes that a second call changes, empty if there are none.
@@ -136,14 +149,6 @@ class Calls:
         return Snapshot(dict(self.network.named_modules()))
 
 
-class Differentiated(NamedTuple):
-    """The output of a call, the names of the weights that it has no gradient by, and other tensors that it has one by."""
-
-    output: Tensor
-    unused: list[str]
-    others: list[Tensor]
-
-
 def examine(calls: Calls, x: Inputs) -> Examined:
     """Find the properties of a network by running it on a few rows of x, in evaluation mode and without gradients.
 
@@ -152,16 +157,15 @@ def examine(calls: Calls, x: Inputs) -> Examined:
             row per example, draws random numbers, or changes its weights in place.
     """
     weights = calls.weights
-    device = next(iter(weights.values())).device
-    two, three = (mapped(lambda part: part.to(device), rows) for rows in few_rows(x))
-    small, large = Probe(), Probe()
+    two, three = calls.few(x)
+    small, large = _Probe(), _Probe()
     failed = None
     try:
         y2, y3 = calls(two, small.weights(weights)), calls(three, large.weights(weights))
     except Unfit:
         raise
     except Exception as error:  # of any type: the network may need all rows
-        failed, two = error, mapped(lambda part: part.to(device, copy=True), x)  # which it may change in place
+        failed, two = error, calls.all(x)  # which it may change in place
     else:
         check_output(y2, 2)
         check_output(y3, 3)
@@ -180,7 +184,7 @@ def examine(calls: Calls, x: Inputs) -> Examined:
     maps = _maps(calls, two, y)
     if failed is not None:
         return Examined(dict.fromkeys(weights, ()), (), True, True, maps, y.shape[1:], True)
-    axes = axes_of(small, large)
+    axes = {name: _axes(small.seen[name], large.seen[name]) for name in weights}
     several = tuple(name for name in weights if None not in axes[name] and any(n > 2 for n in small.rows[name]))
     mixes = not close(y3[:2], y2)
     return Examined(axes, several, mixes, False, maps, y.shape[1:], differ(x), small.differentiates)
@@ -198,34 +202,32 @@ def examine_training(calls: Calls, two: Inputs, three: Inputs) -> tuple[bool, st
         ValueError: the network cannot run in these modes, draws random numbers, has gradients by parameters that are not its
             own or none that can be computed, or has other outputs without them.
     """
-    try:
-        with activations_kept() as recomputation:
-            before = recomputation.calls
-            (y, _, others), culprit = random_module(calls.network, lambda: calls.with_gradients(two))
-            recomputes = recomputation.calls > before
-        y3 = calls(three)
-    except Exception as error:
-        if isinstance(error, Unfit) or (isinstance(error, ValueError) and str(error).startswith("the network of a")):
-            raise
-        raise ValueError(cannot_run(two, error, doing="be trained")) from error
+    with _training(two), activations_kept() as recomputation:
+        before = recomputation.calls
+        (y, _, others), culprit = random_module(calls.network, lambda: calls.with_gradients(two))
+        recomputes = recomputation.calls > before
     _check_culprit(culprit)
     if recomputes:
         _log.warning(
             "the network recomputes activations (torch.utils.checkpoint), which would be with other weights and noise: they "
             "are kept instead, so training takes the memory of the network without checkpointing"
         )
-    if others and {id(one) for one in others} & {id(one) for one in calls.with_gradients(two).others}:
+    if others and {id(one) for one in others} & {id(one) for one in calls.with_gradients(two)[2]}:
         # one that is there in every call, unlike what a forward makes to differentiate by
         raise ValueError(
             "the network of a model must have all parameters that it uses, as nothing would train others; this one uses "
             "some that are not its own, such as those of a layer in a plain list, of another module, or in `output`: "
             "register them in the network, or fix them (requires_grad_(False))"
         )
-    mixes = not close(y3[: len(y)], y)
+    try:
+        mixes = not close(calls(three)[: len(y)], y)
+    except Exception:  # of any type: it may need an even number of rows
+        mixes = True
     if mixes:
-        predicted = calls(two)
+        with _training(two):
+            predicted = calls(two)
         if not close(predicted, y):
-            _check_same(y, calls.with_gradients(two).output)
+            _check_same(y, calls.with_gradients(two)[0])
             raise ValueError(
                 "the network of a model must not depend on torch.is_grad_enabled(), as training and prediction would use "
                 f"different functions; its outputs differ by up to {float((predicted - y).abs().max()):.2g}"
@@ -244,13 +246,26 @@ def check_used(calls: Calls, x: Inputs, more: Callable[[], Inputs]) -> Tensor:
     Raises:
         ValueError: a weight has no gradient.
     """
-    found = calls.with_gradients(x)
-    if found.unused:
+    output, unused, _ = calls.with_gradients(x)
+    if unused:
         x = more()
-        unused = calls.with_gradients(x).unused
+        _, unused, _ = calls.with_gradients(x)
         if unused:
             raise ValueError(say_unused(calls.network, lambda weights: calls(x, weights), calls.weights, unused))
-    return found.output
+    return output
+
+
+@contextmanager
+def _training(x: Inputs) -> Iterator[None]:
+    """Turn what a network raises on x in the modes of training into a ValueError, but for a `ValueError` that says more."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, Unfit) or (
+            isinstance(error, ValueError) and str(error).startswith("the network of a model")
+        ):
+            raise
+        raise ValueError(cannot_run(x, error, doing="be trained")) from error
 
 
 def _versions(weights: Mapping[str, Tensor]) -> dict[str, int]:
@@ -311,3 +326,122 @@ def _leaves(output: Tensor) -> list[Tensor]:
             nodes += [before for before, _ in node.next_functions]
             found += [node.variable] if hasattr(node, "variable") else []
     return found
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have one shape and are equal up to rounding, ``|a - b| <= 1e-4 |b| + 1e-5 max |b|``, as what is
+    computed in parts, in another order, or by another kernel. NaN equals NaN.
+
+    A sum of K terms in float32 errs by about sqrt(K) u of their size, with u = 2^-24, and L such sums one after the other by
+    sqrt(K L) u. For ten thousand terms that is 6e-6, which entries that cancel may differ by, and for a hundred layers of
+    them 6e-5, which any entry may. Networks in float64 may compute in float32 somewhere, so the dtype does not matter.
+    """
+    scale = float(b.nan_to_num(0.0, 0.0, 0.0).abs().max()) if b.numel() else 0.0
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
+
+
+def signature(x: Inputs) -> tuple[Any, ...]:
+    """Key of inputs that need only one examination: structure, shape of one example, dtypes."""
+    names = tuple(x) if isinstance(x, dict) else isinstance(x, tuple)
+    return (names, *((tuple(part.shape[1:]), part.dtype) for part in parts(x)))
+
+
+def check_output(y: Tensor, rows: int) -> None:
+    """Raise a ValueError unless y has that many rows."""
+    if y.dim() < 2 or len(y) != rows:
+        hint = ": have forward return its output.unsqueeze(-1), [N, 1]" if y.shape == (rows,) else ""
+        raise ValueError(
+            "the network of a model must return one row per example, [N, outputs] or [N, ..., outputs]; got shape "
+            f"{tuple(y.shape)} for {rows} examples{hint}"
+        )
+
+
+def few_rows(x: Inputs) -> tuple[Any, Any]:
+    """Two rows of x, and the same two, in the same memory, followed by a third."""
+    size = num_rows(x)
+    unlike = _unlike_the_first(x)
+    last = int(unlike[-1]) if len(unlike) else size - 1  # a row that differs from the first if any does
+    rows = torch.tensor([0, min(1, size - 1), last])
+    three = mapped(lambda part: part[rows.to(part.device)], x)
+    return mapped(lambda part: part[:2], three), three
+
+
+def differ(x: Inputs) -> bool:
+    """Whether one of the first rows of x differs from the first."""
+    return len(_unlike_the_first(x)) > 0
+
+
+def _unlike_the_first(x: Inputs) -> Tensor:
+    unlike = [
+        (part[:_SOUGHT] != part[:1]).flatten(1).any(1) if part.dim() > 1 else part[:_SOUGHT] != part[0]
+        for part in parts(x)
+    ]
+    return torch.stack(unlike).any(0).nonzero()[:, 0]
+
+
+def _axes(two: list[torch.Size | None], three: list[torch.Size | None]) -> tuple[int | None, ...]:
+    """The axis, per use of a weight, whose length went from 2 to 3.
+
+    None for every use of a weight that has several (tied, recurrent): noise per example would differ between them, so such
+    a weight must be sampled as a whole.
+    """
+    if len(two) != 1 or len(three) != 1 or two[0] is None or three[0] is None:
+        return (None,) * max(len(two), len(three))
+    return (_axis(two[0], three[0]),)
+
+
+def _axis(two: torch.Size, three: torch.Size) -> int | None:
+    if len(two) != len(three):
+        return None
+    other = [axis for axis, (a, b) in enumerate(zip(two, three, strict=True)) if a != b]
+    return other[0] if len(other) == 1 and (two[other[0]], three[other[0]]) == (2, 3) else None
+
+
+class _Probe:
+    """Makes lazy weights that record the shapes of the inputs that they are applied to."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, list[torch.Size | None]] = {}
+        self.rows: dict[str, list[int]] = {}
+        self.differentiates = False
+
+    def weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        self.seen = {name: [] for name in values}
+        self.rows = {name: [] for name in values}
+        strategies = {name: _One(self.seen[name], self.rows[name], self._differentiated) for name in values}
+        return {name: LazyWeight(LazyLaw(_constant(v), strategies[name], name)) for name, v in values.items()}
+
+    def _differentiated(self, _: object = None) -> None:
+        self.differentiates = True
+
+
+class _One(LazyReparam):
+    """The strategy of one probed weight: its constant value in every use."""
+
+    one_weight = True
+
+    def __init__(self, seen: list[torch.Size | None], rows: list[int], differentiated: Callable[..., None]) -> None:
+        self.seen, self.rows, self.differentiated = seen, rows, differentiated
+
+    def push(self, q: Any, at: LinearMap) -> Tensor:
+        y = at.f(at.x, q.base_dist.loc)
+        if in_function_transform():
+            self.differentiated()
+        elif y.requires_grad:
+            y.register_hook(self.differentiated)
+        self.seen.append(at.x.shape)
+        self.rows.append(y.numel() // y.shape[at.outputs])
+        return y
+
+    def bias(self, q: Any, at: LinearMap) -> Tensor:
+        return at.over_outputs(q.base_dist.loc)
+
+    def whole(self, q: Any) -> Tensor:
+        if in_function_transform():
+            self.differentiated()
+        self.seen.append(None)
+        return q.base_dist.loc  # type: ignore[no-any-return]
+
+
+def _constant(value: Tensor) -> Any:
+    return dist.Normal(value, torch.ones_like(value), validate_args=False).to_event(value.dim())

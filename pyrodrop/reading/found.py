@@ -23,11 +23,10 @@ from pyrodrop.networks.call import Output, Unfit, call
 from pyrodrop.networks.checks import first_line, wrong_inputs
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
 from pyrodrop.networks.dropouts import Layout
-from pyrodrop.networks.examples import check_output, few_rows
+from pyrodrop.networks.examine import check_output, close, few_rows
 from pyrodrop.networks.modes import STAYS, undisturbed
 from pyrodrop.networks.noise import random_module
 from pyrodrop.private_apis import leaves
-from pyrodrop.rounding import close
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 

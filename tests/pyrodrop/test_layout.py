@@ -38,7 +38,7 @@ LAYERS = (
         "pyrodrop/options.py",
         "pyrodrop/param_names.py",
     )
-    + ("pyrodrop/rounding.py", "pyrodrop/scaling.py", "pyrodrop/schedules.py", "pyrodrop/threads.py"),
+    + ("pyrodrop/scaling.py", "pyrodrop/schedules.py", "pyrodrop/threads.py"),
     ("pyrodrop/devices.py", "pyrodrop/divergences", "pyrodrop/identity.py", "pyrodrop/modules.py", "pyrodrop/priors")
     + ("pyrodrop/ranks",),
     ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam"),
