@@ -57,11 +57,11 @@ class Snapshot:
         self._attributes = [(name, module, _attributes(module)) for name, module in modules.items()]
 
     def moved(self) -> list[tuple[nn.Module, str]]:
-        """The buffers that have other values, or are other tensors."""
+        """The buffers that have been written to, or are other tensors; batch norm writes without a new version."""
         return [
             (module, name)
             for module, name, value, old, version in self._buffers
-            if module._buffers[name] is not value or _written(value, old, version)
+            if module._buffers[name] is not value or value._version != version or not torch.equal(value, old)
         ]
 
     def changed(self) -> list[tuple[nn.Module, str]]:
@@ -76,18 +76,18 @@ class Snapshot:
         """Set everything to what it was; whether anything had changed."""
         restored = False
         with torch.no_grad():
-            for module, name, value, old, version in self._buffers:
-                restored |= module._buffers[name] is not value
+            for module, name, value, old, _ in self._buffers:
+                written = not torch.equal(value, old)
+                restored |= written or module._buffers[name] is not value
                 module._buffers[name] = value
-                if _written(value, old, version):
-                    restored = True
+                if written:
                     value.copy_(old)
         for _, module, before in self._attributes:
             for name in _changed(module, before):
                 restored = True
                 module.__dict__.pop(name, None)
                 if name in before:
-                    module.__dict__[name] = before[name]
+                    module.__dict__[name] = _copied(before[name])
         return restored
 
 
@@ -115,11 +115,6 @@ def repeatable(model: Any) -> Iterator[None]:
         return
     with undisturbed(model):
         yield
-
-
-def _written(value: Tensor, old: Tensor, version: int) -> bool:
-    """Whether a buffer has been written to; batch norm does so without a new version."""
-    return value._version != version or not torch.equal(value, old)
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

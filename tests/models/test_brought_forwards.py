@@ -173,6 +173,21 @@ def test_a_network_that_changes_its_weights_as_it_is_called_is_refused() -> None
         assert torch.equal(w, before[name])
 
 
+def test_what_a_network_collects_is_that_of_its_steps() -> None:
+    def collect(own: Forward, h: Tensor) -> Tensor:
+        own.seen = getattr(own, "seen", [])
+        own.seen.append(len(h))
+        return h
+
+    net = Forward(collect)
+    net.seen = [0]
+    model = model_of(net)
+    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=3, lr=0.01)
+    assert run.model.changes_itself == "its forward changes the attributes seen"
+    assert run.model.network.seen == [0, 30, 30, 30]
+    assert model.network.seen == net.seen == [0]
+
+
 @pytest.mark.parametrize(
     ("behind", "message"),
     [
