@@ -386,7 +386,7 @@ class NetworkModel(LocalModule):
     def _calls(self, *, training: bool) -> Iterator[Calls]:
         """Calls of the network in one mode, without gradients and Pyro's handlers; all is restored after each."""
         with self._in_training_mode() if training else evaluating(self), pyro.poutine.block(), torch.no_grad():
-            weights = {name: value.detach() for name, value in self.weight_sites().items()}
+            weights = {name: value.detach().clone() for name, value in self.weight_sites().items()}
             free = {name: self.free[name].detach() for name in self.free}
             yield Calls(self.network, lambda given, x: self._call({**given, **free}, x), weights)
 
