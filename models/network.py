@@ -334,8 +334,9 @@ class NetworkModel(LocalModule):
                 weights, lazy = {**weights, **{n: w.realise() for n, w in lazy.items()}}, {}
             lazy = {n: w.unbatched() if batch else w for n, w in lazy.items()}
             for name, weight in lazy.items():
-                whole = name in found.rows and weight.law.strategy.whole_for_rows(weight.law.law)
-                weight.law.examples = (None,) if whole else found.axes[name]
+                of_site = weight.distribution
+                whole = name in found.rows and of_site.strategy.whole_for_rows(of_site.base)
+                of_site.examples = (None,) if whole else found.axes[name]
         if not batch:
             return self._draw(weights, x)
         if len(lazy) == len(weights):  # noise per example: treat particles as additional examples

@@ -79,13 +79,13 @@ class TrainedNetwork(NetworkModel):
         }
 
     def of_draws(
-        self, noise: Mapping[str, Tensor], laws: Mapping[str, Any], fixed: Mapping[str, Tensor], x: Inputs
+        self, noise: Mapping[str, Tensor], distributions: Mapping[str, Any], fixed: Mapping[str, Tensor], x: Inputs
     ) -> Tensor | None:
         """The outputs of several draws in one call of a network that was read, with the draws as further examples.
 
         Args:
             noise: masks by site of a weight or name of a dropout, one per draw, ``[T, ...]``.
-            laws: the posteriors of the weights in `noise`.
+            distributions: the posteriors of the weights in `noise`.
             fixed: the weights that are the same in every draw.
             x: inputs ``[N, ...]``.
 
@@ -94,13 +94,13 @@ class TrainedNetwork(NetworkModel):
         """
         if self.mixes_examples(x):
             return None
-        masks = self.dropouts.of_draws(noise, laws, num_rows(x))
+        masks = self.dropouts.of_draws(noise, distributions, num_rows(x))
         if masks is None:
             return None
         draws = len(next(iter(noise.values())))
         repeated = mapped(lambda part: part.repeat(draws, *(1,) * (part.dim() - 1)), x)
         with undisturbed(self.network) if self.changes_itself else nullcontext():
-            output = self._call({**fixed, **self.dropouts.run_with(laws)}, repeated, masks)
+            output = self._call({**fixed, **self.dropouts.run_with(distributions)}, repeated, masks)
         return output.unflatten(0, (draws, num_rows(x)))
 
     def _draw(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:

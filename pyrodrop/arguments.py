@@ -35,12 +35,12 @@ def count(value: Any, name: str, what: str, *, least: int = 1, most: int = MOST)
         TypeError: it is not a whole number; 3.0 is none either.
         ValueError: it is out of range.
     """
-    allowed = f"a whole number of at least {least}" if most == MOST else f"a whole number from {least} to {most}"
+    allowed = whole(least, most)
     if _one_number(value) and not value.is_floating_point():
         value = value.item()  # a bool stays one
     if not isinstance(value, numbers.Integral) or isinstance(value, bool):
-        whole = isinstance(value, float) and value.is_integer() and least <= value <= most
-        hint = f": write {int(value)}" if whole else ""
+        meant = isinstance(value, float) and value.is_integer() and least <= value <= most
+        hint = f": write {int(value)}" if meant else ""
         raise TypeError(f"{name} is {what} and must be {allowed}; got {shown(value)}{hint}")
     number = operator.index(value)
     if not least <= number <= most:
@@ -76,7 +76,7 @@ def real(
         TypeError: it is not a real number.
         ValueError: it is out of bounds, NaN or infinite.
     """
-    allowed = _bounds(least, most, above, below)
+    allowed = bounded(least, most, above, below)
     if _one_number(value):
         value = value.item()
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
@@ -230,7 +230,7 @@ def within(
         bool(compare(values, bound).all()) for compare, bound in bounds if bound is not None and abs(bound) < math.inf
     )
     if not inside:
-        allowed = _bounds(least, most, above, below).removeprefix("a finite number ")
+        allowed = bounded(least, most, above, below).removeprefix("a finite number ")
         raise ValueError(
             f"{name} is {what} and every value must be {allowed}; got values from {float(values.min()):g} to "
             f"{float(values.max()):g}"
@@ -279,7 +279,14 @@ def _odd(values: Tensor, bools: bool) -> str:
     return ""
 
 
-def _bounds(least: float, most: float, above: float | None, below: float | None) -> str:
+def whole(least: int = 1, most: int = MOST) -> str:
+    """The allowed whole numbers in words."""
+    return f"a whole number of at least {least}" if most == MOST else f"a whole number from {least} to {most}"
+
+
+def bounded(
+    least: float = -math.inf, most: float = math.inf, above: float | None = None, below: float | None = None
+) -> str:
     """The allowed numbers in words."""
     low = f"above {above:g}" if above is not None else f"at least {least:g}" if least > -math.inf else ""
     high = f"below {below:g}" if below is not None else f"at most {most:g}" if most < math.inf else ""

@@ -23,7 +23,7 @@ from torch.distributions import Independent
 
 from pyrodrop.divergences import Convention, NoDivergence, convention, divergence, worst
 from pyrodrop.networks.modes import repeatable
-from pyrodrop.reparam.lazy import LazyLaw
+from pyrodrop.reparam.lazy import LazyDistribution
 
 
 class Terms(NamedTuple):
@@ -261,7 +261,7 @@ def _divergence(q: Any, site: Any) -> tuple[Tensor, bool]:
             return q["fn"].log_prob(q["value"]) - site["fn"].log_prob(q["value"]), True
         except NotImplementedError as error:
             raise NoDivergence(f"no KL divergence of {site['name']!r} from its prior: {error}") from error
-    if isinstance(q["fn"], LazyLaw) and isinstance(site["fn"], LazyLaw):
+    if isinstance(q["fn"], LazyDistribution) and isinstance(site["fn"], LazyDistribution):
         return q["fn"].divergence(site["fn"]), True
     used = False
 

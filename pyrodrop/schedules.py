@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
-from pyrodrop.arguments import count, real
+from pyrodrop.constraints import Count, Real, check_fields
 
 
 # Frozen dataclasses rather than closures, so that schedules can be printed and pickled.
@@ -100,14 +100,12 @@ def cosine(steps: int) -> LRSchedule:
 class Linear(KLSchedule):
     """See `linear`."""
 
-    epochs: float
-    start: float
-    after: float
+    epochs: Annotated[float, Real("the length of the increase", above=0)]
+    start: Annotated[float, Real("the weight before the increase", least=0, most=1)]
+    after: Annotated[float, Real("the epoch at which the increase begins", least=0)]
 
     def __post_init__(self) -> None:
-        real(self.epochs, "epochs", "the length of the increase", above=0)
-        real(self.start, "start", "the weight before the increase", least=0, most=1)
-        real(self.after, "after", "the epoch at which the increase begins", least=0)
+        check_fields(self)
 
     def __call__(self, epoch: float) -> float:
         return min(1.0, self.start + (1 - self.start) * max(0.0, epoch - self.after) / self.epochs)
@@ -117,10 +115,10 @@ class Linear(KLSchedule):
 class Staircase(KLSchedule):
     """See `staircase`."""
 
-    increment: float
+    increment: Annotated[float, Real("the growth of the weight per epoch", above=0, most=1)]
 
     def __post_init__(self) -> None:
-        real(self.increment, "increment", "the growth of the weight per epoch", above=0, most=1)
+        check_fields(self)
 
     def __call__(self, epoch: float) -> float:
         return min(1.0, self.increment * (math.floor(epoch) + 1))
@@ -130,10 +128,10 @@ class Staircase(KLSchedule):
 class Cosine(LRSchedule):
     """See `cosine`."""
 
-    steps: int
+    steps: Annotated[int, Count("the number of steps until the learning rate is 0")]
 
     def __post_init__(self) -> None:
-        count(self.steps, "steps", "the number of steps until the learning rate is 0")
+        check_fields(self)
 
     def __call__(self, step: int) -> float:
         return 0.5 * (1 + math.cos(math.pi * min(step, self.steps) / self.steps))

@@ -36,7 +36,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -47,8 +47,7 @@ import pyrodrop
 from pyrodrop.analysis.arviz.sampled_draws import sampled_draws
 from pyrodrop.analysis.comparison.draws import Draws, Predictive, check_trained_on, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
-from pyrodrop.arguments import count, flag
-from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.guides.guide import ALPHA
@@ -69,15 +68,19 @@ _ABOUT_CHAINS = "draws of the exact posterior; a chain is a Markov chain"
 Variables: TypeAlias = dict[Hashable, Any]
 
 
+@checked
 def to_arviz(
     fit: Predicts,
     train: Data,
     test: Data | Inputs | None = None,
-    num_samples: int = 1000,
-    weights: bool = False,
+    num_samples: Annotated[int, Count("the number of draws per chain")] = 1000,
+    weights: Annotated[bool, Flag("whether the group posterior contains all weights")] = False,
     *,
-    log_likelihood: bool | None = None,
-    seed: int = 0,
+    log_likelihood: Annotated[
+        bool, Flag("whether the tree has the group log_likelihood, None being for where it can be trusted,")
+    ]
+    | None = None,
+    seed: Seed = 0,
 ) -> xr.DataTree:
     """A fit as an ArviZ data tree.
 
@@ -105,11 +108,6 @@ def to_arviz(
         ValueError: `train` are other data than those of the fit; replicates with different data or models, which are not
             chains of one posterior; or `test` has another form than the training data, or a y of another shape.
     """
-    num_samples, seed = count(num_samples, "num_samples", "the number of draws per chain"), checked_seed(seed)
-    weights = flag(weights, "weights", "whether the group posterior contains all weights")
-    if log_likelihood is not None:
-        what = "whether the tree has the group log_likelihood, None being for where it can be trusted,"
-        log_likelihood = flag(log_likelihood, "log_likelihood", what)
     train = Dataset.of(train, "train")
     test_x, test_y = _points(test, train)
     about = _ABOUT_DRAWS

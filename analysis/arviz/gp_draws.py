@@ -52,16 +52,16 @@ def gp_draws(
     f = process.predict(x, num_samples, seed=seed, joint=len(x) <= _JOINT).f.detach()
     posterior: dict[Any, Any] = {}
     if isinstance(process, GaussianProcess):
-        law: Any = torch.distributions.Normal(f[..., 0], process.noise_sd)
+        distribution: Any = torch.distributions.Normal(f[..., 0], process.noise_sd)
         observed = train.y.double().reshape(len(train))
         posterior["noise_sd"] = "draw", np.full(num_samples, process.noise_sd), {"long_name": "standard deviation of y"}
     else:
-        law = torch.distributions.Categorical(logits=f)
+        distribution = torch.distributions.Categorical(logits=f)
         observed = Categorical().as_target(train.y)
     with seeded(seed, f.device):
-        y = law.sample()
+        y = distribution.sample()
     count = len(train)
-    given = rebuilt(lambda value: value[:, :count], law).log_prob(observed)
+    given = rebuilt(lambda value: value[:, :count], distribution).log_prob(observed)
     own = Predictive(f=f[:, :count], y=y[:, :count], log_likelihood=given)
     further = None if test_x is None else Predictive(f=f[:, count:], y=y[:, count:])
     attrs = {

@@ -51,7 +51,7 @@ def sampled_draws(
         )
         fitted = one.predict(train.x, one.draws, seed=seed + chain)
         y = sampled.model.likelihood.as_target(train.y)
-        given: Tensor = fitted.law.log_prob(aligned(y.to(fitted.f.device), fitted.law))
+        given: Tensor = fitted.distribution.log_prob(aligned(y.to(fitted.f.device), fitted.distribution))
         further = None
         if test_x is not None:
             predicted = one.predict(test_x, one.draws, seed=seed + chain)

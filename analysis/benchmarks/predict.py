@@ -28,7 +28,7 @@ from pyrodrop.analysis.benchmarks.timing import clock_of, interleaved, machine
 from pyrodrop.distributions.coins import keep_mask
 
 RATE = 0.5
-CHECK_POINTS, CHECK_DRAWS, WITHIN = 20, 2000, 5.0  # of the laws: how many points and draws, and how many s.e.
+CHECK_POINTS, CHECK_DRAWS, WITHIN = 20, 2000, 5.0  # of the distributions: how many points and draws, and how many s.e.
 MASKS = 4_000_000
 
 
@@ -76,13 +76,13 @@ def compare(case: Case, rounds: int, device: str = "cpu") -> dict[str, Any]:
     fit, loop = twins(case, device)
     x = torch.randn(case.points, case.widths[0], device=device)
     variants = forms(fit, x, case)
-    deviations = {name: check_law(name, fit, loop, x[:CHECK_POINTS], case) for name in variants}
+    deviations = {name: check_distribution(name, fit, loop, x[:CHECK_POINTS], case) for name in variants}
     every: dict[str, Callable[[], object]] = {"loop": functools.partial(passes, loop, x, case.passes), **variants}
     medians = interleaved(every, rounds, warmup=1, clock=clock_of(device))
     print(f"\n{case.name}, {case.points:,} points, {case.passes} passes, ratio to the loop (target {case.target:.2f})")
     for name, seconds in medians.items():
-        law = f"largest deviation from the loop's moments {deviations[name]:.1f} s.e." if name in deviations else ""
-        print(f"  {name:16} {seconds / medians['loop']:6.3f}  {law}")
+        checked = f"largest deviation from the loop's moments {deviations[name]:.1f} s.e." if name in deviations else ""
+        print(f"  {name:16} {seconds / medians['loop']:6.3f}  {checked}")
     return {
         "network": case.name,
         "points": case.points,
@@ -128,7 +128,7 @@ def passes(loop: nn.Module, x: Tensor, count: int) -> Tensor:
     return torch.stack([loop(x) for _ in range(count)])
 
 
-def check_law(name: str, fit: pyrodrop.Fit, loop: nn.Module, x: Tensor, case: Case) -> float:
+def check_distribution(name: str, fit: pyrodrop.Fit, loop: nn.Module, x: Tensor, case: Case) -> float:
     """The largest deviation of a variant's mean or variance from the loop's, in standard errors; exits if it is large."""
     draws = passes(loop, x, CHECK_DRAWS)
     squares = (draws - draws.mean(0)) ** 2

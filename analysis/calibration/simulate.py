@@ -74,7 +74,7 @@ def simulate(model: NetworkModel, x: Inputs, count: int, seed: int) -> Simulated
     device = next(iter(model.weight_sites().values())).device
     with seeded(seed, device), torch.no_grad(), evaluating(model), pyro.validation_enabled(False):
         weights = _weights(model, count)
-        y = _law(model, outputs_of(model, weights, x)).sample()
+        y = _distribution(model, outputs_of(model, weights, x)).sample()
     return Simulated(weights, y)
 
 
@@ -105,11 +105,11 @@ def log_likelihood(model: NetworkModel, outputs: Tensor, y: Tensor) -> Tensor:
     Returns:
         ``[D]``.
     """
-    law = _law(model, outputs)
-    return law.log_prob(aligned(model.likelihood.as_target(y), law)).double().sum(-1)  # type: ignore[no-any-return]
+    distribution = _distribution(model, outputs)
+    return distribution.log_prob(aligned(model.likelihood.as_target(y), distribution)).double().sum(-1)  # type: ignore[no-any-return]
 
 
-def _law(model: NetworkModel, outputs: Tensor) -> Any:
+def _distribution(model: NetworkModel, outputs: Tensor) -> Any:
     """The distribution of y, batch shape ``[D, N]``."""
     return per_row(model.likelihood(outputs, model.targets), 2)
 
@@ -158,14 +158,14 @@ def _why_not_prior(model: NetworkModel, name: str) -> str:
     like = model.weight_sites()[name]
     with seeded(0, like.device), torch.no_grad(), poutine.block(), poutine.trace() as capture:
         try:
-            law = model.priors[name].for_site(name, like, model.input_units()[name])
+            prior = model.priors[name].for_site(name, like, model.input_units()[name])
         except NotImplementedError as error:  # of a distribution that has no sample
             return f"the prior of {name!r} cannot be sampled: {error}"
-        laws: dict[str, Any] = {
+        hyperpriors: dict[str, Any] = {
             n: node["fn"] for n, node in capture.trace.nodes.items() if node["type"] == "sample"
-        } | {name: law}
-        for site, own in laws.items():
-            kind = elements(own)
+        }
+        for site, distribution in (hyperpriors | {name: prior}).items():
+            kind = elements(distribution)
             if isinstance(kind, distributions.LogUniform | dist.ImproperUniform):
                 return (
                     f"the prior of {site!r} is improper ({type(kind).__name__}): its density does not integrate to a finite "
@@ -177,7 +177,7 @@ def _why_not_prior(model: NetworkModel, name: str) -> str:
                     "there is no prior to draw from: give it a hyperprior, or use priors.Gaussian"
                 )
             try:
-                own.log_prob(own.sample())
+                distribution.log_prob(distribution.sample())
             except NotImplementedError as error:  # of a distribution without a sample or density
                 return f"the prior of {site!r} cannot be sampled or has no density: {error or type(kind).__name__}"
     return ""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -33,11 +33,10 @@ from pyrodrop.analysis.comparison.to_reference import (
     two_of,
 )
 from pyrodrop.analysis.reports.score_table import best_first, score_html, score_table
-from pyrodrop.arguments import count, flag, shown
-from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.arguments import shown
+from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.divergences.table import EMPIRICAL_BAYES
-from pyrodrop.names import one_of
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.sampling import Sampled
 from pyrodrop.training.fitted import Fit
@@ -138,6 +137,7 @@ class Comparison:
         return score_html(self.__rich__())
 
 
+@checked
 def compare(
     fits: Mapping[str, Predicts],
     data: Data | None = None,
@@ -145,9 +145,9 @@ def compare(
     *,
     reference: Predicts | None = None,
     train: Data | None = None,
-    num_samples: int = 1000,
-    force: bool = False,
-    seed: int = 0,
+    num_samples: Annotated[int, Count("the number of draws")] = 1000,
+    force: Annotated[bool, Flag("whether to show estimates that are unreliable too")] = False,
+    seed: Seed = 0,
 ) -> Comparison:
     """Compare fits with each other, or with a reference such as samples of the exact posterior.
 
@@ -175,9 +175,6 @@ def compare(
             predictions are not of the same kind of y as those of a fit; ``by`` a distance that no fit has.
         TypeError: a fit or reference without a method ``predict``, or an argument of the wrong kind.
     """
-    one_of(by, By, "by")
-    num_samples, seed = count(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
-    force = flag(force, "force", "whether to show estimates that are unreliable too")
     _check_fits(fits)
     if by == "log_density" and data is None:
         raise ValueError("by='log_density' needs held-out data: compare(fits, data=...); got data=None")

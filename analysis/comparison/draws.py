@@ -249,9 +249,9 @@ def log_prior_of(model: NetworkModel, sites: Mapping[str, Tensor]) -> dict[str, 
     return {name: nodes[name]["fn"].log_prob(value).double() for name, value in sites.items()}
 
 
-def _sum(laws: Mapping[str, TorchDistribution], sites: Mapping[str, Tensor]) -> Tensor:
+def _sum(distributions: Mapping[str, TorchDistribution], sites: Mapping[str, Tensor]) -> Tensor:
     """Log density of all sites together, ``[S]`` in float64."""
-    return torch.stack([laws[name].log_prob(value).double() for name, value in sites.items()]).sum(0)
+    return torch.stack([distributions[name].log_prob(value).double() for name, value in sites.items()]).sum(0)
 
 
 def _predictive(
@@ -269,9 +269,13 @@ def _predictive(
             output = tile.new_empty((block.num_draws, num_rows(x), *tile.shape[2:]))
         output[draw : draw + len(tile), first : first + tile.shape[1]] = tile
     assert output is not None
-    law = per_row(model.likelihood(output, model.targets), 2)
+    distribution = per_row(model.likelihood(output, model.targets), 2)
     f = model.likelihood.location(output, model.targets)
-    return Predictive(f=f, y=law.sample(), log_likelihood=None if y is None else law.log_prob(aligned(y, law)))
+    return Predictive(
+        f=f,
+        y=distribution.sample(),
+        log_likelihood=None if y is None else distribution.log_prob(aligned(y, distribution)),
+    )
 
 
 def _predicted(fit: Fit, x: Inputs, y: Tensor | None, num_samples: int, seed: int) -> Predictive:
@@ -279,8 +283,8 @@ def _predicted(fit: Fit, x: Inputs, y: Tensor | None, num_samples: int, seed: in
     prediction = fit.predict(x, num_samples, seed=seed)
     given = None
     if y is not None:
-        law, y = prediction.law, fit.model.likelihood.as_target(y)  # type: ignore[attr-defined]
-        given = law.log_prob(aligned(y.to(prediction.f.device), law)).cpu()
+        distribution, y = prediction.distribution, fit.model.likelihood.as_target(y)  # type: ignore[attr-defined]
+        given = distribution.log_prob(aligned(y.to(prediction.f.device), distribution)).cpu()
     return Predictive(f=prediction.f.cpu(), y=prediction.y.cpu(), log_likelihood=given)
 
 

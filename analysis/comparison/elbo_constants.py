@@ -23,6 +23,7 @@ from pyrodrop.inputs import mapped
 from pyrodrop.models import NetworkModel
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.networks.modes import evaluating
+from pyrodrop.reparam.lazy import LazyDistribution
 from pyrodrop.training.fitted import Fit
 
 
@@ -138,7 +139,7 @@ def _of_site(factor: Factor) -> tuple[tuple[Any, ...], int, str]:
 
 def _unwrapped(q: Any) -> Any:
     """The posterior inside the distribution of a lazy weight."""
-    return getattr(q, "law", q)
+    return q.base if isinstance(q, LazyDistribution) else q
 
 
 def _agree(ours: list[LeftOut], theirs: list[LeftOut]) -> bool:

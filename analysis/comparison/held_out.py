@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from pyrodrop.arguments import count, shown
-from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.networks.mixing import mixes_examples
@@ -26,7 +26,14 @@ from pyrodrop.training.replicates import Replicates, fit_replicates
 _ROWS = 1000  # predicted at a time
 
 
-def log_density(run: Predicts, data: Data, num_samples: int = 1000, *, seed: int = 0) -> Tensor:
+@checked
+def log_density(
+    run: Predicts,
+    data: Data,
+    num_samples: Annotated[int, Count("the number of functions that are sampled")] = 1000,
+    *,
+    seed: Seed = 0,
+) -> Tensor:
     """ln p(y_n | x_n) of every observation.
 
     Args:
@@ -43,10 +50,6 @@ def log_density(run: Predicts, data: Data, num_samples: int = 1000, *, seed: int
         TypeError: `run` has no method ``predict``, or an argument is of the wrong kind.
         ValueError: the data do not fit the model, or a number is out of range.
     """
-    num_samples, seed = (
-        count(num_samples, "num_samples", "the number of functions that are sampled"),
-        checked_seed(seed),
-    )
     if not callable(getattr(run, "predict", None)):
         raise TypeError(
             f"run must have a method predict, as fits, replicates and Gaussian processes do; got {shown(run)}"
@@ -97,14 +100,15 @@ class KFold:
         return f"{self.elpd:.4g} +- {self.se:.2g} nats ({held} observations, {len(self.fits)} folds)"
 
 
+@checked
 def kfold(
     model: Any,
     guide: Any,
     data: Data,
     k: int = 5,
     *,
-    num_samples: int = 1000,
-    seed: int = 0,
+    num_samples: Annotated[int, Count("the number of functions that are sampled")] = 1000,
+    seed: Seed = 0,
     **settings: Any,
 ) -> KFold:
     """Cross-validation in k folds, which are trained together as replicates.
@@ -128,9 +132,8 @@ def kfold(
         FloatingPointError: the loss of a fold is not finite.
     """
     check_settings(settings, "kfold")
-    data, seed = Dataset.of(data), checked_seed(seed)
+    data = Dataset.of(data)
     check_complete(model, data.y, "kfold")
-    num_samples = count(num_samples, "num_samples", "the number of functions that are sampled")
     if mixes_examples(model, data.x):
         raise ValueError(
             "kfold leaves out rows of the data, but in this network the output of one example depends on the others, as in "

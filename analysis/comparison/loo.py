@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import xarray as xr
@@ -25,8 +25,8 @@ from pyrodrop.analysis.comparison.az import az
 from pyrodrop.analysis.comparison.draws import check_trained_on, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
 from pyrodrop.analysis.comparison.moment_match import moment_matched
-from pyrodrop.arguments import count, flag, shown
-from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.arguments import shown
+from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.sampling import Sampled
 from pyrodrop.training.fitted import Fit
@@ -67,21 +67,22 @@ class Loo:
         return f"{self.elpd:.4g} +- {self.se:.2g} nats (k-hat {self.k_hat:.2f}{of_q})"
 
 
+@checked
 def loo(
     fit: Fit | Sampled,
     data: Data | None = None,
-    num_samples: int = 2000,
+    num_samples: Annotated[int, Count("the number of draws, for k-hat,", least=LEAST)] = 2000,
     *,
-    force: bool = False,
-    moment_match: bool = False,
-    seed: int = 0,
+    force: Annotated[bool, Flag("whether to return an estimate that k-hat says is unreliable")] = False,
+    moment_match: Annotated[bool, Flag("whether to match moments where k-hat is large")] = False,
+    seed: Seed = 0,
 ) -> Loo:
     """Leave-one-out cross-validation by importance sampling from q, or from the exact posterior.
 
     Args:
         fit: one fit, or a `Sampled`. Of replicates, pass each one: they are different approximations.
         data: its training data, N observations; required for a loaded fit.
-        num_samples: draws from q, at least 25. Of a `Sampled` all draws are used.
+        num_samples: draws from q. Of a `Sampled` all draws are used.
         force: whether to return the estimate even if k-hat says that it is unreliable.
         moment_match: whether to match moments where k-hat is large; for a `Sampled`.
         seed: of the draws.
@@ -96,10 +97,6 @@ def loo(
         ValueError: fewer than 25 draws, a loaded fit without `data`, draws of a posterior with another power of the
             likelihood than 1, other data than those of the fit or draws, or `moment_match` for a fit.
     """
-    force = flag(force, "force", "whether to return an estimate that k-hat says is unreliable")
-    moment_match = flag(moment_match, "moment_match", "whether to match moments where k-hat is large")
-    num_samples = count(num_samples, "num_samples", "the number of draws, for k-hat,", least=LEAST)
-    seed = checked_seed(seed)
     if isinstance(fit, Sampled):
         return _checked(_of_exact(fit, data, moment_match), force)
     if moment_match:

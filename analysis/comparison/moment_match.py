@@ -61,9 +61,11 @@ def moment_matched(sampled: Sampled, data: Dataset, tree: xr.DataTree, found: An
 
     def log_likelihood(array: xr.DataArray, number: int) -> xr.DataArray:
         weights = density.values(positions(array))
-        law = sampled.law_of(weights, mapped(lambda part: part[number : number + 1], data.x), chains * draws)
+        distribution = sampled.distribution_of(
+            weights, mapped(lambda part: part[number : number + 1], data.x), chains * draws
+        )
         y = model.likelihood.as_target(data.y[number : number + 1])
-        return as_array(law.log_prob(aligned(y, law))[:, 0], array)
+        return as_array(distribution.log_prob(aligned(y, distribution))[:, 0], array)
 
     coords = {"chain": range(chains), "draw": range(draws)}
     upars = xr.DataArray(u.numpy(), dims=("chain", "draw", "parameter"), coords=coords)

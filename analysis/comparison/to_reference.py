@@ -126,7 +126,7 @@ def distances(name: str, found: Prediction, reference: Prediction) -> Distances:
     f, g = found.f, reference.f
     if classes is not None and its_classes is not None:
         values["agreement"] = float((classes.argmax(-1) == its_classes.argmax(-1)).double().mean())
-        if isinstance(elements(found.law), Categorical):
+        if isinstance(elements(found.distribution), Categorical):
             f, g = without_shift(f), without_shift(g)
     else:
         values["wasserstein"] = float(wasserstein(f, g).mean())
@@ -162,7 +162,7 @@ def sign_probability(mean: float, se: float | None) -> float | None:
 def _check(name: str, found: Prediction, reference: Prediction) -> None:
     """Refuse two predictions that are not of the same kind of y at the same points."""
     kinds: list[Callable[[Prediction], Any]] = [
-        lambda p: tuple(p.law.batch_shape[1:] + p.law.event_shape),
+        lambda p: tuple(p.distribution.batch_shape[1:] + p.distribution.event_shape),
         lambda p: tuple(p.f.shape[1:]),
         lambda p: None if (q := class_probabilities(p)) is None else q.shape[-1],
     ]
@@ -170,8 +170,8 @@ def _check(name: str, found: Prediction, reference: Prediction) -> None:
         return
 
     def words(p: Prediction) -> str:
-        y = list(p.law.batch_shape[1:] + p.law.event_shape)
-        return f"y {y} ({type(elements(p.law)).__name__}) and f {list(p.f.shape[1:])}"
+        y = list(p.distribution.batch_shape[1:] + p.distribution.event_shape)
+        return f"y {y} ({type(elements(p.distribution)).__name__}) and f {list(p.f.shape[1:])}"
 
     raise ValueError(
         f"a fit and the reference must predict the same kind of y; at these points {name!r} predicts {words(found)}, the "

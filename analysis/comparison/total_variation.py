@@ -39,38 +39,39 @@ def total_variation(one: Prediction, other: Prediction) -> Tensor:
     p, q = class_probabilities(one), class_probabilities(other)
     if p is not None and q is not None and p.shape == q.shape:
         return (p - q).abs().sum(-1) / 2
-    laws = [elements(prediction.law) for prediction in (one, other)]
-    shapes = [tuple(prediction.law.batch_shape[1:] + prediction.law.event_shape) for prediction in (one, other)]
+    distributions = [elements(p.distribution) for p in (one, other)]
+    shapes = [tuple(p.distribution.batch_shape[1:] + p.distribution.event_shape) for p in (one, other)]
     if shapes[0] != shapes[1] or p is not None or q is not None:
-        got = [f"{type(law).__name__} of shape {list(shape)}" for law, shape in zip(laws, shapes, strict=True)]
+        got = [f"{type(d).__name__} of shape {list(shape)}" for d, shape in zip(distributions, shapes, strict=True)]
         raise ValueError(
             f"total variation needs two predictions of the same kind of y at the same points; got {' and '.join(got)}"
         )
-    for law in laws:
-        if not isinstance(law, Normal | Laplace):
+    for distribution in distributions:
+        if not isinstance(distribution, Normal | Laplace):
             raise TypeError(
-                f"total variation needs classes, or real y with Normal or Laplace noise; {type(law).__name__} is neither"
+                "total variation needs classes, or real y with Normal or Laplace noise; "
+                f"{type(distribution).__name__} is neither"
             )
-    return _over_cells(laws[0], laws[1]).reshape(shapes[0])
+    return _over_cells(distributions[0], distributions[1]).reshape(shapes[0])
 
 
 def class_probabilities(prediction: Prediction) -> Tensor | None:
     """Mean probability of every class, ``[N, ..., classes]`` in float64; None if y are not classes."""
-    law = elements(prediction.law)
-    if isinstance(law, Categorical):
-        return law.probs.mean(0, dtype=torch.float64)
-    if isinstance(law, Bernoulli):
-        one = law.probs.mean(0, dtype=torch.float64)
+    distribution = elements(prediction.distribution)
+    if isinstance(distribution, Categorical):
+        return distribution.probs.mean(0, dtype=torch.float64)
+    if isinstance(distribution, Bernoulli):
+        one = distribution.probs.mean(0, dtype=torch.float64)
         return torch.stack((1 - one, one), -1)
     return None
 
 
 def coarse_points(one: Prediction, other: Prediction) -> int:
     """Number of points whose cells had to be coarser, because noise is less than 1/2000 of the range of f."""
-    laws = elements(one.law), elements(other.law)
-    if not all(isinstance(law, Normal | Laplace) for law in laws):
+    distributions = elements(one.distribution), elements(other.distribution)
+    if not all(isinstance(distribution, Normal | Laplace) for distribution in distributions):
         return 0
-    return int((_range(*laws)[2] > _MOST_CELLS).sum())
+    return int((_range(*distributions)[2] > _MOST_CELLS).sum())
 
 
 def _over_cells(p: Distribution, q: Distribution) -> Tensor:
@@ -101,18 +102,18 @@ def _range(p: Distribution, q: Distribution) -> tuple[Tensor, Tensor, Tensor]:
     return low, high, ((high - low) * _FINE / narrowest).ceil()
 
 
-def _components(law: Distribution) -> tuple[Tensor, Tensor]:
+def _components(distribution: Distribution) -> tuple[Tensor, Tensor]:
     """Locations and scales of the components at all points, each ``[T, M]``."""
-    return law.loc.double().flatten(1), law.scale.double().flatten(1)  # type: ignore[attr-defined]
+    return distribution.loc.double().flatten(1), distribution.scale.double().flatten(1)  # type: ignore[attr-defined]
 
 
-def _masses(law: Distribution, points: Tensor, low: Tensor, width: Tensor, count: int) -> Tensor:
+def _masses(distribution: Distribution, points: Tensor, low: Tensor, width: Tensor, count: int) -> Tensor:
     """The mixture's probability of every cell at some points, ``[cells, points]``, in chunks of components.
 
     A Gaussian component is evaluated only on the cells within `_TAIL` of its scales, which are few if f varies widely.
     """
-    family = Normal if isinstance(law, Normal) else Laplace
-    loc, scale = (part[:, points] for part in _components(law))
+    family = Normal if isinstance(distribution, Normal) else Laplace
+    loc, scale = (part[:, points] for part in _components(distribution))
     near = int((2 * _TAIL * scale / width).max().ceil()) + 1 if family is Normal else count
     cells = torch.arange(min(near, count) + 1, device=low.device)[:, None, None]
     total = torch.zeros(count, len(points), dtype=low.dtype, device=low.device)

@@ -92,7 +92,9 @@ def measure(name: str, *, device: torch.device, progress: bool | None) -> dict[s
     values = (
         rmse(prediction.mean, test.y),
         float(prediction.spread.square().mean().sqrt()),
-        float(prediction.law.variance.log().mean(0).exp().mean().sqrt()),  # as there: the draws' mean log variance
+        float(
+            prediction.distribution.variance.log().mean(0).exp().mean().sqrt()
+        ),  # as there: the draws' mean log variance
         *rates,
     )
     return dict(zip(QUANTITIES, values, strict=True))

@@ -96,8 +96,9 @@ class Exact(nn.Module):
         quiet = gpytorch.settings.debug(False)  # no warning about predicting at the training points
         jitter = _jitter(logging.WARNING, "the posterior is approximate:")
         with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False), quiet, jitter:
-            laws = [output(x) for output in self.outputs]
-            return torch.stack([law.mean for law in laws]), torch.stack([law.covariance_matrix for law in laws])
+            distributions = [output(x) for output in self.outputs]
+            means, covariances = [d.mean for d in distributions], [d.covariance_matrix for d in distributions]
+            return torch.stack(means), torch.stack(covariances)
 
     def marginals(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of f at every point, each ``[D, N]``."""

@@ -11,6 +11,7 @@ Eleftheriadis & Hensman 2018, https://arxiv.org/abs/1803.09151), all other param
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import gpytorch
 import torch
@@ -20,7 +21,7 @@ from gpytorch.variational import NaturalVariationalDistribution, VariationalStra
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from pyrodrop.arguments import count, positive, real
+from pyrodrop.constraints import Count, Real, check_fields
 
 _CHUNK = 1000
 
@@ -35,25 +36,21 @@ class Inducing:
         steps: number of optimisation steps.
         batch_size: rows per minibatch.
         lr: Adam's learning rate for hyperparameters and inducing points; falls to a tenth over the second half.
-        natural_lr: step length of the natural gradient, in (0, 1].
+        natural_lr: step length of the natural gradient.
 
     Raises:
         TypeError: a value is no number.
         ValueError: a value is outside its range.
     """
 
-    points: int = 500
-    steps: int = 1000
-    batch_size: int = 1024
-    lr: float = 0.02
-    natural_lr: float = 0.1
+    points: Annotated[int, Count("the number of inducing points")] = 500
+    steps: Annotated[int, Count("the number of optimisation steps")] = 1000
+    batch_size: Annotated[int, Count("the number of rows of a minibatch")] = 1024
+    lr: Annotated[float, Real("the learning rate of the hyperparameters", above=0)] = 0.02
+    natural_lr: Annotated[float, Real("the step length of the natural gradient", above=0, most=1)] = 0.1
 
     def __post_init__(self) -> None:
-        count(self.points, "points", "the number of inducing points")
-        count(self.steps, "steps", "the number of optimisation steps")
-        count(self.batch_size, "batch_size", "the number of rows of a minibatch")
-        positive(self.lr, "lr", "the learning rate of the hyperparameters")
-        real(self.natural_lr, "natural_lr", "the step length of the natural gradient", above=0, most=1)
+        check_fields(self)
 
 
 class Sparse(nn.Module):
@@ -114,21 +111,21 @@ class Sparse(nn.Module):
         """Mean ``[D, N]`` and covariance ``[D, N, N]`` of f at x ``[N, Q]``."""
         self.eval()
         with torch.no_grad():
-            law = self.process(x)
-            return law.mean, law.covariance_matrix
+            distribution = self.process(x)
+            return distribution.mean, distribution.covariance_matrix
 
     def marginals(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of f at every point, each ``[D, N]``."""
         self.eval()
         with torch.no_grad():
-            laws = [self.process(chunk) for chunk in x.split(_CHUNK)]
-            return torch.cat([law.mean for law in laws], -1), torch.cat([law.variance for law in laws], -1)
+            distributions = [self.process(chunk) for chunk in x.split(_CHUNK)]
+            return torch.cat([d.mean for d in distributions], -1), torch.cat([d.variance for d in distributions], -1)
 
     def _expected(self, rows: Tensor) -> Tensor:
         """E_q[ln N(y; f, noise)], summed over these rows and all outputs."""
-        law = self.process(self.x[rows])
+        distribution = self.process(self.x[rows])
         noise = self.likelihood.noise if self.fixed_noise is None else self.fixed_noise[:, rows]  # type: ignore[union-attr]
-        squares = (self.y[:, rows] - law.mean).square() + law.variance
+        squares = (self.y[:, rows] - distribution.mean).square() + distribution.variance
         return -0.5 * ((2 * torch.pi * noise).log() + squares / noise).sum()
 
     def _divergence(self) -> Tensor:

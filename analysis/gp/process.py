@@ -121,8 +121,8 @@ class GaussianProcess:
             f, mean, variance = draw(self._latent, points, num_samples, joint=joint)
         f_sd = self.targets.scale * variance.sqrt()
         sd = self.targets.scale * (variance + self._latent.noise).sqrt()
-        law = dist.Normal(self.targets.inverse(mean)[None], sd[None]).to_event(1)
-        return Prediction(f=self.targets.inverse(f), law=law, seed=seed, f_sd=f_sd)
+        distribution = dist.Normal(self.targets.inverse(mean)[None], sd[None]).to_event(1)
+        return Prediction(f=self.targets.inverse(f), distribution=distribution, seed=seed, f_sd=f_sd)
 
     def log_density(self, data: Data) -> Tensor:
         """ln p(y_n | x_n, training data) per observation in closed form, ``[N]`` in nats, for y in its own units."""

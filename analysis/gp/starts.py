@@ -16,11 +16,12 @@ import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 
-from pyrodrop.arguments import count, positive, real, shown
+from pyrodrop.arguments import real, shown
+from pyrodrop.constraints import Count, Real, check_fields, checked
 from pyrodrop.names import known
 from pyrodrop.scaling import Standardize
 
@@ -46,11 +47,11 @@ class Start:
     """
 
     kernel: Kernel
-    noise: float | None = None
-    precision: float | None = None
+    noise: Annotated[float, Real("the variance of the noise", above=0)] | None = None
+    precision: Annotated[float, Real("the precision of the noise", above=0)] | None = None
     inputs: Standardize | None = None
     targets: Standardize | None = None
-    classes: int | None = None
+    classes: Annotated[int, Count("the number of classes")] | None = None
 
     def __post_init__(self) -> None:
         if self.noise is not None and self.precision is not None:
@@ -60,11 +61,7 @@ class Start:
             )
         if not isinstance(self.kernel, Kernel):
             raise TypeError(f"kernel must be a gpytorch kernel; got {shown(self.kernel)}")
-        for name, what in (("noise", "the variance of the noise"), ("precision", "the precision of the noise")):
-            if getattr(self, name) is not None:
-                positive(getattr(self, name), name, what)
-        if self.classes is not None:
-            count(self.classes, "classes", "the number of classes")
+        check_fields(self)
 
 
 KernelSetting: TypeAlias = str | Kernel | Start | Sequence[Start] | Callable[[], Sequence[Start]]
@@ -92,14 +89,15 @@ def matern(nu: float, dims: int = 1) -> list[Start]:
     return _stationary(functools.partial(MaternKernel, nu=nu), dims)
 
 
-def trend_and_season(period: float) -> Callable[[], list[Start]]:
+@checked
+def trend_and_season(
+    period: Annotated[float, Real("the period of the season, in standardised x,", above=0)],
+) -> Callable[[], list[Start]]:
     """Kernels of a trend, a season of this period (in standardised x) and short-term deviations.
 
     Raises:
-        TypeError: the period is no number.
-        ValueError: it is not positive and finite.
+        TypeError, ValueError: the period is no such number.
     """
-    period = positive(period, "period", "the period of the season, in standardised x,")
 
     def starts() -> list[Start]:
         kernels = []
@@ -148,8 +146,8 @@ def starts_of(kernel: KernelSetting, dims: int) -> list[Start]:
     return [copy.deepcopy(start) for start in found]
 
 
-def _stationary(make: Callable[..., Kernel], dims: int) -> list[Start]:
-    dims = count(dims, "dims", "the number of length scales")
+@checked
+def _stationary(make: Callable[..., Kernel], dims: Annotated[int, Count("the number of length scales")]) -> list[Start]:
     ard = None if dims == 1 else dims
     spread = dims**0.5  # typical distances grow with the square root of the number of columns
     kernels = (_scaled(make(ard_num_dims=ard), 1.0, lengthscale=length * spread) for length in _LENGTHS)

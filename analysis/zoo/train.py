@@ -80,7 +80,7 @@ def measure(
 def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
     judged = split.test if split.truth else split.train
     prediction = fit.predict(judged.x, draws, seed=seed)
-    if isinstance(prediction.law, Categorical):
+    if isinstance(prediction.distribution, Categorical):
         found = classification_scores(prediction, judged.y)
         found = {"error_percent": 100 * (1 - found.pop("accuracy")), **found}
     else:

@@ -1,18 +1,25 @@
 """Docstrings, which are written to be read as text too, as reStructuredText in the form that Napoleon reads.
 
 Formulas and small tables, which are indented, become literal blocks; bars of absolute values and the plural of a name in
-backquotes stay as they are; arguments that share a description get one each; what is returned is never read as a type.
+backquotes stay as they are; arguments that share a description get one each, with what the constraints of the signature
+allow; what is returned is never read as a type.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.domains.python import PyObject
 
+import pyrodrop
+from pyrodrop.constraints import Choice, Constraint, Flag, constraints_of
+from pyrodrop.training.settings import Settings
+
 _SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Example|Examples|Note):$")
-_SEVERAL = re.compile(r"    (\w+(?:, \w+)+): (.*)$")
+_ARGUMENTS = re.compile(r"    (\w+(?:, \w+)*): (.*)$")
 _CODE = re.compile(r"(``.*?``)|\|")
 _CLASS = re.compile(r"<class '([\w.]+)'>")
 _PLURAL = re.compile(r"(?<!`)(`[^`\s][^`]*`)(?=\w)")
@@ -30,7 +37,15 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def _change(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     # Napoleon takes what stands before a colon in a property's first line for its type. All types are annotations here.
-    lines[:] = ["..", "", *changed(lines)] if what in ("property", "attribute", "data") and lines else changed(lines)
+    first = ["..", ""] if what in ("property", "attribute", "data") and lines else []
+    lines[:] = first + changed(lines, allowed(obj) if what in ("function", "method", "class") else {})
+
+
+def allowed(public: Any) -> dict[str, str]:
+    """What the arguments of a function or class may be, by name, in words."""
+    with_options = public in (pyrodrop.fit, pyrodrop.fit_replicates, pyrodrop.Training)
+    found: Mapping[str, Constraint] = constraints_of(Settings if with_options else public)
+    return {name: each.allowed() for name, each in found.items() if not isinstance(each, Flag | Choice)}
 
 
 def _default(
@@ -40,8 +55,8 @@ def _default(
     return arguments and _CLASS.sub(r"\1", arguments.replace("<factory>", "...")), returned
 
 
-def changed(lines: list[str]) -> list[str]:
-    """The lines of a docstring in the form that Napoleon reads."""
+def changed(lines: list[str], allowed: Mapping[str, str]) -> list[str]:
+    """The lines of a docstring in the form that Napoleon reads, with what is `allowed` after an argument's description."""
     found: list[str] = []
     section, number = "", 0
 
@@ -62,18 +77,19 @@ def changed(lines: list[str]) -> list[str]:
         if line and not line.startswith(" "):
             heading = _SECTION.match(line)
             section = heading[1] if heading else ""
-        several = _SEVERAL.match(line) if section in ("Args", "Attributes") else None
+        described = _ARGUMENTS.match(line) if section in ("Args", "Attributes") else None
         before = [text for text in found if text]
         literal = line.startswith("    ") and not section and (not found or not found[-1])
         if section == "Returns" and line == "Returns:":
             number += 1
             first, *rest = [text[4:] for text in block(4)]
             found += [f":returns: {inline(first)}", *(f"    {inline(text)}" if text else "" for text in rest), ""]
-        elif several:
+        elif described:
             number += 1
             rest = [inline(text) for text in block(5)]
-            for own in several[1].split(", "):
-                found += [f"    {own}: {inline(several[2])}", *rest]
+            for argument in described[1].split(", "):
+                range_of = [f"        Allowed: {allowed[argument]}."] if argument in allowed else []
+                found += [f"    {argument}: {inline(described[2])}", *rest, *range_of]
         elif literal:
             taken = block(4)
             marked = before and before[-1].endswith("::")

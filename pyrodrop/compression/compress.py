@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from pyrodrop.arguments import count, flag, instance, real, shown
+from pyrodrop.arguments import instance, shown
 from pyrodrop.compression.chain import NoChain, chain_of
 from pyrodrop.compression.kept import kept_weights, uncut_weights
 from pyrodrop.compression.layout import Layout, laid_out
@@ -16,21 +16,22 @@ from pyrodrop.compression.report import CompressionReport, measure
 from pyrodrop.compression.steps import Step, network_of
 from pyrodrop.compression.units import without_dead_units
 from pyrodrop.compression.whole import whole_network
+from pyrodrop.constraints import Count, Flag, Real, checked
 from pyrodrop.data import Dataset
 from pyrodrop.inputs import Inputs, mapped
-from pyrodrop.names import one_of
 from pyrodrop.threads import drawing
 
 
+@checked
 @drawing()
 def compress(
     model: Any,
     guide: Callable[..., Any],
     *,
     threshold: float = 3.0,
-    structured: bool = True,
+    structured: Annotated[bool, Flag("whether to remove units")] = True,
     layout: Layout = "fastest",
-    batch_size: int = 1000,
+    batch_size: Annotated[int, Count("the number of rows that layouts are timed with")] = 1000,
     x: Inputs | None = None,
 ) -> nn.Module:
     """The network of the weights that are kept, as a plain PyTorch module on the CPU; see `Fit.compress`.
@@ -71,8 +72,7 @@ def compress(
         >>> network(torch.zeros(5, 4)).shape
         torch.Size([5, 1])
     """
-    flag(structured, "structured", "whether to remove units")
-    _check(model, layout, batch_size)
+    _check(model)
     weights = {name: w.detach().cpu() for name, w in kept_weights(guide, threshold).items()}
     if structured:
         return network_of(_small(model, weights, layout, batch_size, x))
@@ -83,6 +83,7 @@ def compress(
         return whole_network(_on_cpu(model), weights, _few(x))
 
 
+@checked
 @drawing()
 def compressed_steps(
     model: Any,
@@ -90,15 +91,16 @@ def compressed_steps(
     *,
     threshold: float = 3.0,
     layout: Layout = "fastest",
-    batch_size: int = 1000,
+    batch_size: Annotated[int, Count("the number of rows that layouts are timed with")] = 1000,
     x: Inputs | None = None,
 ) -> list[Step]:
     """The steps of the compressed network, for `write_network`; see `compress` for arguments and errors."""
-    _check(model, layout, batch_size)
+    _check(model)
     weights = {name: w.detach().cpu() for name, w in kept_weights(guide, threshold).items()}
     return _small(model, weights, layout, batch_size, x)
 
 
+@checked
 @drawing()
 def compression_report(
     model: Any,
@@ -107,7 +109,7 @@ def compression_report(
     *,
     threshold: float = 3.0,
     layout: Layout = "fastest",
-    kl_weight: float = 1.0,
+    kl_weight: Annotated[float, Real("the factor of the KL divergence at the end of training", least=0)] = 1.0,
 ) -> CompressionReport:
     """Compare the network of the posterior means with the compressed one; see `Fit.compression_report`.
 
@@ -115,7 +117,6 @@ def compression_report(
         TypeError, ValueError: as `compress`; `data` is no `Dataset`, or `kl_weight` no number of at least 0.
     """
     instance(data, Dataset, "data", "a Dataset")
-    real(kl_weight, "kl_weight", "the factor of the KL divergence at the end of training", least=0)
     small = compressed_steps(model, guide, threshold=threshold, layout=layout, x=data.x)
     means = {name: w.detach().cpu() for name, w in uncut_weights(guide).items()}
     dense = chain_of(_on_cpu(model), means, _few(data.x))
@@ -123,11 +124,9 @@ def compression_report(
     return measure(dense.steps, small, data, threshold, kl_weight)
 
 
-def _check(model: Any, layout: Layout, batch_size: int) -> None:
+def _check(model: Any) -> None:
     if isinstance(model, type) or not hasattr(model, "weight_sites"):
         raise TypeError(f"model must be a model of pyrodrop.models; got {shown(model)}")
-    one_of(layout, Layout, "layout")
-    count(batch_size, "batch_size", "the number of rows that layouts are timed with")
 
 
 def _small(model: Any, weights: Mapping[str, Tensor], layout: Layout, batch_size: int, x: Inputs | None) -> list[Step]:

@@ -21,19 +21,18 @@ import os
 import tarfile
 import zlib
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 import pooch
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import flag
+from pyrodrop.constraints import Flag, checked
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.download import fetch, unpacked
 from pyrodrop.data.splits import Split
 from pyrodrop.failed import Failed
-from pyrodrop.names import one_of
 from pyrodrop.scaling import Standardize
 
 Version: TypeAlias = Literal["binary", "jpeg-subset"]
@@ -67,7 +66,10 @@ SOURCE = "Krizhevsky (2009), Learning Multiple Layers of Features from Tiny Imag
 _RECORD = 1 + 3 * 32 * 32
 
 
-def cifar10(*, version: Version = "binary", progress: bool = True) -> Split:
+@checked
+def cifar10(
+    *, version: Version = "binary", progress: Annotated[bool, Flag("whether to show a progress bar")] = True
+) -> Split:
     """CIFAR-10: images x in [0, 1], float32, channels first, ``[N, 3, 32, 32]``, and classes y, int64, ``[N]``.
 
     Networks standardise x with the mean and the standard deviation of every channel over the training images, the
@@ -87,8 +89,6 @@ def cifar10(*, version: Version = "binary", progress: bool = True) -> Split:
 
     Source: https://www.cs.toronto.edu/~kriz/cifar.html
     """
-    one_of(version, Version, "version")
-    flag(progress, "progress", "whether to show a progress bar")
     batches = _binary(progress) if version == "binary" else _jpeg_subset()
     train = np.concatenate([batches[name] for name in TRAIN if name in batches])
     standard = _per_channel(train)

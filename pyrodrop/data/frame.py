@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pyrodrop.constraints import checked
 from pyrodrop.data.column_values import (
     Value,
     check_no_missing,
@@ -26,7 +27,6 @@ from pyrodrop.data.column_values import (
     values_of,
 )
 from pyrodrop.data.columns import Columns, Encode
-from pyrodrop.names import one_of
 from pyrodrop.scaling import Standardize, varies
 
 _log = logging.getLogger("pyrodrop")
@@ -43,13 +43,13 @@ class Read:
     targets: Standardize | None
 
 
+@checked
 def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardise: Any, rows: Any = None) -> Read:
     """Read a frame; arguments and errors are those of `Dataset.from_frame`.
 
     Args:
         rows: places of the rows that the standardisation is computed from; all if None.
     """
-    one_of(encode, Encode, "encode")
     df = checked_frame(df, "df")
     labels = list(df.columns)
     targets = named(target, labels, "target")

@@ -17,10 +17,10 @@ import pooch
 import torch
 from torch import Tensor
 
+from pyrodrop.constraints import checked
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.download import fetch, has_sha256
 from pyrodrop.data.splits import Split
-from pyrodrop.names import one_of
 
 Series: TypeAlias = Literal["co2", "solar"]
 COMMIT = "afd0b1c72ecf4669c0823a2458d645c2683159a3"
@@ -40,6 +40,7 @@ CSV_SHA256 = {  # of the same series as text, with a header, below PYRODROP_DATA
 }
 
 
+@checked
 def gal2016(series: Series = "co2") -> Split:
     """One of the two series: x and y ``[N, 1]``, float32, standardised.
 
@@ -54,7 +55,6 @@ def gal2016(series: Series = "co2") -> Split:
         FileNotFoundError: PYRODROP_DATA is set, but the file does not exist.
         ConnectionError: a file cannot be downloaded.
     """
-    one_of(series, Series, "series")
     train, test = _read(series, "train"), _read(series, "test")
     return Split(
         name=f"gal2016-{series}",

@@ -13,13 +13,14 @@ import hashlib
 import os
 import zlib
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pooch
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import flag
+from pyrodrop.constraints import Flag, checked
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.download import fetch, unpacked
 from pyrodrop.data.splits import Split
@@ -38,7 +39,12 @@ LARGEST = 2**26  # bytes; the images for training have 47 million
 SOURCE = "LeCun, Cortes & Burges, The MNIST database of handwritten digits"
 
 
-def mnist(*, flat: bool = True, progress: bool = True) -> Split:
+@checked
+def mnist(
+    *,
+    flat: Annotated[bool, Flag("whether images are flattened")] = True,
+    progress: Annotated[bool, Flag("whether to show a progress bar")] = True,
+) -> Split:
     """MNIST: grey values x in [0, 1], float32, ``[N, 784]`` or ``[N, 1, 28, 28]``, and digits y, int64, ``[N]``.
 
     Args:
@@ -51,8 +57,6 @@ def mnist(*, flat: bool = True, progress: bool = True) -> Split:
         ValueError: a file has the wrong content.
         TypeError: an argument is neither True nor False.
     """
-    flag(flat, "flat", "whether images are flattened")
-    flag(progress, "progress", "whether to show a progress bar")
     parts = {}
     for part, stem in (("train", "train"), ("test", "t10k")):
         images = _read(f"{stem}-images-idx3-ubyte", progress).float().div_(255)

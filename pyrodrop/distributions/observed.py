@@ -77,26 +77,27 @@ class Observed(TorchDistribution):
         return self.base_dist.variance  # type: ignore[no-any-return]
 
 
-def observed(law: Any, value: float) -> Any:
+def observed(distribution: Any, value: float) -> Any:
     """A distribution with `Observed` elements."""
-    if isinstance(law, Independent):
-        return type(law)(observed(law.base_dist, value), law.reinterpreted_batch_ndims)
-    return Observed(law, value)
+    if isinstance(distribution, Independent):
+        return type(distribution)(observed(distribution.base_dist, value), distribution.reinterpreted_batch_ndims)
+    return Observed(distribution, value)
 
 
-def inside(law: Any) -> float:
+def inside(distribution: Any) -> float:
     """A value in the support of a distribution of single numbers, whatever its parameters are.
 
     Raises:
         ValueError: none is known, or it is a distribution of vectors.
     """
-    if law.event_shape:
+    if distribution.event_shape:
         raise ValueError(
-            f"missing observations need elements of y that are independent given f; got {type(law).__name__}, whose "
-            "elements have one joint density: leave out the rows with missing values instead"
+            "missing observations need elements of y that are independent given f; got "
+            f"{type(distribution).__name__}, whose elements have one joint density: leave out the rows with missing values "
+            "instead"
         )
     try:
-        support = law.support
+        support = distribution.support
     except NotImplementedError:
         support = None
     if support is not None and support.is_discrete:
@@ -105,6 +106,6 @@ def inside(law: Any) -> float:
     if not found:
         raise ValueError(
             "missing observations need a distribution of y whose support is known and does not depend on f, such as real or "
-            f"positive numbers, or counts; got {type(law).__name__} with {'none' if support is None else support}"
+            f"positive numbers, or counts; got {type(distribution).__name__} with {'none' if support is None else support}"
         )
     return found[0]

@@ -130,7 +130,7 @@ def divergence(q: Distribution, p: Distribution, value: Tensor | Callable[[], Te
         NoDivergence: the pair is refused, or it is not registered and one of the densities does not exist.
         TypeError: `q` or `p` is no distribution, or `value` neither a tensor nor a function.
     """
-    _check_laws(q, p)
+    _check_distributions(q, p)
     if not isinstance(value, Tensor):
         function(value, "value", "a sample from q, or the function that draws one,")
     reason = _find(_REFUSALS, q, p)
@@ -153,7 +153,7 @@ def convention(q: Distribution, p: Distribution) -> Convention:
     Raises:
         TypeError: `q` or `p` is no distribution.
     """
-    _check_laws(q, p)
+    _check_distributions(q, p)
     if isinstance(_elements(q), Delta):
         return POINT
     tag = _find(_TAGS, q, p)
@@ -220,6 +220,6 @@ def _check_classes(q: Any, p: Any) -> None:
             raise TypeError(f"{name} must be a class of distributions; got {shown(given)}")
 
 
-def _check_laws(q: Any, p: Any) -> None:
+def _check_distributions(q: Any, p: Any) -> None:
     instance(q, Distribution, "q", "a distribution, the posterior of a weight")
     instance(p, Distribution, "p", "a distribution, the prior of a weight")

@@ -178,8 +178,8 @@ def _is_random(node: fx.Node) -> bool:
 def _recipe(node: fx.Node, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node, Tensor]], Noise]:
     """A function from the values of the constants to the noise that `node` draws."""
     kind = _KINDS.get(node.target)
-    default_law = node.target not in (_A.normal_.default, _A.uniform_.default) or len(node.args) == 1
-    if kind is None or not default_law:
+    standard = node.target not in (_A.normal_.default, _A.uniform_.default) or len(node.args) == 1
+    if kind is None or not standard:
         raise Untraceable(f"it draws noise by {node.target}, which is not a known random operation")
     if kind == "bernoulli":
         rates = _program(node.args[0], constants)

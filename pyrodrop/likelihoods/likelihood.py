@@ -79,13 +79,13 @@ class Likelihood(LocalModule):
                 f"y has {y.shape[1]} columns, for which {self.describe()} needs a network with "
                 f"{self.outputs(y.shape[1])} outputs; this one has {output.shape[1]}"
             )
-        law = per_row(self(output, targets), 1)
-        y = aligned(y, law, len(y))
+        distribution = per_row(self(output, targets), 1)
+        y = aligned(y, distribution, len(y))
         if constraints.is_dependent(
-            type(elements(law)).support
+            type(elements(distribution)).support
         ):  # the support depends on the outputs, which are known for these rows only
             y = y[: len(output)]
-        check_support(y, law, self.describe())
+        check_support(y, distribution, self.describe())
 
     def describe(self) -> str:
         """A description in one line, for tables and saved files."""

@@ -42,8 +42,8 @@ class Missing(Likelihood):
         >>> import math, torch
         >>> from pyrodrop import likelihoods
         >>> from pyrodrop.scaling import Standardize
-        >>> law = likelihoods.Missing(likelihoods.Gaussian(1.0))(torch.zeros(2, 2), Standardize())
-        >>> law.log_prob(torch.tensor([[0.0, math.nan], [0.0, 0.0]]))
+        >>> distribution = likelihoods.Missing(likelihoods.Gaussian(1.0))(torch.zeros(2, 2), Standardize())
+        >>> distribution.log_prob(torch.tensor([[0.0, math.nan], [0.0, 0.0]]))
         tensor([-0.9189, -1.8379])
     """
 
@@ -84,7 +84,7 @@ class Missing(Likelihood):
         return self.likelihood.outputs(targets)
 
     def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
-        y, law = self.as_target(y), elements(self.likelihood(output, targets))
+        y, distribution = self.as_target(y), elements(self.likelihood(output, targets))
         missing = missing_entries(y, self.missing)
         if self.missing == self.missing:
             if y.is_floating_point():
@@ -92,7 +92,7 @@ class Missing(Likelihood):
                     f"value of likelihoods.Missing must be NaN for y of real numbers; got {self.missing:g}: pass "
                     "y.masked_fill(y == value, math.nan)"
                 )
-            support: Any = support_of(law)
+            support: Any = support_of(distribution)
             if support is not None and bool(support.check(y.new_tensor(self.missing)).any()):
                 raise ValueError(
                     f"value of likelihoods.Missing must be one that y cannot have under {self.likelihood.describe()}; got "
@@ -100,7 +100,7 @@ class Missing(Likelihood):
                 )
         if bool(missing.all()):
             raise ValueError(f"y must have an observation; got {y.numel()} missing values")
-        self.likelihood.check(y.masked_fill(missing, inside(law)), output, targets)
+        self.likelihood.check(y.masked_fill(missing, inside(distribution)), output, targets)
 
     def describe(self) -> str:
         return f"Missing({self.likelihood.describe()}, {self.missing:g})"

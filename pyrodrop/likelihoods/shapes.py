@@ -18,62 +18,62 @@ from pyrodrop.arguments import count, instance, shown
 from pyrodrop.distributions.observed import Observed
 
 
-def per_row(law: TorchDistribution, dims: int) -> TorchDistribution:
+def per_row(distribution: TorchDistribution, dims: int) -> TorchDistribution:
     """The distribution with its first `dims` batch dimensions; further batch dimensions become event dimensions.
 
     Args:
-        law: the distribution that a likelihood returned for the outputs of a network.
+        distribution: the distribution that a likelihood returned for the outputs of a network.
         dims: number of batch dimensions to keep: 1 for outputs ``[N, ...]``, 2 for ``[S, N, ...]``.
 
     Raises:
-        TypeError: `law` is not a distribution of ``pyro.distributions``.
-        ValueError: `law` has fewer than `dims` batch dimensions, so there is none for the examples.
+        TypeError: `distribution` is not a distribution of ``pyro.distributions``.
+        ValueError: `distribution` has fewer than `dims` batch dimensions, so there is none for the examples.
     """
-    if not hasattr(law, "to_event"):
-        got: Any = law
+    if not hasattr(distribution, "to_event"):
+        got: Any = distribution
         raise TypeError(
-            "forward(output, targets) of a likelihood must return a distribution of pyro.distributions, law; got "
+            "forward(output, targets) of a likelihood must return a distribution of pyro.distributions; got "
             f"{shown(got)} of {type(got).__module__}"
         )
     count(dims, "dims", "the number of batch dimensions to keep")
-    further = len(law.batch_shape) - dims
+    further = len(distribution.batch_shape) - dims
     if further < 0:
         raise ValueError(
             "the distribution of y must have a batch dimension for the examples: the output of a network has shape "
-            f"[N, outputs], and a likelihood returns one distribution per example; got batch shape {tuple(law.batch_shape)} "
-            f"and event shape {tuple(law.event_shape)}, but {dims} batch dimensions are needed. If the network returns "
-            "[N], add a last axis: output.unsqueeze(-1)"
+            "[N, outputs], and a likelihood returns one distribution per example; got batch shape "
+            f"{tuple(distribution.batch_shape)} and event shape {tuple(distribution.event_shape)}, but {dims} batch "
+            "dimensions are needed. If the network returns [N], add a last axis: output.unsqueeze(-1)"
         )
-    return law.to_event(further) if further else law
+    return distribution.to_event(further) if further else distribution
 
 
-def elements(law: Distribution) -> Distribution:
+def elements(distribution: Distribution) -> Distribution:
     """The distribution without `Independent` and `Observed`: every part of an observation has its own batch dimensions.
 
     Raises:
-        TypeError: `law` is no distribution.
+        TypeError: `distribution` is no distribution.
     """
-    instance(law, Distribution, "law", "a distribution")
-    while isinstance(law, Independent | Observed):
-        law = law.base_dist
-    return law
+    instance(distribution, Distribution, "distribution", "a distribution")
+    while isinstance(distribution, Independent | Observed):
+        distribution = distribution.base_dist
+    return distribution
 
 
-def aligned(y: Tensor, law: TorchDistribution, rows: int | None = None) -> Tensor:
+def aligned(y: Tensor, distribution: TorchDistribution, rows: int | None = None) -> Tensor:
     """Check that y has the shape of a sample of the distribution, ``[N, *event]``; convert ``[N]`` to ``[N, 1]`` if needed.
 
     Args:
         y: observations, one per row.
-        law: the distribution as `per_row` returns it; its last batch dimension indexes examples.
-        rows: N, if `law` is the distribution of some of the examples only.
+        distribution: the distribution as `per_row` returns it; its last batch dimension indexes examples.
+        rows: N, if `distribution` is the distribution of some of the examples only.
 
     Raises:
         ValueError: y has another shape. It is never broadcast.
-        TypeError: y is no tensor, or `law` no distribution.
+        TypeError: y is no tensor, or `distribution` no distribution.
     """
     instance(y, Tensor, "y", "a tensor, the observations")
-    instance(law, Distribution, "law", "a distribution, as per_row returns it")
-    want = (law.batch_shape[-1] if rows is None else rows, *law.event_shape)
+    instance(distribution, Distribution, "distribution", "a distribution, as per_row returns it")
+    want = (distribution.batch_shape[-1] if rows is None else rows, *distribution.event_shape)
     if y.dim() == 1 and want == (len(y), 1):
         return y[:, None]
     if y.shape != want:
@@ -81,27 +81,27 @@ def aligned(y: Tensor, law: TorchDistribution, rows: int | None = None) -> Tenso
     return y
 
 
-def support_of(law: Distribution) -> Any:
+def support_of(distribution: Distribution) -> Any:
     """The constraint of one element of y, or None for a distribution of the user's that does not declare it."""
     try:
-        return elements(law).support
+        return elements(distribution).support
     except NotImplementedError:
         return None
 
 
-def check_support(y: Tensor, law: Distribution, what: str) -> None:
+def check_support(y: Tensor, distribution: Distribution, what: str) -> None:
     """Check that y are values that a distribution can have.
 
     Args:
         y: observations, which broadcast with the distribution.
-        law: of y.
+        distribution: of y.
         what: the distribution in words, for messages.
 
     Raises:
         TypeError: y are bools, and the distribution is one of real numbers.
         ValueError: a value is outside the support.
     """
-    support = support_of(law)
+    support = support_of(distribution)
     if support is None:
         return
     if y.dtype is torch.bool and not support.is_discrete:

@@ -13,12 +13,12 @@ v_b is the mean of conf (1 - conf) in the bin. The bias decreases as 1 / sqrt(N)
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import count, flag
+from pyrodrop.constraints import Count, Flag, checked
 from pyrodrop.metrics.classes import Predicted, class_labels, class_probabilities
 
 
@@ -41,7 +41,14 @@ class CalibrationCurve(NamedTuple):
         return float((self.share * (self.accuracy - self.confidence).abs()).sum())
 
 
-def calibration_curve(predicted: Predicted, y: Tensor, bins: int = 15, *, equal_mass: bool = False) -> CalibrationCurve:
+@checked
+def calibration_curve(
+    predicted: Predicted,
+    y: Tensor,
+    bins: Annotated[int, Count("the number of bins of the confidence", most=2**24)] = 15,
+    *,
+    equal_mass: Annotated[bool, Flag("whether bins have equal numbers of predictions")] = False,
+) -> CalibrationCurve:
     """Accuracy as a function of confidence.
 
     Args:
@@ -55,8 +62,6 @@ def calibration_curve(predicted: Predicted, y: Tensor, bins: int = 15, *, equal_
         ValueError: `bins` is below 1, or shapes or values of probabilities or labels are invalid.
         TypeError: an argument is of another type.
     """
-    count(bins, "bins", "the number of bins of the confidence", most=2**24)
-    flag(equal_mass, "equal_mass", "whether bins have equal numbers of predictions")
     p = class_probabilities(predicted)
     confidence, choice = p.max(-1)
     right = (choice == class_labels(y, p)).double()

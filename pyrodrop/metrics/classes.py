@@ -58,19 +58,19 @@ def class_labels(y: Tensor, p: Tensor) -> Tensor:
 
 def _values(predicted: Predicted) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Values ``[T, N, C]`` and a function that converts them to probabilities."""
-    law = predicted.law if isinstance(predicted, Prediction) else None
-    if law is not None and law.event_shape and isinstance(elements(law), Categorical):
-        shape = [*law.batch_shape[1:], *law.event_shape]
+    distribution = predicted.distribution if isinstance(predicted, Prediction) else None
+    if distribution is not None and distribution.event_shape and isinstance(elements(distribution), Categorical):
+        shape = [*distribution.batch_shape[1:], *distribution.event_shape]
         raise TypeError(
             f"classification scores need one label per example; this prediction has labels of shape {shape}. To score every "
             "label as an example of its own, pass the probabilities f.softmax(-1).flatten(1, -2) and the labels y.flatten()"
         )
-    if isinstance(law, Categorical):
-        return check_finite("logits", law.logits), torch.exp  # Categorical has normalised the logits
+    if isinstance(distribution, Categorical):
+        return check_finite("logits", distribution.logits), torch.exp  # Categorical has normalised the logits
     if isinstance(predicted, Prediction):
         raise TypeError(
             "classification scores need predicted to be a prediction with likelihoods.Categorical or a tensor of class "
-            f"probabilities; got a Prediction of {type(elements(predicted.law)).__name__}"
+            f"probabilities; got a Prediction of {type(elements(predicted.distribution)).__name__}"
         )
     p = check_finite("predicted", tensor_of(predicted, "predicted"))
     if p.dim() not in (2, 3) or 0 in p.shape:

@@ -88,13 +88,15 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
 
 def _of_observed(predicted: Predicted, y: Tensor) -> tuple[Predicted, Tensor]:
     """Both without the rows whose label is missing."""
-    if not isinstance(predicted, Prediction) or predicted.missing is None or not isinstance(predicted.law, Categorical):
+    if not isinstance(predicted, Prediction) or predicted.missing is None:
+        return predicted, y
+    if not isinstance(predicted.distribution, Categorical):
         return predicted, y
     y, seen = predicted.observed(y)
     if seen is None:
         return predicted, y
-    law = dist.Categorical(logits=predicted.law.logits[:, seen])
-    return Prediction(predicted.f[:, seen], law, predicted.seed), y[seen]
+    distribution = dist.Categorical(logits=predicted.distribution.logits[:, seen])
+    return Prediction(predicted.f[:, seen], distribution, predicted.seed), y[seen]
 
 
 def _log_density(predicted: Predicted, p: Tensor, y: Tensor) -> float:

@@ -47,15 +47,15 @@ def variance_split(prediction: Prediction) -> Uncertainty:
         TypeError: `prediction` is no `Prediction`.
     """
     instance(prediction, Prediction, "prediction", "a Prediction")
-    total, one = prediction.variance, elements(prediction.law)
+    total, one = prediction.variance, elements(prediction.distribution)
     if isinstance(one, Categorical) or not bool(total.isfinite().all()):
         raise ValueError(
             "variance_split needs a prediction with a distribution of y with a finite variance; got "
             f"{type(one).__name__}. For class labels use entropy_split"
         )
     if prediction.f_sd is None:
-        epistemic = prediction.law.mean.var(0, correction=0)
-        return Uncertainty(total, prediction.law.variance.mean(0), epistemic)
+        epistemic = prediction.distribution.mean.var(0, correction=0)
+        return Uncertainty(total, prediction.distribution.variance.mean(0), epistemic)
     epistemic = prediction.f_sd.square()
     return Uncertainty(total, total - epistemic, epistemic)
 

@@ -134,7 +134,7 @@ class Dropouts(nn.Module):
         noise = self.noise
         weights = {name: value for name, value in values.items() if name not in noise}
         lazy = [weight for weight in weights.values() if isinstance(weight, LazyWeight)]
-        usual: Mask = "each" if any(not weight.law.strategy.one_weight for weight in lazy) else "one"
+        usual: Mask = "each" if any(not weight.distribution.strategy.one_weight for weight in lazy) else "one"
         masks: dict[str, Mask] = {}
         for name in noise:
             given = values.get(name)
@@ -160,14 +160,16 @@ class Dropouts(nn.Module):
                 found[site], all_masks[call.name] = _masked_outputs(weights[site], call, examples)
         return found, all_masks
 
-    def of_draws(self, noise: Mapping[str, Tensor], laws: Mapping[str, Any], examples: int) -> dict[str, Tensor] | None:
+    def of_draws(
+        self, noise: Mapping[str, Tensor], distributions: Mapping[str, Any], examples: int
+    ) -> dict[str, Tensor] | None:
         """The masks of a run in which every draw has the examples as further examples; None if there is no such run.
 
         All masks are applied by the calls themselves, so that every draw has the same weights p M.
 
         Args:
             noise: masks by site of a weight or name of a call, one per draw, ``[T, ...]``.
-            laws: the posteriors of the weights in `noise`.
+            distributions: the posteriors of the weights in `noise`.
             examples: N, of each draw.
 
         Returns:
@@ -180,7 +182,7 @@ class Dropouts(nn.Module):
             if call is None or call.layout.axis is None or call.shape[call.layout.axis] != 1 or masks.dim() < 2:
                 return None
             if call.weight is not None:
-                q = laws.get(name)
+                q = distributions.get(name)
                 if type(q) is not BernoulliMixture or q.theta > 0 or not q.columns or q.units != call.units:
                     return None
                 masks = masks.reshape(len(masks), *call.shape)
@@ -188,9 +190,9 @@ class Dropouts(nn.Module):
             found[call.name] = masks.squeeze(1 + axis).movedim(0, axis).repeat_interleave(examples, axis)
         return found
 
-    def run_with(self, laws: Mapping[str, Any]) -> dict[str, Tensor]:
+    def run_with(self, distributions: Mapping[str, Any]) -> dict[str, Tensor]:
         """The weights p M of a run in which all masks are applied by the calls."""
-        return {name: (1 - self.carried[name].drop_rate) * q.loc for name, q in laws.items()}
+        return {name: (1 - self.carried[name].drop_rate) * q.loc for name, q in distributions.items()}
 
     @contextmanager
     def run(self, masks: Mapping[str, Mask], examples: int, seen: list[torch.Size] | None = None) -> Iterator[None]:
@@ -275,7 +277,7 @@ def _masked_outputs(weight: Tensor, call: Dropout, examples: int) -> tuple[Tenso
     assert call.units is not None
     axis, keep = call.layout.axis, 1 - call.drop_rate
     if isinstance(weight, LazyWeight) and not weight.drawn:
-        q, strategy = weight.law.law, weight.law.strategy
+        q, strategy = weight.distribution.base, weight.distribution.strategy
         if type(q) is BernoulliMixture and q.theta == 0 and q.columns and q.units == call.units:
             if is_constant(q):
                 return keep * q.loc, q.loc.new_ones(call.shape)

@@ -33,7 +33,7 @@ from pyrodrop.networks.checks import cannot_run, say_unused, wrong_inputs
 from pyrodrop.networks.modes import Snapshot, say_changes
 from pyrodrop.networks.noise import random_module, say_noise
 from pyrodrop.private_apis import activations_kept, in_function_transform
-from pyrodrop.reparam.lazy import LazyLaw, LazyReparam, LazyWeight
+from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
 
 _log = logging.getLogger("pyrodrop")
@@ -409,7 +409,7 @@ class _Probe:
         self.seen = {name: [] for name in values}
         self.rows = {name: [] for name in values}
         strategies = {name: _One(self.seen[name], self.rows[name], self._differentiated) for name in values}
-        return {name: LazyWeight(LazyLaw(_constant(v), strategies[name], name)) for name, v in values.items()}
+        return {name: LazyWeight(LazyDistribution(_constant(v), strategies[name], name)) for name, v in values.items()}
 
     def _differentiated(self, _: object = None) -> None:
         self.differentiates = True

@@ -25,7 +25,7 @@ from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.inputs import Inputs
 from pyrodrop.networks.agreement import check_shapes
 from pyrodrop.networks.many import for_each
-from pyrodrop.reparam.lazy import LazyLaw, LazyWeight
+from pyrodrop.reparam.lazy import LazyDistribution, LazyWeight
 from pyrodrop.reparam.marginal import MarginalReparam, check_local_form
 from pyrodrop.reparam.shared_noise import SharedNoise, unit_noise
 
@@ -39,19 +39,19 @@ class Block:
     Attributes:
         num_draws: T.
         noise: the tensors that differ between samples, ``[T, ...]`` by site: the weight itself, or unit noise for the
-            sites in `laws`.
-        laws: posterior distributions of the weights that are represented by unit noise.
+            sites in `distributions`.
+        distributions: posterior distributions of the weights that are represented by unit noise.
         fixed: weights that are the same in every sample.
         local: whether noise is sampled independently per example when the network runs; `noise` is then a placeholder.
         drawn_inside: whether the network itself draws masks while it runs, which no function of a draw stores.
         mapped: whether `torch.vmap` can run the network over samples; networks with recurrent layers run in a loop, or in
             one call if `of_draws` can.
-        of_draws: from `noise`, `laws`, `fixed` and inputs to the outputs of all samples in one call, or None.
+        of_draws: from `noise`, `distributions`, `fixed` and inputs to the outputs of all samples in one call, or None.
     """
 
     num_draws: int
     noise: dict[str, Tensor]
-    laws: dict[str, Any]
+    distributions: dict[str, Any]
     fixed: dict[str, Tensor]
     local: bool = False
     drawn_inside: bool = False
@@ -65,7 +65,7 @@ class Block:
             y = outputs(self.fixed, x)
             return y.expand(len(range(self.num_draws)[part]), *y.shape)
         if not (self.mapped or self.local) and self.of_draws is not None:
-            found = self.of_draws(noise, self.laws, self.fixed, x)
+            found = self.of_draws(noise, self.distributions, self.fixed, x)
             if found is not None:
                 return found
         randomness: Literal["different", "error"] = "different" if self.local or self.drawn_inside else "error"
@@ -75,9 +75,9 @@ class Block:
         """The weights of one sample, as tensors or lazy weights."""
         found = dict(self.fixed)
         for name, value in noise.items():
-            if name in self.laws:
+            if name in self.distributions:
                 strategy = MarginalReparam(value) if self.local else SharedNoise(value)
-                found[name] = LazyWeight(LazyLaw(self.laws[name], strategy, name))
+                found[name] = LazyWeight(LazyDistribution(self.distributions[name], strategy, name))
             else:
                 found[name] = value
         return found
@@ -117,9 +117,9 @@ def blocks(
             _check({name: weight.shape[1:] for name, weight in weights.items()}, sites)
             yield Block(size, weights | draw_masks(masks, size, like), {}, {}, drawn_inside=inside)
         return
-    laws = _posteriors(guide, sites)
-    fixed = {name: q.loc for name, q in laws.items() if is_constant(q)}
-    free = {name: q for name, q in laws.items() if name not in fixed}
+    distributions = _posteriors(guide, sites)
+    fixed = {name: q.loc for name, q in distributions.items() if is_constant(q)}
+    free = {name: q for name, q in distributions.items() if name not in fixed}
     scaled = {name: q for name, q in free.items() if unit_noise(q, 1) is not None}
     per_draw = sum(
         (scaled[n].noise_shape.numel() if n in scaled else sites[n].numel()) * sites[n].element_size() for n in free
@@ -161,11 +161,11 @@ def local_blocks(
             "joint=False needs a guide with a method posterior(name), as all of pyrodrop.guides but Ensemble have; got "
             f"{name}: use joint=True"
         )
-    laws = _posteriors(guide, sites)
-    for name, q in laws.items():
+    distributions = _posteriors(guide, sites)
+    for name, q in distributions.items():
         check_local_form(name, q)
-    fixed = {name: q.loc for name, q in laws.items() if is_constant(q)}
-    free = {name: q for name, q in laws.items() if name not in fixed}
+    fixed = {name: q.loc for name, q in distributions.items() if is_constant(q)}
+    free = {name: q for name, q in distributions.items() if name not in fixed}
     like = next(iter(sites.values()))
     yield Block(num_draws, {name: like.new_zeros(num_draws) for name in [*free, *masks]}, free, fixed, local=True)
 
@@ -174,9 +174,9 @@ def _posteriors(guide: Any, sites: Mapping[str, Tensor]) -> dict[str, Any]:
     """The posterior of every weight, if the guide has the model's sites and shapes."""
     if hasattr(guide, "sites"):
         _check(dict.fromkeys(guide.sites, ()), sites, names_only=True)
-    laws = {name: guide.posterior(name) for name in sites}
-    _check({name: q.event_shape for name, q in laws.items()}, sites)
-    return laws
+    distributions = {name: guide.posterior(name) for name in sites}
+    _check({name: q.event_shape for name, q in distributions.items()}, sites)
+    return distributions
 
 
 def _check(shapes: Mapping[str, Any], sites: Mapping[str, Tensor], *, names_only: bool = False) -> None:

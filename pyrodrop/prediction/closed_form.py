@@ -27,7 +27,7 @@ from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import Gaussian, Missing
 from pyrodrop.prediction.moments import Moments
-from pyrodrop.reparam.lazy import LazyLaw, LazyReparam, LazyWeight
+from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
 
 _POINTS = 2**22  # elements of the widest layer's activations at a time
@@ -75,8 +75,8 @@ def _one_noisy_weight(model: Any, guide: Callable[..., Any]) -> tuple[dict[str, 
         raise TypeError(
             f"{_NEEDS}a guide with a method posterior(name); got {getattr(guide, '__name__', type(guide).__name__)}"
         )
-    laws = {name: guide.posterior(name) for name in model.weight_sites()}
-    noisy = {name: q for name, q in laws.items() if not is_constant(q)}
+    distributions = {name: guide.posterior(name) for name in model.weight_sites()}
+    noisy = {name: q for name, q in distributions.items() if not is_constant(q)}
     wrong = {
         name: type(q).__name__ + (f" with theta={q.theta:g}" if getattr(q, "theta", 0.0) > 0 else "")
         for name, q in noisy.items()
@@ -87,7 +87,7 @@ def _one_noisy_weight(model: Any, guide: Callable[..., Any]) -> tuple[dict[str, 
     if len(noisy) != 1:
         raise ValueError(f"{_NEEDS}dropout at the input of the last layer only; got dropout at {list(noisy) or 'none'}")
     ((name, q),) = noisy.items()
-    return {n: law.loc for n, law in laws.items() if n != name}, name, q
+    return {n: distribution.loc for n, distribution in distributions.items() if n != name}, name, q
 
 
 def _at(
@@ -96,7 +96,7 @@ def _at(
     """E[f], the standard deviation of f and Var[y] at some points, in the units of y."""
     strategy = _MeanAndVariance()
     with torch.inference_mode(False), torch.no_grad(), _LastMap() as last:
-        mean = model.outputs({**fixed, name: LazyWeight(LazyLaw(q, strategy, name))}, x)
+        mean = model.outputs({**fixed, name: LazyWeight(LazyDistribution(q, strategy, name))}, x)
     if strategy.variance is None or mean is not last.result:
         raise ValueError(
             f"{_NEEDS}dropout at the input of the last layer, whose output the network returns; got dropout at {name!r}, "
@@ -107,9 +107,9 @@ def _at(
             f"{_NEEDS}a network that returns the output of its last layer unchanged; this network changes in place the "
             f"output of {name!r}"
         )
-    law = model.likelihood(mean, model.targets)
+    distribution = model.likelihood(mean, model.targets)
     spread = strategy.variance.sqrt() * model.targets.scale
-    return law.mean, spread, law.variance + spread**2
+    return distribution.mean, spread, distribution.variance + spread**2
 
 
 class _MeanAndVariance(LazyReparam):

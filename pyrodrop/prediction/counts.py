@@ -40,26 +40,26 @@ _COUNTS = {
 }  # fmt: skip
 
 
-def is_count(law: Any) -> bool:
+def is_count(distribution: Any) -> bool:
     """Whether `count_quantiles` knows the distribution. A subclass may be another distribution."""
-    return type(law) in _COUNTS
+    return type(distribution) in _COUNTS
 
 
-def student_cdf(law: Any, y: Tensor) -> Tensor:
+def student_cdf(distribution: Any, y: Tensor) -> Tensor:
     """P(Y <= y) under Student's t distribution."""
-    z = (y.detach() - law.loc) / law.scale
-    found = stdtr(law.df.detach().cpu().double().numpy(), z.detach().cpu().double().numpy())
+    z = (y.detach() - distribution.loc) / distribution.scale
+    found = stdtr(distribution.df.detach().cpu().double().numpy(), z.detach().cpu().double().numpy())
     return torch.as_tensor(found, device=z.device).to(z.dtype)
 
 
-def count_quantiles(law: Any, q: Tensor) -> Tensor:
+def count_quantiles(distribution: Any, q: Tensor) -> Tensor:
     """Quantiles of the equal mixture of the distributions along the first axis of ``[T, n]``: ``[Q, n]``, int64.
 
     Raises:
         ValueError: a quantile is above 2^53.
     """
-    tail = _tail_of(law)
-    found = np.stack([_smallest(tail, float(level), law.batch_shape[1]) for level in q])
+    tail = _tail_of(distribution)
+    found = np.stack([_smallest(tail, float(level), distribution.batch_shape[1]) for level in q])
     return torch.from_numpy(found).to(torch.int64)
 
 
@@ -85,15 +85,15 @@ def _smallest(tail: Tail, q: float, size: int) -> np.ndarray[Any, Any]:
     return high
 
 
-def _tail_of(law: Any) -> Tail:
+def _tail_of(distribution: Any) -> Tail:
     """The tails of a distribution of counts."""
-    if isinstance(law, td.Poisson):
-        (mean,) = _arrays(law.rate)
+    if isinstance(distribution, td.Poisson):
+        (mean,) = _arrays(distribution.rate)
         # SciPy's gammainc is wrong for a mean above 3e5 and k more than 4.5 sd above it; binomial(n, m / n) is the same here
         return lambda k, upper: betainc(k + 1, _MANY, mean / _MANY) if upper else gammaincc(k + 1, mean)
-    if isinstance(law, td.Binomial | td.Bernoulli):
-        p, rest = _probabilities(law)
-        (n,) = _arrays(law.total_count) if isinstance(law, td.Binomial) else [1.0]
+    if isinstance(distribution, td.Binomial | td.Bernoulli):
+        p, rest = _probabilities(distribution)
+        (n,) = _arrays(distribution.total_count) if isinstance(distribution, td.Binomial) else [1.0]
 
         def of_binomial(k: Any, upper: bool) -> Any:
             left = np.maximum(n - k, 1)
@@ -101,13 +101,13 @@ def _tail_of(law: Any) -> Tail:
             return np.where(k < n, inside, 0.0 if upper else 1.0)
 
         return of_binomial
-    if isinstance(law, dist.GammaPoisson):
-        r, rate = _arrays(law.concentration, law.rate)
+    if isinstance(distribution, dist.GammaPoisson):
+        r, rate = _arrays(distribution.concentration, distribution.rate)
         p, rest = 1 / (1 + rate), rate / (1 + rate)
-    elif isinstance(law, td.Geometric):
-        (rest, p), r = _probabilities(law), np.ones(())
+    elif isinstance(distribution, td.Geometric):
+        (rest, p), r = _probabilities(distribution), np.ones(())
     else:
-        (p, rest), (r,) = _probabilities(law), _arrays(law.total_count)
+        (p, rest), (r,) = _probabilities(distribution), _arrays(distribution.total_count)
 
     def of_negative_binomial(k: Any, upper: bool) -> Any:
         size = np.where(r > 0, r, 1.0)
@@ -117,12 +117,12 @@ def _tail_of(law: Any) -> Tail:
     return of_negative_binomial
 
 
-def _probabilities(law: Any) -> tuple[Any, Any]:
+def _probabilities(distribution: Any) -> tuple[Any, Any]:
     """p and 1 - p, both with all their digits."""
-    if "probs" in vars(law):
-        (p,) = _arrays(law.probs)
+    if "probs" in vars(distribution):
+        (p,) = _arrays(distribution.probs)
         return p, 1 - p
-    p, rest = _arrays(torch.sigmoid(law.logits), torch.sigmoid(-law.logits))
+    p, rest = _arrays(torch.sigmoid(distribution.logits), torch.sigmoid(-distribution.logits))
     return p, rest
 
 

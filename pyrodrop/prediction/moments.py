@@ -76,15 +76,15 @@ class RunningMoments:
         self._variances: Running | None = None
         self._functions: Running | None = None
 
-    def add(self, first: int, law: Distribution, f: Tensor) -> None:
+    def add(self, first: int, distribution: Distribution, f: Tensor) -> None:
         """Add t samples at n points.
 
         Args:
             first: index of the first of the points.
-            law: distribution of y given each sample, batch shape ``[t, n]``.
+            distribution: distribution of y given each sample, batch shape ``[t, n]``.
             f: the function, ``[t, n, ...]``.
         """
-        mean, variance = component_moments(law)
+        mean, variance = component_moments(distribution)
         if self._means is None or self._variances is None or self._functions is None:
             self._means, self._variances, self._functions = (
                 Running(self.num_points, like) for like in (mean, variance, f)
@@ -142,18 +142,18 @@ def centred(draws: Tensor) -> tuple[Tensor, Tensor]:
     return mean.double(), torch.linalg.vector_norm(draws - mean, dim=0).double() ** 2
 
 
-def component_moments(law: Distribution) -> tuple[Tensor, Tensor]:
+def component_moments(distribution: Distribution) -> tuple[Tensor, Tensor]:
     """E[y | f] and Var[y | f] per sample and point; for class labels, those of the class indicators.
 
     Raises:
         TypeError: the distribution has no closed-form mean or variance.
     """
-    one = elements(law)
+    one = elements(distribution)
     if isinstance(one, Categorical):
         probabilities = one.probs
         return probabilities, probabilities * (1 - probabilities)
     try:
-        return law.mean, law.variance
+        return distribution.mean, distribution.variance
     except NotImplementedError:
         raise TypeError(
             "mean and variance of a prediction need a likelihood with closed-form moments; "

@@ -6,19 +6,18 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, overload
+from typing import Annotated, Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import count, flag, shown
-from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.arguments import shown
 from pyrodrop.arrays import is_frame
+from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import per_row
-from pyrodrop.names import one_of
 from pyrodrop.networks.checks import cannot_run
 from pyrodrop.networks.mixing import mixes_examples
 from pyrodrop.networks.modes import evaluating, repeatable
@@ -133,15 +132,16 @@ def predict(
     return run.predict(x, num_samples, seed=seed, **options)
 
 
+@checked
 def draw_functions(
     model: Any,
     guide: Callable[..., Any],
     x: Inputs,
-    num_samples: int,
+    num_samples: Annotated[int, Count("the number of functions drawn")],
     *,
-    seed: int,
+    seed: Seed,
     device: torch.device,
-    joint: bool = True,
+    joint: Annotated[bool, Flag("whether to sample functions, with one set of weights for all points,")] = True,
     keep: Keep = "draws",
     method: Method = "draws",
     distributed: bool | None = False,
@@ -155,10 +155,6 @@ def draw_functions(
         TypeError: the model is not one of `pyrodrop.models`.
         ValueError, TypeError: as `predict`.
     """
-    one_of(keep, Keep, "keep")
-    one_of(method, Method, "method")
-    num_samples, seed = count(num_samples, "num_samples", "the number of functions drawn"), checked_seed(seed)
-    joint = flag(joint, "joint", "whether to sample functions, with one set of weights for all points,")
     if not hasattr(model, "outputs"):
         raise TypeError(
             f"predict supports models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"
@@ -181,8 +177,10 @@ def draw_functions(
             found = ranks.joined(found, 1)[:, : num_rows(x)]
         with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
             likelihood, targets = (_on(part, where) for part in (model.likelihood, model.targets))
-            law, f = likelihood.predictive(found, targets)
-        return Prediction(f=f, law=per_row(law, 2), seed=seed, joint=joint, missing=likelihood.missing)
+            distribution, f = likelihood.predictive(found, targets)
+        return Prediction(
+            f=f, distribution=per_row(distribution, 2), seed=seed, joint=joint, missing=likelihood.missing
+        )
     if ranks.size == 1:
         return found
     mean, variance, spread = (

@@ -17,21 +17,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Categorical, Normal
 
-from pyrodrop.arguments import count, real, shown
+from pyrodrop.arguments import shown
 from pyrodrop.arrays import tensor_of
 from pyrodrop.cards import Card, carded, size
+from pyrodrop.constraints import Count, Real, checked
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.observed import inside, missing_entries
 from pyrodrop.likelihoods import check_support, elements
-from pyrodrop.names import one_of
 from pyrodrop.prediction.moments import component_moments
 from pyrodrop.prediction.quantiles import cdf, checked_levels, draw_quantiles, mixture_quantiles
 
@@ -45,8 +45,8 @@ class Prediction:
 
     Attributes:
         f: samples of the function, ``[S, N, ...]``; logits for a classifier.
-        law: the distribution of y for each component of the predictive mixture, batch shape ``[T, N]``. T = S for sampled
-            networks, and T = 1 if the predictive distribution is known in closed form.
+        distribution: of y, for each component of the predictive mixture, batch shape ``[T, N]``. T = S for sampled networks,
+            and T = 1 if the predictive distribution is known in closed form.
         seed: seed of the samples of y.
         f_sd: standard deviation of f, ``[N, ...]``, if it is known in closed form; otherwise None.
         joint: whether f are samples of functions, from which the dependence between points can be estimated. If False, noise
@@ -55,7 +55,7 @@ class Prediction:
             `likelihoods.Missing`.
 
     Note:
-        f and the tensors of the law may share memory: copy f before you change it in place.
+        f and the tensors of the distribution may share memory: copy f before you change it in place.
 
         With ``joint=False``, noise on input units (dropout, type A) is independent per point, and several rows of one point,
         such as tokens, share it. So is noise on the weights themselves (Gaussian posteriors) where a layer is applied to
@@ -65,7 +65,7 @@ class Prediction:
     """
 
     f: Tensor
-    law: TorchDistribution
+    distribution: TorchDistribution
     seed: int = 0
     f_sd: Tensor | None = None
     joint: bool = True
@@ -74,24 +74,26 @@ class Prediction:
     def __post_init__(self) -> None:
         if not isinstance(self.f, Tensor) or self.f.dim() < 2:
             raise TypeError(f"f must be samples of the function, a tensor [S, N, ...]; got {shown(self.f)}")
-        shape = getattr(self.law, "batch_shape", None)
+        shape = getattr(self.distribution, "batch_shape", None)
         if shape is None or len(shape) < 2 or shape[1] != self.f.shape[1] or shape[0] not in (1, len(self.f)):
-            got = shown(self.law) if shape is None else f"a {type(self.law).__name__} of batch shape {list(shape)}"
+            got = shown(self.distribution)
+            if shape is not None:
+                got = f"a {type(self.distribution).__name__} of batch shape {list(shape)}"
             raise ValueError(
-                f"law must be a distribution of batch shape [T, {self.f.shape[1]}], like f [S, N, ...] of shape "
+                f"distribution must have batch shape [T, {self.f.shape[1]}], like f [S, N, ...] of shape "
                 f"{list(self.f.shape)}, with T = {len(self.f)} or 1; got {got}"
             )
 
     def card(self) -> Card:
         """What text and HTML show of the prediction."""
-        one, parts = elements(self.law), self.law.batch_shape[0]
+        one, parts = elements(self.distribution), self.distribution.batch_shape[0]
         mixture = f"mixture of {parts} {type(one).__name__}" if parts > 1 else type(one).__name__
         joint = "functions, joint over the points" if self.joint else "independent at every point"
         return Card(
             f"Prediction at {self.f.shape[1]} points",
             {
                 "f": f"{size(self.f)}, draws of {joint}",
-                "y": f"{mixture}, of shape {[*self.law.event_shape]} at every point",
+                "y": f"{mixture}, of shape {[*self.distribution.event_shape]} at every point",
             },
         )
 
@@ -102,7 +104,7 @@ class Prediction:
         Raises:
             TypeError: the likelihood's distribution has no closed-form mean or variance.
         """
-        return component_moments(self.law)[0].mean(0)
+        return component_moments(self.distribution)[0].mean(0)
 
     @property
     def variance(self) -> Tensor:
@@ -111,7 +113,7 @@ class Prediction:
         Raises:
             TypeError: the likelihood's distribution has no closed-form mean or variance.
         """
-        mean, variance = component_moments(self.law)
+        mean, variance = component_moments(self.distribution)
         return variance.mean(0) + mean.var(0, correction=0)
 
     @property
@@ -129,18 +131,17 @@ class Prediction:
         """One sample of y per sample of f, ``[S, N, ...]``; the same samples at every access."""
         return self.sample_y(len(self.f))
 
-    def sample_y(self, num_samples: int) -> Tensor:
+    @checked
+    def sample_y(self, num_samples: Annotated[int, Count("the number of samples of y")]) -> Tensor:
         """Samples of y, ``[num_samples, N, ...]``, from the components of the mixture in turn, with the seed `seed`.
 
         Raises:
-            TypeError: `num_samples` is not a whole number.
-            ValueError: `num_samples` is less than 1.
+            TypeError, ValueError: `num_samples` is no such number.
         """
-        num_samples = count(num_samples, "num_samples", "the number of samples of y")
-        components = self.law.batch_shape[0]
+        components = self.distribution.batch_shape[0]
         rounds = math.ceil(num_samples / components)
         with seeded(self.seed, self.f.device), torch.no_grad():
-            draws: Tensor = self.law.sample((rounds,))
+            draws: Tensor = self.distribution.sample((rounds,))
         return draws.flatten(0, 1)[:num_samples]
 
     def log_density(self, y: Tensor) -> Tensor:
@@ -160,12 +161,12 @@ class Prediction:
         """
         y, seen = self.observed(y)
         if seen is None:
-            each = self.law.log_prob(y)
+            each = self.distribution.log_prob(y)
         else:
-            parts = torch.where(seen, elements(self.law).log_prob(y), 0.0).flatten(1)
+            parts = torch.where(seen, elements(self.distribution).log_prob(y), 0.0).flatten(1)
             rows = seen.reshape(len(seen), -1)
             each = parts.unflatten(1, rows.shape).sum(2)[:, rows.any(1)]
-        return torch.logsumexp(each, 0) - math.log(self.law.batch_shape[0])
+        return torch.logsumexp(each, 0) - math.log(self.distribution.batch_shape[0])
 
     def cdf(self, y: Tensor) -> Tensor:
         """P(Y <= y) under the mixture for every element of y separately, ``[N, ...]`` like y.
@@ -175,7 +176,7 @@ class Prediction:
             TypeError: y is no array of numbers; the likelihood's distribution has no cumulative distribution function, such
                 as that of class labels.
         """
-        one = elements(self.law)
+        one = elements(self.distribution)
         try:
             return cdf(one, self._aligned(y)).mean(0)
         except NotImplementedError:
@@ -183,6 +184,7 @@ class Prediction:
                 f"cdf needs real observations with a cumulative distribution function; {type(one).__name__} has none"
             ) from None
 
+    @checked
     def quantile(self, q: Any, *, of: Of = "y") -> Tensor:
         """Quantiles of the predictive distribution of every element of y, observation noise included.
 
@@ -213,33 +215,41 @@ class Prediction:
             >>> pyrodrop.Prediction(f, dist.Normal(f, 1.0).to_event(1)).quantile([0.1, 0.5]).flatten()
             tensor([-0.8416,  2.0000])
         """
-        one_of(of, Of, "of")
         levels = checked_levels(q)
         each = levels.reshape(-1).to(self.f.device)
         if of == "y":
-            found = mixture_quantiles(self.law, each)
-        elif self.f_sd is not None and isinstance(elements(self.law), Normal) and self.law.batch_shape[0] == 1:
+            found = mixture_quantiles(self.distribution, each)
+        elif (
+            self.f_sd is not None
+            and isinstance(elements(self.distribution), Normal)
+            and self.distribution.batch_shape[0] == 1
+        ):
             z = torch.special.ndtri(each).reshape(-1, *(1,) * self.f_sd.dim())
-            found = self.law.mean[0].double() + self.f_sd.double() * z
+            found = self.distribution.mean[0].double() + self.f_sd.double() * z
         else:
             found = draw_quantiles(self.f, each)
         found = found if levels.dim() else found[0]
         return found.to(self.f.dtype) if found.is_floating_point() else found.to(self.f.device)
 
-    def interval(self, level: float = 0.9, *, of: Of = "y") -> tuple[Tensor, Tensor]:
+    @checked
+    def interval(
+        self,
+        level: Annotated[float, Real("the probability of a central interval", above=0, below=1)] = 0.9,
+        *,
+        of: Of = "y",
+    ) -> tuple[Tensor, Tensor]:
         """The central interval that has this probability, for every element of y: its ends, ``[N, ...]`` each.
 
         Its ends are ``quantile((1 - level) / 2)`` and ``quantile((1 + level) / 2)``: equal probabilities lie outside. That
         of counts includes its ends and has at least this probability.
 
         Args:
-            level: probability of the interval, in (0, 1).
+            level: probability of the interval.
             of: ``"y"``, observation noise included, or ``"f"`` without it.
 
         Raises:
             TypeError, ValueError: as `quantile`; `level` is not between 0 and 1.
         """
-        level = real(level, "level", "the probability of a central interval", above=0, below=1)
         low, high = self.quantile([(1 - level) / 2, (1 + level) / 2], of=of)
         return low, high
 
@@ -256,18 +266,18 @@ class Prediction:
             return self._aligned(y), None
         if bool(missing.all()):
             raise ValueError(f"y must have an observation; got {y.numel()} missing values")
-        filled = self._aligned(y.masked_fill(missing, inside(elements(self.law))))
+        filled = self._aligned(y.masked_fill(missing, inside(elements(self.distribution))))
         return filled, ~missing.reshape(filled.shape).to(filled.device)
 
     def _aligned(self, y: Any) -> Tensor:
         """y as a tensor with the shape of one component's samples; raises an error instead of broadcasting another shape."""
         y = check_finite("y", tensor_of(y, "y").detach()).to(self.f.device)
-        want = self.law.batch_shape[1:] + self.law.event_shape
+        want = self.distribution.batch_shape[1:] + self.distribution.event_shape
         if y.dim() == 1 and want == (len(y), 1):
             y = y[:, None]
         if y.shape != want:
             raise ValueError(f"y must have the shape of the prediction, {tuple(want)}; got {tuple(y.shape)}")
-        one = elements(self.law)
+        one = elements(self.distribution)
         if isinstance(one, Categorical):
             classes = one.logits.shape[-1]
             if y.is_floating_point():

@@ -48,11 +48,11 @@ def checked_levels(q: Any) -> Tensor:
     return torch.tensor(real(q, "q", what, above=0, below=1), dtype=torch.float64)
 
 
-def mixture_quantiles(law: Distribution, q: Tensor) -> Tensor:
+def mixture_quantiles(distribution: Distribution, q: Tensor) -> Tensor:
     """Quantiles of the equal mixture of the distributions along the first axis of ``[T, N, ...]``.
 
     Args:
-        law: the components.
+        distribution: the components.
         q: probabilities ``[Q]``, float64.
 
     Returns:
@@ -64,7 +64,7 @@ def mixture_quantiles(law: Distribution, q: Tensor) -> Tensor:
         ValueError: the predictions are not finite, or a quantile is too large for float64; q is too near 0 or 1 for
             components of which PyTorch computes these functions.
     """
-    one: Any = elements(law)
+    one: Any = elements(distribution)
     shape = one.batch_shape
     if isinstance(one, Categorical):
         raise TypeError(
@@ -102,63 +102,67 @@ def mixture_quantiles(law: Distribution, q: Tensor) -> Tensor:
     return torch.cat(found, 1).reshape(len(q), *shape[1:])
 
 
-def _root(law: Any, q: float) -> Tensor:
+def _root(distribution: Any, q: float) -> Tensor:
     """The q-quantile of the mixture along the first axis of ``[T, n]``, ``[n]``."""
-    if isinstance(law, Normal) and q > 0.5:
-        return -_root(Normal(-law.loc, law.scale, validate_args=False), 1 - q)
-    if _mirrored(law) and q > 0.5:
-        return -_root(StudentT(law.df, -law.loc, law.scale, validate_args=False), 1 - q)
-    low, high = _extremes(law, torch.tensor(q, dtype=torch.float64))
+    if isinstance(distribution, Normal) and q > 0.5:
+        return -_root(Normal(-distribution.loc, distribution.scale, validate_args=False), 1 - q)
+    if _mirrored(distribution) and q > 0.5:
+        return -_root(StudentT(distribution.df, -distribution.loc, distribution.scale, validate_args=False), 1 - q)
+    low, high = _extremes(distribution, torch.tensor(q, dtype=torch.float64))
     if not bool((low.isfinite() & high.isfinite()).all()):
         raise ValueError(f"quantiles must be finite; got infinite ones for q={q:g}")
     y = (low + high) / 2
-    near = _CLOSE * q if _mirrored(law) else max(_CLOSE * min(q, 1 - q), 2 * _EPS)
+    near = _CLOSE * q if _mirrored(distribution) else max(_CLOSE * min(q, 1 - q), 2 * _EPS)
     close = 2 * _EPS * torch.maximum(low.abs(), high.abs())
     for step in range(_STEPS):
-        short = _cdf(law, y).mean(0) - q
+        short = _cdf(distribution, y).mean(0) - q
         low, high = torch.where(short < 0, y, low), torch.where(short < 0, high, y)
         done = (short.abs() <= near) | (high - low <= close)
         if bool(done.all()):
             break
-        newton = y - short / law.log_prob(y).exp().mean(0)
+        newton = y - short / distribution.log_prob(y).exp().mean(0)
         inside = (newton > low) & (newton < high) & (step % 3 < 2)
         y = torch.where(done, y, torch.where(inside, newton, (low + high) / 2))
     return y
 
 
-def _extremes(law: Any, q: Tensor) -> tuple[Tensor, Tensor]:
+def _extremes(distribution: Any, q: Tensor) -> tuple[Tensor, Tensor]:
     """The smallest and the largest q-quantile of the components; of Gaussians also where 2 q - 1 loses all digits. Of
     Student's t with q <= 1/2, whose inverse SciPy does not have far out, values that are below and above the mixture's."""
-    if type(law) in _STUDENT:
-        low = high = law.loc.amax(0)
-        least, reach = law.loc.amin(0), law.scale.amax(0)
-        while bool((above := _cdf(law, low).mean(0) > q).any()):
+    if type(distribution) in _STUDENT:
+        low = high = distribution.loc.amax(0)
+        least, reach = distribution.loc.amin(0), distribution.scale.amax(0)
+        while bool((above := _cdf(distribution, low).mean(0) > q).any()):
             low, high = torch.where(above, least - reach, low), torch.where(above, low, high)
             reach = 2 * reach
-            if bool((reach > _FAR * law.scale.amax(0)).any()):
+            if bool((reach > _FAR * distribution.scale.amax(0)).any()):
                 raise ValueError(
                     f"q must be one whose quantile is within {_FAR:g} scales of loc for a StudentT, as float64 has no "
-                    f"squares of larger numbers; got {float(q):g} from 0 or 1 with df={float(law.df.min()):g}"
+                    f"squares of larger numbers; got {float(q):g} from 0 or 1 with df={float(distribution.df.min()):g}"
                 )
         return low, high
-    ends = law.loc + law.scale * torch.special.ndtri(q) if isinstance(law, Normal) else law.icdf(q)
+    ends = (
+        distribution.loc + distribution.scale * torch.special.ndtri(q)
+        if isinstance(distribution, Normal)
+        else distribution.icdf(q)
+    )
     return ends.amin(0), ends.amax(0)
 
 
-def _cdf(law: Any, y: Tensor) -> Tensor:
+def _cdf(distribution: Any, y: Tensor) -> Tensor:
     """P(Y <= y) of every component; for a Gaussian also far out, where 1 + erf, as in PyTorch's ndtr, loses all digits."""
-    if isinstance(law, Normal):
-        return torch.special.erfc((law.loc - y) / (math.sqrt(2) * law.scale)) / 2
-    return cdf(law, y)
+    if isinstance(distribution, Normal):
+        return torch.special.erfc((distribution.loc - y) / (math.sqrt(2) * distribution.scale)) / 2
+    return cdf(distribution, y)
 
 
-def cdf(law: Any, y: Tensor) -> Tensor:
+def cdf(distribution: Any, y: Tensor) -> Tensor:
     """P(Y <= y) under a distribution of single numbers; a NotImplementedError if it is not known."""
-    if type(law) in _STUDENT:
+    if type(distribution) in _STUDENT:
         from pyrodrop.prediction.counts import student_cdf  # SciPy takes a while to import
 
-        return student_cdf(law, y)
-    return law.cdf(y)  # type: ignore[no-any-return]
+        return student_cdf(distribution, y)
+    return distribution.cdf(y)  # type: ignore[no-any-return]
 
 
 def _finite(parameter: Tensor) -> Tensor:
@@ -167,21 +171,21 @@ def _finite(parameter: Tensor) -> Tensor:
     return parameter
 
 
-def _mirrored(law: Any) -> bool:
+def _mirrored(distribution: Any) -> bool:
     """Whether it is symmetric around its ``loc``, and `_cdf` has all digits below it."""
-    return isinstance(law, Normal) or type(law) in _STUDENT
+    return isinstance(distribution, Normal) or type(distribution) in _STUDENT
 
 
-def _is_count(law: Any) -> bool:
+def _is_count(distribution: Any) -> bool:
     from pyrodrop.prediction.counts import is_count
 
-    return is_count(law)
+    return is_count(distribution)
 
 
-def _of_counts(law: Any, q: Tensor) -> Tensor:
+def _of_counts(distribution: Any, q: Tensor) -> Tensor:
     from pyrodrop.prediction.counts import count_quantiles
 
-    return count_quantiles(law, q)
+    return count_quantiles(distribution, q)
 
 
 def draw_quantiles(f: Tensor, q: Tensor) -> Tensor:

@@ -128,8 +128,8 @@ def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, output: T
     """
     if num_data < 1:
         raise ValueError(f"num_data is the number of examples of the training and must be at least 1; got {num_data}")
-    law = likelihood(output, Standardize())
-    terms = (law.batch_shape + law.event_shape).numel() // len(output)
+    distribution = likelihood(output, Standardize())
+    terms = (distribution.batch_shape + distribution.event_shape).numel() // len(output)
     plain = type(likelihood) is Gaussian
     if loss is None:
         loss = "mse" if plain else "mean_nll"

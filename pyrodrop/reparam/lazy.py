@@ -13,9 +13,9 @@ weight that goes through several maps keeps its noise. If that noise belongs to 
 `local`), or if a use needs the weight itself after another use did not, the uses would see different weights: this raises
 an error.
 
-`LazyLaw` wraps the distribution of a site in guide and model. The guide's samples lazy weights. The model's scores such a
-weight by minus the KL divergence of the weight's distribution from its own, so that every ELBO of Pyro counts that KL
-divergence once.
+`LazyDistribution` wraps the distribution of a site in guide and model. The guide's samples lazy weights. The model's scores
+such a weight by minus the KL divergence of the weight's distribution from its own, so that every ELBO of Pyro counts that
+KL divergence once.
 """
 
 from __future__ import annotations
@@ -76,52 +76,60 @@ class LazyReparam(Reparam):
     def apply(self, msg: Any) -> Any:
         if msg["is_observed"] or msg["value"] is not None:  # conditioned: there is no noise to share
             return msg
-        return {"fn": LazyLaw(msg["fn"], self, msg["name"]), "value": None, "is_observed": False}
+        return {"fn": LazyDistribution(msg["fn"], self, msg["name"]), "value": None, "is_observed": False}
 
 
 class LazyWeight(torch.Tensor):
     """A weight that is sampled when it is used.
 
     Args:
-        law: its distribution, with the strategy.
+        distribution: its distribution, with the strategy.
         transposed: whether this tensor stands for the transpose of the weight.
         drawn: the sample that has been drawn, if any; a list that a weight shares with its transpose.
 
     The module's docstring says how it is sampled, and which uses raise a ValueError.
 
     Raises:
-        TypeError: `law` is no `LazyLaw`.
+        TypeError: `distribution` is no `LazyDistribution`.
     """
 
-    law: LazyLaw
+    distribution: LazyDistribution
     transposed: bool
     drawn: list[Tensor]
 
     @staticmethod
-    def __new__(cls, law: LazyLaw, transposed: bool = False, drawn: list[Tensor] | None = None) -> LazyWeight:
-        instance(law, LazyLaw, "law", "the LazyLaw of a site, which poutine.reparam makes")
-        shape, like = law.batch_shape + law.event_shape, law.like
+    def __new__(
+        cls, distribution: LazyDistribution, transposed: bool = False, drawn: list[Tensor] | None = None
+    ) -> LazyWeight:
+        instance(
+            distribution,
+            LazyDistribution,
+            "distribution",
+            "the LazyDistribution of a site, which poutine.reparam makes",
+        )
+        shape, like = distribution.batch_shape + distribution.event_shape, distribution.like
         if transposed:
             shape = shape[:-2] + (shape[-1], shape[-2])
         self = without_values(cls, shape, like)
-        self.law, self.transposed = law, transposed
+        self.distribution, self.transposed = distribution, transposed
         self.drawn = [] if drawn is None else drawn
         return self  # type: ignore[no-any-return]
 
     def realise(self) -> Tensor:
         """One sample of the weight, the same at every call."""
         if not self.drawn:
-            self.law.check_unused()
-            with self.law.learning():
-                self.drawn.append(self.law.strategy.whole(self.law.law))
+            self.distribution.check_unused()
+            with self.distribution.learning():
+                self.drawn.append(self.distribution.strategy.whole(self.distribution.base))
         return self.drawn[0].mT if self.transposed else self.drawn[0]
 
     def unbatched(self) -> LazyWeight:
         """The weight of one particle; its maps see the particles as further examples."""
-        return LazyWeight(self.law.unbatched(), self.transposed) if self.law.batch_shape else self
+        return LazyWeight(self.distribution.unbatched(), self.transposed) if self.distribution.batch_shape else self
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"LazyWeight({self.law.name!r}, shape={tuple(self.shape)}, distribution={type(self.law.law).__name__})"
+        family = type(self.distribution.base).__name__
+        return f"LazyWeight({self.distribution.name!r}, shape={tuple(self.shape)}, distribution={family})"
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -130,14 +138,14 @@ class LazyWeight(torch.Tensor):
         if func in _METADATA:
             return without_overrides(func, args, kwargs)
         if func in _TRANSPOSITIONS and len(lazy) == 1 and lazy[0].dim() == 2 and _swaps(func, args[1:]):
-            return LazyWeight(lazy[0].law, not lazy[0].transposed, lazy[0].drawn)
+            return LazyWeight(lazy[0].distribution, not lazy[0].transposed, lazy[0].drawn)
         for weight in lazy:
             if weight.drawn:
                 continue
             at = recognise(func, args, kwargs, weight)
             if at is not None:
                 # a product of two weights has no rows
-                at = None if isinstance(at.x, LazyWeight) else weight.law.place(at)
+                at = None if isinstance(at.x, LazyWeight) else weight.distribution.place(at)
             if at is not None:
                 return weight._map(at)
         plain, named = mapped_tree(lambda a: a.realise() if isinstance(a, LazyWeight) else a, (args, kwargs))
@@ -148,9 +156,13 @@ class LazyWeight(torch.Tensor):
         raise RuntimeError(f"{func} reached a lazy weight before it was sampled; it has no values yet")
 
     def _map(self, at: LinearMap) -> Tensor:
-        law = self.law
-        with law.learning():
-            y = at.f(at.x, law.law.loc) if is_constant(law.law) else law.strategy.push(law.law, at)
+        distribution = self.distribution
+        with distribution.learning():
+            y = (
+                at.f(at.x, distribution.base.loc)
+                if is_constant(distribution.base)
+                else distribution.strategy.push(distribution.base, at)
+            )
             if isinstance(at.bias, LazyWeight):
                 y = y + at.bias._as_bias(at)
             elif at.bias is not None:
@@ -160,17 +172,18 @@ class LazyWeight(torch.Tensor):
 
     def _as_bias(self, at: LinearMap) -> Tensor:
         """This bias of a map, in the shape of the map's output: one sample per example, or the sample drawn before."""
-        law = self.law
-        if self.drawn or is_constant(law.law):
+        distribution = self.distribution
+        if self.drawn or is_constant(distribution.base):
             return at.over_outputs(self.realise())
-        law.pushed = True
-        return law.strategy.bias(law.law, replace(at, kept=law.kept))
+        distribution.pushed = True
+        return distribution.strategy.bias(distribution.base, replace(at, kept=distribution.kept))
 
 
-class LazyLaw(TorchDistribution):
+class LazyDistribution(TorchDistribution):
     """The distribution of a lazy weight, or the prior that scores one.
 
     Attributes:
+        base: the distribution of the site.
         examples: for each linear map of the weight, the axis of the map's input that counts examples, or None for a map
             that has no such axis. None instead of a sequence means the first axis for all maps.
         learns: whether the weight was made where gradients are computed.
@@ -179,14 +192,18 @@ class LazyLaw(TorchDistribution):
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012
     has_rsample = True
 
-    def __init__(self, law: Any, strategy: LazyReparam, name: str, batch_shape: Size | None = None) -> None:
-        self.law, self.strategy, self.name = law, strategy, name
+    def __init__(self, base: Any, strategy: LazyReparam, name: str, batch_shape: Size | None = None) -> None:
+        self.base, self.strategy, self.name = base, strategy, name
         self.examples: Sequence[int | None] | None = None
         self.maps, self.pushed = 0, False  # linear maps so far, and whether one was given noise
         self.kept: dict[str, Tensor] = {}
         self.learns = torch.is_grad_enabled()
-        self._divergences: list[tuple[LazyLaw, Tensor]] = []
-        super().__init__(law.batch_shape if batch_shape is None else torch.Size(batch_shape), law.event_shape, False)
+        self._divergences: list[tuple[LazyDistribution, Tensor]] = []
+        super().__init__(
+            base.batch_shape if batch_shape is None else torch.Size(batch_shape),
+            base.event_shape,
+            False,
+        )
 
     def place(self, at: LinearMap) -> LinearMap | None:
         """A map of the weight with its axis of examples, or None if the weight itself has to be sampled.
@@ -198,11 +215,11 @@ class LazyLaw(TorchDistribution):
         placed: LinearMap | None = at
         if not self.strategy.one_weight:
             placed = self._at_examples(at, number)
-        if is_constant(self.law):
+        if is_constant(self.base):
             return placed if isinstance(at.bias, LazyWeight) else at
-        if placed is None or not self.strategy.pushes(self.law, placed):
+        if placed is None or not self.strategy.pushes(self.base, placed):
             return None
-        if not self.strategy.keeps(self.law):
+        if not self.strategy.keeps(self.base):
             self.check_unused()
         self.pushed = True
         return placed
@@ -231,23 +248,23 @@ class LazyLaw(TorchDistribution):
     @property
     def like(self) -> Tensor:
         """A tensor of the weight's dtype and device."""
-        base = getattr(self.law, "base_dist", self.law)
+        base = getattr(self.base, "base_dist", self.base)
         return base.loc if hasattr(base, "loc") else torch.empty(0)
 
     @property
     def support(self) -> Any:
-        return self.law.support
+        return self.base.support
 
-    def expand(self, batch_shape: Size, _instance: None = None) -> LazyLaw:
-        return self._of(self.law.expand(torch.Size(batch_shape)))
+    def expand(self, batch_shape: Size, _instance: None = None) -> LazyDistribution:
+        return self._of(self.base.expand(torch.Size(batch_shape)))
 
-    def unbatched(self) -> LazyLaw:
+    def unbatched(self) -> LazyDistribution:
         """The distribution of one weight out of a batch of equal ones."""
-        return self._of(_first(self.law, len(self.batch_shape))) if self.batch_shape else self
+        return self._of(_first(self.base, len(self.batch_shape))) if self.batch_shape else self
 
-    def _of(self, law: Any) -> LazyLaw:
+    def _of(self, base: Any) -> LazyDistribution:
         """Another distribution of the same site."""
-        lazy = LazyLaw(law, self.strategy, self.name)
+        lazy = LazyDistribution(base, self.strategy, self.name)
         lazy.examples, lazy.learns = self.examples, self.learns
         return lazy
 
@@ -260,9 +277,9 @@ class LazyLaw(TorchDistribution):
         """The log density of a value. For a lazy weight, minus the KL divergence of its distribution from this one, and 0
         if its distribution is this one."""
         if not isinstance(value, LazyWeight):
-            return self.law.log_prob(value)
-        if value.law is not self:
-            return -value.law.divergence(self)
+            return self.base.log_prob(value)
+        if value.distribution is not self:
+            return -value.distribution.divergence(self)
         if not self._divergences:
             raise ValueError(
                 f"site {self.name!r} is reparameterised in the guide and not in the model, so the prior would score another "
@@ -270,25 +287,25 @@ class LazyLaw(TorchDistribution):
             )
         return self.like.new_zeros(()).expand(self.batch_shape)
 
-    def divergence(self, prior: LazyLaw) -> Tensor:
+    def divergence(self, prior: LazyDistribution) -> Tensor:
         """KL divergence of the weight's distribution from a prior, computed once."""
         for known, kl in self._divergences:
             if known is prior:
                 return kl
-        kl = divergence(self.law, prior.law, lambda: self.law.rsample())
+        kl = divergence(self.base, prior.base, lambda: self.base.rsample())
         self._divergences.append((prior, kl))
         return kl
 
 
-@register_kl(LazyLaw, LazyLaw)
-def _lazy(q: LazyLaw, p: LazyLaw) -> Tensor:
+@register_kl(LazyDistribution, LazyDistribution)
+def _lazy(q: LazyDistribution, p: LazyDistribution) -> Tensor:
     return q.divergence(p)
 
 
-def _first(law: Any, batch_dim: int) -> Any:
+def _first(batch: Any, batch_dim: int) -> Any:
     """The first of a batch of equal distributions."""
     first = (0,) * batch_dim
-    return law.at(law.loc[first]) if hasattr(law, "at") else rebuilt(lambda value: value[first], law)
+    return batch.at(batch.loc[first]) if hasattr(batch, "at") else rebuilt(lambda value: value[first], batch)
 
 
 def _swaps(func: Any, axes: tuple[Any, ...]) -> bool:

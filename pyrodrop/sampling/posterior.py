@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from pyro import poutine
@@ -11,7 +12,8 @@ from pyro.infer.mcmc.util import initialize_model
 from pyro.ops.integrator import potential_grad
 from torch import Tensor
 
-from pyrodrop.arguments import positive, shown
+from pyrodrop.arguments import shown
+from pyrodrop.constraints import Real, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.engines.graph import near
@@ -29,8 +31,12 @@ NOT_FINITE = (
 Point = tuple[dict[str, Tensor], list[Tensor]]
 
 
+@checked
 def density_of(
-    model: NetworkModel, data: Data, dtype: torch.dtype | None = None, likelihood_power: float = 1.0
+    model: NetworkModel,
+    data: Data,
+    dtype: torch.dtype | None = None,
+    likelihood_power: Annotated[float, Real("the power of the likelihood", above=0)] = 1.0,
 ) -> Density:
     """The density of a copy of the model in evaluation mode, and of the data on its device.
 
@@ -52,7 +58,6 @@ def density_of(
         )
     if dtype not in (None, torch.float32, torch.float64):
         raise ValueError(f"dtype must be torch.float32, torch.float64 or None; got {dtype!r}")
-    likelihood_power = positive(likelihood_power, "likelihood_power", "the power of the likelihood")
     dataset = Dataset.of(data)
     check_complete(model, dataset.y, "sampling the exact posterior")
     model = copy.deepcopy(model)

@@ -11,12 +11,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from pyrodrop import threads
-from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
+from pyrodrop.constraints import Seed, checked
 from pyrodrop.data import Data
 from pyrodrop.engines import Name, Untraceable
 from pyrodrop.models import NetworkModel
-from pyrodrop.names import one_of
 from pyrodrop.sampling.density import Density
 from pyrodrop.sampling.posterior import NOT_FINITE, TRIES, agree, by_pyro, density_of
 from pyrodrop.sampling.programs import Program, programs
@@ -73,7 +72,8 @@ class Potential:
             raise ValueError(f"values must be those of the latent sites, {self._names}; got {extra}")
         return {name: self.transforms[name].inv(value) for name, value in values.items()}
 
-    def initial_params(self, seed: int = 0) -> dict[str, Tensor]:
+    @checked
+    def initial_params(self, seed: Seed = 0) -> dict[str, Tensor]:
         """Unconstrained values to start a chain from.
 
         Unconstrained hyperparameters are uniform on [-2, 2], as in `pyro.infer.autoguide.init_to_uniform`, and weights are
@@ -86,7 +86,6 @@ class Potential:
             TypeError: the seed is not a whole number.
             ValueError: it is negative, or no draw of 100 has a finite energy and gradient.
         """
-        seed = checked_seed(seed)
         for attempt in range(TRIES):
             values = self._density.draw(seed + attempt * 1_000_003)
             if all(bool(result.isfinite().all()) for result in self._program(*values.values())):
@@ -142,6 +141,7 @@ class _Energy(torch.autograd.Function):
 @threads.drawing()
 @torch.inference_mode(False)
 @torch.enable_grad()
+@checked
 def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = None, engine: Name = "auto") -> Potential:
     """The potential energy of a network's posterior and its gradient as one compiled function, for Pyro's samplers.
 
@@ -201,7 +201,6 @@ def potential(model: NetworkModel, data: Data, *, dtype: torch.dtype | None = No
         >>> p.model.outputs(mcmc.get_samples(), torch.zeros(3, 1)).shape
         torch.Size([5, 3, 1])
     """
-    one_of(engine, Name, "engine")
     density = density_of(model, data, dtype)
     pairs = by_pyro(density)
     for name, make in programs(density, engine):

@@ -6,21 +6,18 @@ import copy
 import logging
 import math
 import time
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop import threads
-from pyrodrop.arguments import count, real
-from pyrodrop.arguments import progress as checked_progress
-from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.constraints import Count, Progress, Real, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import available, resolve
 from pyrodrop.engines import Name
 from pyrodrop.models import NetworkModel
-from pyrodrop.names import one_of
 from pyrodrop.sampling.hmc import Chains, Drawn, Limits
 from pyrodrop.sampling.leapfrog import Leapfrog
 from pyrodrop.sampling.mixing import MOST_ROUNDING
@@ -35,22 +32,25 @@ _COMPARED = 16  # chains whose energy is computed in float64 too
 @threads.training()
 @torch.inference_mode(False)
 @torch.enable_grad()
+@checked
 def sample(
     model: NetworkModel,
     data: Data,
     *,
-    chains: int = 64,
-    draws: int = 250,
-    tune: int = 500,
-    thin: int = 1,
-    target_acceptance: float = 0.651,
-    max_steps: int = 1000,
+    chains: Annotated[int, Count("the number of chains")] = 64,
+    draws: Annotated[int, Count("the number of draws that are kept of each chain", least=4)] = 250,
+    tune: Annotated[int, Count("the number of transitions of tuning", least=100)] = 500,
+    thin: Annotated[int, Count("the number of transitions for each draw that is kept")] = 1,
+    target_acceptance: Annotated[
+        float, Real("the mean acceptance probability that tuning aims at", above=0, below=1)
+    ] = 0.651,
+    max_steps: Annotated[int, Count("the largest number of leapfrog steps of a trajectory")] = 1000,
     likelihood_power: float = 1.0,
     dtype: torch.dtype | None = None,
     engine: Name = "auto",
     device: str | torch.device = "auto",
-    seed: int = 0,
-    progress: bool | None = None,
+    seed: Seed = 0,
+    progress: Progress = None,
 ) -> Sampled:
     """Draw from the exact posterior of a network's weights by Hamiltonian Monte Carlo, with all chains as one compiled step.
 
@@ -72,7 +72,7 @@ def sample(
             mean of past transitions in place of that over chains, and is less often a good one: give a larger `tune`. R-hat
             of one chain compares its halves, which cannot show what other starts would have found.
         draws: that are kept of each chain after tuning.
-        tune: transitions of tuning, at least 100.
+        tune: transitions of tuning.
         thin: transitions for each draw that is kept.
         target_acceptance: harmonic mean over chains of the acceptance probability.
         max_steps: leapfrog steps of a trajectory at most.
@@ -109,16 +109,6 @@ def sample(
         >>> sampled.predict(x, num_samples=50).f.shape
         torch.Size([50, 20, 1])
     """
-    chains = count(chains, "chains", "the number of chains")
-    draws = count(draws, "draws", "the number of draws that are kept of each chain", least=4)
-    tune = count(tune, "tune", "the number of transitions of tuning", least=100)
-    thin = count(thin, "thin", "the number of transitions for each draw that is kept")
-    max_steps = count(max_steps, "max_steps", "the largest number of leapfrog steps of a trajectory")
-    what = "the mean acceptance probability that tuning aims at"
-    target_acceptance = real(target_acceptance, "target_acceptance", what, above=0, below=1)
-    one_of(engine, Name, "engine")
-    seed = checked_seed(seed)
-    checked_progress(progress)
     begun, place = time.perf_counter(), resolve(device)
     dataset = Dataset.of(data)
     if isinstance(model, NetworkModel):

@@ -123,13 +123,13 @@ class Sampled:
         found = []
         for chain in range(self.chains):  # so that not all of f is in memory
             weights = {name: values[chain] for name, values in self.samples.items()}
-            law = self.law_of(weights, chosen.x, self.draws)
-            found.append(law.log_prob(aligned(y, law)).cpu())
+            distribution = self.distribution_of(weights, chosen.x, self.draws)
+            found.append(distribution.log_prob(aligned(y, distribution)).cpu())
         return torch.stack(found)
 
-    def law_of(self, weights: Mapping[str, Tensor], x: Inputs, count: int) -> TorchDistribution:
+    def distribution_of(self, weights: Mapping[str, Tensor], x: Inputs, count: int) -> TorchDistribution:
         """The distribution of y at x for each of `count` sets of weights ``[count, ...]`` by name; batch ``[count, N]``."""
-        return self._functions(weights, x, count).law
+        return self._functions(weights, x, count).distribution
 
     def diagnostics(self, x: Inputs | None = None, data: Data | None = None) -> Diagnostics:
         """R-hat and effective sample sizes of f at points and of the log likelihood of the data, and divergences.

@@ -71,14 +71,16 @@ class Replicates(Sequence[Fit]):
         num_samples, seed = whole_number(num_samples, "num_samples", what, least=len(members)), checked_seed(seed)
         share = -(-num_samples // len(members))
         parts = [fit.predict(x, share, seed=seed + number) for number, fit in enumerate(members)]
-        law = _joined([part.law for part in parts])
-        return Prediction(f=torch.cat([part.f for part in parts]), law=law, seed=seed, missing=parts[0].missing)
+        distribution = _joined([part.distribution for part in parts])
+        return Prediction(
+            f=torch.cat([part.f for part in parts]), distribution=distribution, seed=seed, missing=parts[0].missing
+        )
 
 
-def _joined(laws: Sequence[Any]) -> Any:
+def _joined(distributions: Sequence[Any]) -> Any:
     """Distributions of one class, concatenated along their first axis."""
     try:
-        return rebuilt(lambda *values: torch.cat(values), *laws)
+        return rebuilt(lambda *values: torch.cat(values), *distributions)
     except TypeError as error:
         raise TypeError(
             "replicates predict as a mixture of their distributions of y, which is made of the parameters of each: predict "

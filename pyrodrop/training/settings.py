@@ -6,14 +6,14 @@ import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
-from pyrodrop.arguments import count, flag, positive, real, seed, shown
+from pyrodrop.arguments import positive, real, shown
+from pyrodrop.constraints import Count, Flag, Real, Seed, check_fields
 from pyrodrop.devices import resolve, tf32_products
 from pyrodrop.engines import Name as EngineName
-from pyrodrop.names import one_of
 from pyrodrop.schedules import KLSchedule, LRSchedule
 
 Optimizer = Callable[..., torch.optim.Optimizer]
@@ -40,29 +40,26 @@ class Settings:
         ValueError: a value out of range, or a device that this machine does not have.
     """
 
-    steps: int | None = None
-    batch_size: int | None = None
-    accumulate: int = 1
+    steps: Annotated[int, Count("the number of gradient steps")] | None = None
+    batch_size: Annotated[int, Count("the number of rows of a minibatch")] | None = None
+    accumulate: Annotated[int, Count("the number of parts that a minibatch is evaluated in, one after the other,")] = 1
     lr: LearningRate = 1e-3
     optimizer: Optimizer = adam
     lr_schedule: LearningRateSchedule | None = None
     estimator: Estimator = "shared"
     kl_weight: KLWeight = 1.0
-    likelihood_power: float = 1.0
+    likelihood_power: Annotated[float, Real("the power of the likelihood", above=0)] = 1.0
     engine: EngineName = "auto"
     precision: Precision | None = None
     starts: Starts = "model"
     device: str | torch.device = "auto"
-    distributed: bool | None = None
-    seed: int = 0
+    distributed: (
+        Annotated[bool, Flag("whether to train together with the other ranks, where it is not None,")] | None
+    ) = None
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        if self.steps is not None:
-            self._set("steps", count(self.steps, "steps", "the number of gradient steps"))
-        if self.batch_size is not None:
-            self._set("batch_size", count(self.batch_size, "batch_size", "the number of rows of a minibatch"))
-        what = "the number of parts that a minibatch is evaluated in, one after the other,"
-        self._set("accumulate", count(self.accumulate, "accumulate", what))
+        check_fields(self)
         if not callable(self.lr):
             self._set("lr", positive(self.lr, "lr", _LR))
         if not callable(self.optimizer):
@@ -77,19 +74,8 @@ class Settings:
             self._set("kl_weight", real(self.kl_weight, "kl_weight", _KL_WEIGHT, least=0))
         self.lr_factor(0)  # schedules that are wrong from the start
         self.factors(0.0)
-        self._set(
-            "likelihood_power", positive(self.likelihood_power, "likelihood_power", "the power of the likelihood")
-        )
-        one_of(self.engine, EngineName, "engine")
-        one_of(self.estimator, Estimator, "estimator")
-        one_of(self.starts, Starts, "starts")
-        if self.precision is not None:
-            one_of(self.precision, Precision, "precision")
+        self._set("likelihood_power", float(self.likelihood_power))
         self._set("device", resolve(self.device))
-        if self.distributed is not None:
-            what = "whether to train together with the other ranks, where it is not None,"
-            self._set("distributed", flag(self.distributed, "distributed", what))
-        self._set("seed", seed(self.seed))
 
     def _set(self, name: str, value: Any) -> None:
         """Store a checked setting, as Python's own type."""

@@ -84,12 +84,12 @@ RECIPES: Mapping[Recipe, Settings] = {
 
 def network(data: Dataset, *, net: Net, method: Method, recipe: Recipe) -> NetworkModel:
     """The network with its initial weights."""
-    laws: dict[str, Any] = {
+    distributions: dict[str, Any] = {
         "prior": priors.LogUniform() if method == "sparse" else priors.ARD(),
         "likelihood": likelihoods.Categorical(),
         "seed": None,
     }
-    model = LeNet300100(**laws) if net == "lenet-300-100" else LeNet5(rectified=True, **laws)
+    model = LeNet300100(**distributions) if net == "lenet-300-100" else LeNet5(rectified=True, **distributions)
     with torch.no_grad():
         for weight in model.weight_sites().values():
             weight.normal_(0, RECIPES[recipe].spread)

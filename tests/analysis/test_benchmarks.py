@@ -1,4 +1,4 @@
-"""The benchmark of prediction, at a small size: it checks laws, times every form and writes what it prints."""
+"""The benchmark of prediction, at a small size: it checks distributions, times every form and writes what it prints."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_the_benchmark_of_prediction(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "3-8-7-2, 30 points, 4 passes" in capsys.readouterr().out
 
 
-def test_a_variant_with_another_law_is_not_timed() -> None:
+def test_a_variant_with_another_distribution_is_not_timed() -> None:
     case = predict.Case((3, 8, 1), 30, 4, 0.5)
     fit, loop = predict.twins(case)
     with torch.no_grad():
         loop[0].weight.mul_(1.5)  # type: ignore[operator]
     with pytest.raises(SystemExit, match="draws of 3-8-1 differs from the loop's distribution"):
-        predict.check_law("draws", fit, loop, torch.randn(20, 3), case)
+        predict.check_distribution("draws", fit, loop, torch.randn(20, 3), case)
 
 
 def test_the_benchmark_of_networks_that_were_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -242,8 +242,8 @@ def test_kfold_is_the_fits_without_each_fold(small: Any) -> None:
         kept, held = found.folds != f, found.folds == f
         variance = 1 / (1 / 9 + 4 * x[kept].square().sum())
         mean = variance * 4 * (x[kept] * data.y[kept]).sum()
-        law = torch.distributions.Normal(mean * x[held], (x[held] ** 2 * variance + 0.25).sqrt())
-        want += float(law.log_prob(data.y[held]).sum())
+        distribution = torch.distributions.Normal(mean * x[held], (x[held] ** 2 * variance + 0.25).sqrt())
+        want += float(distribution.log_prob(data.y[held]).sum())
     assert found.elpd == pytest.approx(want, abs=0.3)
     assert float(found.pointwise[found.folds >= 0].sum()) == pytest.approx(found.elpd)
     with pytest.raises(ValueError, match=r"k is the number of folds and must be a whole number from 2 to 31; got"):

@@ -263,11 +263,11 @@ def test_dropout_of_two_weights_is_optimal() -> None:
         return total
 
     best = minimize(loss, np.zeros(2), tol=1e-12).x
-    law = two_weights.dropout(x, y, r)
-    np.testing.assert_allclose(law.means[0], best, atol=1e-5)
-    assert law.log_density(two_weights.TRUE) == -math.inf
-    assert law.weights.sum() == pytest.approx(1)
-    np.testing.assert_allclose(law.total, np.diag(r * (1 - r) * best**2), atol=1e-5)
+    distribution = two_weights.dropout(x, y, r)
+    np.testing.assert_allclose(distribution.means[0], best, atol=1e-5)
+    assert distribution.log_density(two_weights.TRUE) == -math.inf
+    assert distribution.weights.sum() == pytest.approx(1)
+    np.testing.assert_allclose(distribution.total, np.diag(r * (1 - r) * best**2), atol=1e-5)
 
 
 def test_factorised_is_optimal_and_low_rank_is_learned() -> None:
@@ -281,10 +281,10 @@ def test_factorised_is_optimal_and_low_rank_is_learned() -> None:
     best = minimize(gap, np.zeros(2), tol=1e-12)
     factorised = two_weights.factorised(x, y)
     np.testing.assert_allclose(np.diag(factorised.covariance), np.exp(best.x), rtol=1e-4)
-    law = [torch.distributions.MultivariateNormal(*(torch.tensor(v) for v in (q.mean, q.covariance)))
+    distribution = [torch.distributions.MultivariateNormal(*(torch.tensor(v) for v in (q.mean, q.covariance)))
            for q in (factorised, posterior)]  # fmt: skip
     assert two_weights.divergence(factorised, posterior) == pytest.approx(
-        float(torch.distributions.kl_divergence(*law))
+        float(torch.distributions.kl_divergence(*distribution))
     )
     low_rank = le_folgoc.trained_low_rank(x, y, 800, 0)
     assert two_weights.divergence(low_rank, posterior) < best.fun / 5
@@ -296,7 +296,7 @@ def test_modes_are_counted() -> None:
     near = two_weights.Mixture(np.array([0.5, 0.5]), masks, 4.0 * np.eye(2))
     atoms = two_weights.Mixture(np.array([0.5, 0.5]), masks, np.zeros((2, 2)))
     point = np.array([1.0, 0.5])
-    assert [two_weights.modes(law, point) for law in (apart, near, atoms)] == [2, 1, 2]
+    assert [two_weights.modes(distribution, point) for distribution in (apart, near, atoms)] == [2, 1, 2]
 
 
 # The rest

@@ -25,24 +25,27 @@ def gaussians(loc: torch.Tensor, scale: Any, family: Any = dist.Normal) -> Predi
     loc = loc.double()[..., None]
     scale = torch.as_tensor(scale, dtype=torch.float64)
     scale = (scale[..., None] if scale.dim() > 1 else scale).expand_as(loc)
-    return Prediction(f=loc, law=family(loc, scale).to_event(1))
+    return Prediction(f=loc, distribution=family(loc, scale).to_event(1))
 
 
 def labels(probabilities: list[Any]) -> Prediction:
     p = torch.tensor(probabilities)
-    return Prediction(f=p.log(), law=dist.Categorical(p))
+    return Prediction(f=p.log(), distribution=dist.Categorical(p))
 
 
 def mixture(prediction: Prediction, point: int, family: Any) -> Any:
-    loc, scale = (part[:, point, 0].numpy() for part in (prediction.law.base_dist.loc, prediction.law.base_dist.scale))
+    loc, scale = (
+        part[:, point, 0].numpy()
+        for part in (prediction.distribution.base_dist.loc, prediction.distribution.base_dist.scale)
+    )
     return lambda y: family.pdf(y, loc, scale).mean()
 
 
 def integral(one: Prediction, other: Prediction, point: int, families: tuple[Any, Any] = (norm, norm)) -> float:
     """1/2 int |p - q| by scipy, piece by piece."""
     p, q = mixture(one, point, families[0]), mixture(other, point, families[1])
-    locs = [x.law.base_dist.loc[:, point, 0] for x in (one, other)]
-    scales = [x.law.base_dist.scale[:, point, 0].max() for x in (one, other)]
+    locs = [x.distribution.base_dist.loc[:, point, 0] for x in (one, other)]
+    scales = [x.distribution.base_dist.scale[:, point, 0].max() for x in (one, other)]
     reach = 12 * float(max(scales))
     ends = np.linspace(float(min(x.min() for x in locs)) - reach, float(max(x.max() for x in locs)) + reach, 60)
     pieces = [quad(lambda y: abs(p(y) - q(y)), a, b, limit=60, epsabs=1e-7)[0] for a, b in pairwise(ends)]

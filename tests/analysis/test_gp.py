@@ -154,11 +154,11 @@ def test_exact_inference_is_a_cholesky_factorisation(name: str) -> None:
     assert fitted.evidence_kind == "exact"
 
 
-def test_log_density_is_that_of_the_normal_law() -> None:
+def test_log_density_is_that_of_the_normal_distribution() -> None:
     process = GaussianProcess(Dataset(X, Y), squared_exponential)
     new = (torch.tensor([[0.33], [4.0], [9.0]]), torch.tensor([[0.5], [1.0], [0.0]]))
-    law = process.predict(new[0], 2)
-    expected = stats.norm.logpdf(new[1][:, 0], law.mean[:, 0], law.sd[:, 0])
+    distribution = process.predict(new[0], 2)
+    expected = stats.norm.logpdf(new[1][:, 0], distribution.mean[:, 0], distribution.sd[:, 0])
     np.testing.assert_allclose(process.log_density(new), expected, rtol=1e-6)
 
 

@@ -38,7 +38,8 @@ def within(estimates: Tensor, expected: Tensor, errors: float = 3.0) -> None:
 def features(activation: str, v: list[float], c: list[float], x: Tensor, width: int) -> Tensor:
     """The output's covariance given one draw of a network's hidden layers, `width` random features each.
 
-    Given the features below, those of a layer are independent draws of N(0, c + v mean of products), in law W g + b.
+    Given the features below, those of a layer are independent draws of N(0, c + v mean of products), distributed
+    as W g + b.
     """
     g, eye = ACTIVATIONS[activation], 1e-12 * torch.eye(len(x), dtype=x.dtype)
     covariance = c[0] + v[0] * x @ x.T / x.shape[1]

@@ -123,8 +123,8 @@ def test_the_divergence_weighs_twice_beside_a_loss_that_is_twice_the_negative_lo
     small: Network, digits: Network
 ) -> None:
     f = torch.zeros_like(small.y)
-    law = torch.distributions.Normal(f, 1.0)
-    likelihood = -(law.log_prob(small.y) - law.log_prob(f)).mean()
+    distribution = torch.distributions.Normal(f, 1.0)
+    likelihood = -(distribution.log_prob(small.y) - distribution.log_prob(f)).mean()
     torch.testing.assert_close(small.loss(f, small.y), kl_weight(small) * len(small.x) * likelihood)
     assert kl_weight(digits) == 1 / 256
 

@@ -177,7 +177,7 @@ class Slope:
 
     def predict(self, x: torch.Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
         a = torch.tensor(self.slopes).repeat(-(-num_samples // len(self.slopes)))[:num_samples, None, None]
-        return Prediction(f=a * x, law=dist.Normal(a * x, 0.5).to_event(1), seed=seed)
+        return Prediction(f=a * x, distribution=dist.Normal(a * x, 0.5).to_event(1), seed=seed)
 
 
 class Several(list[Slope]):
@@ -215,7 +215,7 @@ class Constant:
     def predict(self, x: torch.Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
         a = 1 + 2 * torch.randn(num_samples, 1, 1, generator=torch.Generator().manual_seed(seed))
         f = a.expand(-1, len(x), 1)
-        return Prediction(f=f, law=dist.Normal(f, 3.0).to_event(1), seed=seed)
+        return Prediction(f=f, distribution=dist.Normal(f, 3.0).to_event(1), seed=seed)
 
 
 def test_drawn_observations_have_the_predictive_distribution() -> None:

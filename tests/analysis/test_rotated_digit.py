@@ -75,7 +75,7 @@ def test_the_policy_inv_is_caffes() -> None:
 
 
 def test_what_crosses() -> None:
-    """Two angles: far apart, and two classes with the same law."""
+    """Two angles: far apart, and two classes with the same distribution."""
     torch.manual_seed(1)
     logits = 0.5 * torch.randn(200, 2, 10)
     logits[:, 0, 1] += 10

@@ -178,9 +178,9 @@ def test_random_labels_are_pruned_away(data_folder: Path) -> None:
     images = mnist().train.first(1000)
     labels = torch.randint(10, (1000,), generator=torch.Generator().manual_seed(1))
     data = Dataset(images.x, labels)
-    laws: dict[str, Any] = {"likelihood": likelihoods.Categorical()}
+    distributions: dict[str, Any] = {"likelihood": likelihoods.Categorical()}
     options: dict[str, Any] = {"steps": 1000, "lr": 3e-3, "batch_size": 100, "estimator": "local", "engine": "traced"}
-    model = models.MLP([784, 100, 10], prior=priors.LogUniform(), **laws)
+    model = models.MLP([784, 100, 10], prior=priors.LogUniform(), **distributions)
     warm_up = pyrodrop.schedules.linear(10, after=2)
     sparsely = pyrodrop.fit(model, guides.SparseDropout(model, cut=3.0), data, kl_weight=warm_up, **options)
     assert sparsely.guide.sparsity()["layers.0.weight"] > 0.9999  # type: ignore[attr-defined]
@@ -188,7 +188,7 @@ def test_random_labels_are_pruned_away(data_folder: Path) -> None:
     assert sum(p.numel() for p in network.parameters()) == 10, "the last biases alone"
     f = network(images.x)
     assert torch.equal(f, f[:1].expand(1000, 10)), "one prediction for all digits"
-    plain = models.MLP([784, 100, 10], prior=priors.Gaussian(10.0), **laws)
+    plain = models.MLP([784, 100, 10], prior=priors.Gaussian(10.0), **distributions)
     memorised = pyrodrop.fit(plain, guides.BernoulliDropout(plain, 0.1, mask_input=False), data, **options)
     accuracy = (memorised.predict(images.x, 30).mean.argmax(-1) == labels).float().mean()
     assert float(accuracy) > 0.95

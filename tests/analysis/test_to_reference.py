@@ -29,7 +29,7 @@ class Line:
 
     def predict(self, x: torch.Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
         a = self.mean + self.sd * torch.randn(num_samples, 1, 1, generator=torch.Generator().manual_seed(seed))
-        return Prediction(f=a * x, law=dist.Normal(a * x, 0.5).to_event(1), seed=seed, joint=self.joint)
+        return Prediction(f=a * x, distribution=dist.Normal(a * x, 0.5).to_event(1), seed=seed, joint=self.joint)
 
 
 X = torch.tensor([[-1.0], [0.5], [2.0]])
@@ -90,7 +90,7 @@ class Stored:
     def predict(self, x: torch.Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
         a = self.samples["a"].flatten()
         a = a[torch.arange(num_samples) * len(a) // num_samples][:, None, None]
-        return Prediction(f=a * x, law=dist.Normal(a * x, 0.5).to_event(1), seed=seed)
+        return Prediction(f=a * x, distribution=dist.Normal(a * x, 0.5).to_event(1), seed=seed)
 
 
 @pytest.mark.parametrize(

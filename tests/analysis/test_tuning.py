@@ -69,6 +69,6 @@ def test_scores_are_log_densities_of_rows_that_no_trial_has_seen(data_folder: Pa
     assert fit.guide.rates()["layers.1.weight"] == pytest.approx(0.2)
     assert fit.model.priors["layers.0.weight"].scale == pytest.approx(2.0)
     f = fit.predict(split.test.x, 5, seed=3).f
-    law = torch.distributions.Normal(f, fit.model.likelihood.precision.detach() ** -0.5)
-    by_hand = (law.log_prob(split.test.y).logsumexp(0) - torch.tensor(5.0).log()).mean()
+    distribution = torch.distributions.Normal(f, fit.model.likelihood.precision.detach() ** -0.5)
+    by_hand = (distribution.log_prob(split.test.y).logsumexp(0) - torch.tensor(5.0).log()).mean()
     assert tuning._log_density(fit, split.test, 3) == pytest.approx(float(by_hand), rel=1e-4)

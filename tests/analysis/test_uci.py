@@ -100,7 +100,7 @@ def test_the_penalty_is_the_released_codes_or_the_papers(penalty: Any, data_fold
 
 
 def test_the_network_starts_as_keras_starts_it(data_folder: Path) -> None:
-    """Glorot & Bengio's uniform law for p M, and zeros."""
+    """Glorot & Bengio's uniform distribution for p M, and zeros."""
     data = uci("boston")[0].train
     model, guide = COLUMNS["bernoulli"].build(data, replace(PLAN, hidden=2000), Point(0.1, 0.1, 0.01), 0)
     first = 0.9 * guide.loc["layers.0.weight"].detach()  # type: ignore[attr-defined]
@@ -203,7 +203,7 @@ def test_every_column_has_an_elbo(guide: str, data_folder: Path) -> None:
 @pytest.mark.more
 @pytest.mark.parametrize("guide", ["gp", pytest.param("nngp", marks=pytest.mark.slow)])
 def test_gaussian_processes_are_columns(guide: str, tmp_path: Path, data_folder: Path) -> None:
-    """Scores against the closed form of their own Gaussian law; no grid, and no other noise than their own."""
+    """Scores against the closed form of their own Gaussian distribution; no grid, and no other noise than their own."""
     cell = replace(SEARCH, guide=guide, splits=1)
     content = run_cell(cell, tmp_path, CPU, False)
     assert content["validation"] is None
@@ -211,8 +211,8 @@ def test_gaussian_processes_are_columns(guide: str, tmp_path: Path, data_folder:
     (process,) = uci_cell.POSTERIORS[guide].predictors(
         [Part(split.train, cell.points()[0])], cell.plan(CPU), 100_000, False
     )
-    law = process.predict(split.test.x, 1).law  # type: ignore[union-attr]
-    mean, sd = law.mean[0].numpy(), law.variance[0].sqrt().numpy()
+    distribution = process.predict(split.test.x, 1).distribution  # type: ignore[union-attr]
+    mean, sd = distribution.mean[0].numpy(), distribution.variance[0].sqrt().numpy()
     y = split.test.y.double().numpy()
     assert content["rmse"][0] == pytest.approx(np.sqrt(((y - mean) ** 2).mean()), rel=1e-5)
     assert content["log_density"][0] == pytest.approx(norm.logpdf(y, mean, sd).mean(), rel=1e-5)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import inspect
 import math
 import numbers
 import re
@@ -24,8 +25,10 @@ import torch
 from torch import Tensor
 
 import pyrodrop
+from pyrodrop.constraints import Constraint, constraints_of
+from pyrodrop.training.settings import Settings
 
-from .kinds import Kind
+from .kinds import Kind, generated
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = [ROOT / folder for folder in ("pyrodrop", "guides", "models", "analysis")]
@@ -50,6 +53,11 @@ class Call:
     args: Mapping[str, Kind]
     function: Callable[..., Any] | None = None
     works: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """The kinds of all arguments: of those that `args` leaves out, by the constraints of the signature."""
+        return {name: generated(each) for name, each in constrained(self.name).items()} | dict(self.args)
 
     def run(self, **changed: Any) -> Any:
         """The call with some arguments changed."""
@@ -119,7 +127,7 @@ def rows(calls: Iterable[Call]) -> list[Row]:
     found = []
     for call in calls:
         found.append(Row(call, check=lambda result: None))
-        found += [Row(call, name, label, value) for name, kind in call.args.items() for label, value in kind.items()]
+        found += [Row(call, name, label, value) for name, kind in call.kinds.items() for label, value in kind.items()]
         for key, (value, check) in call.works.items():
             argument, label = key.split(": ")
             found.append(Row(call, argument, label, value, check))
@@ -221,6 +229,20 @@ def _odd(values: Any) -> list[str]:
     ends = [] if np.isnan(flat).all() else [np.nanmin(flat), np.nanmax(flat)]
     odd = (*flat[~np.isfinite(flat)][:1], *ends)
     return [word for v in odd for word in (f"{v:g}", f"{v:.4g}", str(v), str(int(v)) if math.isfinite(v) else "NaN")]
+
+
+def constrained(name: str) -> Mapping[str, Constraint]:
+    """The constraints that a public callable checks by its signature."""
+    try:
+        function = public(name)
+    except AttributeError:  # a name that says what is tested
+        return {}
+    options = constraints_of(Settings) if name in ("fit", "fit_replicates", "Training") else {}
+    return {
+        argument: constraint
+        for argument, constraint in {**options, **constraints_of(function)}.items()
+        if argument in inspect.signature(function).parameters
+    }
 
 
 def public(name: str) -> Any:

@@ -16,6 +16,8 @@ import pandas as pd
 import torch
 from torch import nn
 
+from pyrodrop.constraints import Choice, Constraint, Count, Flag, Real
+
 
 @dataclass(frozen=True)
 class Shows:
@@ -80,6 +82,20 @@ FUNCTION = kind(None_=None, number=1.0, string="relu", list=[abs], bool=True) | 
 OBJECT = kind(None_=None, number=1.0, string="x", list=[], dict={}, bool=True) | {"tensor": lambda: torch.ones(2)}
 """For an argument that is an object of this package or of torch: a model, a guide, a prior, a likelihood, a module."""
 MODULE = OBJECT | {"class": lambda: nn.Linear, "function": lambda: torch.relu}
+
+
+def generated(constraint: Constraint) -> Kind:
+    """What a constraint of a signature refuses: other kinds of values, and those just outside of its bounds."""
+    bounds = dict(constraint.bounds)
+    if isinstance(constraint, Count):
+        found, step = NO_NUMBER | NOT_FINITE | kind(half=1.5, whole_float=3.0, huge=10**30), 1.0
+        bounds = {"least": 1, **bounds}
+    else:
+        found, step = {Real: REAL, Flag: FLAG, Choice: NAME}[type(constraint)], 1e-3
+    past = {"least": -step, "most": step, "above": 0.0, "below": 0.0}
+    for bound, number in bounds.items():
+        found = found | kind(**{f"past_{bound}": type(number)(number + past[bound])})
+    return found.but("None") if constraint.optional else found
 
 
 def tensor(*shape: int, like: Callable[[tuple[int, ...]], Any] = torch.ones) -> Kind:

@@ -25,8 +25,8 @@ def sparse() -> dict[str, Any]:
 def prediction(classes: int = 0) -> pyrodrop.Prediction:
     """Two samples at three points: of real numbers, or of class labels."""
     f = torch.randn(2, 3, classes or 1)
-    law = dist.Categorical(logits=f) if classes else dist.Normal(f, 0.5).to_event(1)
-    return pyrodrop.Prediction(f, law)
+    distribution = dist.Categorical(logits=f) if classes else dist.Normal(f, 0.5).to_event(1)
+    return pyrodrop.Prediction(f, distribution)
 
 
 def dropout_network() -> nn.Module:

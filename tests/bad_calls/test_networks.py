@@ -53,7 +53,7 @@ def parts(**more: Any) -> dict[str, Any]:
 
 COMMON = {"prior": PRIOR, "likelihood": LIKELIHOOD, "bias_prior": PRIOR.but("no pattern")}
 BAD_SEED = SEED.only("float", "negative")
-LAW = {"law": dist.Normal(torch.zeros(4, 1), 1.0).to_event(1)}
+DISTRIBUTION = {"distribution": dist.Normal(torch.zeros(4, 1), 1.0).to_event(1)}
 
 CALLS = [
     Call("likelihoods.Categorical", dict, {}),
@@ -81,23 +81,23 @@ CALLS = [
     ),
     Call(
         "likelihoods.aligned",
-        lambda: {"y": torch.zeros(4), **LAW},
+        lambda: {"y": torch.zeros(4), **DISTRIBUTION},
         {
             "y": kind(None_=None, number=1.0, list=[0.0] * 4)
             | {"row": lambda: torch.zeros(1, 4), "more": lambda: torch.zeros(4, 1, 1), "fewer": lambda: torch.zeros(3)},
-            "law": OBJECT,
+            "distribution": OBJECT,
         },
         works={"y: column": (lambda: torch.zeros(4, 1), lambda y: y.shape == (4, 1))},
     ),
-    Call("likelihoods.elements", lambda: LAW, {"law": OBJECT}),
+    Call("likelihoods.elements", lambda: DISTRIBUTION, {"distribution": OBJECT}),
     Call(
         "likelihoods.per_row",
-        lambda: LAW | {"dims": 1},
-        {"law": OBJECT, "dims": COUNT.but("huge")},
+        lambda: DISTRIBUTION | {"dims": 1},
+        {"distribution": OBJECT, "dims": COUNT.but("huge")},
     ),
     Call(
         "likelihoods.check_support",
-        lambda: {"y": torch.ones(4, 1), "what": "it", "law": dist.Exponential(torch.ones(4, 1)).to_event(1)},
+        lambda: {"y": torch.ones(4, 1), "what": "it", "distribution": dist.Exponential(torch.ones(4, 1)).to_event(1)},
         {"y": Kind({"outside": lambda: torch.full((4, 1), -1.0), "bools": lambda: torch.ones(4, 1, dtype=torch.bool)})},
     ),
     Call(

@@ -148,10 +148,10 @@ CALLS = [
     ),
     Call(
         "Prediction",
-        lambda: {"f": torch.zeros(2, 3, 1), "law": dist.Normal(torch.zeros(2, 3, 1), 1.0).to_event(1)},
+        lambda: {"f": torch.zeros(2, 3, 1), "distribution": dist.Normal(torch.zeros(2, 3, 1), 1.0).to_event(1)},
         {
             "f": OBJECT.but("tensor") | {"vector": lambda: torch.ones(3)},
-            "law": OBJECT
+            "distribution": OBJECT
             | {
                 "other points": lambda: dist.Normal(torch.zeros(2, 4, 1), 1.0).to_event(1),
                 "other samples": lambda: dist.Normal(torch.zeros(3, 3, 1), 1.0).to_event(1),
@@ -161,7 +161,7 @@ CALLS = [
     Call(
         "Prediction.sample_y",
         lambda: {"num_samples": 2},
-        {"num_samples": COUNT},
+        {},
         function=lambda **given: predicted().sample_y(**given),
     ),
     Call(
@@ -181,7 +181,7 @@ CALLS = [
     Call(
         "Prediction.quantile",
         lambda: {"q": 0.5},
-        {"q": INSIDE.but("vector", "array", "series", "list") | kind(empty=[], above_one_in_list=[0.5, 1.5]), "of": NAME},
+        {"q": INSIDE.but("vector", "array", "series", "list") | kind(empty=[], above_one_in_list=[0.5, 1.5]), },
         function=lambda **given: predicted().quantile(**given),
         works={
             "q: list": (lambda: [0.1, 0.9], lambda found: found.shape == (2, N, 1)),
@@ -192,7 +192,7 @@ CALLS = [
     Call(
         "Prediction.interval",
         lambda: {"level": 0.5},
-        {"level": INSIDE, "of": NAME},
+        {},
         function=lambda **given: predicted().interval(**given),
     ),
     Call("Prediction.cdf", lambda: {"y": Y}, {"y": NO_Y}, function=lambda y: predicted().cdf(y)),

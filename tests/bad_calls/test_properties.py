@@ -101,12 +101,12 @@ def test_the_density_of_a_prior_is_finite_on_its_support(kind: Any) -> None:
         assert prior.describe().startswith(kind.__name__.replace("SpikeAndSlab", "Sp"))
         like = torch.tensor([[0.3, -0.7]])
         with poutine.trace() as scales:
-            law = prior.for_site("w", like)
-        assert law.event_shape == (1, 2)
+            distribution = prior.for_site("w", like)
+        assert distribution.event_shape == (1, 2)
         assert all(bool((site["value"] > 0).all()) for site in scales.trace.nodes.values() if site["type"] == "sample")
         value = like if kind is not priors.TruncatedLogUniform else like.sign() * math.exp((prior.low + prior.high) / 2)
-        if not isinstance(law, distributions.PooledNormal):
-            assert bool(law.log_prob(value).isfinite()), (arguments, law.log_prob(value))
+        if not isinstance(distribution, distributions.PooledNormal):
+            assert bool(distribution.log_prob(value).isfinite()), (arguments, distribution.log_prob(value))
 
     check()
 
@@ -116,8 +116,8 @@ def test_the_density_of_a_prior_is_finite_on_its_support(kind: Any) -> None:
 def test_the_density_of_y_is_finite_under_a_gaussian_likelihood(arguments: dict[str, Any]) -> None:
     likelihood = made(likelihoods.Gaussian, arguments)
     if likelihood is not None:
-        law = likelihood(torch.zeros(2, 1), Standardize())
-        assert bool(law.log_prob(torch.ones(2, 1)).isfinite().all())
+        distribution = likelihood(torch.zeros(2, 1), Standardize())
+        assert bool(distribution.log_prob(torch.ones(2, 1)).isfinite().all())
         assert likelihood.describe().startswith("Gaussian(precision=")
 
 
@@ -200,16 +200,16 @@ def test_samples_of_a_distribution_are_finite_and_have_a_density(kind: Any) -> N
     @few
     @given(st.one_of(st.just(torch.linspace(-1, 1, 6).reshape(3, 2)), TENSOR), DISTRIBUTIONS[kind])
     def check(loc: Any, arguments: dict[str, Any]) -> None:
-        law = made(kind, {"loc": loc, **NEEDED.get(kind, {"log_alpha": 0.0}), **arguments})
-        if law is None:
+        distribution = made(kind, {"loc": loc, **NEEDED.get(kind, {"log_alpha": 0.0}), **arguments})
+        if distribution is None:
             return
-        draw = law.rsample()
-        assert draw.shape == law.batch_shape + law.event_shape
+        draw = distribution.rsample()
+        assert draw.shape == distribution.batch_shape + distribution.event_shape
         assert bool(draw.isfinite().all())
-        assert law.mean.shape == draw.shape
+        assert distribution.mean.shape == draw.shape
         if kind not in (distributions.CorrelatedNormal, distributions.PrunedNormal):
-            density = law.log_prob(draw)
-            assert density.shape == law.batch_shape
+            density = distribution.log_prob(draw)
+            assert density.shape == distribution.batch_shape
             assert bool(density.isfinite().all()), (loc, arguments, density)
 
     check()

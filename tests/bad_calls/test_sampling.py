@@ -11,10 +11,10 @@ import pyrodrop
 from pyrodrop import guides
 
 from .harness import Call, Row, rows
-from .kinds import COUNT, INSIDE, NAME, OBJECT, POSITIVE, SEED, Kind
+from .kinds import COUNT, OBJECT, POSITIVE, Kind
 from .shared import LABELS, N, X, Y, classifier, mlp, potential, sampled
 from .test_predictions import DATA
-from .test_training import DEVICE, NO_LABELS, NO_X, NO_Y, OPTIONAL_FLAG
+from .test_training import DEVICE, NO_LABELS, NO_X, NO_Y
 
 DTYPE = Kind({"word": lambda: "float32", "number": lambda: 32, "list": list})
 MODELS = OBJECT | {"guide": lambda: guides.Point(mlp()), "class": lambda: pyrodrop.models.MLP}
@@ -48,18 +48,9 @@ CALLS = [
             "data": DATA,
             "x": NO_X,
             "y": NO_Y,
-            "chains": COUNT,
-            "draws": COUNT | {"three": lambda: 3},
-            "tune": COUNT | {"few": lambda: 99},
-            "thin": COUNT,
-            "target_acceptance": INSIDE,
-            "max_steps": COUNT,
             "likelihood_power": POSITIVE,
             "dtype": DTYPE,
-            "engine": NAME,
             "device": DEVICE.only("unknown", "number", "other", "None"),
-            "seed": SEED,
-            "progress": OPTIONAL_FLAG,
         },
         function=sample,
     ),
@@ -72,7 +63,6 @@ CALLS = [
             "x": NO_X.only("three columns", "NaN", "None", "two inputs"),
             "y": NO_Y.only("two columns", "an axis more", "bools", "complex", "masked array", "NaN"),
             "dtype": DTYPE,
-            "engine": NAME,
         },
         function=energy,
         works={"y: vector": (lambda: Y[:, 0], lambda p: torch.equal(p(point()), energy()(point())))},
@@ -107,7 +97,7 @@ CALLS = [
     Call(
         "Potential.initial_params",
         lambda: {"seed": 0},
-        {"seed": SEED},
+        {},
         function=lambda seed: potential().initial_params(seed),
     ),
     Call(

@@ -127,9 +127,13 @@ def test_every_guide_and_prior_is_in_the_lists_above() -> None:
 def test_contract(guide_name: str, prior: str, network: str) -> None:
     """Every guide with every prior, on an MLP and on a convolution: SVI runs 10 steps and the ELBO is finite, or the pair is
     refused by name. Latent sites of guide and model agree. A new guide or prior joins by being listed."""
-    law = PRIORS[prior]
+    distribution = PRIORS[prior]
     images, labels = torch.randn(20, 1, 6, 6), torch.arange(20) % 4
-    model, x, y = (small_model(law, law), X, Y) if network == "MLP" else (convolutional_model(law), images, labels)
+    model, x, y = (
+        (small_model(distribution, distribution), X, Y)
+        if network == "MLP"
+        else (convolutional_model(distribution), images, labels)
+    )
     if (guide_name, prior) in REFUSED:
         with pytest.raises(NoDivergence, match=REFUSED[guide_name, prior]):
             pyrodrop.fit(model, GUIDES[guide_name](model), (x, y), steps=1)

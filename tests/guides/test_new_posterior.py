@@ -23,7 +23,7 @@ from pyrodrop.divergences import Convention, convention, divergence, pair
 from pyrodrop.guides import RateKind
 from pyrodrop.modules import ParameterTree
 from pyrodrop.reparam import STRATEGIES, LocalReparam
-from pyrodrop.reparam.lazy import LazyLaw, LazyWeight
+from pyrodrop.reparam.lazy import LazyDistribution, LazyWeight
 
 X, Y = torch.randn(20, 3, generator=torch.Generator().manual_seed(1)), torch.linspace(-1, 1, 20)[:, None]
 
@@ -191,7 +191,7 @@ def test_local_noise_of_a_new_posterior_has_the_moments_of_weight_draws() -> Non
     torch.manual_seed(0)
     draws = 100_000
     q, x = Both(torch.randn(2, 3), torch.tensor(0.6), InputUnits()), torch.randn(3)
-    y = torch.nn.functional.linear(x.expand(draws, 3), LazyWeight(LazyLaw(q, LocalReparam(), "w")))
+    y = torch.nn.functional.linear(x.expand(draws, 3), LazyWeight(LazyDistribution(q, LocalReparam(), "w")))
     m = q.loc * x
     covariance = m @ m.T * 0.6**2 / 3 + torch.eye(2) * 0.3**2 * x.square().sum()  # Var[s] = a^2 / 3
     se = (covariance.diagonal() / draws).sqrt()

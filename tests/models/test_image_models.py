@@ -15,21 +15,21 @@ from pyrodrop import guides, likelihoods, models, priors
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 
-LAWS: dict[str, Any] = {"prior": priors.LogUniform("exact"), "likelihood": likelihoods.Categorical()}
+SETTINGS: dict[str, Any] = {"prior": priors.LogUniform("exact"), "likelihood": likelihoods.Categorical()}
 DIGITS, COLOURS = (1, 28, 28), (3, 32, 32)
 # Each model as it is tried, with the shape of an image.
 SMALL: dict[str, tuple[Callable[..., models.NetworkModel], tuple[int, ...]]] = {
     "lenet-300-100": (models.LeNet300100, (784,)),
     "lenet-5": (models.LeNet5, DIGITS),
-    "lenet-5-rectified": (lambda **laws: models.LeNet5(rectified=True, **laws), DIGITS),
-    "conv-net": (lambda **laws: models.ConvNet(DIGITS, scale=0.1, **laws), DIGITS),
-    "vgg": (lambda **laws: models.VGG(scale=1 / 16, **laws), COLOURS),
+    "lenet-5-rectified": (lambda **settings: models.LeNet5(rectified=True, **settings), DIGITS),
+    "conv-net": (lambda **settings: models.ConvNet(DIGITS, scale=0.1, **settings), DIGITS),
+    "vgg": (lambda **settings: models.VGG(scale=1 / 16, **settings), COLOURS),
 }
 
 
 def made(name: str, **changes: Any) -> tuple[models.NetworkModel, Tensor, Tensor]:
     build, shape = SMALL[name]
-    return build(**LAWS | changes), torch.rand(40, *shape), torch.arange(40) % 10
+    return build(**SETTINGS | changes), torch.rand(40, *shape), torch.arange(40) % 10
 
 
 def weights(model: models.NetworkModel) -> dict[str, tuple[int, ...]]:
@@ -40,21 +40,21 @@ def test_sizes_are_the_published_ones() -> None:
     """Molchanov et al. (2017) count 266,200 and 430,500 weights; Kingma et al. (2015) state the maps and units."""
     count = {n: sum(w.numel() for w in made(n)[0].weight_sites().values()) for n in ("lenet-300-100", "lenet-5")}
     assert count == {"lenet-300-100": 266_200, "lenet-5": 430_500}
-    assert weights(models.ConvNet(scale=2, **LAWS)) == {
+    assert weights(models.ConvNet(scale=2, **SETTINGS)) == {
         "conv1.weight": (64, 3, 5, 5),
         "conv2.weight": (128, 64, 5, 5),
         "dense1.weight": (256, 128 * 8 * 8),
         "dense2.weight": (256, 256),
         "out.weight": (10, 256),
     }
-    sizes = [w[0] for w in weights(models.VGG(scale=0.5, **LAWS)).values()]
+    sizes = [w[0] for w in weights(models.VGG(scale=0.5, **SETTINGS)).values()]
     assert sizes == [32, 32, 64, 64, 128, 128, 128, 256, 256, 256, 256, 256, 256, 256, 10]
 
 
 @pytest.mark.parametrize("rectified", [False, True])
 def test_lenet5_is_caffes_network(rectified: bool) -> None:
     """Written out with functions, from Caffe's lenet_train_test.prototxt."""
-    model = models.LeNet5(rectified=rectified, **LAWS)
+    model = models.LeNet5(rectified=rectified, **SETTINGS)
     w, b, x = model.weight_sites(), model.free, torch.rand(3, *DIGITS)
     conv_act = F.relu if rectified else (lambda h: h)
     h = F.max_pool2d(conv_act(F.conv2d(x, w["conv1.weight"], b["conv1.bias"])), 2, 2)
@@ -110,7 +110,7 @@ def test_any_prior_and_guide(name: str) -> None:
 
 def test_vgg_keeps_the_size_of_activations() -> None:
     """He's start: after 15 layers the outputs are neither vanished nor exploded."""
-    model = models.VGG(scale=0.25, **LAWS)
+    model = models.VGG(scale=0.25, **SETTINGS)
     spread = float(model.outputs(model.weight_sites(), torch.randn(20, *COLOURS)).detach().std(0).mean())
     assert 0.05 < spread < 20
 
@@ -118,10 +118,13 @@ def test_vgg_keeps_the_size_of_activations() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: models.ConvNet(scale=0.01, **LAWS), r"scale of at least 1/32.*got scale 0.01"),
-        (lambda: models.VGG((3, 28, 28), **LAWS), r"at least 32 x 32 pixels; got scale 1.0 and shape \(3, 28, 28\)"),
-        (lambda: models.LeNet5(**LAWS)(torch.rand(2, 784)), r"x must have shape \[N, 1, 28, 28\].*got \(2, 784\)"),
-        (lambda: models.LeNet300100(**LAWS)(torch.rand(2, 1, 28, 28)), r"x must have shape \[N, 784\]"),
+        (lambda: models.ConvNet(scale=0.01, **SETTINGS), r"scale of at least 1/32.*got scale 0.01"),
+        (
+            lambda: models.VGG((3, 28, 28), **SETTINGS),
+            r"at least 32 x 32 pixels; got scale 1.0 and shape \(3, 28, 28\)",
+        ),
+        (lambda: models.LeNet5(**SETTINGS)(torch.rand(2, 784)), r"x must have shape \[N, 1, 28, 28\].*got \(2, 784\)"),
+        (lambda: models.LeNet300100(**SETTINGS)(torch.rand(2, 1, 28, 28)), r"x must have shape \[N, 784\]"),
     ],
 )
 def test_what_does_not_fit_is_said(build: Callable[[], Any], message: str) -> None:

@@ -60,9 +60,9 @@ def test_standardisation_is_an_affine_map_around_the_network() -> None:
         data.Dataset(X, Y, inputs=Standardize(torch.tensor([3.0]), torch.tensor([2.0])), targets=Standardize(10.0, 5.0))
     )
     trace = poutine.trace(pyro.condition(model, data=model.weight_sites())).get_trace(X, Y)
-    law = trace.nodes["y"]["fn"].base_dist
-    torch.testing.assert_close(law.loc, 10 + 5 * raw)
-    torch.testing.assert_close(law.scale, torch.full((12, 1), 0.5))
+    distribution = trace.nodes["y"]["fn"].base_dist
+    torch.testing.assert_close(distribution.loc, 10 + 5 * raw)
+    torch.testing.assert_close(distribution.scale, torch.full((12, 1), 0.5))
     torch.testing.assert_close(trace.nodes["_RETURN"]["value"], 10 + 5 * raw)
 
 
@@ -106,9 +106,9 @@ def test_input_gain_scales_the_first_layer_and_spreads_its_kinks() -> None:
 def test_likelihoods() -> None:
     """Laws of y at given outputs, in the units of y."""
     output, targets = torch.randn(6, 4), Standardize(2.0, 3.0)
-    law = likelihoods.Gaussian(0.25)(output, targets)
-    torch.testing.assert_close(law.mean, 2 + 3 * output)
-    torch.testing.assert_close(law.stddev, torch.full((6, 4), 2.0))
+    distribution = likelihoods.Gaussian(0.25)(output, targets)
+    torch.testing.assert_close(distribution.mean, 2 + 3 * output)
+    torch.testing.assert_close(distribution.stddev, torch.full((6, 4), 2.0))
     twin = likelihoods.HeteroscedasticGaussian()(output, targets)
     torch.testing.assert_close(twin.mean, 2 + 3 * output[:, :2])
     torch.testing.assert_close(twin.variance, 9 * torch.exp(-output[:, 2:]))

@@ -10,7 +10,7 @@ from torch.distributions import MixtureSameFamily, MultivariateNormal
 from pyrodrop.distributions import BernoulliMixture
 
 
-def test_weight_draws_have_the_law_of_torch_dropout() -> None:
+def test_weight_draws_have_the_distribution_of_torch_dropout() -> None:
     """W x under q equals M dropout(x) (1 - rate) in mean and covariance."""
     m, x, rate = torch.randn(3, 5), torch.randn(5), 0.3
     draws = 200_000

@@ -90,10 +90,10 @@ def drawn_weights(block: Block) -> dict[str, Tensor]:
     """The weights ``[T, ...]`` that a block's noise stands for, by the definition W = M diag(s)."""
     found = {name: value.expand(block.num_draws, *value.shape) for name, value in block.fixed.items()}
     for name, noise in block.noise.items():
-        if name not in block.laws:
+        if name not in block.distributions:
             found[name] = noise
             continue
-        q = block.laws[name]
+        q = block.distributions[name]
         if q.units.groups > 1:  # [groups, outputs of a group, inputs of a group, ...]
             split = q.loc.unflatten(0, (q.units.groups, -1))
             found[name] = (split * noise.reshape(len(noise), q.units.groups, 1, -1, 1, 1)).flatten(1, 2)
@@ -122,7 +122,7 @@ def test_functions_are_those_of_the_weights(net: str, guide: str, points: int) -
 
 @pytest.mark.few(5)
 @pytest.mark.parametrize("guide", GUIDES)
-def test_the_joint_law_is_that_of_weight_draws(guide: str) -> None:
+def test_the_joint_distribution_is_that_of_weight_draws(guide: str) -> None:
     """Mean at every point and covariance of every pair of points, against the guide's own weights: 4.5 s.e."""
     model, posterior = make("mlp", guide)
     x, T = some("mlp", 3), 20_000

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("pyrodrop/arguments.py", "pyrodrop/failed.py", "pyrodrop/names.py", "pyrodrop/private_apis.py")
     + ("pyrodrop/processes.py",),
+    ("pyrodrop/constraints.py",),
     (
         "pyrodrop/arrays.py",
         "pyrodrop/cache.py",

@@ -106,9 +106,9 @@ def test_each_point_has_the_distribution_of_whole_weights(network: Callable[[], 
     guide = POSTERIORS[posterior](model)
     fit = pyrodrop.fit(model, guide, (X, own(X).detach()), steps=1, lr=1e-7)
     ours = fit.predict(X, DRAWS, joint=False).f.double()
-    laws = {name: fit.guide.posterior(name) for name in fit.model.weight_sites()}
+    distributions = {name: fit.guide.posterior(name) for name in fit.model.weight_sites()}
     with torch.no_grad():
-        drawn = [functional_call(own, {n: q.sample() for n, q in laws.items()}, (X,)) for _ in range(DRAWS)]
+        drawn = [functional_call(own, {n: q.sample() for n, q in distributions.items()}, (X,)) for _ in range(DRAWS)]
     want = torch.stack([one.detach() for one in drawn]).double()
     (variance, error), (wanted, other) = moments(ours), moments(want)
     z = (variance - wanted) / (error**2 + other**2).sqrt()

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 
 def classified(logits: Tensor) -> Prediction:
-    return Prediction(f=logits, law=dist.Categorical(logits=logits))
+    return Prediction(f=logits, distribution=dist.Categorical(logits=logits))
 
 
 def surely(confidence: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,7 +174,7 @@ def test_bad_input_is_named(p: metrics.Predicted, y: Tensor, message: str) -> No
 
 
 def test_other_things_than_classifiers_are_named() -> None:
-    regression = Prediction(f=torch.zeros(1, 3, 1), law=dist.Normal(torch.zeros(1, 3, 1), 1.0).to_event(1))
+    regression = Prediction(f=torch.zeros(1, 3, 1), distribution=dist.Normal(torch.zeros(1, 3, 1), 1.0).to_event(1))
     with pytest.raises(TypeError, match="got a Prediction of Normal"):
         metrics.accuracy(regression, Y)
     with pytest.raises(TypeError, match="predicted must be a tensor, a NumPy array.*got the str 'p'"):

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 
 def gaussian(loc: torch.Tensor, sd: float) -> Prediction:
-    return Prediction(f=loc[None], law=dist.Normal(loc[None], sd).to_event(1))
+    return Prediction(f=loc[None], distribution=dist.Normal(loc[None], sd).to_event(1))
 
 
 def test_log_density_of_one_draw_is_the_gaussians() -> None:

@@ -26,7 +26,7 @@ def test_entropies_are_scipys(draws: int, n: int, classes: int, spread: float, s
     mean = p.mean(0)
     total = stats.entropy(mean.numpy(), axis=-1)
     information = stats.entropy(p.numpy(), mean.expand_as(p).numpy(), axis=-1).mean(0)
-    for predicted in (p, Prediction(f=logits, law=dist.Categorical(logits=logits))):
+    for predicted in (p, Prediction(f=logits, distribution=dist.Categorical(logits=logits))):
         split = metrics.entropy_split(predicted)
         assert split.total.numpy() == pytest.approx(total, abs=1e-12)
         assert split.epistemic.numpy() == pytest.approx(information, abs=1e-12)
@@ -40,7 +40,7 @@ def test_entropies_are_scipys(draws: int, n: int, classes: int, spread: float, s
 
 
 def test_certain_draws_that_disagree_and_unsure_draws_that_agree() -> None:
-    """The same predictive law, 1/2 and 1/2, and all of its ln 2 epistemic or all of it aleatoric."""
+    """The same predictive distribution, 1/2 and 1/2, and all of its ln 2 epistemic or all of it aleatoric."""
     disagree, agree = torch.eye(2)[:, None], torch.full((2, 1, 2), 0.5)
     for draws, epistemic in ((disagree, math.log(2)), (agree, 0.0)):
         split = metrics.entropy_split(draws)
@@ -50,7 +50,7 @@ def test_certain_draws_that_disagree_and_unsure_draws_that_agree() -> None:
 def test_variance_of_two_functions() -> None:
     """f = -1 or 1 with noise of sd .5: 1 from the function and .25 from the noise."""
     f = torch.tensor([-1.0, 1.0]).reshape(2, 1, 1)
-    prediction = Prediction(f=f, law=dist.Normal(f, 0.5).to_event(1))
+    prediction = Prediction(f=f, distribution=dist.Normal(f, 0.5).to_event(1))
     split = metrics.variance_split(prediction)
     assert [float(part) for part in split] == [1.25, 0.25, 1.0]
 
@@ -58,7 +58,7 @@ def test_variance_of_two_functions() -> None:
 def test_the_parts_of_the_variance_are_those_of_draws() -> None:
     """Noise that differs by draw and point: total against draws of y, within 4 s.e. of a variance."""
     f, sd = torch.randn(50, 4, 2), 0.2 + torch.rand(50, 4, 2)
-    prediction = Prediction(f=f, law=dist.Normal(f, sd).to_event(1))
+    prediction = Prediction(f=f, distribution=dist.Normal(f, sd).to_event(1))
     split = metrics.variance_split(prediction)
     torch.testing.assert_close(split.total, split.aleatoric + split.epistemic)
     torch.testing.assert_close(split.aleatoric, (sd**2).mean(0))
@@ -71,8 +71,8 @@ def test_the_parts_of_the_variance_are_those_of_draws() -> None:
 def test_a_prediction_in_closed_form_has_its_parts_too() -> None:
     """As a Gaussian process gives it: one component, whose variance is of function and noise together."""
     loc, f_sd = torch.zeros(1, 3, 1), torch.tensor([[0.3], [0.0], [2.0]])
-    law = dist.Normal(loc, (f_sd**2 + 0.25).sqrt()).to_event(1)
-    split = metrics.variance_split(Prediction(f=torch.randn(7, 3, 1), law=law, f_sd=f_sd))
+    distribution = dist.Normal(loc, (f_sd**2 + 0.25).sqrt()).to_event(1)
+    split = metrics.variance_split(Prediction(f=torch.randn(7, 3, 1), distribution=distribution, f_sd=f_sd))
     torch.testing.assert_close(split.epistemic, f_sd**2)
     torch.testing.assert_close(split.aleatoric, torch.full((3, 1), 0.25))
 
@@ -84,6 +84,6 @@ def test_what_cannot_be_split_is_named() -> None:
         metrics.mutual_information(torch.full((3, 2), 0.5))
     logits = torch.zeros(2, 3, 4)
     with pytest.raises(ValueError, match="got Categorical. For class labels use entropy_split"):
-        metrics.variance_split(Prediction(f=logits, law=dist.Categorical(logits=logits)))
+        metrics.variance_split(Prediction(f=logits, distribution=dist.Categorical(logits=logits)))
     with pytest.raises(TypeError, match="got a Prediction of Normal"):
-        metrics.entropy_split(Prediction(f=logits, law=dist.Normal(logits, 1.0).to_event(1)))
+        metrics.entropy_split(Prediction(f=logits, distribution=dist.Normal(logits, 1.0).to_event(1)))

@@ -173,7 +173,7 @@ def test_log_density_is_that_of_the_observed_elements_of_each_row() -> None:
     np.testing.assert_allclose(p.log_density(y), want)
     np.testing.assert_allclose(p.log_density(pd.DataFrame(y.numpy())), want)  # type: ignore[arg-type]
     complete = y.nan_to_num(0.0)
-    np.testing.assert_allclose(p.log_density(complete), p.law.log_prob(complete).logsumexp(0) - math.log(20))
+    np.testing.assert_allclose(p.log_density(complete), p.distribution.log_prob(complete).logsumexp(0) - math.log(20))
 
 
 def test_scores_are_those_of_the_observed_elements() -> None:
@@ -347,10 +347,10 @@ def test_what_needs_every_observation_is_refused() -> None:
 
 
 def test_draws_are_of_all_elements() -> None:
-    law = likelihoods.Missing(likelihoods.Gaussian(TAU))(torch.zeros(5, 2), Standardize())
+    distribution = likelihoods.Missing(likelihoods.Gaussian(TAU))(torch.zeros(5, 2), Standardize())
     with pyro.plate("data", 5):
-        assert bool(pyro.sample("y", law).isfinite().all())
-    assert law.expand([3, 5]).log_prob(torch.full((5, 2), NAN)).tolist() == [[0.0] * 5] * 3
+        assert bool(pyro.sample("y", distribution).isfinite().all())
+    assert distribution.expand([3, 5]).log_prob(torch.full((5, 2), NAN)).tolist() == [[0.0] * 5] * 3
 
 
 def test_observations_in_one_dimension() -> None:

@@ -156,12 +156,12 @@ def test_chunks_merge_to_the_moments_of_all() -> None:
 def test_moments_are_those_of_the_prediction(likelihood: str, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One seed, with and without keeping the draws."""
     monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": tile})
-    laws = {
+    distributions = {
         "gaussian": likelihoods.Gaussian(TAU),
         "heteroscedastic": likelihoods.HeteroscedasticGaussian(),
         "categorical": likelihoods.Categorical(),
     }
-    fit, x = one_hidden(likelihood=laws[likelihood]), torch.randn(9, 2)
+    fit, x = one_hidden(likelihood=distributions[likelihood]), torch.randn(9, 2)
     draws = fit.predict(x, 30, seed=2)
     moments = pyrodrop.predict(fit, x, 30, seed=2, keep="moments")
     for name in ("mean", "variance", "sd", "spread"):
@@ -196,7 +196,7 @@ MARGINAL: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("guide", MARGINAL)
-def test_marginals_have_the_law_of_each_point_and_nothing_in_common(guide: str) -> None:
+def test_marginals_have_the_distribution_of_each_point_and_nothing_in_common(guide: str) -> None:
     """Mean and second moment at each point as of joint draws, 4.5 s.e.; equal points correlate 1 jointly and 0 alone."""
     fit, x, T = one_hidden(MARGINAL[guide]), torch.randn(3, 2), 20_000
     joint, alone = fit.predict(torch.cat([x, x]), T), fit.predict(torch.cat([x, x]), T, joint=False)

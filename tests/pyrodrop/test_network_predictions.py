@@ -327,7 +327,7 @@ def test_scores_of_observations_of_any_shape() -> None:
     prediction = fit.predict(case.x, 50)
     scores = metrics.regression_scores(prediction, case.y)
     flat = pyrodrop.Prediction(
-        f=prediction.f.flatten(2), law=dist.Normal(prediction.f.flatten(2), PRECISION**-0.5).to_event(1)
+        f=prediction.f.flatten(2), distribution=dist.Normal(prediction.f.flatten(2), PRECISION**-0.5).to_event(1)
     )
     want = metrics.regression_scores(flat, case.y.flatten(1))
     for name in ("log_density", "rmse", "coverage_50", "sharpness"):

@@ -62,7 +62,7 @@ def test_the_papers_formulas_on_the_enumeration() -> None:
     """Mean, variance and eq. 8 of a prediction made of all 2^8 masks of a fair coin, each once."""
     fit, x, y = fitted(), torch.randn(6, 2), torch.randn(6, 1)
     f, _ = enumerated(fit, x)
-    prediction = Prediction(f=f, law=dist.Normal(f, TAU**-0.5).to_event(1))
+    prediction = Prediction(f=f, distribution=dist.Normal(f, TAU**-0.5).to_event(1))
     torch.testing.assert_close(prediction.mean, f.mean(0))
     torch.testing.assert_close(prediction.variance, 1 / TAU + (f**2).mean(0) - f.mean(0) ** 2)
     likelihood = torch.exp(-TAU / 2 * (y - f) ** 2)[..., 0] * math.sqrt(TAU / (2 * math.pi))
@@ -127,7 +127,7 @@ def test_bad_input_is_named() -> None:
 def test_one_column_of_y_may_be_a_vector() -> None:
     """Observations [N] of a prediction [N, 1] are scored one by one, and not every one at every point."""
     f, y = torch.randn(1, 4, 1), torch.randn(4)
-    prediction = Prediction(f=f, law=dist.Normal(f, 0.5).to_event(1))
+    prediction = Prediction(f=f, distribution=dist.Normal(f, 0.5).to_event(1))
     normal = torch.distributions.Normal(f[0, :, 0], 0.5)
     torch.testing.assert_close(prediction.log_density(y), normal.log_prob(y))
     torch.testing.assert_close(prediction.cdf(y), normal.cdf(y)[:, None])
@@ -135,7 +135,7 @@ def test_one_column_of_y_may_be_a_vector() -> None:
         prediction.log_density(y[:3])
     twice = torch.cat([f, f], -1)
     with pytest.raises(ValueError, match=r"shape of the prediction, \(4, 2\); got \(4,\)"):
-        Prediction(f=twice, law=dist.Normal(twice, 0.5).to_event(1)).log_density(y)
+        Prediction(f=twice, distribution=dist.Normal(twice, 0.5).to_event(1)).log_density(y)
 
 
 def test_masks_of_functions_that_no_weight_carries() -> None:

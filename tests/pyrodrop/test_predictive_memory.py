@@ -1,4 +1,4 @@
-"""The law of a prediction in the memory of the network's outputs: the same bits as apart, and a refusal where none fits."""
+"""The distribution of a prediction in the memory of the network's outputs: the same bits as apart, or a refusal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyrodrop.scaling import Standardize
 
 
 class Shifted(likelihoods.Gaussian):
-    """A user's own, whose law is not where its location is."""
+    """A user's own, whose distribution is not where its location is."""
 
     def forward(self, output: torch.Tensor, targets: Standardize) -> Any:
         return dist.StudentT(5.0, self.location(output, targets) + output**2, 1.0).to_event(1)
@@ -38,19 +38,19 @@ def test_together_they_are_what_they_are_apart(likelihood: Any, units: str) -> N
     targets = UNITS[units]
     output = torch.randn(5, 7, likelihood.outputs(2), generator=torch.Generator().manual_seed(0))
     want, f = likelihood(output, targets), likelihood.location(output, targets)
-    law, found = likelihood.predictive(output.clone(), targets)
+    distribution, found = likelihood.predictive(output.clone(), targets)
     assert torch.equal(found, f)
     assert found.dtype == f.dtype
     y = torch.randn(5, 7, 2)
-    assert torch.equal(law.log_prob(y), want.log_prob(y))
-    assert type(law.base_dist) is type(want.base_dist)
+    assert torch.equal(distribution.log_prob(y), want.log_prob(y))
+    assert type(distribution.base_dist) is type(want.base_dist)
 
 
 def test_one_column_for_several_outputs_is_not_squeezed_into_them() -> None:
     targets = Standardize(torch.tensor([3.0, -1.0]), torch.tensor([0.7, 19.0]))
     output = torch.ones(4, 6, 1)
-    law, f = likelihoods.Gaussian(1.0).predictive(output, targets)
-    assert f.shape == law.mean.shape == (4, 6, 2)
+    distribution, f = likelihoods.Gaussian(1.0).predictive(output, targets)
+    assert f.shape == distribution.mean.shape == (4, 6, 2)
 
 
 def fitted(likelihood: Any, outputs: int, y: torch.Tensor) -> pyrodrop.Fit:

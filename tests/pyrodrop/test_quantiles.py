@@ -42,7 +42,7 @@ def test_quantiles_of_a_gaussian_mixture_are_the_roots_of_its_cdf(
     """Also point by point, where not all fit into memory."""
     monkeypatch.setattr(quantiles, "_AT_A_TIME", at_a_time)
     prediction = mixture(11, 4, 2)
-    sd = prediction.law.base_dist.scale.expand(11, 4, 2).numpy()  # type: ignore[attr-defined]
+    sd = prediction.distribution.base_dist.scale.expand(11, 4, 2).numpy()  # type: ignore[attr-defined]
     got = prediction.quantile(LEVELS)
     assert got.shape == (5, 4, 2)
     for place, q in enumerate(LEVELS):
@@ -147,8 +147,8 @@ KINDS = ["Poisson", "NegativeBinomial", "NegativeBinomial, one r", "GammaPoisson
 @pytest.mark.parametrize("kind", KINDS)
 def test_quantiles_of_counts_are_the_smallest_with_the_probability(kind: str) -> None:
     """Of the mixture, far out in both tails too: SciPy's probabilities up to k reach q, those up to k - 1 do not."""
-    law, by_scipy = counts()[kind]
-    prediction = Prediction(torch.ones(5, 30, 2), law.expand([5, 30, 2]).to_event(1))
+    distribution, by_scipy = counts()[kind]
+    prediction = Prediction(torch.ones(5, 30, 2), distribution.expand([5, 30, 2]).to_event(1))
     for q in (1e-30, 1e-9, 0.05, 0.3, 0.5, 0.9, 0.999, 1 - 2**-30, 1 - 2**-45):
         k = prediction.quantile(q)
         assert (k.dtype, k.shape) == (torch.int64, (30, 2))
@@ -181,9 +181,11 @@ def test_a_probability_that_is_reached_exactly_is_reached() -> None:
 @pytest.mark.parametrize("mean", [1e4, 1e7])
 def test_the_tails_of_large_counts_have_their_digits(mean: float) -> None:
     """Against the sum of the probabilities of all further counts, by mpmath; SciPy's own are wrong far above the mean."""
-    law = Prediction(torch.ones(1, 1, 1), dist.Poisson(torch.full((1, 1, 1), mean, dtype=torch.float64)).to_event(1))
+    distribution = Prediction(
+        torch.ones(1, 1, 1), dist.Poisson(torch.full((1, 1, 1), mean, dtype=torch.float64)).to_event(1)
+    )
     for q in (1e-40, 1e-9, 1 - 2**-40, 1 - 2**-53):
-        k = int(law.quantile(q))
+        k = int(distribution.quantile(q))
         up = q > 0.5
         first = k + 1 if up else k  # P(Y > k), or P(Y <= k)
         steps = np.arange(1, 100_000.0)
@@ -212,10 +214,12 @@ def test_noise_that_the_network_predicts_is_part_of_the_interval() -> None:
     data = pyrodrop.data.Dataset(x, 500 + 30 * x, targets=Standardize(500.0, 30.0))
     run = pyrodrop.fit(model, guides.MeanField(model), data, steps=3, lr=0.1, engine="pyro")
     prediction = run.predict(x, 9)
-    law: Any = prediction.law
-    want = by_scipy(prediction.f[:, 5, 0].double().numpy(), law.base_dist.scale[:, 5, 0].double().numpy(), 0.95)
+    distribution: Any = prediction.distribution
+    want = by_scipy(
+        prediction.f[:, 5, 0].double().numpy(), distribution.base_dist.scale[:, 5, 0].double().numpy(), 0.95
+    )
     assert float(prediction.quantile(0.95)[5, 0]) == pytest.approx(want, rel=1e-6)
-    assert float(law.base_dist.scale.std(0).max()) > 0
+    assert float(distribution.base_dist.scale.std(0).max()) > 0
 
 
 def test_quantiles_of_f_are_those_of_its_draws() -> None:
@@ -246,14 +250,16 @@ def test_what_has_no_quantiles_is_refused() -> None:
         bare.quantile(0.5)
     one = torch.ones(2, 3, 1)
     own = type("Own", (dist.Poisson,), {})(one)
-    for law in (own, dist.ZeroInflatedPoisson(one, gate=one / 2), dist.BetaBinomial(one, one, 3)):
-        with pytest.raises(TypeError, match=f"one known cumulative .*got {type(law).__name__}: take quantiles of"):
-            Prediction(one, law.to_event(1)).quantile(0.5)
-    for law in (type("Own", (dist.StudentT,), {})(one), dist.Gamma(one, 1.0)):
+    for distribution in (own, dist.ZeroInflatedPoisson(one, gate=one / 2), dist.BetaBinomial(one, one, 3)):
         with pytest.raises(
-            TypeError, match=f"PyTorch has; got {type(law).__name__}: take quantiles of Prediction.sample_y"
+            TypeError, match=f"one known cumulative .*got {type(distribution).__name__}: take quantiles of"
         ):
-            Prediction(one, law.to_event(1)).quantile(0.5)
+            Prediction(one, distribution.to_event(1)).quantile(0.5)
+    for distribution in (type("Own", (dist.StudentT,), {})(one), dist.Gamma(one, 1.0)):
+        with pytest.raises(
+            TypeError, match=f"PyTorch has; got {type(distribution).__name__}: take quantiles of Prediction.sample_y"
+        ):
+            Prediction(one, distribution.to_event(1)).quantile(0.5)
     with pytest.raises(ValueError, match="at most 2.53 to be exact"):
         Prediction(one, dist.Poisson(1e17 * one).to_event(1)).quantile(0.5)
     with pytest.raises(ValueError, match="within 1e.150 scales of loc.*got 1e-30 from 0 or 1 with df=0.01"):
@@ -267,7 +273,7 @@ def test_what_has_no_quantiles_is_refused() -> None:
     nan = Prediction(torch.ones(2, 3, 1), dist.Normal(torch.ones(2, 3, 1), 1.0).to_event(1))
     rates = Prediction(one, dist.Poisson(one.clone()).to_event(1))
     for broken in (math.inf, math.nan):
-        nan.law.base_dist.loc[0, 0, 0] = rates.law.base_dist.rate[0, 0, 0] = broken  # type: ignore[attr-defined]
+        nan.distribution.base_dist.loc[0, 0, 0] = rates.distribution.base_dist.rate[0, 0, 0] = broken  # type: ignore[attr-defined]
         for prediction in (nan, rates):
             with pytest.raises(ValueError, match="quantiles need finite predictions"):
                 prediction.quantile(0.5)

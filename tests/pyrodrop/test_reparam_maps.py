@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.private_apis import without_overrides
 from pyrodrop.reparam import FlipoutReparam, LazyWeight, LocalReparam, PerExampleReparam, reparameterize
-from pyrodrop.reparam.lazy import LazyLaw
+from pyrodrop.reparam.lazy import LazyDistribution
 from pyrodrop.reparam.maps import LinearMap
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -44,9 +44,9 @@ def test_layers_are_unmodified(layer: nn.Module, strategy: Any) -> None:
     x = torch.randn(2, channels, *(5,) * (layer.weight.dim() - 2))  # type: ignore[operator, union-attr]
     loc = layer.weight.detach()  # type: ignore[union-attr, operator]
     want = layer(x)
-    law = dist.Normal(loc, 1e-13).to_event(loc.dim())
+    distribution = dist.Normal(loc, 1e-13).to_event(loc.dim())
     del layer._parameters["weight"]
-    layer.weight = LazyWeight(LazyLaw(law, strategy, "w"))
+    layer.weight = LazyWeight(LazyDistribution(distribution, strategy, "w"))
     torch.testing.assert_close(layer(x), want)
 
 
@@ -66,7 +66,7 @@ def test_layers_are_unmodified(layer: nn.Module, strategy: Any) -> None:
 def test_every_way_to_write_a_linear_map_has_noise_by_example(call: Any) -> None:
     """Equal rows get different outputs, with the mean of the plain map: nothing is silently left out."""
     m, x = torch.randn(2, 3), torch.randn(3).expand(4000, 3)
-    y = call(x, LazyWeight(LazyLaw(dist.Normal(m, 0.3).to_event(2), LocalReparam(), "w")))
+    y = call(x, LazyWeight(LazyDistribution(dist.Normal(m, 0.3).to_event(2), LocalReparam(), "w")))
     assert y.shape == (4000, 2)
     assert len(torch.unique(y[:, 0])) == 4000
     assert float(((y.mean(0) - m @ x[0]) / (y.std(0) / math.sqrt(4000))).abs().max()) < 4.5
@@ -74,13 +74,13 @@ def test_every_way_to_write_a_linear_map_has_noise_by_example(call: Any) -> None
 
 def test_other_operations_realise_one_draw_and_keep_it() -> None:
     m = torch.randn(2, 3, 3)
-    lazy = LazyWeight(LazyLaw(dist.Normal(m, 1.0).to_event(3), LocalReparam(), "w"))
+    lazy = LazyWeight(LazyDistribution(dist.Normal(m, 1.0).to_event(3), LocalReparam(), "w"))
     assert "LazyWeight('w', shape=(2, 3, 3)" in repr(lazy)
     one, two = lazy * 1, lazy + 0
     assert torch.equal(one, two)
     y = F.bilinear(torch.ones(5, 3), torch.ones(5, 3), lazy)
     assert torch.equal(y[0], y[1])
-    flat = LazyWeight(LazyLaw(dist.Normal(m[0], 1.0).to_event(2), LocalReparam(), "v"))
+    flat = LazyWeight(LazyDistribution(dist.Normal(m[0], 1.0).to_event(2), LocalReparam(), "v"))
     realised = flat.sum()
     torch.testing.assert_close((torch.ones(1, 3) @ flat.T).sum(), realised)
     torch.testing.assert_close(torch.einsum("ni,oi->no", torch.ones(1, 3), flat).sum(), realised)
@@ -142,12 +142,12 @@ def test_a_recurrent_cell_never_resamples_in_silence(cell: Any) -> None:
 def test_a_transposed_weight_in_a_linear_layer_is_the_transposed_weight(strategy: Any) -> None:
     """``F.linear(x, W.T)`` is x W, of one draw of W."""
     w, x = torch.randn(3, 3), torch.randn(5, 3)
-    lazy = LazyWeight(LazyLaw(dist.Normal(w, 1e-13).to_event(2), strategy, "w"))
+    lazy = LazyWeight(LazyDistribution(dist.Normal(w, 1e-13).to_event(2), strategy, "w"))
     torch.testing.assert_close(F.linear(x, lazy.T), x @ w)
 
 
 def test_an_operation_that_passes_by_the_strategy_is_refused() -> None:
-    weight = LazyWeight(LazyLaw(dist.Normal(torch.zeros(3, 2), 1.0).to_event(2), LocalReparam(), "w"))
+    weight = LazyWeight(LazyDistribution(dist.Normal(torch.zeros(3, 2), 1.0).to_event(2), LocalReparam(), "w"))
     with pytest.raises(RuntimeError, match="add.* reached a lazy weight before it was sampled"):
         without_overrides(torch.add, (weight, 1.0), {})
 
@@ -162,5 +162,5 @@ def test_which_axes_of_the_input_can_count_examples() -> None:
 
 def test_a_single_image_has_no_axis_of_examples() -> None:
     x, m = torch.randn(4, 7), torch.randn(5, 4, 3)
-    y = F.conv1d(x, LazyWeight(LazyLaw(dist.Normal(m, 1e-13).to_event(3), LocalReparam(), "w")))
+    y = F.conv1d(x, LazyWeight(LazyDistribution(dist.Normal(m, 1e-13).to_event(3), LocalReparam(), "w")))
     torch.testing.assert_close(y, F.conv1d(x, m))

@@ -1,4 +1,4 @@
-"""How noise is shared over a minibatch, and the law it has: against weight draws, `nn.Dropout` and Kingma's formulas."""
+"""How noise is shared over a minibatch, and its distribution: against weight draws, `nn.Dropout` and Kingma's formulas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.distributions import BernoulliMixture, CorrelatedNormal, LowRankNormal, MultiplicativeNormal
 from pyrodrop.elbo import elbo_terms
 from pyrodrop.reparam import STRATEGIES, LazyWeight, LocalReparam, reparameterize
-from pyrodrop.reparam.lazy import LazyLaw
+from pyrodrop.reparam.lazy import LazyDistribution
 
 pytestmark = pytest.mark.usefixtures("float64")
 Linear = tuple[models.NetworkModel, guides.MeanField]
@@ -77,7 +77,7 @@ def test_variance_falls_as_one_over_the_minibatch_under_local(linear: Linear) ->
 def test_bernoulli_under_local_is_nn_dropout() -> None:
     """Mean and covariance of all outputs of all rows, against `F.dropout` and the weight behind it; rows independent."""
     m, x, rate, draws = torch.randn(3, 5), torch.randn(2, 5), 0.3, 40_000
-    lazy = LazyWeight(LazyLaw(BernoulliMixture(m, rate), LocalReparam(), "w"))
+    lazy = LazyWeight(LazyDistribution(BernoulliMixture(m, rate), LocalReparam(), "w"))
     ours = F.linear(x.repeat(draws, 1), lazy).reshape(draws, 6)
     theirs = (F.dropout(x.expand(draws, 2, 5), rate) @ (m * (1 - rate)).T).reshape(draws, 6)
     se = (theirs.var(0) * 2 / draws).sqrt()
@@ -96,10 +96,10 @@ def test_gradients_are_kingmas_formulas(monkeypatch: pytest.MonkeyPatch) -> None
     noise = {(1, 2): torch.randn(1, 2), (2, 4): torch.randn(2, 4)}
     monkeypatch.setattr(torch, "randn_like", lambda t: noise[tuple(t.shape)])
     monkeypatch.setattr("torch.distributions.normal._standard_normal", lambda shape, **_: noise[tuple(shape)])
-    law = dist.Normal(m, v.sqrt()).to_event(2)
+    distribution = dist.Normal(m, v.sqrt()).to_event(2)
     loss_gradient = torch.tensor([[0.7, -1.3]])
 
-    b = F.linear(a, LazyWeight(LazyLaw(law, LocalReparam(), "w")))
+    b = F.linear(a, LazyWeight(LazyDistribution(distribution, LocalReparam(), "w")))
     (got,) = torch.autograd.grad((b * loss_gradient).sum(), v)
     delta = (a**2 @ v.detach().T).T
     want = loss_gradient.T * noise[1, 2].T * a**2 / (2 * delta.sqrt())
@@ -111,7 +111,7 @@ def test_gradients_are_kingmas_formulas(monkeypatch: pytest.MonkeyPatch) -> None
     torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
 
 
-LAWS: dict[str, Any] = {
+POSTERIORS: dict[str, Any] = {
     "normal": lambda m: dist.Normal(m, 0.5).to_event(m.dim()),
     "type A": lambda m: CorrelatedNormal(m, -0.5),
     "type B": lambda m: MultiplicativeNormal(m, -0.5),
@@ -124,9 +124,9 @@ LAWS: dict[str, Any] = {
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize("strategy", ["local", "per_example"])
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("posterior", POSTERIORS)
 @pytest.mark.parametrize("kind", ["linear", "conv"])
-def test_marginal_moments_are_those_of_weight_draws(kind: str, law: str, strategy: str) -> None:
+def test_marginal_moments_are_those_of_weight_draws(kind: str, posterior: str, strategy: str) -> None:
     """Mean of every output within 4.5 standard errors and its variance within 3 %, 1e5 examples; convolutions too."""
     torch.manual_seed(11)
     draws = 100_000
@@ -136,9 +136,9 @@ def test_marginal_moments_are_those_of_weight_draws(kind: str, law: str, strateg
     else:
         m, x = torch.randn(2, 3, 2), torch.randn(3, 4)
         apply = F.conv1d
-    q = LAWS[law](m)
+    q = POSTERIORS[posterior](m)
     batch = x.expand(draws, *x.shape)
-    got = apply(batch, LazyWeight(LazyLaw(q, STRATEGIES[strategy], "w"))).detach()
+    got = apply(batch, LazyWeight(LazyDistribution(q, STRATEGIES[strategy], "w"))).detach()
     weights = q.expand((draws,)).sample()
     want = torch.vmap(lambda xi, w: apply(xi[None], w)[0])(batch, weights)
     se = ((got.var(0) + want.var(0)) / draws).sqrt()
@@ -147,10 +147,10 @@ def test_marginal_moments_are_those_of_weight_draws(kind: str, law: str, strateg
 
 
 def test_local_convolutions_drop_the_correlation_between_positions() -> None:
-    """One weight's noise moves all positions of an image together; `local` keeps each position's law and not that."""
+    """One weight's noise moves all positions of an image together; `local` keeps only each position's distribution."""
     m, x, draws = torch.randn(1, 1, 2), torch.ones(1, 6), 20_000
     q = dist.Normal(m, 1.0).to_event(3)
-    local = F.conv1d(x.expand(draws, 1, 6), LazyWeight(LazyLaw(q, LocalReparam(), "w")))[:, 0]
+    local = F.conv1d(x.expand(draws, 1, 6), LazyWeight(LazyDistribution(q, LocalReparam(), "w")))[:, 0]
     weights = torch.vmap(lambda w: F.conv1d(x[None], w)[0, 0])(q.expand((draws,)).sample())
     assert float(weights.T.corrcoef()[0, 4]) > 0.99
     assert abs(float(local.T.corrcoef()[0, 4])) < 0.05

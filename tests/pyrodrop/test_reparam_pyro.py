@@ -18,7 +18,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.elbo import elbo_terms
 from pyrodrop.reparam import STRATEGIES, LazyWeight, LocalReparam, reparameterize
-from pyrodrop.reparam.lazy import LazyLaw
+from pyrodrop.reparam.lazy import LazyDistribution
 
 pytestmark = pytest.mark.usefixtures("float64")
 Linear = tuple[models.NetworkModel, guides.MeanField]
@@ -81,9 +81,9 @@ def test_a_posterior_that_cannot_go_through_is_named(linear: Linear) -> None:
         reparameterize(lambda: None, own, LocalReparam())
 
 
-def test_nothing_goes_quiet_when_the_law_is_collected() -> None:
+def test_nothing_goes_quiet_when_the_distribution_is_collected() -> None:
     m = torch.randn(2, 3)
-    lazy = LazyWeight(LazyLaw(dist.Normal(m, 0.3).to_event(2), LocalReparam(), "w"))
+    lazy = LazyWeight(LazyDistribution(dist.Normal(m, 0.3).to_event(2), LocalReparam(), "w"))
     gc.collect()
     y = F.linear(torch.ones(5, 3), lazy)
     assert len(torch.unique(y[:, 0])) == 5

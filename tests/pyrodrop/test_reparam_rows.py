@@ -27,16 +27,16 @@ from pyrodrop.distributions import (
 )
 from pyrodrop.prediction.blocks import Block
 from pyrodrop.reparam import STRATEGIES, FlipoutReparam, LazyWeight, LocalReparam, PerExampleReparam, SharedNoise
-from pyrodrop.reparam.lazy import LazyLaw
+from pyrodrop.reparam.lazy import LazyDistribution
 
 pytestmark = pytest.mark.usefixtures("float64")
 DRAWS = 20_000
 
 
 def lazy(q: Any, strategy: Any, examples: tuple[int | None, ...] | None = None) -> LazyWeight:
-    law = LazyLaw(q, strategy, "w")
-    law.examples = examples
-    return LazyWeight(law)
+    distribution = LazyDistribution(q, strategy, "w")
+    distribution.examples = examples
+    return LazyWeight(distribution)
 
 
 def draws_of(name: str, q: Any, call: Callable[[Tensor, Any], Tensor], x: Tensor, axis: int, maps: int = 1) -> Tensor:
@@ -107,7 +107,7 @@ def test_all_rows_of_an_example_see_its_mask(kind: str, name: str) -> None:
     assert len(values) <= 16, "each example is that of one mask"
 
 
-LAWS: dict[str, Callable[[Tensor, InputUnits], Any]] = {
+POSTERIORS: dict[str, Callable[[Tensor, InputUnits], Any]] = {
     "type A": lambda m, u: CorrelatedNormal(m, -0.5, units=u),
     "concrete": lambda m, u: RelaxedBernoulliMixture(m, torch.tensor(-0.5), units=u),
     "normal": lambda m, u: dist.Normal(m, 0.4).to_event(m.dim()),
@@ -121,29 +121,29 @@ LAWS: dict[str, Callable[[Tensor, InputUnits], Any]] = {
 EXACT = {
     "local": ("type A", "concrete"),
     "flipout": ("normal", "type B"),
-    "per_example": tuple(LAWS),
+    "per_example": tuple(POSTERIORS),
 }
 
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("kind", ["tokens", "tokens, examples second", "x @ W", "grouped conv", "conv transpose"])
-@pytest.mark.parametrize(("name", "law"), [(n, law) for n, laws in EXACT.items() for law in laws])
-def test_all_rows_of_an_example_see_one_weight(kind: str, name: str, law: str) -> None:
+@pytest.mark.parametrize(("name", "posterior"), [(n, q) for n, posteriors in EXACT.items() for q in posteriors])
+def test_all_rows_of_an_example_see_one_weight(kind: str, name: str, posterior: str) -> None:
     """The same for other posteriors: against the covariance of the map, which is linear in the weight, in closed form."""
     call, shape, weight, axis, units = MAPS[kind]
     torch.manual_seed(6)
-    q, x = LAWS[law](torch.randn(weight), units), torch.randn(shape)
+    q, x = POSTERIORS[posterior](torch.randn(weight), units), torch.randn(shape)
     basis = torch.eye(math.prod(weight)).reshape(-1, *weight)
     jacobian = torch.stack([call(x.unsqueeze(axis), e).flatten() for e in basis], 1)
     sample = q.expand((200_000,)).sample().flatten(1)
-    mean = sample.mean(0) if law == "concrete" else q.mean.flatten()
+    mean = sample.mean(0) if posterior == "concrete" else q.mean.flatten()
     covariance = jacobian @ sample.T.cov() @ jacobian.T
     y = draws_of(name, q, call, x, axis)
     deviation = covariance.diagonal().sqrt()
-    se = deviation / math.sqrt(DRAWS) * (1.05 if law == "concrete" else 1)
+    se = deviation / math.sqrt(DRAWS) * (1.05 if posterior == "concrete" else 1)
     if name == "flipout":  # the draws share one deviation and differ by signs: each is a draw, together they are not
         mean, covariance = jacobian @ mean, torch.diag(deviation**2)
-        return flipped(q, call, x, axis, mean, jacobian, q.base_dist.scale**2 if law == "normal" else q.variance)
+        return flipped(q, call, x, axis, mean, jacobian, q.base_dist.scale**2 if posterior == "normal" else q.variance)
     assert float(((y.mean(0) - jacobian @ mean) / se).abs().max()) < 4.5
     torch.testing.assert_close(
         y.T.cov() / deviation.outer(deviation), covariance / deviation.outer(deviation), atol=0.06, rtol=0
@@ -188,14 +188,14 @@ def test_examples_have_masks_of_their_own() -> None:
         assert float((within / scale.outer(scale)).fill_diagonal_(0).abs().max()) > 0.1
 
 
-@pytest.mark.parametrize("law", ["normal", "type B", "low rank"])
-def test_local_noise_of_weights_keeps_each_row_and_not_their_correlation(law: str) -> None:
+@pytest.mark.parametrize("posterior", ["normal", "type B", "low rank"])
+def test_local_noise_of_weights_keeps_each_row_and_not_their_correlation(posterior: str) -> None:
     """What the docstring says: each row has the variance of a weight draw; only a factor's part is common to rows."""
     torch.manual_seed(8)
-    q, x = LAWS[law](torch.randn(2, 4), InputUnits()), torch.randn(3, 4)
+    q, x = POSTERIORS[posterior](torch.randn(2, 4), InputUnits()), torch.randn(3, 4)
     y = draws_of("local", q, F.linear, x, 0)
     variance = torch.stack([(row**2 @ q.variance.T) for row in x]).flatten()
-    if law == "low rank":
+    if posterior == "low rank":
         factor = (x @ q.factor.reshape(2, 4).T).flatten()
         own = torch.stack([(row**2 @ q.diagonal.reshape(2, 4).T) for row in x]).flatten()
         agree(y, (x @ q.mean.T).flatten(), torch.outer(factor, factor) + own.diag())
@@ -221,13 +221,14 @@ def two_layers(x: Tensor, w: Any) -> Tensor:
 
 @pytest.mark.more
 @pytest.mark.parametrize(
-    ("name", "law"), [("local", "Bernoulli"), ("local", "type A"), ("per_example", "normal"), ("flipout", "normal")]
+    ("name", "posterior"),
+    [("local", "Bernoulli"), ("local", "type A"), ("per_example", "normal"), ("flipout", "normal")],
 )
-def test_a_weight_used_twice_keeps_its_noise(name: str, law: str) -> None:
+def test_a_weight_used_twice_keeps_its_noise(name: str, posterior: str) -> None:
     """The outputs of a tied network, against weight draws: exact wherever noise is kept from one use to the next."""
     torch.manual_seed(9)
     m, x = torch.randn(3, 3), torch.randn(2, 3)
-    q = BernoulliMixture(m, 0.4) if law == "Bernoulli" else LAWS[law](m, InputUnits())
+    q = BernoulliMixture(m, 0.4) if posterior == "Bernoulli" else POSTERIORS[posterior](m, InputUnits())
     if name == "flipout":
         y = torch.cat(
             [two_layers(x[None], lazy(q, FlipoutReparam(), (0, 0))).reshape(1, -1) for _ in range(DRAWS // 4)]

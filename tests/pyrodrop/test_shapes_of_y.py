@@ -94,12 +94,12 @@ def test_the_model_scores_every_example_once(case: str) -> None:
 
 
 def test_what_belongs_to_one_example_is_summed() -> None:
-    law = dist.Normal(torch.randn(2, 5, 3, 4), 1.0)
-    assert per_row(law, 4) is law
-    got = per_row(law.to_event(1), 2)
+    distribution = dist.Normal(torch.randn(2, 5, 3, 4), 1.0)
+    assert per_row(distribution, 4) is distribution
+    got = per_row(distribution.to_event(1), 2)
     assert (got.batch_shape, got.event_shape) == ((2, 5), (3, 4))
     y = torch.randn(5, 3, 4)
-    torch.testing.assert_close(got.log_prob(aligned(y, got)), law.log_prob(y).sum((-1, -2)))
+    torch.testing.assert_close(got.log_prob(aligned(y, got)), distribution.log_prob(y).sum((-1, -2)))
     categories = per_row(dist.Categorical(logits=torch.randn(5, 3, 6)), 1)
     assert (categories.batch_shape, categories.event_shape) == ((5,), (3,))
 
@@ -109,9 +109,9 @@ def test_shapes_that_do_not_fit_are_refused_and_never_broadcast() -> None:
         per_row(dist.Normal(torch.zeros(4), 1.0).to_event(1), 1)
     with pytest.raises(TypeError, match=r"a distribution of pyro.distributions.*got a Normal of torch.distributions"):
         per_row(torch.distributions.Normal(torch.zeros(4), 1.0), 1)  # type: ignore[arg-type]
-    law = dist.Normal(torch.zeros(4, 1), 1.0).to_event(1)
-    assert aligned(torch.zeros(4), law).shape == (4, 1)
-    for y, given in ((torch.zeros(4, 1), dist.Normal(torch.zeros(4), 1.0)), (torch.zeros(1, 4), law)):
+    distribution = dist.Normal(torch.zeros(4, 1), 1.0).to_event(1)
+    assert aligned(torch.zeros(4), distribution).shape == (4, 1)
+    for y, given in ((torch.zeros(4, 1), dist.Normal(torch.zeros(4), 1.0)), (torch.zeros(1, 4), distribution)):
         with pytest.raises(ValueError, match="y must have the shape"):
             aligned(y, given)
 

@@ -82,7 +82,7 @@ def test_sums_over_units_are_adjoint_to_the_layout(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [k for k in LAYERS if k != "linear"])
 @pytest.mark.parametrize(
-    "law",
+    "distribution",
     [
         lambda m, u: BernoulliMixture(m, 0.3, units=u),
         lambda m, u: RelaxedBernoulliMixture(m, torch.tensor(-0.5).double(), units=u),
@@ -90,10 +90,10 @@ def test_sums_over_units_are_adjoint_to_the_layout(kind: str) -> None:
     ],
     ids=["Bernoulli", "concrete", "type A"],
 )
-def test_draws_scale_whole_channels(kind: str, law: Callable[[Tensor, InputUnits], BernoulliMixture]) -> None:
+def test_draws_scale_whole_channels(kind: str, distribution: Callable[[Tensor, InputUnits], BernoulliMixture]) -> None:
     """Every draw is M with one factor per channel, and channels have different ones; also of a batch and after `at`."""
     _, _, loc, units = layer(kind)
-    for q in (law(loc, units).expand((5,)), law(loc, units).at(loc.expand(5, *loc.shape))):
+    for q in (distribution(loc, units).expand((5,)), distribution(loc, units).at(loc.expand(5, *loc.shape))):
         ratio = q.sample() / loc
         means = q.sum_units(ratio) / q.fan_out
         torch.testing.assert_close(q.over_units(means).expand_as(ratio), ratio)

@@ -120,7 +120,7 @@ def test_a_seed_gives_the_same_functions_at_any_points(
     torch.testing.assert_close(whole[:, 20:], part)
     moments = reading.predict(data[0], 30, seed=3, keep="moments")
     torch.testing.assert_close(
-        moments.mean, reading.predict(data[0], 30, seed=3).law.probs.mean(0), rtol=1e-4, atol=1e-5
+        moments.mean, reading.predict(data[0], 30, seed=3).distribution.probs.mean(0), rtol=1e-4, atol=1e-5
     )
 
 

@@ -140,7 +140,7 @@ Returns:
 Raises:
     ValueError: no."""
     assert (
-        "\n".join(changed(text.splitlines()))
+        "\n".join(changed(text.splitlines(), {"y": "a finite number above 0"}))
         == r"""What it does of \|w\|, and of `Fit`\ s, but ``|w|``.
 
 ::
@@ -154,6 +154,7 @@ Args:
         of `Fit`\ s.
     y: numbers
         of `Fit`\ s.
+        Allowed: a finite number above 0.
     z: another.
 
 :returns: Per row: a number.
@@ -191,8 +192,9 @@ def test_every_entry_is_in_the_index() -> None:
         assert network
         assert bool(published) == bool(entry.published)
         if published:
-            score, value = re.fullmatch(r"`(\w+)` (\S+)", published).groups()  # type: ignore[union-attr]
+            score, value, known = re.fullmatch(r"`(\w+)` (\S+)(?: \((.+)\))?", published).groups()  # type: ignore[union-attr]
             assert float(value) == pytest.approx(entry.published[score], rel=1e-3)
+            assert (known or "published") == entry.published_as
         assert bool(ours) == bool(set(references.scores(name)) & set([*entry.published, *references.scores(name)][:1]))
 
 

@@ -101,9 +101,11 @@ def observe(network: Network, outputs: Any, y: Any) -> None:
     import numpyro
     from numpyro import distributions as dist
 
-    law = dist.Normal(outputs, 1.0) if isinstance(network.loss, nn.MSELoss) else dist.Categorical(logits=outputs)
+    distribution = (
+        dist.Normal(outputs, 1.0) if isinstance(network.loss, nn.MSELoss) else dist.Categorical(logits=outputs)
+    )
     with numpyro.handlers.scale(scale=len(network.x) / BATCH):
-        numpyro.sample("y", law, obs=y)
+        numpyro.sample("y", distribution, obs=y)
 
 
 def forward(layers: nn.Sequential, weights: Weights, h: Any, mask: Callable[[Any], Any]) -> Any:

@@ -99,8 +99,8 @@ def model_of(problem: Regression) -> Any:
             )
             own = dist.Normal(0, problem.bias_scale).expand([outputs]).to_event(1)
             weights[f"b{layer}"] = numpyro.sample(f"b{layer}", own)
-        law = dist.Normal(forward(problem, weights, x), problem.precision**-0.5)
-        numpyro.sample("y", law.to_event(2), obs=y)
+        distribution = dist.Normal(forward(problem, weights, x), problem.precision**-0.5)
+        numpyro.sample("y", distribution.to_event(2), obs=y)
 
     return model
 

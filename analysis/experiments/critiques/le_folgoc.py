@@ -46,7 +46,7 @@ def panel(size: Size, seed: int) -> Panel:
     }
     mean_field_gap, low_rank_gap = (two_weights.divergence(q, posterior) for q in (factorised, low_rank))
     gaps = (0.0, None, evidence - thick_elbo, evidence - learned_elbo, mean_field_gap, low_rank_gap)
-    table = {name: _row(law, gap) for (name, law), gap in zip(named.items(), gaps, strict=True)}
+    table = {name: _row(distribution, gap) for (name, distribution), gap in zip(named.items(), gaps, strict=True)}
     far = concentration(seed)
     drop, mixture = (table[name] for name in list(table)[1:3])
     return Panel(
@@ -98,8 +98,8 @@ def concentration(seed: int) -> dict[str, dict[str, float]]:
         for number in range(SETS):
             x, y = two_weights.sample(n, seed + number)
             posterior = two_weights.exact(x, y)
-            laws = (two_weights.dropout(x, y, RATE), posterior)
-            squares += [two_weights.distance(posterior, law, two_weights.TRUE) ** 2 for law in laws]
+            distributions = (two_weights.dropout(x, y, RATE), posterior)
+            squares += [two_weights.distance(posterior, d, two_weights.TRUE) ** 2 for d in distributions]
         for row, value in zip(rows.values(), squares, strict=True):
             row[f"N = {n}"] = math.sqrt(value / SETS)
     return rows
@@ -128,14 +128,14 @@ def trained_low_rank(x: np.ndarray, y: np.ndarray, steps: int, seed: int) -> two
     return two_weights.Mixture(np.ones(1), mean, factor @ factor.T + np.diag(variance))
 
 
-def _row(law: two_weights.Mixture, gap: float | None) -> dict[str, Any]:
-    density = law.log_density(two_weights.TRUE)
+def _row(distribution: two_weights.Mixture, gap: float | None) -> dict[str, Any]:
+    density = distribution.log_density(two_weights.TRUE)
     return {
         "KL from the posterior": "infinite" if gap is None else gap,
         "ln q(true weights)": density if math.isfinite(density) else "probability 0",
-        "sd of f": math.sqrt(float(POINT @ law.total @ POINT)),
-        "sd of f at (1, 1)": math.sqrt(float(TYPICAL @ law.total @ TYPICAL)),
-        "modes of f": two_weights.modes(law, POINT),
+        "sd of f": math.sqrt(float(POINT @ distribution.total @ POINT)),
+        "sd of f at (1, 1)": math.sqrt(float(TYPICAL @ distribution.total @ TYPICAL)),
+        "modes of f": two_weights.modes(distribution, POINT),
     }
 
 
@@ -146,8 +146,8 @@ def _figure(named: dict[str, two_weights.Mixture]) -> Figure:
     _plane(left, named)
     colours = dict(zip(named, (BLACK, *SERIES[1:4], SERIES[0], SERIES[4]), strict=True))
     f = np.linspace(-1.5, 4, 800)
-    for name, law in named.items():
-        weights, means, sd = law.along(POINT)
+    for name, distribution in named.items():
+        weights, means, sd = distribution.along(POINT)
         if sd == 0:
             right.vlines(means, 0, weights, color=colours[name], linewidth=2, label=f"{name} (probabilities)")
             right.plot(means, weights, "o", color=colours[name], markersize=4)

@@ -131,8 +131,8 @@ def drawn(seed: int) -> tuple[Dataset, Dataset]:
 
 def log_density(f: Tensor, y: Tensor) -> float:
     """Mean log density of y ``[N, 1]`` under the mixture of N(f_s, noise variance), f ``[S, N, 1]``."""
-    law = torch.distributions.Normal(f.double(), NOISE)
-    return float((law.log_prob(y.double()).logsumexp(0) - math.log(len(f))).mean())
+    distribution = torch.distributions.Normal(f.double(), NOISE)
+    return float((distribution.log_prob(y.double()).logsumexp(0) - math.log(len(f))).mean())
 
 
 def trained(

@@ -1,4 +1,4 @@
-"""The laws of Gaussian dropout and its relatives: moments, densities, entropies."""
+"""The distributions of Gaussian dropout and its relatives: moments, densities, entropies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 DRAWS = 100_000
 
 
-def laws() -> dict[str, WeightDistribution]:
+def distributions() -> dict[str, WeightDistribution]:
     torch.manual_seed(1)
     m, alpha = torch.randn(3, 4), torch.tensor([0.1, 0.5, 1.0, 2.0])
     return {
@@ -40,9 +40,9 @@ def laws() -> dict[str, WeightDistribution]:
     }
 
 
-@pytest.mark.parametrize("name", laws())
+@pytest.mark.parametrize("name", distributions())
 def test_moments_are_those_of_draws(name: str) -> None:
-    q = laws()[name]
+    q = distributions()[name]
     draws = q.expand((DRAWS,)).sample()
     se = (q.variance / DRAWS).sqrt()
     assert float(((draws.mean(0) - q.mean) / se).abs().max()) < 4.5
@@ -163,7 +163,7 @@ def test_a_cut_weight_keeps_its_noise_and_has_no_gradient_but_the_divergences() 
     torch.testing.assert_close(gradient, torch.zeros(1, 2), atol=1e-6, rtol=0)
 
 
-def test_the_divergence_of_a_cut_law_is_bounded_from_above() -> None:
+def test_the_divergence_of_a_cut_distribution_is_bounded_from_above() -> None:
     """KL of N(0, v) is 0 from the log-uniform prior and from the best Gaussian of its own; what is counted says so."""
     m, log_alpha = torch.ones(1, 2), torch.tensor([[1.0, 3.0]])
     cut, whole = CutNormal(m, log_alpha, 3.0), MultiplicativeNormal(m, log_alpha)

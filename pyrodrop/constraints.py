@@ -1,0 +1,182 @@
+"""Constraints of arguments, which stand in the signatures of public functions:
+
+    @checked
+    def sample(model: NetworkModel, *, chains: Annotated[int, Count("the number of chains")] = 64, engine: Name = "auto"):
+
+`checked` applies them before the function runs and passes Python's own types on. ``X | None`` allows None, and a `Literal`
+needs no more than itself. `help` shows the types; the reference of the site adds what is allowed.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from types import UnionType
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+
+from pyrodrop import arguments
+from pyrodrop.names import one_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Constraint:
+    """What one argument may be: ``constraint(value, name)`` returns the value as Python's own type, or raises.
+
+    Args:
+        what: what the argument is, such as ``the number of gradient steps``, for messages.
+        bounds: of its values.
+    """
+
+    def __init__(self, what: str, **bounds: Any) -> None:
+        self.what, self.bounds, self.optional = what, bounds, False
+
+    def __call__(self, value: Any, name: str) -> Any:
+        return None if value is None and self.optional else self.check(value, name)
+
+    def check(self, value: Any, name: str) -> Any:
+        """The value as Python's own type; a TypeError or ValueError if it is not allowed."""
+        raise NotImplementedError(f"{type(self).__name__} has no check")
+
+    def allowed(self) -> str:
+        """What is allowed, in words."""
+        raise NotImplementedError(f"{type(self).__name__} has no words")
+
+
+class Count(Constraint):
+    """A whole number from `least`, 1, to `most`, see `arguments.count`."""
+
+    def check(self, value: Any, name: str) -> int:
+        return arguments.count(value, name, self.what, **self.bounds)
+
+    def allowed(self) -> str:
+        return arguments.whole(**self.bounds)
+
+
+class Real(Constraint):
+    """A finite number within bounds, see `arguments.real`."""
+
+    def check(self, value: Any, name: str) -> float:
+        return arguments.real(value, name, self.what, **self.bounds)
+
+    def allowed(self) -> str:
+        return arguments.bounded(**self.bounds)
+
+
+class Flag(Constraint):
+    """True or False, see `arguments.flag`."""
+
+    def check(self, value: Any, name: str) -> bool:
+        return arguments.flag(value, name, self.what)
+
+    def allowed(self) -> str:
+        return "True or False"
+
+
+class Choice(Constraint):
+    """One of the values of a `Literal`."""
+
+    def check(self, value: Any, name: str) -> Any:
+        return one_of(value, self.what, name)
+
+    def allowed(self) -> str:
+        return " or ".join(map(repr, get_args(self.what)))
+
+
+Seed = Annotated[int, Count("the seed of the random numbers", least=0)]
+Progress = Annotated[bool, Flag("whether to show a progress bar, None being for a terminal,")] | None
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """Apply the constraints of a function's signature to the arguments of every call, see the module."""
+    signature = inspect.signature(function)
+    places = {name: place for place, name in enumerate(signature.parameters)}
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        placed: list[Any] = list(args)
+        for name, constraint in constraints(function).items():
+            if name in kwargs:
+                kwargs[name] = constraint(kwargs[name], name)
+            elif places[name] < len(placed):
+                placed[places[name]] = constraint(placed[places[name]], name)
+        return function(*placed, **kwargs)
+
+    call.__annotations__ = {name: _plain(hint) for name, hint in function.__annotations__.items()}
+    shown = [p.replace(annotation=call.__annotations__.get(n, p.empty)) for n, p in signature.parameters.items()]
+    call.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    return call
+
+
+def check_fields(record: Any) -> None:
+    """Apply the constraints of a dataclass's fields, in its ``__post_init__``. Python's own numbers stay as they are."""
+    kind: Any = type(record)
+    for name, constraint in constraints(kind).items():
+        given = getattr(record, name)
+        value = constraint(given, name)
+        if type(given) not in (int, float):
+            object.__setattr__(record, name, value)
+
+
+def constraints_of(public: Any) -> Mapping[str, Constraint]:
+    """The constraints that a public function or class checks, by argument; see `checked` and `check_fields`."""
+    if isinstance(public, type):
+        fields, made = constraints(public), inspect.getattr_static(public, "__init__")
+        return fields if any(not isinstance(each, Choice) for each in fields.values()) else constraints_of(made)
+    outer = inspect.unwrap(public, stop=lambda function: "__signature__" in vars(function))
+    return constraints(inspect.unwrap(public)) if "__signature__" in getattr(outer, "__dict__", {}) else {}
+
+
+@functools.cache
+def constraints(of: Any) -> Mapping[str, Constraint]:
+    """The constraints of a function's arguments, or of a dataclass's fields, by name."""
+    names = vars(sys.modules[of.__module__])
+    found = {name: _constraint(_resolved(hint, names)) for name, hint in inspect.get_annotations(of).items()}
+    return {name: constraint for name, constraint in found.items() if constraint is not None}
+
+
+def _resolved(hint: Any, names: dict[str, Any]) -> Any:
+    """The type that an annotation names; a class that only a type checker imports has no constraint."""
+    try:
+        return eval(hint, names) if isinstance(hint, str) else hint
+    except NameError:
+        if "Annotated" in hint:
+            raise
+        return None
+
+
+def _constraint(hint: Any) -> Constraint | None:
+    if get_origin(hint) is Annotated:
+        return next((each for each in get_args(hint)[1:] if isinstance(each, Constraint)), None)
+    if get_origin(hint) is Literal:
+        return Choice(hint)
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
+    found = [_constraint(kind) for kind in kinds if kind is not type(None)]
+    if len(found) != 1 or found[0] is None:
+        return None
+    optional = copy.copy(found[0])
+    optional.optional = True
+    return optional
+
+
+def _plain(hint: Any) -> Any:
+    """An annotation without its constraint, as people read it."""
+    return ast.unparse(_Plain().visit(ast.parse(hint, mode="eval"))) if isinstance(hint, str) else hint
+
+
+class _Plain(ast.NodeTransformer):
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        """The type alone of ``Annotated[type, ...]``."""
+        if isinstance(node.value, ast.Name) and node.value.id == "Annotated":
+            return self.visit(node.slice.elts[0])  # type: ignore[attr-defined]
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        """The type that an alias of this module stands for."""
+        plain = {"Seed": "int", "Progress": "bool | None"}.get(node.id)
+        return ast.parse(plain, mode="eval").body if plain else node
