@@ -132,7 +132,7 @@ class NetworkModel(LocalModule):
         super().train(mode)
         network: nn.Module = self.network
         for name, module in network.named_modules():
-            _set_mode(module, STAYS in module.__dict__ or (mode and name in self._in_training))
+            module.training = STAYS in module.__dict__ or (mode and name in self._in_training)
         return self
 
     @property
@@ -229,7 +229,8 @@ class NetworkModel(LocalModule):
         """
         self._examine_training(data.x)
         with self._calls(training=False) as calls:
-            output = check_used(calls, self._few(calls, data.x)[0], lambda: self._rows(data.x, _TRIED))
+            two, _ = self._few(calls, data.x)
+            output = check_used(calls, two, lambda: self._rows(data.x, _TRIED))
         self._check_against(data, output)
 
     def check_targets(self, data: Dataset) -> None:
@@ -239,6 +240,7 @@ class NetworkModel(LocalModule):
             ValueError: the network cannot be called on the inputs, or the targets do not fit the likelihood; they are class
                 labels of a frame, numbered in place of their values, and the likelihood is of real numbers.
         """
+        self.examined(data.x)
         with self._calls(training=False) as calls:
             two, _ = self._few(calls, data.x)
             try:
@@ -367,8 +369,8 @@ class NetworkModel(LocalModule):
         return call(self.network, values, self._names, x, self.output, attends=self._attends, recurs=self._recurs)
 
     def _few(self, calls: Calls, x: Inputs) -> tuple[Any, Any]:
-        """Two and three rows of x; twice all rows if the network needs them."""
-        return (calls.all(x),) * 2 if self.examined(x).whole else calls.few(x)
+        """Two and three rows of x, which was examined; twice all rows if the network needs them."""
+        return (calls.all(x),) * 2 if self._examined[signature(x)].whole else calls.few(x)
 
     def _rows(self, x: Inputs, count: int) -> Any:
         """The first `count` rows of x, repeated if there are fewer, on the weights' device; all if the network needs all."""
@@ -401,12 +403,7 @@ class NetworkModel(LocalModule):
                 yield
             finally:
                 for module, mode in modes:
-                    _set_mode(module, mode)
-
-
-def _set_mode(module: nn.Module, training: bool) -> None:
-    if module.training != training:  # to write it is slow
-        module.training = training
+                    module.training = mode
 
 
 def from_module(
