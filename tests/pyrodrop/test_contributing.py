@@ -90,7 +90,7 @@ def test_the_estimators_that_fit_accepts_are_the_strategies() -> None:
 
 
 def test_every_metric_has_a_test_that_names_it() -> None:
-    tests = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/pyrodrop/test_metrics_*.py"))
+    tests = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/pyrodrop/metrics/test_*.py"))
     functions = [name for name in metrics.__all__ if inspect.isfunction(getattr(metrics, name))]
     assert [name for name in functions if not re.search(rf"\b{name}\b", tests)] == []
 

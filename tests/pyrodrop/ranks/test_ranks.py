@@ -1,6 +1,6 @@
 """Training by several processes: equal to one process, the same on all ranks, and no rank is left waiting.
 
-The processes are those of ``ranks/work.py``, which writes what they have found.
+The processes are those of ``work.py``, which writes what they have found.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch
 from pyrodrop import ranks
 from pyrodrop.ranks import joining
 
-WORK = Path(__file__).parent / "ranks" / "work.py"
-ROOT = Path(__file__).parents[2]
+WORK = Path(__file__).parent / "work.py"
+ROOT = Path(__file__).parents[3]
 QUICK = (
     "equal:3 rows:3 checkpoints:3 equal:2 equal_in_parts:2 gradients:2 rows:2 errors:2 disagreements:2 starts:2 "
     "checkpoints:2 other_number:2 unwritable:2 step_by_step:2 autoguides:2 batch_norm:2 alone:2 evaluated:2 lost:2"

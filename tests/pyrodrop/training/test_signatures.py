@@ -62,7 +62,7 @@ pyrodrop.Training(m, m, d, batchsize=3)
 @pytest.mark.slow
 def test_types_of_results_and_errors_of_mypy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api = pytest.importorskip("mypy.api")
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     (tmp_path / "calls.py").write_text(CALLS)
     monkeypatch.setenv("MYPYPATH", str(root))
     monkeypatch.chdir(root)
