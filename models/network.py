@@ -12,10 +12,10 @@ https://doi.org/10.1162/neco.1992.4.3.448.
 from __future__ import annotations
 
 import copy
-import logging
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, Literal
 
 import pyro
@@ -30,33 +30,20 @@ from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
-from pyrodrop.networks.attributes import changes
 from pyrodrop.networks.call import Output, call, check_function, of_traced_size
-from pyrodrop.networks.checks import (
-    cannot_run,
-    check_no_others,
-    check_weights_kept,
-    check_width,
-    runs,
-    say_unused,
-    unused_weights,
-    width_of,
-)
-from pyrodrop.networks.examples import Examined, close, examine, few_rows, signature
+from pyrodrop.networks.checks import cannot_run, check_width, width_of
+from pyrodrop.networks.examine import Calls, Examined, check_used, examine, examine_training, signature
 from pyrodrop.networks.first import first_weights
 from pyrodrop.networks.labels import check_labels
 from pyrodrop.networks.many import batch_shape, for_each
 from pyrodrop.networks.modes import STAYS, evaluating, mode_changes, undisturbed
-from pyrodrop.networks.noise import check_dropout_layers, check_gradient_mode, check_noiseless
+from pyrodrop.networks.noise import check_dropout_layers
 from pyrodrop.networks.parametrised import check_parametrised
 from pyrodrop.networks.sites import SHORT, freeze, lengthen, parameters_of
 from pyrodrop.networks.starts import new_values
 from pyrodrop.priors import Prior
-from pyrodrop.private_apis import activations_kept
 from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.scaling import Standardize
-
-_log = logging.getLogger("pyrodrop")
 
 _TRIED = 256  # rows on which a network must use all of its weights
 
@@ -240,35 +227,10 @@ class NetworkModel(LocalModule):
             ValueError: the network cannot be called on the inputs, draws random numbers itself, or does not use a weight
                 that has a prior; the targets do not fit the likelihood.
         """
-        self.examined(data.x)
-        few = self._rows(data.x, 2)
-        network: nn.Module = self.network
-        with self._trying():
-            weights = self.weight_sites()
-            runs(lambda: check_noiseless(network, lambda: self._still(weights, few)), few, "be trained")
-        with self._trying(), activations_kept() as recomputation:
-            before = recomputation.calls
-            self.changes_itself = changes(network, lambda: self._call(weights, few))
-            if recomputation.calls > before:
-                _log.warning(
-                    "the network recomputes activations (torch.utils.checkpoint), which would be with other weights and "
-                    "noise: they are kept instead, so training takes the memory of the network without checkpointing"
-                )
-            unused_weights(
-                lambda leaves: self._call(leaves, few), weights
-            )  # raises for gradients that cannot be computed
-            check_no_others(
-                lambda given: self._call(given, few), {**{n: self.free[n] for n in self.free}, **weights}, few
-            )
-            check_gradient_mode(lambda: self._still(weights, few))
-        with self._trying(), evaluating(self):
-            output = self._call(weights, few)
-            unused = unused_weights(lambda leaves: self._call(leaves, few), weights)
-            if unused:  # the forward may branch on x: try more rows before refusing the network
-                more = self._rows(data.x, _TRIED)
-                unused = unused_weights(lambda leaves: self._call(leaves, more), weights)
-                if unused:
-                    raise ValueError(say_unused(network, lambda given: self._still(given, more), weights, unused))
+        self._examine_training(data.x)
+        with self._calls(training=False) as calls:
+            two, _ = self._few(calls, data.x)
+            output = check_used(calls, two, lambda: self._rows(data.x, _TRIED))
         self._check_against(data, output)
 
     def check_targets(self, data: Dataset) -> None:
@@ -279,12 +241,12 @@ class NetworkModel(LocalModule):
                 labels of a frame, numbered in place of their values, and the likelihood is of real numbers.
         """
         self.examined(data.x)
-        few = self._rows(data.x, 2)
-        try:
-            with self._trying(), evaluating(self):
-                output = self._call(self.weight_sites(), few)
-        except (RuntimeError, IndexError) as error:
-            raise ValueError(cannot_run(few, self.mixes_examples(data.x), error)) from error
+        with self._calls(training=False) as calls:
+            two, _ = self._few(calls, data.x)
+            try:
+                output = calls(two)
+            except (RuntimeError, IndexError) as error:
+                raise ValueError(cannot_run(two, error, together=self.mixes_examples(data.x))) from error
         self._check_against(data, output)
 
     def _check_against(self, data: Dataset, output: Tensor) -> None:
@@ -305,15 +267,16 @@ class NetworkModel(LocalModule):
         known = self._examined.get(key)
         if known is None or not known.differed:
             check_width(x, self.in_features)
-            weights = {n: w.detach().clone() for n, w in self.weight_sites().items()}
-            with self._trying(), evaluating(self):
-                there = mapped(lambda part: part.to(next(iter(weights.values())).device), x)  # on a CPU without a copy
-                found = examine(self._call, weights, there, lambda: undisturbed(self.network))
-                few = self._rows(x, num_rows(x) if found.whole else 2)
-                check_noiseless(self.network, lambda: self._still(weights, few))
-                check_weights_kept(lambda given: self._still(given, few), weights)
-            self._examined[key] = found
+            with self._calls(training=False) as calls:
+                self._examined[key] = examine(calls, x)
         return self._examined[key]
+
+    def _examine_training(self, x: Inputs) -> None:
+        """Run the network in the modes of training, too, and store what that shows; a ValueError as `check`."""
+        found = self.examined(x)
+        with self._calls(training=True) as calls:
+            mixes, self.changes_itself = examine_training(calls, *self._few(calls, x))
+        self._examined[signature(x)] = replace(found, mixes_in_training=found.mixes or mixes)
 
     def mixes_examples(self, x: Inputs) -> bool:
         """Whether the output of one row depends on the other rows, as in a graph network, so that x cannot be split."""
@@ -321,13 +284,9 @@ class NetworkModel(LocalModule):
 
     def mixes_in_training(self, x: Inputs) -> bool:
         """As `mixes_examples`, in the modes used in training: True under BatchNorm, which normalises over the minibatch."""
-        if self.mixes_examples(x):
-            return True
-        device = next(iter(self.weight_sites().values())).device
-        weights = self.weight_sites()
-        with self._trying():
-            two, three = (self._still(weights, mapped(lambda part: part.to(device), few)) for few in few_rows(x))
-        return not close(three[:2], two)
+        if self.examined(x).mixes_in_training is None:
+            self._examine_training(x)
+        return bool(self._examined[signature(x)].mixes_in_training)
 
     def takes_all_rows(self, x: Inputs) -> bool:
         """Whether the network can only be called on all rows of x at once, not on a minibatch."""
@@ -406,13 +365,12 @@ class NetworkModel(LocalModule):
         if isinstance(x, Tensor) and x.is_floating_point():
             x = self.inputs(x.float() if x.dtype in SHORT else x)
         x = mapped(lambda part: part.to(dtype) if part.is_floating_point() else part, x)
-        values = {**{n: self.free[n] for n in self.free}, **weights}
+        values = {**{n: self.free[n] for n in self.free if n not in weights}, **weights}
         return call(self.network, values, self._names, x, self.output, attends=self._attends, recurs=self._recurs)
 
-    def _still(self, weights: Mapping[str, Tensor], x: Inputs) -> Tensor:
-        """As `_call`, with the network's attributes and buffers restored afterwards."""
-        with undisturbed(self.network):
-            return self._call(weights, x)
+    def _few(self, calls: Calls, x: Inputs) -> tuple[Any, Any]:
+        """Two and three rows of x, which was examined; twice all rows if the network needs them."""
+        return (calls.all(x),) * 2 if self._examined[signature(x)].whole else calls.few(x)
 
     def _rows(self, x: Inputs, count: int) -> Any:
         """The first `count` rows of x, repeated if there are fewer, on the weights' device; all if the network needs all."""
@@ -428,10 +386,18 @@ class NetworkModel(LocalModule):
         return bool(self._moving) and any(mode_changes(module) for module in network.modules())
 
     @contextmanager
-    def _trying(self) -> Iterator[None]:
-        """Run a block in training mode without Pyro's handlers and gradients; modes, buffers and attributes are restored."""
+    def _calls(self, *, training: bool) -> Iterator[Calls]:
+        """Calls of the network in one mode, without gradients and Pyro's handlers; all is restored after each."""
+        with self._in_training_mode() if training else evaluating(self), pyro.poutine.block(), torch.no_grad():
+            weights = {name: value.detach().clone() for name, value in self.weight_sites().items()}
+            free = {name: self.free[name].detach() for name in self.free}
+            yield Calls(self.network, lambda given, x: self._call({**given, **free}, x), weights)
+
+    @contextmanager
+    def _in_training_mode(self) -> Iterator[None]:
+        """Have the model in training mode within the block, and restore modes, buffers and attributes afterwards."""
         modes = [(module, module.training) for module in self.modules()]
-        with undisturbed(self.network), pyro.poutine.block(), torch.no_grad():
+        with undisturbed(self.network):
             self.train()
             try:
                 yield

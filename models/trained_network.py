@@ -21,7 +21,7 @@ from pyrodrop.arguments import instance
 from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.models.network import NetworkModel
 from pyrodrop.networks.dropouts import Dropouts, Mask
-from pyrodrop.networks.examples import Examined
+from pyrodrop.networks.examine import Examined
 from pyrodrop.networks.modes import undisturbed
 
 
@@ -70,7 +70,7 @@ class TrainedNetwork(NetworkModel):
         if not self.dropouts.noise:
             return {}
         seen: list[torch.Size] = []
-        with self._trying():
+        with self._calls(training=True) as calls, calls.restored():
             self._call(self.weight_sites(), x, seen=seen)
         return {
             call.name: (call.drop_rate, shape if call.layout.joint else None)

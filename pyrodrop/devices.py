@@ -61,8 +61,11 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
     Raises:
         RuntimeError: another thread trains, see `pyrodrop.threads`.
     """
-    with drawing(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    on_gpu = device.type == "cuda"
+    with drawing(), torch.random.fork_rng([device] if on_gpu else []):
+        (torch.manual_seed if on_gpu else torch.default_generator.manual_seed)(
+            seed
+        )  # the first would seed every device
         yield
 
 

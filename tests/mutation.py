@@ -3,7 +3,7 @@
     pip install cosmic-ray coverage
     python -P tests/mutation.py record                 # runs the tests once; notes the lines that each test executes
     python -P tests/mutation.py run --sample 300       # changes the code, one mutant after another, and runs those tests
-    python -P tests/mutation.py run --again --first tests/pyrodrop/distributions/test_units.py    # the survivors, with new tests first
+    python -P tests/mutation.py run --again --first tests/pyrodrop/engines/test_engines.py   # survivors, new tests first
     python -P tests/mutation.py report                 # the score of every package, and the survivors
     python -P tests/mutation.py control                # the tests that killed mutants pass on the unchanged code
 

@@ -19,6 +19,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, fx, nn
 
+from pyrodrop.networks.examine import close
+
 _CONVOLUTIONS: dict[int, type[nn.Module]] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
 
 
@@ -222,7 +224,7 @@ def units_of_y(model: Any, output: Tensor) -> list[Step]:
         return []
     loc, scale = model.targets.loc.to(output), model.targets.scale.to(output)
     columns, width = f.shape[-1], output.shape[-1]
-    if columns > width or not torch.allclose(f, output[..., :columns] * scale + loc):
+    if columns > width or not close(f, output[..., :columns] * scale + loc):
         raise TypeError(
             "compression needs a likelihood whose f is a linear rescaling of the network's outputs; got "
             f"{type(model.likelihood).__name__}"

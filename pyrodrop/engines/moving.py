@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop.modules import LocalModule
-from pyrodrop.networks.modes import attributes_of, changed_attributes
+from pyrodrop.networks.modes import Snapshot, say_changes
 
 Place = tuple[nn.Module, str]
 
@@ -77,32 +77,17 @@ class Watch:
 
     def __init__(self, model: Any, guide: Any) -> None:
         self.parts = (model, guide)
-        self.places = places_of(model, guide)
 
     def __enter__(self) -> Watch:
-        self._buffers = {name: module._buffers[own] for name, ((module, own), *_) in self.places.items()}
-        self._values = {name: (buffer._version, buffer.detach().clone()) for name, buffer in self._buffers.items()}  # type: ignore[union-attr]
-        modules = {
-            n: m for n, m in _modules(*self.parts).items() if not isinstance(m, LocalModule)
-        }  # our own modules only cache what they found
-        self._attributes = {name: (module, attributes_of(module)) for name, module in modules.items()}
+        self.places = places_of(*self.parts)
+        self._before = Snapshot(_modules(*self.parts))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.moving = Moving(self.parts, {n: places for n, places in self.places.items() if self._moved(n, places)})
-        changed = [
-            f"{name}.{attribute}"
-            for name, (module, before) in self._attributes.items()
-            for attribute in changed_attributes(module, before)
-        ]
-        self.changes = f"its forward changes the attributes {', '.join(changed)}" if changed else ""
-
-    def _moved(self, name: str, places: Sequence[Place]) -> bool:
-        module, own = places[0]
-        (version, value), now = self._values[name], module._buffers[own]
-        if now is None or now is not self._buffers[name]:
-            return now is not None
-        return now._version != version or not torch.equal(now, value)
+        moved = {place for place in self._before.moved() if place[0]._buffers[place[1]] is not None}
+        self.moving = Moving(self.parts, {n: places for n, places in self.places.items() if places[0] in moved})
+        ours = LocalModule  # which only cache what they have found
+        self.changes = say_changes([n for module, n in self._before.changed() if not isinstance(module, ours)])
 
 
 def places_of(model: Any, guide: Any) -> dict[str, list[Place]]:

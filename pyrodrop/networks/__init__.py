@@ -9,8 +9,7 @@ mixing        whether a model's outputs at one row depend on other rows
 checks        checks before training and prediction
 units         which axis of a weight indexes its input units
 noise         random numbers that the network draws itself
-attributes    Python attributes that a forward changes
-examples      which axes index examples, and whether examples depend on each other
+examine       what a network does with a few rows of x, found by calling it
 first         weights of the first layers, which are applied to x itself
 starts        new initial values
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 STAYS = "stays_in_training"  # attribute of a module whose mode does not change: a dropout of a network that was read
 
-_OWN = {"training", "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
-_OWN |= {"_flat_weights", "_flat_weight_refs"}  # in which recurrent layers keep their parameters a second time
+_OWN = {*nn.Module().__dict__, "_flat_weights", "_flat_weight_refs"}  # the last two: recurrent layers' second list
+_VALUES = (type(None), bool, int, float, complex, str, bytes)  # that nothing changes in place
 
 
 def mode_changes(module: nn.Module) -> bool:
@@ -40,32 +40,71 @@ def evaluating(*parts: Any) -> Iterator[None]:
             module.training = True
 
 
+class Snapshot:
+    """Buffers and Python attributes of modules as they are now.
+
+    Args:
+        modules: by name.
+    """
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self._buffers = [
+            (module, name, value, value.detach().clone(), value._version)
+            for module in modules.values()
+            for name, value in module._buffers.items()
+            if value is not None
+        ]
+        self._attributes = [(name, module, _attributes(module)) for name, module in modules.items()]
+
+    def moved(self) -> list[tuple[nn.Module, str]]:
+        """The buffers that have been written to, or are other tensors; batch norm writes without a new version."""
+        return [
+            (module, name)
+            for module, name, value, old, version in self._buffers
+            if module._buffers[name] is not value or value._version != version or not torch.equal(value, old)
+        ]
+
+    def changed(self) -> list[tuple[nn.Module, str]]:
+        """The modules whose attributes are new, missing or of another value, each with the name of one: ``layer.calls``."""
+        return [
+            (module, f"{name}.{attribute}" if name else attribute)
+            for name, module, before in self._attributes
+            for attribute in _changed(module, before)
+        ]
+
+    def restore(self) -> bool:
+        """Set everything to what it was; whether anything had changed."""
+        restored = False
+        with torch.no_grad():
+            for module, name, value, old, _ in self._buffers:
+                written = not torch.equal(value, old)
+                restored |= written or module._buffers[name] is not value
+                module._buffers[name] = value
+                if written:
+                    value.copy_(old)
+        for _, module, before in self._attributes:
+            for name in _changed(module, before):
+                restored = True
+                module.__dict__.pop(name, None)
+                if name in before:
+                    module.__dict__[name] = _copied(before[name])
+        return restored
+
+
+def say_changes(names: Sequence[str]) -> str:
+    """A sentence that names the attributes that a forward changes; empty if it changes none."""
+    return f"its forward changes the attributes {', '.join(names)}" if names else ""
+
+
 @contextmanager
 def undisturbed(*parts: Any) -> Iterator[None]:
     """Restore buffers and Python attributes of these modules after the block; arguments that are not modules are ignored."""
-    modules = list(dict.fromkeys(module for part in parts if isinstance(part, nn.Module) for module in part.modules()))
-    buffers = [
-        (module, name, value, value.detach().clone(), value._version)
-        for module in modules
-        for name, value in module._buffers.items()
-        if value is not None
-    ]
-    attributes = {module: attributes_of(module) for module in modules}
+    modules = dict.fromkeys(module for part in parts if isinstance(part, nn.Module) for module in part.modules())
+    before = Snapshot({str(number): module for number, module in enumerate(modules)})
     try:
         yield
     finally:
-        with torch.no_grad():
-            for module, name, value, old, version in buffers:
-                module._buffers[name] = value
-                if value._version != version or not torch.equal(
-                    value, old
-                ):  # batch norm updates its buffers without a new version
-                    value.copy_(old)
-        for module, before in attributes.items():
-            for name in changed_attributes(module, before):
-                module.__dict__.pop(name, None)
-                if name in before:
-                    module.__dict__[name] = before[name]
+        before.restore()
 
 
 @contextmanager
@@ -78,9 +117,9 @@ def repeatable(model: Any) -> Iterator[None]:
         yield
 
 
-def attributes_of(module: nn.Module) -> dict[str, Any]:
+def _attributes(module: nn.Module) -> dict[str, Any]:
     """Copies of a module's Python attributes that a forward may change: numbers, strings, tensors, collections of these."""
-    return {name: _copied(value) for name, value in module.__dict__.items() if _is_state(name, value)}
+    return {name: _copied(value) for name, value in module.__dict__.items() if name not in _OWN and _plain(value)}
 
 
 def _copied(value: Any) -> Any:
@@ -91,12 +130,12 @@ def _copied(value: Any) -> Any:
         return type(value)(_copied(item) for item in value)
     if type(value) is dict:
         return {key: _copied(item) for key, item in value.items()}
-    return copy.deepcopy(value)
+    return value if isinstance(value, _VALUES) else copy.deepcopy(value)
 
 
-def changed_attributes(module: nn.Module, before: dict[str, Any]) -> list[str]:
-    """Names of the attributes that are new, missing or of another value than in `before`, a result of `attributes_of`."""
-    now = {name: value for name, value in module.__dict__.items() if name in before or _is_state(name, value)}
+def _changed(module: nn.Module, before: dict[str, Any]) -> list[str]:
+    """Names of the attributes that are new, missing or of another value than in `before`, a result of `_attributes`."""
+    now = {n: value for n, value in module.__dict__.items() if n in before or (n not in _OWN and _plain(value))}
     return [
         name for name in sorted(now.keys() | before.keys()) if not _same(now.get(name, _NONE), before.get(name, _NONE))
     ]
@@ -119,16 +158,9 @@ def _same(one: Any, two: Any) -> bool:
     return bool(one == two) or one != one  # NaN counts as equal to NaN
 
 
-def _is_state(name: str, value: Any) -> bool:
-    """Whether an attribute is the module's own data, of a type that can be copied and compared."""
-    if name in _OWN or name.startswith("_forward_") or name.startswith("_backward_") or name.endswith("_hooks"):
-        return False
-    return _plain(value)
-
-
 def _plain(value: Any) -> bool:
     if isinstance(value, list | tuple | set | frozenset):
         return all(_plain(item) for item in value)
     if isinstance(value, dict):
         return all(_plain(item) for pair in value.items() for item in pair)
-    return value is None or isinstance(value, bool | int | float | complex | str | bytes | Tensor)
+    return isinstance(value, (*_VALUES, Tensor))

@@ -12,13 +12,15 @@ import random
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pyrodrop.private_apis import in_function_transform
+
+T = TypeVar("T")
 
 
 def check_dropout_layers(network: nn.Module) -> None:
@@ -41,19 +43,20 @@ def check_dropout_layers(network: nn.Module) -> None:
         )
 
 
-def random_module(network: nn.Module, call: Callable[[], Tensor]) -> tuple[Tensor, str | None]:
+def random_module(network: nn.Module, call: Callable[[], T]) -> tuple[T, str | None]:
     """The result of a call, and ``, in`` with the innermost module that draws random numbers in it, None if none does.
 
     Args:
         network: the module whose submodules are named.
-        call: runs the network once.
+        call: runs the network once; called again where it draws.
     """
-    watch = _Watch(network)
     before, outside = _of_torch(), outside_torch()
-    with watch:
-        result = call()
-    drawn = _of_torch() != before or drawn_outside_torch(outside, call)
-    return result, watch.culprit() if drawn else None
+    result = call()
+    if _of_torch() == before and not drawn_outside_torch(outside, call):
+        return result, None
+    with _Watch(network) as watch:
+        call()
+    return result, watch.culprit()
 
 
 def outside_torch() -> tuple[Any, ...]:
@@ -91,38 +94,9 @@ def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> 
     return drawn
 
 
-def check_noiseless(network: nn.Module, call: Callable[[], Tensor]) -> None:
-    """Raise a ValueError, naming the innermost module, if a call draws random numbers or two calls differ.
-
-    Args:
-        network: the module whose submodules are named in the message.
-        call: runs the network once, always on the same input and weights.
-    """
-    first, culprit = random_module(network, call)
-    if culprit is not None:
-        raise ValueError(
-            f"{_DETERMINISTIC} a network that draws random numbers itself{culprit}. Dropout and stochastic depth in "
-            "evaluation mode, or at rate 0, draw none; pyrodrop.read reads those of a trained network as a posterior"
-        )
-    second = call()
-    if not torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True):
-        raise ValueError(
-            f"{_DETERMINISTIC} a network whose outputs change by up to {float((first - second).abs().max()):.2g} when it is "
-            "called again with the same input"
-        )
-
-
-def check_gradient_mode(call: Callable[[], Tensor]) -> None:
-    """Raise a ValueError if the output of a network depends on whether gradients are computed (`torch.is_grad_enabled`)."""
-    with torch.no_grad():
-        predicted = call()
-    with torch.enable_grad():
-        trained = call().detach()
-    if not torch.allclose(predicted, trained, rtol=1e-4, atol=1e-6, equal_nan=True):
-        raise ValueError(
-            "the network of a model must not depend on torch.is_grad_enabled(), as training and prediction would use "
-            f"different functions; its outputs differ by up to {float((predicted - trained).abs().max()):.2g}"
-        )
+def say_noise(what: str) -> str:
+    """The error message for a network that is not deterministic; `what` is what it does."""
+    return f"{_DETERMINISTIC} a network {what}"
 
 
 class _Watch:
@@ -133,12 +107,13 @@ class _Watch:
         self.found: list[str] = []
         self._before: list[Any] = []
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Watch:
         names = {module: name for name, module in self.network.named_modules()}
         self._handles: list[Any] = []
         for module in names:
             self._handles.append(module.register_forward_pre_hook(lambda *_: self._before.append(_generators())))
             self._handles.append(module.register_forward_hook(lambda own, *_: self._after(names[own], own)))
+        return self
 
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:

@@ -296,7 +296,7 @@ def masks_of(model: Any, x: Inputs, together: bool, joint: bool = True) -> Masks
     try:
         masks: Masks = model.noise_shapes(x)
     except (RuntimeError, IndexError) as error:
-        raise ValueError(cannot_run(x, together, error)) from error
+        raise ValueError(cannot_run(x, error, together=together)) from error
     wrong = [name for name, (_, shape) in masks.items() if shape is None]
     if wrong and joint and not together:
         raise ValueError(
@@ -330,7 +330,7 @@ def tiles_of(
         with repeatable(model):
             counted = cost(block, model.outputs, one, together)
     except (RuntimeError, IndexError) as error:
-        raise ValueError(cannot_run(one, together, error)) from error
+        raise ValueError(cannot_run(one, error, together=together)) from error
     draws, points = counted.tile(block.num_draws, size, most)
     for first in range(0, size, points):
         some = one if together else _rows(x, slice(first, first + points), device)

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from pyrodrop.devices import seeded
-from pyrodrop.inputs import Inputs, mapped, num_rows, parts
+from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.networks.call import Output, Unfit, call
+from pyrodrop.networks.checks import first_line, wrong_inputs
 from pyrodrop.networks.dropout_calls import DropoutCall, DropoutCalls
 from pyrodrop.networks.dropouts import Layout
-from pyrodrop.networks.examples import check_output, close, few_rows
+from pyrodrop.networks.examine import check_output, close, few_rows
 from pyrodrop.networks.modes import STAYS, undisturbed
 from pyrodrop.networks.noise import random_module
-from pyrodrop.networks.sites import about_casts
 from pyrodrop.private_apis import leaves
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
@@ -286,15 +286,9 @@ def _keep_modes(network: nn.Module, before: _Run, again: Any) -> None:
 
 
 def _cannot_run(x: Inputs, error: Exception) -> str:
-    text = (str(error).strip().splitlines() or [""])[0]
-    shapes = [str(tuple(part.shape)) for part in parts(x)]
-    if isinstance(error, ValueError) and text.startswith(("the network", "a posterior")):
-        return text
-    return (
-        f"the network cannot be called on x of shape {', '.join(shapes)} ({type(error).__name__}: {text}); x must have one "
-        "row per example, [N, ...], or be a tuple or mapping of such tensors, the arguments of the network's forward"
-        f"{about_casts(text)}"
-    )
+    text = first_line(error)
+    said = isinstance(error, ValueError) and text.startswith(("the network", "a posterior"))
+    return text if said else wrong_inputs(x, error)
 
 
 def _list(run: _Run) -> str:

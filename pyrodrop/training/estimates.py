@@ -130,7 +130,7 @@ class Draws:
             except (RuntimeError, IndexError) as error:
                 if not mixes_examples(model, data.x):
                     raise
-                raise ValueError(cannot_run(data.x, True, error)) from error
+                raise ValueError(cannot_run(data.x, error, together=True)) from error
             with pyro.validation_enabled(False):  # the first draw was validated
                 terms += [self._terms(drawn, draw) for draw in mine[1:]]
             with seeded(seed, device):

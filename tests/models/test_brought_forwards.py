@@ -114,7 +114,7 @@ def test_a_forward_with_a_counter_is_trained_by_pyro_and_counts_each_step_once(
 
 def test_what_a_network_cannot_take_is_said_in_words() -> None:
     model = model_of(nn.Sequential(nn.Flatten(), nn.Linear(12, 4)))
-    with pytest.raises(ValueError, match=r"cannot be called on x of shape \(30, 4\)"):
+    with pytest.raises(ValueError, match=r"cannot be called on x of shape \[30, 4\]"):
         pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
 
 
@@ -171,6 +171,69 @@ def test_a_network_that_changes_its_weights_as_it_is_called_is_refused() -> None
         model.examined(words)
     for name, w in model.weight_sites().items():
         assert torch.equal(w, before[name])
+
+
+def test_what_a_network_collects_is_that_of_its_steps() -> None:
+    def collect(own: Forward, h: Tensor) -> Tensor:
+        own.seen = getattr(own, "seen", [])
+        own.seen.append(len(h))
+        return h
+
+    net = Forward(collect)
+    net.seen = [0]
+    model = model_of(net)
+    run = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=3, lr=0.01)
+    assert run.model.changes_itself == "its forward changes the attributes seen"
+    assert run.model.network.seen == [0, 30, 30, 30]
+    assert model.network.seen == net.seen == [0]
+
+
+@pytest.mark.parametrize(
+    ("behind", "message"),
+    [
+        (lambda own, h: own.layer.weight.mul_(0.9) @ h[0] + h, "changes layer.weight in place"),
+        (lambda own, h: h if torch.is_grad_enabled() else 2 * h, r"must not depend on torch.is_grad_enabled\(\)"),
+        (lambda own, h: h + F.dropout(h, 0.3), "draws random numbers itself, in"),
+    ],
+    ids=["weights", "gradients", "noise"],
+)
+def test_what_a_network_does_in_training_alone_is_refused(
+    behind: Callable[[Forward, Tensor], Tensor], message: str
+) -> None:
+    def trained(own: Forward, h: Tensor) -> Tensor:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and "weight" not in message):
+            return behind(own, h) if own.training else h
+
+    model = model_of(Forward(trained))
+    assert not model.mixes_examples(X)
+    with pytest.raises(ValueError, match=message):
+        pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1)
+
+
+def test_a_network_that_trains_on_pairs_of_rows_is_trained() -> None:
+    def paired(own: Forward, h: Tensor) -> Tensor:
+        return (h.reshape(-1, 2, 4) - 0.1 * h.reshape(-1, 2, 4).flip(1)).reshape(-1, 4) if own.training else h
+
+    model = model_of(Forward(paired))
+    assert pyrodrop.fit(model, guides.Point(model), (X, Y), steps=2, batch_size=6).history.isfinite().all()
+    with pytest.raises(ValueError, match="in training mode .* use estimator='shared'"):
+        pyrodrop.fit(model, guides.MeanField(model), (X, Y), steps=1, batch_size=6, estimator="local")
+
+
+def test_a_network_is_called_nine_times_before_the_first_step() -> None:
+    rows: list[tuple[int, bool, bool]] = []
+
+    def noted(own: Forward, h: Tensor) -> Tensor:
+        rows.append((len(h), own.training, torch.is_grad_enabled()))
+        return h
+
+    model = model_of(Forward(noted))
+    pyrodrop.fit(model, guides.Point(model), (X, Y), steps=1, engine="pyro", estimator="local")
+    evaluated, trained = (
+        [(2, False, False), (3, False, False), *[(2, False, False)] * 3],
+        [(2, True, True), (3, True, False)],
+    )
+    assert rows == [*evaluated, *trained, (2, False, True), (30, True, False), (30, True, True)]  # the last is the step
 
 
 def test_what_a_first_call_keeps_for_later_ones_is_no_change() -> None:
