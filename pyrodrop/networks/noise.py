@@ -80,10 +80,12 @@ def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> 
         return after != before
     drawn = False
 
-    def watch(_: Any, event: str, called: Any) -> None:
+    def watch(frame: Any, event: str, called: Any) -> None:
         nonlocal drawn
-        of_python = event == "c_call" and isinstance(getattr(called, "__self__", None), random.Random)
-        drawn |= of_python and called.__name__ in ("random", "getrandbits")
+        if event == "call":  # `random.gauss` keeps every second number, which it then returns without another draw
+            drawn |= frame.f_code is random.Random.gauss.__code__
+        elif event == "c_call" and isinstance(getattr(called, "__self__", None), random.Random):
+            drawn |= called.__name__ in ("random", "getrandbits")
 
     own = sys.getprofile()
     sys.setprofile(watch)
