@@ -57,8 +57,8 @@ def coins(keep: Tensor, shape: Size) -> Tensor:
 def _coins(keep: Tensor, shape: Sequence[int]) -> Tensor:
     """Draw `coins` as bytes."""
     if not keep.is_cuda and keep.numel() and not any(keep.stride()):  # a single rate that was expanded
-        return toss_one(float(keep.flatten()[0]), shape)
-    return toss(keep[None].double(), shape, [None])[0]
+        return draw_mask(float(keep.flatten()[0]), shape)
+    return draw_masks(keep[None].double(), shape, [None])[0]
 
 
 def _shape_of_coins(keep: Tensor, shape: Sequence[int]) -> Tensor:
@@ -73,7 +73,7 @@ _LIBRARY.impl("coins", _coins, "CUDA")
 _LIBRARY.impl("coins", _shape_of_coins, "Meta")
 
 
-def toss(keep: Tensor, shape: Size | Sequence[int], generators: Sequence[torch.Generator | None]) -> Tensor:
+def draw_masks(keep: Tensor, shape: Size | Sequence[int], generators: Sequence[torch.Generator | None]) -> Tensor:
     """Draw one mask per generator.
 
     Args:
@@ -84,17 +84,17 @@ def toss(keep: Tensor, shape: Size | Sequence[int], generators: Sequence[torch.G
     Returns:
         Masks of zeros and ones as bytes, ``[R, *shape]``.
     """
-    return Tosses([keep], [shape], generators).draw()[0]
+    return Masks([keep], [shape], generators).draw()[0]
 
 
-class Tosses:
+class Masks:
     """Draws several masks per generator: the numbers of one call per mask.
 
     A CPU's generator is a stream of words, of which one call takes those of all masks. On a GPU the numbers of a call depend
     on its size, so there is one call per mask.
 
     Args:
-        keeps: probabilities of each mask, see `toss`.
+        keeps: probabilities of each mask, see `draw_masks`.
         shapes: shape of each mask.
         generators: R of them; None is PyTorch's default generator.
     """
@@ -150,9 +150,9 @@ def _cuts(keep: np.ndarray, dither: np.ndarray) -> np.ndarray:
     return np.maximum(cuts, _LOWEST).astype(np.int16)
 
 
-class TossesAhead:
+class MasksAhead:
     """Draws the masks of several consecutive steps with one call of PyTorch's default CPU generator, the same bytes as one
-    `Tosses` per step, into the same memory every time.
+    `Masks` per step, into the same memory every time.
 
     Args:
         keeps: probabilities of a one for each mask of a step; they broadcast to its shape.
@@ -186,8 +186,8 @@ class TossesAhead:
             np.less_equal(coins[:count], _cuts(rates, dither[:count]), out=mask[:count])
 
 
-def toss_one(keep: float, shape: Size | Sequence[int]) -> Tensor:
-    """Draw one mask with one rate from PyTorch's default CPU generator: the same bytes as `toss`, with less overhead."""
+def draw_mask(keep: float, shape: Size | Sequence[int]) -> Tensor:
+    """Draw one mask with one rate from PyTorch's default CPU generator: the same bytes as `draw_masks`, faster."""
     shape = torch.Size(shape)
     count = shape.numel()
     pieces = _fill(torch.empty(_words(count), dtype=torch.int64)).numpy().view(np.int16)

@@ -16,10 +16,10 @@ def words_of(shapes: Sequence[Sequence[int]]) -> int:
     return sum(_words(torch.Size(shape).numel()) for shape in shapes)
 
 
-class StackedTosses:
+class StackedMasks:
     """Draws the masks of several consecutive steps with one call of each replicate's CPU generator.
 
-    The bytes are those of one `Tosses` per step, since every step takes whole random words, in the same memory every time.
+    The bytes are those of one `Masks` per step, since every step takes whole random words, in the same memory every time.
 
     Args:
         keeps: probabilities of a one for each mask, by mask and replicate; they broadcast to its shape.

@@ -1,11 +1,11 @@
 """Engines: who makes the steps of stochastic variational inference (Pyro, a replayed trace, or a compiled graph)."""
 
+from pyrodrop.engines.buffers import Buffers, Watch
 from pyrodrop.engines.choice import choose, choose_in_parts, choose_stacked, worth_compiling
 from pyrodrop.engines.engine import NAMES, Engine, Name, Plan
 from pyrodrop.engines.graph import Batch, Parameter, evaluate, pure_graph
 from pyrodrop.engines.in_parts import InParts, Joint, Part
 from pyrodrop.engines.loss import Loss
-from pyrodrop.engines.moving import Moving, Watch
 from pyrodrop.engines.pyro_engine import Pyro
 from pyrodrop.engines.stacked import Stacked, StackedLoss
 from pyrodrop.engines.untraceable import Untraceable, first_that_works
@@ -13,11 +13,11 @@ from pyrodrop.engines.untraceable import Untraceable, first_that_works
 __all__ = [
     "NAMES",
     "Batch",
+    "Buffers",
     "Engine",
     "InParts",
     "Joint",
     "Loss",
-    "Moving",
     "Name",
     "Parameter",
     "Part",

@@ -27,7 +27,7 @@ from torch.distributions import constraints, transform_to
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.elbo import Terms, elbo_terms
-from pyrodrop.engines.moving import Moving
+from pyrodrop.engines.buffers import Buffers
 from pyrodrop.engines.noise import Noise, hoist, sources
 from pyrodrop.engines.recorder import Recording, Value, recorded
 from pyrodrop.engines.script import script
@@ -203,7 +203,7 @@ def trace(
     parameters: Mapping[str, Parameter],
     batch: Batch,
     precision: torch.dtype | None = None,
-    moving: Moving | None = None,
+    moving: Buffers | None = None,
 ) -> Graph:
     """Trace the gradient for minibatches in the shapes of `batch`. Model and guide do not change, even if it fails.
 
@@ -219,7 +219,7 @@ def trace(
             torch, draws noise whose distribution depends on parameters or data, updates tensors that are not buffers of a
             module, or the graph gives other numbers than Pyro.
     """
-    moving = moving or Moving()
+    moving = moving or Buffers()
     sizes = [len(parameters), len(moving), len(batch.tensors) - 1]
 
     def gradient(*tensors: Tensor) -> list[Tensor]:
@@ -332,7 +332,7 @@ def _verify(
     batch: Batch,
     controls: Tensor,
     precision: torch.dtype | None,
-    moving: Moving,
+    moving: Buffers,
 ) -> None:
     """Compare the graph with Pyro on new noise: a value that Python computed during the trace must not be fixed in it."""
     leaves = [p.unconstrained for p in parameters.values()]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pyrodrop.elbo import Terms
+from pyrodrop.engines.buffers import Buffers
 from pyrodrop.engines.graph import Batch, Graph, Parameter, Shapes, evaluate, trace
-from pyrodrop.engines.moving import Moving
 from pyrodrop.engines.untraceable import Untraceable
 
 
@@ -52,7 +52,7 @@ class Loss:
     guide: Callable[..., Any]
     parameters: Mapping[str, Parameter]
     precision: torch.dtype | None = None
-    moving: Moving = field(default_factory=Moving)
+    moving: Buffers = field(default_factory=Buffers)
     changes: str = ""
     _graphs: dict[Shapes, Graph] = field(default_factory=dict, init=False, repr=False)
     _refused: dict[Shapes, str] = field(default_factory=dict, init=False, repr=False)

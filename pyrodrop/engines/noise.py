@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, fx
 
-from pyrodrop.distributions.coins import Tosses, toss_one
+from pyrodrop.distributions.coins import Masks, draw_mask
 from pyrodrop.engines.untraceable import Untraceable
 from pyrodrop.private_apis import arguments_of
 
@@ -77,7 +77,7 @@ class Filled:
         _FILL[self.noises[0].kind](self.noises[0], next(places), self.generators[0])
 
 
-class Tossed:
+class DrawnMasks:
     """Consecutive masks.
 
     Args:
@@ -88,7 +88,7 @@ class Tossed:
     def __init__(self, inputs: Sequence[Sequence[Noise]], generators: Sequence[torch.Generator | None]) -> None:
         keeps = [torch.stack([noise.like.double() for noise in noises]) for noises in inputs]
         shapes = [noises[0].shape for noises in inputs]
-        self.tosses = Tosses(keeps, shapes, generators)
+        self.drawn_masks = Masks(keeps, shapes, generators)
         alone = list(generators) == [None] and not keeps[0].is_cuda
         even = alone and all(bool((keep == keep.max()).all()) for keep in keeps)
         rates = [float(keep.flatten()[0]) for keep in keeps]
@@ -96,8 +96,8 @@ class Tossed:
 
     def draw(self) -> list[Tensor]:
         if self.singles is not None:
-            return [toss_one(rate, shape)[None] for rate, shape in self.singles]
-        return self.tosses.draw()
+            return [draw_mask(rate, shape)[None] for rate, shape in self.singles]
+        return self.drawn_masks.draw()
 
     def fill(self, places: Iterator[Tensor]) -> None:
         for mask in self.draw():
@@ -109,7 +109,7 @@ def sources(inputs: Iterable[Sequence[Noise]], generators: Sequence[torch.Genera
     found: list[Source] = []
     for coins, some in itertools.groupby(inputs, lambda noises: noises[0].kind == "coins"):
         run = list(some)
-        found += [Tossed(run, generators)] if coins else [Filled(noises, generators) for noises in run]
+        found += [DrawnMasks(run, generators)] if coins else [Filled(noises, generators) for noises in run]
     return found
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from pyrodrop.distributions.coins import TossesAhead
+from pyrodrop.distributions.coins import MasksAhead
 from pyrodrop.engines.noise import Noise, sources
 
 _LINE = 64  # bytes: PyTorch's alignment of tensors, on which the rounding of matrix products may depend
@@ -38,8 +38,8 @@ class NoiseAhead:
         self._draw: Callable[[slice], object]
         self.finish: Callable[[int], object] = lambda count: None
         if noises and all(noise.kind == "coins" for noise in noises):
-            tosses = TossesAhead([noise.like for noise in noises], [noise.shape for noise in noises], steps)
-            drawn, self._draw, self.finish = tosses.masks, tosses.draw, tosses.compare
+            masks_of_steps = MasksAhead([noise.like for noise in noises], [noise.shape for noise in noises], steps)
+            drawn, self._draw, self.finish = masks_of_steps.masks, masks_of_steps.draw, masks_of_steps.compare
         elif _is_one_stream(noises):
             sizes = [noise.like.numel() for noise in noises]
             stream = noises[0].like.new_empty(steps, sum(sizes))

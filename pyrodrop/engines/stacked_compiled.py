@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pyrodrop.distributions.stacked_coins import StackedTosses, words_of
+from pyrodrop.distributions.stacked_coins import StackedMasks, words_of
 from pyrodrop.engines.compiled import Call, Compiled
 from pyrodrop.engines.graph import Batch
 from pyrodrop.engines.in_blocks import Rows
@@ -127,8 +127,8 @@ class _Ahead:
         self.masks = [spaced(mask, self.steps) for mask in masks]
         shapes = [noises[0].shape for noises in graphs[0].inputs]
         words = RandomWords(len(graphs[0].generators), self.steps * words_of(shapes) if masks else 0)
-        self.tosses = [
-            StackedTosses(
+        self.drawn_masks = [
+            StackedMasks(
                 [[noise.like for noise in noises] for noises in graph.inputs],
                 shapes,
                 graph.generators,
@@ -148,11 +148,11 @@ class _Ahead:
         for number, (held, rows, graph) in enumerate(zip(self.parts, self.rows, self.graphs, strict=True)):
             if taken is not None:
                 batches.gather(taken[rows], [place[:count] for place in self.places])
-            if self.tosses:
-                self.tosses[number].draw(count)
+            if self.drawn_masks:
+                self.drawn_masks[number].draw(count)
             for step, control in enumerate(controls):
                 data = self.all[number] if self.all else [place[step] for place in self.places]
-                noise = [mask[step] for mask in self.masks] if self.tosses else graph.draw()
+                noise = [mask[step] for mask in self.masks] if self.drawn_masks else graph.draw()
                 terms[step, rows] = self.call([*held, *data, control, *graph.constants, *noise])[0]
         return terms
 

@@ -18,8 +18,8 @@ from pyrodrop.arguments import shown
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.elbo import sites_of_rows
-from pyrodrop.engines import Batch, Loss, Moving, Parameter, Watch, evaluate
-from pyrodrop.engines.moving import places_of
+from pyrodrop.engines import Batch, Buffers, Loss, Parameter, Watch, evaluate
+from pyrodrop.engines.buffers import places_of
 from pyrodrop.inputs import mapped
 from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
@@ -190,7 +190,7 @@ class Problem:
                 for n, own in places.items()
                 if n in loss.moving.places or id(own[0][0]._buffers[own[0][1]]) in known or not n.startswith("model.")
             }
-        return Moving((), places).named()
+        return Buffers((), places).named()
 
     def _call(self, batch: Batch, precision: torch.dtype | None, *, check: bool = False) -> Watch:
         """Call guide and model once and return what that changes in them; with `check`, compare their sites before."""

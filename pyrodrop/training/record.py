@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.engines import Loss
-from pyrodrop.engines.moving import places_of
+from pyrodrop.engines.buffers import places_of
 from pyrodrop.identity import differences, is_words, made_of, refuse, values_of
 from pyrodrop.inputs import named_parts
 from pyrodrop.names import known

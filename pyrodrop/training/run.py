@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from pyrodrop.data import Data
 from pyrodrop.engines import Loss, Pyro, choose, choose_in_parts
 from pyrodrop.ranks import Averaging, Ranks, alone, digest
-from pyrodrop.training.dealing import Dealt
 from pyrodrop.training.failure import FirstFailure, RankFailure
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import Loop
@@ -23,6 +22,7 @@ from pyrodrop.training.problem import Problem, describe, restart
 from pyrodrop.training.rank_noise import RankRandom
 from pyrodrop.training.record import Identity, identity, record
 from pyrodrop.training.settings import Settings
+from pyrodrop.training.shards import Shards
 from pyrodrop.training.state import State
 
 _log = logging.getLogger("pyrodrop")
@@ -78,13 +78,13 @@ class Run:
         """
         random = random or RankRandom(alone(settings.place), settings.seed)
         batches, ranks = Minibatches(problem.data, settings.batch_size, settings.place), random.ranks
-        dealt = _dealt(batches, settings, random)
-        samples = batches.samples(settings.steps) if dealt is None else dealt.shapes(settings.steps)
+        shards = _shards(batches, settings, random)
+        samples = batches.samples(settings.steps) if shards is None else shards.shapes(settings.steps)
         loss = problem.loss(samples[0], settings.dtype)
         problem.check_batches(loss, samples[1:])
-        if dealt is not None:
+        if shards is not None:
             problem.check_counters(loss, samples[0])
-        if dealt is not None and not dealt.is_even(settings.steps):
+        if shards is not None and not shards.is_even(settings.steps):
             rows = f"minibatches of {batches.size} of {batches.num_rows} rows"
             problem.check_rows_alike(samples[0], f"{rows}, accumulate {settings.accumulate} and {ranks.size} rank(s)")
         leaves = {name: parameter.unconstrained for name, parameter in loss.parameters.items()}
@@ -93,14 +93,14 @@ class Run:
         average = None if ranks.size == 1 else _averaging(ranks, loss)
         loop = Loop(
             leaves,
-            dealt or batches,
+            shards or batches,
             optimizer,
             settings,
             first=Pyro(loss, optimizer)
-            if dealt is None
-            else choose_in_parts("pyro", loss, optimizer, [dealt.first()], 1, average),
+            if shards is None
+            else choose_in_parts("pyro", loss, optimizer, [shards.first()], 1, average),
             choose=functools.partial(choose, settings.engine, loss, optimizer)
-            if dealt is None
+            if shards is None
             else functools.partial(choose_in_parts, settings.engine, loss, optimizer, average=average),
             title=describe(problem.guide).split("(")[0],
         )
@@ -183,12 +183,12 @@ def problem_of(
     return problem
 
 
-def _dealt(batches: Minibatches, settings: Settings, random: RankRandom) -> Dealt | None:
+def _shards(batches: Minibatches, settings: Settings, random: RankRandom) -> Shards | None:
     """The minibatches in parts of ranks or of `accumulate`; None where they are whole."""
     ranks = random.ranks
     if settings.accumulate == 1 and ranks.size == 1:
         return None
-    return Dealt(
+    return Shards(
         batches,
         parts=settings.accumulate,
         rank=ranks.rank,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pyrodrop.distributions import coins as module
 from pyrodrop.distributions import keep_mask, row_correlation
-from pyrodrop.distributions.coins import Tosses, check_drop_rate, coins, toss, toss_one
+from pyrodrop.distributions.coins import Masks, check_drop_rate, coins, draw_mask, draw_masks
 
 LOWEST = -(2**15)
 
@@ -53,7 +53,7 @@ def test_every_draw_has_a_dither_of_its_own() -> None:
     """At a drop rate of half a 65536th a fixed threshold drops nothing or twice as many; the mean is 38 of 5 million."""
     draws, entries, rate = 5000, 1000, 0.5 / 2**16
     torch.manual_seed(0)
-    ones = int(toss(torch.full((draws, 1), 1 - rate, dtype=torch.float64), (entries,), [None] * draws).sum())
+    ones = int(draw_masks(torch.full((draws, 1), 1 - rate, dtype=torch.float64), (entries,), [None] * draws).sum())
     low, high = stats.poisson.interval(0.9999, draws * entries * rate)
     assert 0 < low <= draws * entries - ones <= high
 
@@ -74,7 +74,7 @@ def test_rates_by_column_and_by_generator() -> None:
     draws = coins(rates, (50_000, 2))
     torch.testing.assert_close(draws.mean(0), rates, atol=0.01, rtol=0)
     generators = [torch.Generator().manual_seed(s) for s in (1, 2)]
-    many = toss(torch.tensor([0.2, 0.8]).double(), (7, 30), generators)
+    many = draw_masks(torch.tensor([0.2, 0.8]).double(), (7, 30), generators)
     assert many.shape == (2, 7, 30)
     with torch.random.fork_rng():
         torch.manual_seed(2)
@@ -126,9 +126,9 @@ def test_vmap_decides_about_randomness() -> None:
 @pytest.mark.parametrize("keep", [0.05, 0.5, 0.95, 1 - 1e-7])
 def test_one_draw_is_the_first_of_many(keep: float) -> None:
     for seed in range(20):
-        (many,) = toss(torch.tensor([keep]).double(), (7, 30), [torch.Generator().manual_seed(seed)])
+        (many,) = draw_masks(torch.tensor([keep]).double(), (7, 30), [torch.Generator().manual_seed(seed)])
         torch.manual_seed(seed)
-        assert torch.equal(toss_one(float(torch.tensor(keep).double()), (7, 30)), many)
+        assert torch.equal(draw_mask(float(torch.tensor(keep).double()), (7, 30)), many)
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -246,10 +246,10 @@ def test_masks_of_a_gpu_are_drawn_by_calls_of_their_own(stream: bool, monkeypatc
         return [torch.Generator().manual_seed(seed) for seed in (1, 2)]
 
     own = generators()
-    want = [toss(rate[:, None].expand(2, 1), shape, own) for rate, shape in zip(rates, shapes, strict=True)]
+    want = [draw_masks(rate[:, None].expand(2, 1), shape, own) for rate, shape in zip(rates, shapes, strict=True)]
     monkeypatch.setattr(module, "_fill", counted)
     monkeypatch.setattr(module, "_is_stream", lambda device: stream)
-    got = Tosses([rate[:, None].expand(2, 1) for rate in rates], shapes, generators()).draw()
+    got = Masks([rate[:, None].expand(2, 1) for rate in rates], shapes, generators()).draw()
     assert all(torch.equal(a, b) for a, b in zip(want, got, strict=True))
     assert calls == ([5, 5] if stream else [4, 1, 4, 1])
 

@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.distributions.coins import Tosses, TossesAhead
+from pyrodrop.distributions.coins import Masks, MasksAhead
 from pyrodrop.engines import compiled, in_blocks, programs
 from pyrodrop.engines.in_blocks import InBlocks
 from pyrodrop.engines.narrow_products import spell_out_thin_products
@@ -274,14 +274,14 @@ def test_noise_of_several_steps_is_that_of_each(noises: list[Noise]) -> None:
 
 
 def test_masks_of_several_steps_are_those_of_several_generators() -> None:
-    """A mask per step from one generator has the bytes of `Tosses`, which the tests of its distribution are about."""
+    """A mask per step from one generator has the bytes of `Masks`, which the tests of its distribution are about."""
     keeps, shapes = [torch.tensor([0.3]), rates(4)[None]], [(5,), (3, 4)]
-    tosses, ahead = (
-        Tosses([keep.double() for keep in keeps], shapes, [None]),
-        TossesAhead([k[0] for k in keeps], shapes, 3),
+    masks_of_steps, ahead = (
+        Masks([keep.double() for keep in keeps], shapes, [None]),
+        MasksAhead([k[0] for k in keeps], shapes, 3),
     )
     torch.manual_seed(0)
-    want = [tosses.draw() for _ in range(3)]
+    want = [masks_of_steps.draw() for _ in range(3)]
     torch.manual_seed(0)
     ahead.draw(slice(0, 1))
     ahead.draw(slice(1, 3))

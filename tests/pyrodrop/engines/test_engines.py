@@ -22,9 +22,9 @@ import pyrodrop
 from pyrodrop import elbo, guides, likelihoods, models, priors
 from pyrodrop.distributions.coins import coins
 from pyrodrop.engines import Untraceable, choice, compiled, worth_compiling
+from pyrodrop.engines.buffers import Buffers
 from pyrodrop.engines.costs import Costs
 from pyrodrop.engines.graph import Batch, _first_line
-from pyrodrop.engines.moving import Moving
 from pyrodrop.engines.narrow_products import turn_narrow_products
 from pyrodrop.engines.noise import hoist, sources
 from pyrodrop.engines.optimizers import rules_of
@@ -458,7 +458,7 @@ def test_the_engine_that_is_chosen(name: Any, steps: int, chosen: str, monkeypat
     monkeypatch.setattr(choice, "Compiled", Compiler)
     monkeypatch.setattr(choice.Traced, "prepare", lambda engine, batch: None)
     monkeypatch.setattr(choice, "worth_compiling", lambda graph, steps, _, shapes: (steps, shapes) >= (1000, 2))
-    loss: Any = SimpleNamespace(changes="", leaves=[], moving=Moving(), graph=lambda batch: None)
+    loss: Any = SimpleNamespace(changes="", leaves=[], moving=Buffers(), graph=lambda batch: None)
     batches: Any = ["whole", "rest"]
     optimizer = torch.optim.SGD([torch.zeros(1)], 0.1)
     assert choice.choose(name, loss, optimizer, batches, steps).name == chosen

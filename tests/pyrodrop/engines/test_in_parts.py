@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.engines import Joint
-from pyrodrop.training.dealing import Dealt
 from pyrodrop.training.minibatches import Minibatches
+from pyrodrop.training.shards import Shards
 
 ROWS, SIZE = 47, 20  # minibatches of 20, 20 and 7 rows
 OPTIONS: dict[str, Any] = {"steps": 4, "batch_size": SIZE, "lr": 1e-3, "optimizer": torch.optim.SGD, "device": "cpu"}
@@ -226,8 +226,8 @@ def test_every_row_is_dealt_once_per_epoch_and_counts_alike(ranks: int, parts: i
     data = pyrodrop.data.Dataset(torch.arange(ROWS, dtype=torch.float32)[:, None], Y)
     place = torch.device("cpu")
     alone = Minibatches(data, size, place)
-    dealt = [
-        Dealt(
+    shards = [
+        Shards(
             Minibatches(data, size, place), parts=parts, rank=rank, ranks=ranks,
             generator=torch.Generator().manual_seed(3),
         )
@@ -236,12 +236,12 @@ def test_every_row_is_dealt_once_per_epoch_and_counts_alike(ranks: int, parts: i
     for _ in range(2 * alone.per_epoch):
         if alone.position >= len(alone.order) and alone.size < ROWS:
             state = torch.get_rng_state()
-            torch.set_rng_state(dealt[0].generator.get_state())  # type: ignore[union-attr]
+            torch.set_rng_state(shards[0].generator.get_state())  # type: ignore[union-attr]
             whole = alone.next().x
             torch.set_rng_state(state)
         else:
             whole = alone.next().x
-        joints: list[Joint] = [own.next() for own in dealt]
+        joints: list[Joint] = [own.next() for own in shards]
         counted = [[part for part in joint.parts if part.share] for joint in joints]
         rows = torch.cat([part.batch.x for own in counted for part in own])  # type: ignore[misc]
         assert torch.equal(rows, whole)

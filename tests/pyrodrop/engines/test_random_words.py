@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pyrodrop.distributions.stacked_coins import StackedTosses, words_of
+from pyrodrop.distributions.stacked_coins import StackedMasks, words_of
 from pyrodrop.engines import random_words
 from pyrodrop.engines.random_words import RandomWords
 from pyrodrop.private_apis import Program, twisters
@@ -78,9 +78,9 @@ def test_masks_of_several_steps_are_the_signs_of_pieces_of_words() -> None:
     places = [torch.empty(steps, R, *shape, dtype=torch.uint8) for shape in shapes]
     ours, theirs = generators(), generators()
     keeps: Any = [[torch.tensor(0.5)] * R] * 2
-    tosses = StackedTosses(keeps, shapes, ours, places, words.bits, words.fill)
+    masks_of_steps = StackedMasks(keeps, shapes, ours, places, words.bits, words.fill)
     for count in (4, 2, 3):
-        tosses.draw(count)
+        masks_of_steps.draw(count)
         for step in range(count):
             for shape, place in zip(shapes, places, strict=True):
                 size = torch.Size(shape).numel()

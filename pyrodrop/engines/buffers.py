@@ -19,7 +19,7 @@ from pyrodrop.networks.modes import Snapshot, say_changes
 Place = tuple[nn.Module, str]
 
 
-class Moving:
+class Buffers:
     """The buffers of some modules that a step updates.
 
     Args:
@@ -72,7 +72,7 @@ class Watch:
         changes: the Python attributes that have changed, as words; empty if none has.
     """
 
-    moving: Moving
+    moving: Buffers
     changes: str
 
     def __init__(self, model: Any, guide: Any) -> None:
@@ -85,7 +85,7 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         moved = {place for place in self._before.moved() if place[0]._buffers[place[1]] is not None}
-        self.moving = Moving(self.parts, {n: places for n, places in self.places.items() if places[0] in moved})
+        self.moving = Buffers(self.parts, {n: places for n, places in self.places.items() if places[0] in moved})
         ours = LocalModule  # which only cache what they have found
         self.changes = say_changes([n for module, n in self._before.changed() if not isinstance(module, ours)])
 

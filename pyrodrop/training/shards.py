@@ -14,7 +14,7 @@ from pyrodrop.engines import Batch, Joint, Part
 from pyrodrop.training.minibatches import Minibatches
 
 
-class Dealt:
+class Shards:
     """The minibatches of a data set, as far as one process evaluates them, in parts.
 
     Args:
