@@ -147,18 +147,19 @@ def _away(
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Ignore ctrl-C, for a moment here, and for good in processes that are started in this block: their parent ends them.
+    """Block ctrl-C: here until the end of the block, for good in processes that are started in it, which their parent ends.
 
-    A terminal sends it to all processes, and each of them would show a traceback.
+    A terminal sends it to all processes, and each of them would show a traceback. Blocking is inherited, and keeps what
+    comes meanwhile.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -199,6 +200,8 @@ def without_times(content: Any) -> Any:
     """Results without what differs from run to run."""
     if isinstance(content, dict):
         return {key: without_times(value) for key, value in content.items() if "seconds" not in key and key != "engine"}
+    if isinstance(content, float):  # sums of one thread may be rounded as memory happens to be aligned
+        return float(f"{content:.12g}")
     return list(map(without_times, content)) if isinstance(content, list) else content
 
 
@@ -338,7 +341,7 @@ def test_ctrl_c_is_one_line_and_leaves_no_process(words: str, wait: float, tmp_p
         os.killpg(process.pid, signal.SIGINT)
         shown, said = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert said == "pyrodrop: interrupted\n"
+    assert re.fullmatch(r"pyrodrop: interrupted(: the same command .*)?\n", said)
     assert "Traceback" not in shown
     time.sleep(1)
     assert not any(map(alive, workers))
