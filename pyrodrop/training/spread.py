@@ -21,7 +21,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import joblib
@@ -147,19 +148,23 @@ def _away(
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Block ctrl-C: here until the end of the block, for good in processes that are started in it, which their parent ends.
+    """Hold ctrl-C back until the end of the block, and for good in processes that are started in it.
 
-    A terminal sends it to all processes, and each of them would show a traceback. Blocking is inherited, and keeps what
-    comes meanwhile.
+    A terminal sends it to all processes, and each of them would show a traceback; their parent ends them. They inherit that
+    it is ignored; here it is blocked as well, which keeps what comes meanwhile.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    with suppress(ImportError, AttributeError):  # starting it later would unblock
+        import_module("joblib.externals.loky.backend.resource_tracker").ensure_running()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 @contextmanager
