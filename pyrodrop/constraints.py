@@ -16,13 +16,12 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from types import UnionType
-from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from pyrodrop import arguments
 from pyrodrop.names import one_of
 
-P = ParamSpec("P")
-T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Constraint:
@@ -62,7 +61,8 @@ class Real(Constraint):
     """A finite number within bounds, see `arguments.real`."""
 
     def check(self, value: Any, name: str) -> float:
-        return arguments.real(value, name, self.what, **self.bounds)
+        number = arguments.real(value, name, self.what, **self.bounds)
+        return value if type(value) is int else number  # 20 stays 20 where it is shown
 
     def allowed(self) -> str:
         return arguments.bounded(**self.bounds)
@@ -92,14 +92,18 @@ Seed = Annotated[int, Count("the seed of the random numbers", least=0)]
 Progress = Annotated[bool, Flag("whether to show a progress bar, None being for a terminal,")] | None
 
 
-def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Apply the constraints of a function's signature to the arguments of every call, see the module."""
+def checked(function: F) -> F:
+    """Apply the constraints of a function's signature, or of a dataclass's fields, to the arguments of every call."""
+    if isinstance(function, type):
+        made: Any = function
+        made.__init__ = checked(made.__init__)
+        return function
     signature = inspect.signature(function)
     places = {name: place for place, name in enumerate(signature.parameters)}
 
     @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        placed: list[Any] = list(args)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        placed = list(args)
         for name, constraint in constraints(function).items():
             if name in kwargs:
                 kwargs[name] = constraint(kwargs[name], name)
@@ -110,31 +114,19 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
     call.__annotations__ = {name: _plain(hint) for name, hint in function.__annotations__.items()}
     shown = [p.replace(annotation=call.__annotations__.get(n, p.empty)) for n, p in signature.parameters.items()]
     call.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
-    return call
-
-
-def check_fields(record: Any) -> None:
-    """Apply the constraints of a dataclass's fields, in its ``__post_init__``. Python's own numbers stay as they are."""
-    kind: Any = type(record)
-    for name, constraint in constraints(kind).items():
-        given = getattr(record, name)
-        value = constraint(given, name)
-        if type(given) not in (int, float):
-            object.__setattr__(record, name, value)
+    return cast(F, call)
 
 
 def constraints_of(public: Any) -> Mapping[str, Constraint]:
-    """The constraints that a public function or class checks, by argument; see `checked` and `check_fields`."""
-    if isinstance(public, type):
-        fields, made = constraints(public), inspect.getattr_static(public, "__init__")
-        return fields if any(not isinstance(each, Choice) for each in fields.values()) else constraints_of(made)
+    """The constraints that a public function or class checks, by argument; see `checked`."""
+    public = inspect.getattr_static(public, "__init__") if isinstance(public, type) else public
     outer = inspect.unwrap(public, stop=lambda function: "__signature__" in vars(function))
     return constraints(inspect.unwrap(public)) if "__signature__" in getattr(outer, "__dict__", {}) else {}
 
 
 @functools.cache
 def constraints(of: Any) -> Mapping[str, Constraint]:
-    """The constraints of a function's arguments, or of a dataclass's fields, by name."""
+    """The constraints of a function's arguments, by name."""
     names = vars(sys.modules[of.__module__])
     found = {name: _constraint(_resolved(hint, names)) for name, hint in inspect.get_annotations(of).items()}
     return {name: constraint for name, constraint in found.items() if constraint is not None}

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-from pyrodrop.constraints import Count, Real, check_fields
+from pyrodrop.constraints import Count, Real, checked
 
 
 # Frozen dataclasses rather than closures, so that schedules can be printed and pickled.
@@ -96,6 +96,7 @@ def cosine(steps: int) -> LRSchedule:
     return Cosine(steps)
 
 
+@checked
 @dataclass(frozen=True)
 class Linear(KLSchedule):
     """See `linear`."""
@@ -104,34 +105,27 @@ class Linear(KLSchedule):
     start: Annotated[float, Real("the weight before the increase", least=0, most=1)]
     after: Annotated[float, Real("the epoch at which the increase begins", least=0)]
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     def __call__(self, epoch: float) -> float:
         return min(1.0, self.start + (1 - self.start) * max(0.0, epoch - self.after) / self.epochs)
 
 
+@checked
 @dataclass(frozen=True)
 class Staircase(KLSchedule):
     """See `staircase`."""
 
     increment: Annotated[float, Real("the growth of the weight per epoch", above=0, most=1)]
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-
     def __call__(self, epoch: float) -> float:
         return min(1.0, self.increment * (math.floor(epoch) + 1))
 
 
+@checked
 @dataclass(frozen=True)
 class Cosine(LRSchedule):
     """See `cosine`."""
 
     steps: Annotated[int, Count("the number of steps until the learning rate is 0")]
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def __call__(self, step: int) -> float:
         return 0.5 * (1 + math.cos(math.pi * min(step, self.steps) / self.steps))

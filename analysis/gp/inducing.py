@@ -21,11 +21,12 @@ from gpytorch.variational import NaturalVariationalDistribution, VariationalStra
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from pyrodrop.constraints import Count, Real, check_fields
+from pyrodrop.constraints import Count, Real, checked
 
 _CHUNK = 1000
 
 
+@checked
 @dataclass(frozen=True)
 class Inducing:
     """Settings of inference with inducing points.
@@ -48,9 +49,6 @@ class Inducing:
     batch_size: Annotated[int, Count("the number of rows of a minibatch")] = 1024
     lr: Annotated[float, Real("the learning rate of the hyperparameters", above=0)] = 0.02
     natural_lr: Annotated[float, Real("the step length of the natural gradient", above=0, most=1)] = 0.1
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 class Sparse(nn.Module):

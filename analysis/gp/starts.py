@@ -21,7 +21,7 @@ from typing import Annotated, TypeAlias
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 
 from pyrodrop.arguments import real, shown
-from pyrodrop.constraints import Count, Real, check_fields, checked
+from pyrodrop.constraints import Count, Real, checked
 from pyrodrop.names import known
 from pyrodrop.scaling import Standardize
 
@@ -29,6 +29,7 @@ _LENGTHS = (0.03, 0.3, 2.0)  # short, middling, long
 _NOISE = 0.05
 
 
+@checked
 @dataclass(frozen=True)
 class Start:
     """Initial values of a search for hyperparameters.
@@ -61,7 +62,6 @@ class Start:
             )
         if not isinstance(self.kernel, Kernel):
             raise TypeError(f"kernel must be a gpytorch kernel; got {shown(self.kernel)}")
-        check_fields(self)
 
 
 KernelSetting: TypeAlias = str | Kernel | Start | Sequence[Start] | Callable[[], Sequence[Start]]

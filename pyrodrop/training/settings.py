@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import torch
 
 from pyrodrop.arguments import positive, real, shown
-from pyrodrop.constraints import Count, Flag, Real, Seed, check_fields
+from pyrodrop.constraints import Count, Flag, Real, Seed, checked
 from pyrodrop.devices import resolve, tf32_products
 from pyrodrop.engines import Name as EngineName
 from pyrodrop.schedules import KLSchedule, LRSchedule
@@ -29,6 +29,7 @@ _LR = "the learning rate, a number or a function of a parameter's name,"
 _KL_WEIGHT = "the factor of the KL divergence, a number or a function of the epochs done,"
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings of a training; `pyrodrop.fit` describes each of them.
@@ -59,7 +60,6 @@ class Settings:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        check_fields(self)
         if not callable(self.lr):
             self._set("lr", positive(self.lr, "lr", _LR))
         if not callable(self.optimizer):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import pytest
 
-from pyrodrop.constraints import Count, Progress, Real, Seed, check_fields, checked, constraints_of
+from pyrodrop.constraints import Count, Progress, Real, Seed, checked, constraints_of
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -75,17 +75,18 @@ def test_people_see_types() -> None:
 
 
 def test_fields_are_checked() -> None:
+    @checked
     @dataclass(frozen=True)
     class Size:
         width: Annotated[int, Count("the width")] = 1
-
-        def __post_init__(self) -> None:
-            check_fields(self)
+        depth: Annotated[float, Real("the depth")] = 1.0
 
     assert type(Size(np.int32(2)).width) is int  # type: ignore[arg-type]
+    assert repr(Size(depth=3)).endswith("Size(width=1, depth=3)")
+    assert str(inspect.signature(Size)).replace("'", "") == "(width: int = 1, depth: float = 1.0) -> None"
     with pytest.raises(ValueError, match="^width is the width and must be a whole number of at least 1; got 0$"):
         Size(0)
-    assert list(constraints_of(Size)) == ["width"]
+    assert list(constraints_of(Size)) == ["width", "depth"]
 
 
 def test_a_constraint_that_cannot_be_read_is_an_error_of_the_author() -> None:
