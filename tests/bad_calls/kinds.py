@@ -86,15 +86,13 @@ MODULE = OBJECT | {"class": lambda: nn.Linear, "function": lambda: torch.relu}
 
 def generated(constraint: Constraint) -> Kind:
     """What a constraint of a signature refuses: other kinds of values, and those just outside of its bounds."""
-    bounds = dict(constraint.bounds)
     if isinstance(constraint, Count):
-        found, step = NO_NUMBER | NOT_FINITE | kind(half=1.5, whole_float=3.0, huge=10**30), 1.0
-        bounds = {"least": 1, **bounds}
+        found, step, bounds = NO_NUMBER | NOT_FINITE | kind(half=1.5, whole_float=3.0, huge=10**30), 1, {"least": 1}
     else:
-        found, step = {Real: REAL, Flag: FLAG, Choice: NAME}[type(constraint)], 1e-3
-    past = {"least": -step, "most": step, "above": 0.0, "below": 0.0}
-    for bound, number in bounds.items():
-        found = found | kind(**{f"past_{bound}": type(number)(number + past[bound])})
+        found, step, bounds = {Real: REAL, Flag: FLAG, Choice: NAME}[type(constraint)], 1e-3, {}
+    past = {"least": -step, "most": step, "above": 0, "below": 0}
+    for bound, number in (bounds | constraint.bounds).items():
+        found = found | kind(**{f"past_{bound}": number + past[bound]})
     return found.but("None") if constraint.optional else found
 
 

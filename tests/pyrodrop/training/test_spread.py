@@ -136,7 +136,7 @@ def test_a_backend_without_generators_is_enough(lists: None, capsys: pytest.Capt
     sets = data(35)
     found = pyrodrop.fit_replicates(model, guide, sets, count=35, **{**OPTIONS, "steps": 3, "progress": True})
     assert Lists.units == 2
-    assert "35 replicates: 100%" in capsys.readouterr().err
+    assert re.search(r"35 replicates: +(50|100)%", capsys.readouterr().err)  # the last may be too soon to be shown
     with joblib.parallel_config("sequential"):
         assert_same(found, pyrodrop.fit_replicates(model, guide, sets, count=35, **{**OPTIONS, "steps": 3}))
 
