@@ -151,20 +151,23 @@ def without_interrupts() -> Iterator[None]:
     """Hold ctrl-C back until the end of the block, and for good in processes that are started in it.
 
     A terminal sends it to all processes, and each of them would show a traceback; their parent ends them. They inherit that
-    it is ignored; here it is blocked as well, which keeps what comes meanwhile.
+    it is blocked. Here another thread may get it, so it is noted as well.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
         yield
         return
     with suppress(ImportError, AttributeError):  # starting it later would unblock
         import_module("joblib.externals.loky.backend.resource_tracker").ensure_running()
+    came: list[int] = []
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager
