@@ -35,7 +35,7 @@ def test_arguments_arrive_as_pythons_own_types() -> None:
     got = paint(np.int64(3), "dear", coats=np.float32(0.5), seed=np.uint8(7), progress=np.True_)  # type: ignore[arg-type]
     assert got == (3, "dear", "red", 0.5, 7, True)
     assert [type(value) for value in got] == [int, str, str, float, int, bool]
-    assert paint(walls=1) == (1, None, "red", None, 0, None)
+    assert paint(walls=1) == paint(walls=1, coats=None, progress=None) == (1, None, "red", None, 0, None)
 
 
 @pytest.mark.parametrize(
