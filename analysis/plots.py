@@ -30,7 +30,7 @@ from pyrodrop.devices import seeded
 from pyrodrop.inputs import parts
 from pyrodrop.metrics import Predicted, calibration_curve
 from pyrodrop.models import NetworkModel
-from pyrodrop.prediction.prediction import Predicts
+from pyrodrop.prediction.prediction import Predicts, prediction_of
 from pyrodrop.training.fitted import Fit
 
 if TYPE_CHECKING:
@@ -67,22 +67,22 @@ def prediction(
     Raises:
         ValueError: x or y has several columns.
     """
-    sets = [Dataset.of(own) for own in (data, held_out) if own is not None]
-    for own in sets:
-        if not isinstance(own.x, Tensor) or own.x.dim() != 2 or own.x.shape[1] != 1 or own.y[0].numel() != 1:
-            shapes = ", ".join(str(tuple(part.shape)) for part in parts(own.x))
+    sets = [Dataset.of(rows) for rows in (data, held_out) if rows is not None]
+    for rows in sets:
+        if not isinstance(rows.x, Tensor) or rows.x.dim() != 2 or rows.x.shape[1] != 1 or rows.y[0].numel() != 1:
+            shapes = ", ".join(str(tuple(part.shape)) for part in parts(rows.x))
             raise ValueError(
-                f"plots.prediction needs x [N, 1] and one y; got x of shape {shapes} and y of shape {tuple(own.y.shape)}"
+                f"plots.prediction needs x [N, 1] and one y; got x of shape {shapes} and y of shape {tuple(rows.y.shape)}"
             )
-    ends = torch.cat([own.x for own in sets])
+    ends = torch.cat([rows.x for rows in sets])
     low, high = float(ends.min()), float(ends.max())
     margin = reach * (high - low)
     x = torch.linspace(low - margin, high + margin, _CURVE, dtype=ends.dtype)[:, None]
-    drawn = run.predict(x, num_samples, seed=seed)
+    drawn = prediction_of(run, x, num_samples, seed=seed, needed_by="plots.prediction")
     figure, (axes,) = _figure(1, 1, (8, 3.6))
     shades(axes, x[:, 0], drawn.mean[:, 0], drawn.spread[:, 0])
-    for own, colour, label in zip(sets, (RED, BLACK), ("observed, for training", "observed, held out"), strict=False):
-        axes.plot(own.x[:, 0].numpy(), own.y.reshape(-1).numpy(), ".", color=colour, markersize=3, label=label)
+    for rows, colour, label in zip(sets, (RED, BLACK), ("observed, for training", "observed, held out"), strict=False):
+        axes.plot(rows.x[:, 0].numpy(), rows.y.reshape(-1).numpy(), ".", color=colour, markersize=3, label=label)
     axes.set(xlabel=x_label, ylabel=y_label)
     axes.legend(loc="best", fontsize=8)
     return figure
@@ -194,10 +194,10 @@ def rates(guide: Any) -> Figure:
     Raises:
         ValueError: the guide has no rates.
     """
-    found: Mapping[str, Any] = guide.rates() if hasattr(guide, "rates") else {}
-    if not found:
+    rates: Mapping[str, Any] = guide.rates() if hasattr(guide, "rates") else {}
+    if not rates:
         raise ValueError(f"{type(guide).__name__} has no rates to plot")
-    values = {name: torch.as_tensor(rate).detach().double().cpu().flatten() for name, rate in found.items()}
+    values = {name: torch.as_tensor(rate).detach().double().cpu().flatten() for name, rate in rates.items()}
     if all(len(rate) == 1 for rate in values.values()):
         figure, (axes,) = _figure(1, 1, (1.5 + 1.1 * len(values), 3))
         axes.bar(list(values), [float(rate) for rate in values.values()], color=BLUE, width=0.6)
@@ -231,14 +231,14 @@ def weights(fit: Fit, num_samples: int = 200, *, seed: int = 0) -> Figure:
     columns = min(4, len(drawn))
     figure, panels = _figure(-(-len(drawn) // columns), columns, (2.9 * columns, 2.6 * -(-len(drawn) // columns)))
     for axes, (name, posterior) in zip(panels, drawn.items(), strict=False):
-        own, before = posterior.numpy(), prior[name]
-        ends = np.quantile(own, [0.002, 0.998])
+        after, before = posterior.numpy(), prior[name]
+        ends = np.quantile(after, [0.002, 0.998])
         if before is not None:
-            ends = np.quantile(np.concatenate([own, before.numpy()]), [0.005, 0.995])
+            ends = np.quantile(np.concatenate([after, before.numpy()]), [0.005, 0.995])
         edges = np.linspace(*_apart(ends), 61).tolist()
         if before is not None:
             _outline(axes, before.numpy(), edges, color=GREY, label=f"prior {model.priors[name].describe()}")
-        axes.hist(own, bins=edges, weights=_density(own, edges), color=BLUE, alpha=0.55, label="posterior")
+        axes.hist(after, bins=edges, weights=_density(after, edges), color=BLUE, alpha=0.55, label="posterior")
         axes.set_yscale("log")
         axes.set_ylim(top=axes.get_ylim()[1] * 10)  # room for the legend
         axes.set_title(name, fontsize=8)

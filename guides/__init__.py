@@ -3,10 +3,8 @@
 if __name__ != "pyrodrop.guides":
     raise ImportError("import pyrodrop.guides, not guides")
 
-from pyrodrop.guides.ard_dropout import ARDDropout
-from pyrodrop.guides.bernoulli_dropout import BernoulliDropout
+from pyrodrop.guides.bernoulli_dropout import BernoulliDropout, DropConnect
 from pyrodrop.guides.concrete_dropout import ConcreteDropout
-from pyrodrop.guides.drop_connect import DropConnect
 from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.from_noise import FromNoise, from_noise
 from pyrodrop.guides.gaussian_dropout import GaussianDropout
@@ -14,8 +12,7 @@ from pyrodrop.guides.guide import Guide, RateKind
 from pyrodrop.guides.low_rank import LowRank
 from pyrodrop.guides.mean_field import MeanField
 from pyrodrop.guides.point import Point
-from pyrodrop.guides.pruned import Pruned
-from pyrodrop.guides.sparse_dropout import SparseDropout
+from pyrodrop.guides.sparse_dropout import ARDDropout, Pruned, SparseDropout
 from pyrodrop.guides.to_module import to_module
 from pyrodrop.guides.variational_dropout import VariationalDropout
 

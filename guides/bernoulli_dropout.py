@@ -11,6 +11,12 @@ layer after it has the weight (1 - drop_rate) M, the mean of W.
 
 The KL divergence from a Gaussian prior is exact for theta > 0. For theta = 0 it is known up to a constant that depends only
 on the number of weights.
+
+`DropConnect` drops weights independently of each other, as columns of one weight each:
+
+    W = M * Z + theta E,   Z_ij ~ Bernoulli(1 - drop_rate)      M, Z [out, in]
+
+Wan et al. (2013), Regularization of Neural Networks using DropConnect, https://proceedings.mlr.press/v28/wan13.html.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ from torch import Tensor
 from pyrodrop.arguments import flag
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.bernoulli_mixture import check_theta
-from pyrodrop.guides.guide import DROP_RATE, Guide, HasWeights, check_units, drop_rates, first_weights
+from pyrodrop.guides.guide import DROP_RATE, Guide, HasWeights, RateKind, check_units, drop_rates, first_weights
 from pyrodrop.modules import ParameterTree
 from pyrodrop.names import by_name, one_of
 
@@ -105,3 +111,24 @@ class BernoulliDropout(Guide):
     def _rate(self, name: str) -> float | Tensor:
         """The rate as a tensor, so that replicates can have different rates; the number 0 if there is no mask."""
         return self.drop_rate[self.masked.index(name)] if name in self.masked else 0.0  # type: ignore[index]
+
+
+class DropConnect(BernoulliDropout):
+    """Randomly drops individual weights.
+
+    Args:
+        model: the model whose weights are inferred.
+        drop_rate: probability of dropping a weight, in [0, 1): one rate for all weights, or a mapping from name patterns to
+            rates. Vectors are never dropped. Every other tensor with a prior is, including class tokens and scales, unless
+            its rate is 0.
+        theta: standard deviation of the mixture components, at least 0.
+
+    Raises:
+        ValueError: a rate is outside [0, 1), `theta` is negative, or a name pattern matches no weight.
+        TypeError: the model does not list its weights (see `Guide`), or an argument is of another type.
+    """
+
+    rate_kind = RateKind("drop_rate", "probability of dropping a weight", learned=False)
+
+    def __init__(self, model: HasWeights, drop_rate: float | Mapping[str, float] = 0.5, *, theta: float = 0.0) -> None:
+        super().__init__(model, drop_rate, theta=theta, per="weight")

@@ -161,12 +161,12 @@ def check_model(model: Any, what: str) -> None:
 def check_same_weights(guide: Guide, model: HasWeights) -> None:
     """Raise a ValueError unless the weights of `model` have the names and shapes of those of `guide`."""
     check_model(model, f"a {type(guide).__name__}")
-    own = {name: guide.shapes[name] for name in guide.sites}
+    shapes = {name: guide.shapes[name] for name in guide.sites}
     others = {name: tuple(weight.shape) for name, weight in model.weight_sites().items()}
-    if own != others:
-        names = [name for name in {**own, **others} if own.get(name) != others.get(name)]
+    if shapes != others:
+        names = [name for name in {**shapes, **others} if shapes.get(name) != others.get(name)]
         raise ValueError(
-            f"guide and model must have the same weights; the guide has {names[0]!r} of shape {own.get(names[0])}, "
+            f"guide and model must have the same weights; the guide has {names[0]!r} of shape {shapes.get(names[0])}, "
             f"the model of shape {others.get(names[0])}; got a guide of another model"
         )
 
@@ -213,7 +213,7 @@ def check_units(names: Iterable[str], model: HasWeights, what: str, instead: str
     if wrong:
         which = " and ".join(f"{name!r} of shape {shapes[name]}" for name in wrong)
         axes = ", ".join(f"{name!r}: 0" for name in wrong)
-        instead = re.sub("NAME: ([^,]*)", lambda found: ", ".join(f"{name!r}: {found[1]}" for name in wrong), instead)
+        instead = re.sub("NAME: ([^,]*)", lambda match: ", ".join(f"{name!r}: {match[1]}" for name in wrong), instead)
         raise ValueError(
             f"{what} needs to know which axis of a weight indexes the input units of its layer; {which} "
             f"{'belongs' if len(wrong) == 1 else 'belong'} to no layer of a known kind. For a weight, specify its axis: "

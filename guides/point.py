@@ -65,9 +65,9 @@ class Point(Guide):
             raise TypeError(f"guide must be a guide of the model, with a method mean(); got {shown(guide)}")
         means = guide.mean()
         shapes = {name: tuple(mean.shape) for name, mean in means.items()}
-        own = {name: tuple(point.loc[name].shape) for name in point.sites}
-        if shapes != own:
-            raise ValueError(f"guide must be a guide of this model, with weights of shapes {own}; got {shapes}")
+        expected = {name: tuple(point.loc[name].shape) for name in point.sites}
+        if shapes != expected:
+            raise ValueError(f"guide must be a guide of this model, with weights of shapes {expected}; got {shapes}")
         with torch.no_grad():
             for name, mean in means.items():
                 point.loc[name].copy_(mean)

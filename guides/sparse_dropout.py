@@ -6,18 +6,29 @@ The parameter is v and not alpha. This additive parameterisation keeps the varia
 Molchanov, Ashukha & Vetrov (2017), Variational Dropout Sparsifies Deep Neural Networks, arXiv:1701.05369, section 4; the
 clamp is that of their released code. The KL divergence from the log-uniform prior is known up to the constant of that
 improper prior, with an error below 1e-10 nats per weight in float64.
+
+`ARDDropout` is this posterior for the proper prior ``priors.ARD("weight")``, variational dropout by automatic relevance
+determination. Under that prior its KL divergence is exactly sum_ij ln(1 + 1/alpha_ij) / 2. Kharitonov, Molchanov & Vetrov
+(2018), Variational Dropout via Empirical Bayes, arXiv:1811.00596, eq. 8.
+
+`Pruned` is the posterior after pruning,
+
+    w_ij ~ q(w_ij)  if kept,   w_ij = 0 otherwise
+
+for prediction only: it has atoms at 0, so it has no KL divergence from a prior and no ELBO, and it cannot be trained.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
-from pyrodrop.arguments import real, shown
-from pyrodrop.distributions import CutNormal, MultiplicativeNormal
+from pyrodrop.arguments import instance, real, shown
+from pyrodrop.distributions import CutNormal, InputUnits, MultiplicativeNormal, PrunedNormal
 from pyrodrop.guides.guide import Guide, HasWeights
-from pyrodrop.guides.pruned import Pruned
 from pyrodrop.modules import ParameterTree
 
 
@@ -110,6 +121,45 @@ class SparseDropout(Guide):
         return {name: 1 - float(mask.double().mean()) for name, mask in self.keep_mask(threshold).items()}
 
 
+class ARDDropout(SparseDropout):
+    """Gaussians with a learned variance per weight and ln alpha clamped to [-10, 10], as in the released code.
+
+    The arguments are those of `SparseDropout`.
+    """
+
+    log_alpha_range = (-10.0, 10.0)
+
+
+class Pruned(Guide):
+    """A sparse posterior whose pruned weights are 0; created by `SparseDropout.pruned`.
+
+    Args:
+        guide: the sparse posterior.
+        keep: boolean mask of the weights that are kept, by site name.
+
+    Raises:
+        TypeError: `guide` has no ln alpha per weight, or `keep` is no mapping from site names to boolean masks.
+        ValueError: `keep` has other names, or a mask of another shape.
+    """
+
+    def __init__(self, guide: SparseDropout, keep: dict[str, Tensor]) -> None:
+        _check(guide, keep)
+        super().__init__(_Sites(guide))
+        self.guide = guide
+        self.keep = keep
+
+    def posterior(self, name: str) -> TorchDistribution:
+        return PrunedNormal(self.guide.loc[name], self.guide.log_alpha(name), self.keep[name])
+
+    def keep_mask(self, threshold: float = 3.0) -> dict[str, Tensor]:
+        """Masks of the weights that are kept both here and at `threshold`, by site name; see `SparseDropout.keep_mask`."""
+        return {name: self.keep[name] & mask for name, mask in self.guide.keep_mask(threshold).items()}
+
+    def describe(self) -> str:
+        left, all_ = (sum(int(m.sum()) if kept else m.numel() for m in self.keep.values()) for kept in (True, False))
+        return f"Pruned({self.guide.describe()}, {left} of {all_} weights)"
+
+
 def _range(bounds: tuple[float, float]) -> tuple[float, float]:
     """Bounds of ln alpha, checked."""
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
@@ -119,3 +169,34 @@ def _range(bounds: tuple[float, float]) -> tuple[float, float]:
     if not low < high:
         raise ValueError(f"log_alpha_range must be (low, high) with low < high; got {bounds}")
     return low, high
+
+
+def _check(guide: SparseDropout, keep: dict[str, Tensor]) -> None:
+    if not isinstance(guide, Guide) or not hasattr(guide, "log_alpha"):
+        raise TypeError(f"guide must be a sparse posterior, such as guides.SparseDropout; got {shown(guide)}")
+    instance(keep, Mapping, "keep", "a mapping from site names to boolean masks")
+    if set(keep) != set(guide.sites):
+        raise ValueError(f"keep must have a mask for each of {', '.join(guide.sites)}; got {', '.join(keep) or 'none'}")
+    for name, mask in keep.items():
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            got = f"{mask.dtype} for {name!r}" if isinstance(mask, Tensor) else shown(mask)
+            raise TypeError(f"keep must hold masks of dtype torch.bool; got {got}")
+        if mask.shape != guide.loc[name].shape:
+            shape = list(guide.loc[name].shape)
+            raise ValueError(f"keep must have a mask of shape {shape} for {name!r}; got {list(mask.shape)}")
+
+
+class _Sites:
+    """The weights of a model as `Guide` needs them, taken from another guide of that model."""
+
+    def __init__(self, guide: SparseDropout) -> None:
+        self.guide = guide
+
+    def weight_sites(self) -> dict[str, Tensor]:
+        return {name: self.guide.loc[name] for name in self.guide.sites}
+
+    def hyper_sites(self) -> dict[str, dict[str, Tensor]]:
+        return {}
+
+    def input_units(self) -> dict[str, InputUnits]:
+        return self.guide.units

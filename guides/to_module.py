@@ -69,10 +69,10 @@ def to_module(run: Any) -> nn.Module:
         value = network.get_buffer(first) if fixed else values[first]
         parameter = nn.Parameter(value.detach().clone(), requires_grad=not fixed)
         for name in names:
-            prefix, _, own = name.rpartition(".")
+            prefix, _, short = name.rpartition(".")
             module = network.get_submodule(prefix)
-            del module._buffers[own]
-            setattr(module, own, parameter)  # recurrent layers update their list of weights in __setattr__
+            del module._buffers[short]
+            setattr(module, short, parameter)  # recurrent layers update their list of weights in __setattr__
     for module in network.modules():
         module.__dict__.pop(STAYS, None)
     return network.eval()

@@ -4,8 +4,7 @@ if __name__ != "pyrodrop.models":
     raise ImportError("import pyrodrop.models, not models")
 
 from pyrodrop.models.conv_net import ConvNet
-from pyrodrop.models.lenet5 import LeNet5
-from pyrodrop.models.lenet_300_100 import LeNet300100
+from pyrodrop.models.lenet import LeNet5, LeNet300100
 from pyrodrop.models.mlp import MLP
 from pyrodrop.models.network import NetworkModel, from_module
 from pyrodrop.models.trained_network import TrainedNetwork

@@ -30,17 +30,14 @@ from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import Likelihood, aligned, per_row
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units, assign_priors
-from pyrodrop.networks.call import Output, call, check_function, of_traced_size
-from pyrodrop.networks.checks import cannot_run, check_width, width_of
+from pyrodrop.networks.call import Output, batch_shape, call, check_function, for_each, of_traced_size
+from pyrodrop.networks.checks import cannot_run, check_labels, check_parametrised, check_width, width_of
 from pyrodrop.networks.examine import Calls, Examined, check_used, examine, examine_training, signature
-from pyrodrop.networks.first import first_weights
-from pyrodrop.networks.labels import check_labels
-from pyrodrop.networks.many import batch_shape, for_each
 from pyrodrop.networks.modes import STAYS, evaluating, mode_changes, undisturbed
 from pyrodrop.networks.noise import check_dropout_layers
-from pyrodrop.networks.parametrised import check_parametrised
 from pyrodrop.networks.sites import SHORT, freeze, lengthen, parameters_of
 from pyrodrop.networks.starts import new_values
+from pyrodrop.networks.units import first_weights
 from pyrodrop.priors import Prior
 from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.scaling import Standardize
@@ -102,16 +99,16 @@ class NetworkModel(LocalModule):
         self._check_network(network)
         network = copy.deepcopy(network)
         lengthen(network)
-        found = parameters_of(network)
-        self.priors: dict[str, Prior] = assign_priors(found, prior, bias_prior, type(network).__name__)
-        self.fixed = found.fixed
-        self._names = found.names
-        self._units = assign_input_units(network, found, input_axes)
+        parameters = parameters_of(network)
+        self.priors: dict[str, Prior] = assign_priors(parameters, prior, bias_prior, type(network).__name__)
+        self.fixed = parameters.fixed
+        self._names = parameters.names
+        self._units = assign_input_units(network, parameters, input_axes)
         self._in_training = tuple(name for name, module in network.named_modules() if mode_changes(module))
         self._moving = tuple(name for name, _ in network.named_buffers())
         self._attends = any(isinstance(module, nn.MultiheadAttention) for module in network.modules())
         self._recurs = any(isinstance(module, nn.RNNBase) for module in network.modules())
-        self.free = ParameterTree({n: v for n, v in found.trained.items() if n not in self.priors})
+        self.free = ParameterTree({n: v for n, v in parameters.trained.items() if n not in self.priors})
         freeze(network)
         self.network = network
         self.likelihood = likelihood
@@ -158,8 +155,8 @@ class NetworkModel(LocalModule):
     def hyper_sites(self) -> dict[str, dict[str, Tensor]]:
         """Names and initial values of the latent hyperparameters, for every weight whose prior has them."""
         initial = self.weight_sites()
-        found = {n: prior.hyper_sites(n, initial[n], self._units[n]) for n, prior in self.priors.items()}
-        return {n: sites for n, sites in found.items() if sites}
+        sites_of = {n: prior.hyper_sites(n, initial[n], self._units[n]) for n, prior in self.priors.items()}
+        return {n: sites for n, sites in sites_of.items() if sites}
 
     def input_units(self) -> dict[str, InputUnits]:
         """The axis of the input units of every weight that has a prior."""
@@ -273,10 +270,10 @@ class NetworkModel(LocalModule):
 
     def _examine_training(self, x: Inputs) -> None:
         """Run the network in the modes of training, too, and store what that shows; a ValueError as `check`."""
-        found = self.examined(x)
+        examined = self.examined(x)
         with self._calls(training=True) as calls:
             mixes, self.changes_itself = examine_training(calls, *self._few(calls, x))
-        self._examined[signature(x)] = replace(found, mixes_in_training=found.mixes or mixes)
+        self._examined[signature(x)] = replace(examined, mixes_in_training=examined.mixes or mixes)
 
     def mixes_examples(self, x: Inputs) -> bool:
         """Whether the output of one row depends on the other rows, as in a graph network, so that x cannot be split."""
@@ -331,14 +328,14 @@ class NetworkModel(LocalModule):
         batch = batch_shape(weights, initial)
         lazy = {n: w for n, w in weights.items() if isinstance(w, LazyWeight)}
         if lazy:
-            found = self._examined.get(signature(x)) or self.examined(x)
-            if found.differentiates:
+            examined = self._examined.get(signature(x)) or self.examined(x)
+            if examined.differentiates:
                 weights, lazy = {**weights, **{n: w.realise() for n, w in lazy.items()}}, {}
             lazy = {n: w.unbatched() if batch else w for n, w in lazy.items()}
             for name, weight in lazy.items():
                 of_site = weight.distribution
-                whole = name in found.rows and of_site.strategy.whole_for_rows(of_site.base)
-                of_site.examples = (None,) if whole else found.axes[name]
+                whole = name in examined.rows and of_site.strategy.whole_for_rows(of_site.base)
+                of_site.examples = (None,) if whole else examined.axes[name]
         if not batch:
             return self._draw(weights, x)
         if len(lazy) == len(weights):  # noise per example: treat particles as additional examples

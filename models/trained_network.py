@@ -53,14 +53,14 @@ class TrainedNetwork(NetworkModel):
         Raises:
             ValueError: also if examples depend on each other, which those of the reading did not show.
         """
-        found = super().examined(x)
+        examined = super().examined(x)
         apart = [call.name for call in self.dropouts.calls if call.layout.axis is not None]
-        if found.mixes and apart:
+        if examined.mixes and apart:
             raise ValueError(
                 "the output of one example depends on other examples here, which it did not when the network was read, so "
                 f"the masks of {', '.join(apart)} are not those of its passes: read it with several examples that differ"
             )
-        return found
+        return examined
 
     def noise_shapes(self, x: Inputs) -> dict[str, tuple[float, torch.Size | None]]:
         """Drop rate and shape of one mask for all rows of x, for every dropout of the network that no weight carries.

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pyrodrop.sampling.sample import sample
     from pyrodrop.sampling.sampled import Sampled
     from pyrodrop.training.checkpoint import Checkpoint
+    from pyrodrop.training.compiled_svi import compile_svi
     from pyrodrop.training.estimates import Elbo, Objective
     from pyrodrop.training.fit import fit
     from pyrodrop.training.fitted import Fit
@@ -56,7 +57,7 @@ except PackageNotFoundError:  # used from a checkout that is not installed
 
 def to_arviz(
     fit: Predicts,
-    train: Data,
+    train: Data | Mapping[str, Any] | None = None,
     test: Data | Inputs | None = None,
     num_samples: int = 1000,
     weights: bool = False,
@@ -142,6 +143,7 @@ __all__ = [
     "StepLosses",
     "Training",
     "compare",
+    "compile_svi",
     "compression",
     "data",
     "distributions",
@@ -171,6 +173,7 @@ _FILES = {
     "prediction.prediction": ("Prediction",),
     "reading": ("Reading", "read"),
     "sampling": ("Potential", "Sampled", "potential", "sample"),
+    "training.compiled_svi": ("compile_svi",),
     "training.estimates": ("Elbo", "Objective"),
     "training.fit": ("fit",),
     "training.fitted": ("Fit",),

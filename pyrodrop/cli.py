@@ -306,9 +306,9 @@ def _every_parser(files: Any) -> Parser:
         names = parser.add_subparsers() if name == "run" else None
         for each in [*JOBS, *ENTRIES] if names else ():
             function, fixed, summary = _runs(each)
-            own = names.add_parser(each, help=summary)  # type: ignore[union-attr]
-            own.add_function(function, leave_out=fixed)
-            _complete(own, ENTRIES, files)
+            of_job = names.add_parser(each, help=summary)  # type: ignore[union-attr]
+            of_job.add_function(function, leave_out=fixed)
+            _complete(of_job, ENTRIES, files)
         _complete(parser, ENTRIES, files)
     return whole
 

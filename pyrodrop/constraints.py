@@ -128,8 +128,8 @@ def constraints_of(public: Any) -> Mapping[str, Constraint]:
 def constraints(of: Any) -> Mapping[str, Constraint]:
     """The constraints of a function's arguments, by name."""
     names = vars(sys.modules[of.__module__])
-    found = {name: _constraint(_resolved(hint, names)) for name, hint in inspect.get_annotations(of).items()}
-    return {name: constraint for name, constraint in found.items() if constraint is not None}
+    constraints = {name: _constraint(_resolved(hint, names)) for name, hint in inspect.get_annotations(of).items()}
+    return {name: constraint for name, constraint in constraints.items() if constraint is not None}
 
 
 def _resolved(hint: Any, names: dict[str, Any]) -> Any:
@@ -148,10 +148,10 @@ def _constraint(hint: Any) -> Constraint | None:
     if get_origin(hint) is Literal:
         return Choice(hint)
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
-    found = [_constraint(kind) for kind in kinds if kind is not type(None)]
-    if len(found) != 1 or found[0] is None:
+    constraints = [_constraint(kind) for kind in kinds if kind is not type(None)]
+    if len(constraints) != 1 or constraints[0] is None:
         return None
-    optional = copy.copy(found[0])
+    optional = copy.copy(constraints[0])
     optional.optional = True
     return optional
 

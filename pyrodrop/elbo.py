@@ -54,7 +54,8 @@ def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any,
     """The negative log likelihood at one sample of the guide, and the KL divergence of the guide's factors from the priors.
 
     Their sum is the loss of Pyro's `TraceMeanField_ELBO`. Handlers around model or guide (scale, mask, condition) have the
-    same effect as there.
+    same effect as there. A site that the guide draws before one that the model draws first has log q - log p of its draw in
+    place of the divergence, which is another number where the prior depends on the later draw; Pyro only warns of it.
 
     Args:
         model, guide: Pyro model and guide with the same latent sites.
@@ -203,6 +204,8 @@ def _sites(
     guide_trace = poutine.trace(guide).get_trace(*args, **kwargs)
     model_trace = poutine.trace(poutine.replay(model, trace=guide_trace)).get_trace(*args, **kwargs)
     sites: list[tuple[Any, Any]] = []
+    order, latest = {name: place for place, name in enumerate(guide_trace.nodes)}, -1
+    independent = _of_package(model) is not None
     for name, site in model_trace.nodes.items():
         if site["type"] != "sample" or site_is_subsample(site):
             continue
@@ -211,7 +214,13 @@ def _sites(
                 f"the guide must sample every latent site of the model; it has no site {name!r}, only "
                 f"{list(guide_trace.nodes)}"
             )
-        sites.append((site, None if site["is_observed"] else guide_trace.nodes[name]))
+        if site["is_observed"]:
+            sites.append((site, None))
+            continue
+        # then the prior may depend on a site that the guide drew later, given the value of this one
+        later = order[name] < latest and not independent
+        sites.append((site, {**guide_trace.nodes[name], "by_draw": later}))
+        latest = max(latest, order[name])
     drawn = [
         site for site in guide_trace.nodes.values() if site["type"] == "sample" and str(site["name"]) not in model_trace
     ]
@@ -256,7 +265,9 @@ def _elements(d: Any) -> Any:
 
 def _divergence(q: Any, site: Any) -> tuple[Tensor, bool]:
     """KL(q || p) of a site, and whether it was estimated from the sampled value."""
-    if q.get("made"):  # the guide's density is at its auxiliary site; this site adds the change of variables
+    if q.get("made") or q.get(
+        "by_draw"
+    ):  # that of a made site, beside that of its auxiliary site, is a change of variables
         try:
             return q["fn"].log_prob(q["value"]) - site["fn"].log_prob(q["value"]), True
         except NotImplementedError as error:
@@ -304,11 +315,17 @@ def _plates(site: Any) -> float:
 
 def _hyperparameters(model: Callable[..., Any]) -> frozenset[str]:
     """Names of the latent hyperparameters of a model with a method ``hyper_sites``; empty for other models."""
+    found = _of_package(model)
+    return frozenset() if found is None else frozenset(s for sites in found.hyper_sites().values() for s in sites)
+
+
+def _of_package(model: Any) -> Any:
+    """A model with a method ``hyper_sites``, as those of pyrodrop, also inside handlers of Pyro; None for other models."""
     while not hasattr(model, "hyper_sites"):
-        if not hasattr(model, "fn"):  # neither a model of pyrodrop nor one wrapped in Pyro's handlers
-            return frozenset()
+        if not hasattr(model, "fn"):
+            return None
         model = model.fn
-    return frozenset(site for sites in model.hyper_sites().values() for site in sites)
+    return model
 
 
 def _zero() -> Tensor:

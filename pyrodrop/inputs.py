@@ -34,6 +34,26 @@ def mapped(function: Callable[[Tensor], Tensor], x: Any) -> Any:
     return tuple(function(value) for value in x)
 
 
+def over_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    """Nested tuples, lists and dictionaries with the function's result in place of every tensor; all else as it is."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(over_tensors(function, one) for one in tree))
+    if isinstance(tree, tuple | list):
+        return type(tree)([over_tensors(function, one) for one in tree])
+    if isinstance(tree, dict):
+        return {name: over_tensors(function, one) for name, one in tree.items()}
+    return tree
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """The tensors of nested tuples, lists and dictionaries, in order."""
+    found: list[Tensor] = []
+    over_tensors(found.append, tree)
+    return found
+
+
 def rebuilt(x: Inputs, tensors: list[Tensor]) -> Any:
     """Put `tensors` into the structure of x."""
     given = iter(tensors)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyro
@@ -73,6 +73,47 @@ class LocalModule(PyroModule):
         value.unconstrained = weakref.ref(unconstrained)
         keep = effectful(lambda *_, **__: value, type="param")
         return keep(full_name, constraint=constraint, event_dim=event_dim, name=full_name)
+
+
+class _OwnParameters:
+    """What `keep_own_parameters` adds to the class of a module."""
+
+    __dict__: dict[str, Any]
+    _statement = LocalModule._statement
+
+    def __getattr__(self, name: str) -> Any:
+        own = name in self.__dict__.get("_pyro_params", {}) or name in self.__dict__.get("_parameters", {})
+        return LocalModule.__getattr__(self, name) if own else super().__getattr__(name)  # type: ignore[arg-type,misc]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reduced: Any = super().__reduce_ex__(protocol)
+        make, given, *rest = reduced
+        return _made_with_own, (make, *(type(self).__mro__[2] if one is type(self) else one for one in given)), *rest
+
+
+def _made_with_own(make: Callable[..., Any], *given: Any) -> Any:
+    """What `pickle` and `copy` make, before it gets its state."""
+    made = make(*given)
+    kind: Any = type(made)
+    made.__class__ = _with_own(kind)
+    return made
+
+
+@functools.cache
+def _with_own(kind: type) -> type:
+    """A class of the same name whose parameters are stored in the module."""
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(kind)(kind.__name__, (_OwnParameters, kind), names)
+
+
+def keep_own_parameters(module: nn.Module) -> None:
+    """Have a `PyroModule` of a user store its parameters like a `LocalModule`, in place.
+
+    Pyro's modules take over what the global store has under their names, so that two copies of one would share values.
+    """
+    for child in module.modules():
+        if isinstance(child, PyroModule) and not isinstance(child, LocalModule | _OwnParameters):
+            child.__class__ = _with_own(type(child))
 
 
 class ParameterTree(LocalModule):

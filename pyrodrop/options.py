@@ -35,13 +35,13 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are ValueErrors in words; ``--help`` and ``--version`` print and raise SystemExit(0)."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        own: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "allow_abbrev": False,
             "exit_on_error": False,
             "add_help": False,
             "formatter_class": _Help,
         }
-        super().__init__(*args, **own | options)
+        super().__init__(*args, **defaults | options)
         self.add_argument("--help", "-h", action="help", help="show this and end")
         self.add_argument("--version", action=_Version, help="show the version and end")
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -53,12 +53,12 @@ class Parser(argparse.ArgumentParser):
             ValueError: an unknown or repeated option, or a value that is missing or not allowed.
         """
         try:
-            found, left = self.parse_known_intermixed_args(words)
+            parsed, left = self.parse_known_intermixed_args(words)
         except argparse.ArgumentError as error:
             raise ValueError(self._wrong(error, words)) from None
         if left:
             raise ValueError(self._unknown(left))
-        return {name: value for name, value in vars(found).items() if name not in ("debug", _GIVEN)}
+        return {name: value for name, value in vars(parsed).items() if name not in ("debug", _GIVEN)}
 
     def error(self, message: str) -> NoReturn:
         raise argparse.ArgumentError(None, message)
@@ -100,8 +100,10 @@ class Parser(argparse.ArgumentParser):
     @property
     def words(self) -> str:
         """What the command takes besides options, as its usage shows it."""
-        own = [action for action in self._actions if not action.option_strings]
-        return " ".join(f"{action.metavar or action.dest.upper()}{' ...' if action.nargs else ''}" for action in own)
+        positional = [action for action in self._actions if not action.option_strings]
+        return " ".join(
+            f"{action.metavar or action.dest.upper()}{' ...' if action.nargs else ''}" for action in positional
+        )
 
     def add_function(self, function: Callable[..., Any], *, leave_out: Collection[str] = ()) -> None:
         """An option for every argument of a function that is not left out, a word for one that has no default.
@@ -120,8 +122,8 @@ class Parser(argparse.ArgumentParser):
 
     def _add(self, name: str, hint: Any, default: Any, words: str) -> None:
         kind, many, marks = _inner(hint)
-        own, required = f"--{name.replace('_', '-')}", default is inspect.Parameter.empty
-        options = [name] if required else list(dict.fromkeys([own, f"--{name}", *marks]))
+        option, required = f"--{name.replace('_', '-')}", default is inspect.Parameter.empty
+        options = [name] if required else list(dict.fromkeys([option, f"--{name}", *marks]))
         if kind is bool:
             self.add_argument(*options, action="store_true", default=default, help=_shown(words))
             return

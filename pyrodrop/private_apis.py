@@ -19,7 +19,11 @@
     pyro_handlers           pyro.poutine.runtime._PYRO_STACK                     Pyro's optimisers see no names of parameters
     name_in_store           _param_to_name of Pyro's parameter store             Pyro's optimisers see no names of parameters
     lend_to_store           _params and _constraints of Pyro's parameter store   jitted ELBOs raise an error
+    constraint_in_store     _constraints of Pyro's parameter store               messages about failures look at other values
     bernoulli_results       torch.utils._python_dispatch.TorchDispatchMode       pyrodrop.read is refused
+    without_nan_warnings    pyro.util.torch_isnan                                engine 'pyro' instead of 'traced'
+    without_validation      torch.distributions.Distribution._validate_sample    engine 'pyro' instead of 'traced'
+    costs_weighted          pyro.infer.traceenum_elbo.Dice, _pyro_dims           the same, with TraceEnum_ELBO
     intercepted             the same                                             engine 'pyro' instead of 'traced'
     activations_kept        CheckpointFunction, _checkpoint_without_reen...   networks that recompute activations are refused
     fused_adam              torch._fused_adam_                                   the optimiser's own step, which is slower
@@ -36,10 +40,12 @@ from __future__ import annotations
 import functools
 import importlib.util
 import logging
+import math
 import os
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -108,11 +114,13 @@ def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
         MissingApi: the function does not ask in the known way.
     """
     asks = "has_torch_function"
-    own: Any = function
-    if asks not in own.__code__.co_names or asks not in own.__globals__:
-        raise _missing("PyTorch", f"{asks} in {own.__name__}")
-    body = types.FunctionType(own.__code__, {**own.__globals__, asks: lambda _: False}, own.__name__, own.__defaults__)
-    body.__kwdefaults__ = own.__kwdefaults__
+    whole: Any = function
+    if asks not in whole.__code__.co_names or asks not in whole.__globals__:
+        raise _missing("PyTorch", f"{asks} in {whole.__name__}")
+    body = types.FunctionType(
+        whole.__code__, {**whole.__globals__, asks: lambda _: False}, whole.__name__, whole.__defaults__
+    )
+    body.__kwdefaults__ = whole.__kwdefaults__
     return body
 
 
@@ -123,6 +131,97 @@ def without_values(kind: type[Tensor], shape: torch.Size, like: Tensor) -> Any:
         _warn_once(f"{missing}: Tensor.as_subclass is called instead")
         return torch.empty((), dtype=like.dtype, device=like.device).expand(shape).as_subclass(kind)
     return _wrapper(kind, shape, dtype=like.dtype, device=like.device)
+
+
+def constraint_in_store(name: str, otherwise: Any) -> Any:
+    """The constraint of a parameter in Pyro's store, which param statements of a PyroModule do not give; or another."""
+    return getattr(pyro.get_param_store(), "_constraints", {}).get(name, otherwise)
+
+
+@contextmanager
+def without_nan_warnings() -> Iterator[None]:
+    """Have Pyro's losses not look at their values for a warning about NaN within the block, which a recording has not.
+
+    Raises:
+        MissingApi: Pyro looks in another way.
+    """
+    import pyro.util
+
+    try:
+        looks = pyro.util.torch_isnan
+    except AttributeError as error:
+        raise _missing("Pyro", "pyro.util.torch_isnan", error) from error
+    pyro.util.torch_isnan = lambda _: False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        pyro.util.torch_isnan = looks
+
+
+@contextmanager
+def without_validation() -> Iterator[None]:
+    """Have no distribution look at its values within the block, also those that were made before it, as by `expand`.
+
+    Raises:
+        MissingApi: distributions look at them in another way.
+    """
+    kind: Any = torch.distributions.Distribution
+    try:
+        validates = kind._validate_sample
+    except AttributeError as error:
+        raise _missing("PyTorch", "torch.distributions.Distribution._validate_sample", error) from error
+    kind._validate_sample = lambda self, value: None
+    try:
+        with pyro.validation_enabled(False):
+            yield
+    finally:
+        kind._validate_sample = validates
+
+
+@contextmanager
+def costs_weighted() -> Iterator[None]:
+    """Have `TraceEnum_ELBO` take the expected costs as sums with fixed shapes within the block.
+
+    Pyro leaves out the costs of probability 0, so shapes depend on values. Here such a cost counts 0. A factor of the guide
+    is a log probability, or 0 with the gradient of one, so that products of their exponentials do not overflow.
+
+    Raises:
+        MissingApi: Pyro takes expected costs in another way.
+    """
+    from pyro.infer import traceenum_elbo
+    from pyro.ops.einsum import contract
+
+    before = getattr(traceenum_elbo, "Dice", None)
+    if not hasattr(before, "_get_log_factors") or not hasattr(before, "compute_expectation"):
+        raise _missing("Pyro", "pyro.infer.util.Dice")
+
+    class Weighted(before):  # type: ignore[misc, valid-type]
+        def compute_expectation(self, costs: Mapping[Any, Sequence[Any]]) -> Any:
+            total: Any = 0.0
+            for plates, terms in costs.items():
+                factors = self._get_log_factors(plates)
+                tensors = [factor for factor in factors if isinstance(factor, Tensor)]
+                count = math.exp(sum(factor for factor in factors if not isinstance(factor, Tensor)))
+                probabilities: dict[str, Tensor] = {}
+                for cost in terms:
+                    names = cost._pyro_dims
+                    if names not in probabilities:
+                        probabilities[names] = probability(tensors, names, cost)
+                    chance = probabilities[names]
+                    total = total + count * (chance * torch.where(chance > 0, cost, 0.0)).sum()
+            return total
+
+    def probability(factors: Sequence[Any], names: str, cost: Tensor) -> Tensor:
+        """The product of the factors' exponentials, summed over all dimensions but the cost's."""
+        inputs = [*(factor._pyro_dims for factor in factors), names]
+        values = [*(factor.exp() for factor in factors), torch.ones_like(cost)]
+        return contract(f"{','.join(inputs)}->{names}", *values, backend="torch")  # type: ignore[no-any-return]
+
+    setattr(traceenum_elbo, "Dice", Weighted)  # noqa: B010  of a class, which types do not allow
+    try:
+        yield
+    finally:
+        setattr(traceenum_elbo, "Dice", before)  # noqa: B010
 
 
 def stand_in(kind: type[Tensor], of: Tensor) -> Any:
@@ -175,9 +274,9 @@ def leaves(tree: Any) -> list[Any]:
     """The leaves of nested tuples, lists and dictionaries."""
     if _pytree is not None:
         return _pytree.tree_leaves(tree)
-    found: list[Any] = []
-    mapped_tree(found.append, tree)
-    return found
+    leaves: list[Any] = []
+    mapped_tree(leaves.append, tree)
+    return leaves
 
 
 def record(function: Callable[..., Any], inputs: Sequence[Tensor], elementary: Any = None) -> fx.GraphModule:
@@ -367,7 +466,7 @@ def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], option
         inner.append(getattr(compiled, "current_callable", None) if same else None)
         return compiled
 
-    with _traced_afresh():
+    with _traced_afresh(), _without_notes():
         whole: Any = compile_fx(module, list(inputs), inner_compile=compile_inner, config_patches=options)
     bare = inner[0] if len(inner) == 1 and callable(inner[0]) else None
     return Program(whole, bare, None if bare is None else _library(bare))
@@ -408,9 +507,12 @@ def load_program(path: Path) -> Program:
         ImportError: it is no such library.
     """
     try:
-        own: Any = torch._C
-        give, take = own._aoti.unsafe_alloc_void_ptrs_from_tensors, own._aoti.alloc_tensors_by_stealing_from_void_ptrs
-        pointer = own._dynamo.guards._torchinductor_pyobject_tensor_data_ptr
+        c: Any = torch._C
+        give, take = (
+            c._aoti.unsafe_alloc_void_ptrs_from_tensors,
+            c._aoti.alloc_tensors_by_stealing_from_void_ptrs,
+        )
+        pointer = c._dynamo.guards._torchinductor_pyobject_tensor_data_ptr
     except AttributeError as error:
         raise _missing("PyTorch", "torch._C._aoti", error) from error
     os.environ["_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"] = str(pointer)  # where the library looks for it
@@ -456,6 +558,23 @@ def _traced_afresh() -> AbstractContextManager[object]:
         return nullcontext()
 
 
+@contextmanager
+def _without_notes() -> Iterator[None]:
+    """Without what TorchInductor says about its own code: operations that it calls in a slower way, deprecated names."""
+    log = logging.getLogger("torch._inductor.ir")
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return "c-shim" not in record.getMessage()
+
+    log.addFilter(is_news)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")
+            yield
+    finally:
+        log.removeFilter(is_news)
+
+
 def _outputs(module: fx.GraphModule) -> int:
     results = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
     return len(results) if isinstance(results, tuple | list) else 1
@@ -478,7 +597,7 @@ def bernoulli_results() -> Iterator[list[Tensor]]:
     Raises:
         MissingApi: the operations cannot be watched.
     """
-    found: list[Tensor] = []
+    results: list[Tensor] = []
     aten: Any = torch.ops.aten
     uniform: dict[int, Tensor] = {}  # kept, so that no other tensor gets the same id
     below, above = (aten.lt, aten.le), (aten.gt, aten.ge)
@@ -487,23 +606,23 @@ def bernoulli_results() -> Iterator[list[Tensor]]:
         result = func(*args, **kwargs)
         packet = getattr(func, "overloadpacket", None)
         if packet in (aten.bernoulli, aten.bernoulli_):
-            found.append(result.clone())
+            results.append(result.clone())
         elif packet is aten.native_dropout:
-            found.append(result[1].to(result[0].dtype))
+            results.append(result[1].to(result[0].dtype))
         elif packet in (aten.rand, aten.rand_like):
             uniform[id(result)] = result
         elif args and id(args[0]) in uniform:
             if packet in (aten.floor, aten.floor_):
-                found.append(result.clone())
+                results.append(result.clone())
             elif packet in (*below, *above):
                 mask = result.to(args[0].dtype)
-                found.append(mask if (args[1] >= 0.5) == (packet in below) else 1 - mask)
+                results.append(mask if (args[1] >= 0.5) == (packet in below) else 1 - mask)
             else:
                 uniform[id(result)] = result
         return result
 
     with intercepted(watch):
-        yield found
+        yield results
 
 
 def intercepted(call: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]) -> AbstractContextManager[Any]:
@@ -580,9 +699,9 @@ def _keep_activations() -> None:
     by_hooks: Any = getattr(recomputation, "_checkpoint_without_reentrant_generator", None)
     if by_function is None or by_hooks is None:
         return
-    for own, before in zip(_keeping(by_function, by_hooks), (by_function, by_hooks), strict=True):
+    for kept, before in zip(_keeping(by_function, by_hooks), (by_function, by_hooks), strict=True):
         _replaced.append((before.__name__, before))
-        setattr(recomputation, before.__name__, own)
+        setattr(recomputation, before.__name__, kept)
 
 
 @functools.cache
@@ -647,14 +766,19 @@ def fused_adam(*, decoupled: bool) -> Callable[..., None] | None:
     return getattr(torch, "_fused_adamw_" if decoupled else "_fused_adam_", None)
 
 
+def fused_sgd() -> Callable[..., None] | None:
+    """PyTorch's fused step of gradient descent; None if it has none, for the optimiser's own."""
+    return getattr(torch, "_fused_sgd_", None)
+
+
 @contextmanager
 def without_compiler() -> Iterator[None]:
     """Let `torch.optim` make and load an optimiser without importing TorchDynamo, to which it says what not to compile.
 
     Where Dynamo is not imported it compiles nothing.
     """
-    own = torch.optim.Optimizer
-    inner = [getattr(f, "__wrapped__", None) for f in (own.add_param_group, own.state_dict, own.load_state_dict)]
+    optim = torch.optim.Optimizer
+    inner = [getattr(f, "__wrapped__", None) for f in (optim.add_param_group, optim.state_dict, optim.load_state_dict)]
     marked = [f for f in inner if f is not None and "torch._dynamo" not in sys.modules and not hasattr(f, _UNCOMPILED)]
     for function in marked:
         setattr(function, _UNCOMPILED, function)

@@ -44,9 +44,11 @@ import xarray as xr
 from torch import Tensor
 
 import pyrodrop
+from pyrodrop.analysis.arviz.program_draws import program_tree
 from pyrodrop.analysis.arviz.sampled_draws import sampled_draws
 from pyrodrop.analysis.comparison.draws import Draws, Predictive, check_trained_on, draws_of
 from pyrodrop.analysis.comparison.khat import LEAST, LIMIT, k_hat
+from pyrodrop.arguments import shown
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import check_inputs
@@ -71,7 +73,7 @@ Variables: TypeAlias = dict[Hashable, Any]
 @checked
 def to_arviz(
     fit: Predicts,
-    train: Data,
+    train: Data | Mapping[str, Any] | None = None,
     test: Data | Inputs | None = None,
     num_samples: Annotated[int, Count("the number of draws per chain")] = 1000,
     weights: Annotated[bool, Flag("whether the group posterior contains all weights")] = False,
@@ -87,7 +89,8 @@ def to_arviz(
     Args:
         fit: a `Fit`, `Replicates` that are restarts on the same data, a `Sampled`, or a Gaussian process of
             `pyrodrop.analysis.gp`.
-        train: the training data.
+        train: the training data; of a Pyro program the mapping that it was trained on, or None where the fit has it. Its
+            tree has all sites by their names, with plates as dimensions.
         test: further points for the group ``predictions``: x in the form of the training data's x, or x with y.
         num_samples: draws per chain; of a `Sampled` at most those that it has.
         weights: whether the group ``posterior`` contains all weights and latent hyperparameters of their priors.
@@ -108,6 +111,16 @@ def to_arviz(
         ValueError: `train` are other data than those of the fit; replicates with different data or models, which are not
             chains of one posterior; or `test` has another form than the training data, or a y of another shape.
     """
+    first = fit[0] if isinstance(fit, Replicates) else fit
+    if isinstance(first, Fit) and not isinstance(first.model, NetworkModel):
+        if test is not None:
+            raise ValueError(f"test must be None for a Pyro program, which has fit.predict(...); got {shown(test)}")
+        many = fit if isinstance(fit, Replicates) else Replicates([first])
+        lived = [one for number, one in enumerate(many) if number not in many.failed]
+        tree = program_tree(lived, train, num_samples, seed)
+        return _finished(*tree, log_likelihood, 1.0, seed, _ABOUT_DRAWS)
+    if train is None or isinstance(train, Mapping):
+        raise TypeError(f"train must be the training data, a Dataset or a pair (x, y); got {shown(train)}")
     train = Dataset.of(train, "train")
     test_x, test_y = _points(test, train)
     about = _ABOUT_DRAWS
@@ -119,14 +132,14 @@ def to_arviz(
             draws_of(chain, train, test_x, num_samples, keep=weights, seed=seed + number)
             for number, chain in enumerate(chains)
         ]
-        groups = _groups([_posterior(chain, own) for chain, own in zip(chains, draws, strict=True)])
+        groups = _groups([_posterior(chain, chain_draws) for chain, chain_draws in zip(chains, draws, strict=True)])
         attrs = _attrs(chains, draws, train)
-        parts = [(own.train, own.test) for own in draws]
+        parts = [(chain_draws.train, chain_draws.test) for chain_draws in draws]
         constants = {name: value for name, (value, learned) in _points_of(chains[0]).items() if not learned}
-        if all(own.log_ratio is not None for own in draws):
+        if all(chain_draws.log_ratio is not None for chain_draws in draws):
             stats = {"lp": _stack([o.log_joint for o in draws]), "log_q": _stack([o.log_q for o in draws])}
             groups["sample_stats"] = xr.Dataset({n: (("chain", "draw"), v) for n, v in stats.items()})
-            priors = {n: _stack([own.log_prior[n] for own in draws]) for n in draws[0].log_prior}
+            priors = {n: _stack([chain_draws.log_prior[n] for chain_draws in draws]) for n in draws[0].log_prior}
             groups["log_prior"] = xr.Dataset({n: (("chain", "draw"), v) for n, v in priors.items()})
     elif isinstance(fit, Sampled):
         parts, posteriors, stats, log_prior, attrs = sampled_draws(
@@ -141,21 +154,12 @@ def to_arviz(
 
         own_part, posterior, attrs = gp_draws(fit, train, test_x, num_samples, weights=weights, seed=seed)
         groups, parts, constants = _groups([posterior]), [own_part], {}
-    train_parts = [own for own, _ in parts]
+    train_parts = [chain_draws for chain_draws, _ in parts]
     groups["posterior"] = groups["posterior"].assign(_f(train_parts, "obs_id"))
     groups["posterior_predictive"] = xr.Dataset(_y(train_parts, "obs_id"))
-    power = fit.settings.get("likelihood_power", 1.0) if isinstance(fit, Sampled) else 1.0
-    reason = _not_exact(attrs, power) if log_likelihood is None else ""
-    if reason:
-        attrs["log_likelihood_missing"] = reason
-        _log.warning(
-            "to_arviz leaves the group log_likelihood out: %s. ArviZ's loo would take these draws for those of the exact "
-            "posterior; pyrodrop.analysis.loo does not, and log_likelihood=True adds the group", reason
-        )  # fmt: skip
-    elif log_likelihood is not False:
-        groups["log_likelihood"] = xr.Dataset(
-            {"y": (("chain", "draw", "obs_id"), _stack([own.log_likelihood for own in train_parts]))}
-        )
+    groups["log_likelihood"] = xr.Dataset(
+        {"y": (("chain", "draw", "obs_id"), _stack([chain_draws.log_likelihood for chain_draws in train_parts]))}
+    )
     groups["observed_data"] = xr.Dataset({"y": _observed(train.y, "obs_id")})
     groups["constant_data"] = xr.Dataset(_inputs(train.x, "obs_id") | constants)
     if test_x is not None:
@@ -166,7 +170,30 @@ def to_arviz(
             _check_observed(test_y, test_parts[0].y)
             constant["y_observed"] = _observed(test_y, "pred_id")
         groups["predictions_constant_data"] = xr.Dataset(constant)
-    tree = xr.DataTree.from_dict({name: _numbered(group) for name, group in groups.items()})
+    power = fit.settings.get("likelihood_power", 1.0) if isinstance(fit, Sampled) else 1.0
+    return _finished(groups, attrs, log_likelihood, power, seed, about)
+
+
+def _finished(
+    groups: dict[str, xr.Dataset],
+    attrs: dict[str, Any],
+    log_likelihood: bool | None,
+    power: float,
+    seed: int,
+    about: str,
+) -> xr.DataTree:
+    """The tree, without the group ``log_likelihood`` where it is not wanted or cannot be trusted."""
+    if log_likelihood and "log_likelihood" not in groups:
+        raise ValueError(f"log_likelihood must be None or False for this fit: {attrs['khat_missing']}; got True")
+    reason = _not_exact(attrs, power) if log_likelihood is None else ""
+    if reason:
+        attrs["log_likelihood_missing"] = reason
+        _log.warning(
+            "to_arviz leaves the group log_likelihood out: %s. ArviZ's loo would take these draws for those of the exact "
+            "posterior; pyrodrop.analysis.loo does not, and log_likelihood=True adds the group", reason
+        )  # fmt: skip
+    left_out = ["log_likelihood"] if reason or log_likelihood is False else []
+    tree = xr.DataTree.from_dict({name: _numbered(group) for name, group in groups.items() if name not in left_out})
     tree.attrs.update(attrs | {"seed": seed, "library": "pyrodrop", "version": pyrodrop.__version__, "draws": about})
     return tree
 
@@ -228,21 +255,21 @@ def _statement(fit: Fit) -> str:
 
 def _priors(model: Any) -> str:
     assert isinstance(model, NetworkModel)
-    found = {name: prior.describe() for name, prior in model.priors.items()}
-    if len(set(found.values())) == 1:
-        return next(iter(found.values()))
-    return ", ".join(f"{name}: {prior}" for name, prior in found.items())
+    descriptions = {name: prior.describe() for name, prior in model.priors.items()}
+    if len(set(descriptions.values())) == 1:
+        return next(iter(descriptions.values()))
+    return ", ".join(f"{name}: {prior}" for name, prior in descriptions.items())
 
 
 def _posterior(fit: Fit, draws: Draws) -> Variables:
     """What one chain learned, without the dimension of chains: point estimates repeated for each draw, and the weights."""
     count = len(draws.train.f)
-    found: Variables = {
+    variables: Variables = {
         name: value.expand_dims(draw=count) for name, (value, learned) in _points_of(fit).items() if learned
     }
     for site, drawn in draws.sites.items():
-        found[site] = ("draw", *(f"{site}_dim_{d}" for d in range(drawn.dim() - 1))), drawn.numpy()
-    return found
+        variables[site] = ("draw", *(f"{site}_dim_{d}" for d in range(drawn.dim() - 1))), drawn.numpy()
+    return variables
 
 
 def _points_of(fit: Fit) -> dict[str, tuple[xr.DataArray, bool]]:
@@ -250,7 +277,7 @@ def _points_of(fit: Fit) -> dict[str, tuple[xr.DataArray, bool]]:
     model, guide = fit.model, fit.guide
     assert isinstance(model, NetworkModel)
     learned = getattr(model.likelihood, "learned", False)
-    found = {name: (value, learned) for name, value in _constants(model).items()}
+    means_of = {name: (value, learned) for name, value in _constants(model).items()}
     rates: Mapping[str, Any] = guide.rates() if hasattr(guide, "rates") else {}
     if rates:
         kind = getattr(guide, "rate_kind", ALPHA)
@@ -264,8 +291,8 @@ def _points_of(fit: Fit) -> dict[str, tuple[xr.DataArray, bool]]:
             coords={"layer": list(rates)},
             attrs={"long_name": text},
         )
-        found[kind.name] = means, kind.learned
-    return found
+        means_of[kind.name] = means, kind.learned
+    return means_of
 
 
 def _constants(model: NetworkModel) -> dict[str, xr.DataArray]:
@@ -277,7 +304,7 @@ def _constants(model: NetworkModel) -> dict[str, xr.DataArray]:
 
 
 def _groups(chains: Sequence[Variables]) -> dict[str, xr.Dataset]:
-    return {"posterior": xr.concat([xr.Dataset(own) for own in chains], dim="chain")}
+    return {"posterior": xr.concat([xr.Dataset(chain) for chain in chains], dim="chain")}
 
 
 def _attrs(chains: Sequence[Fit], draws: Sequence[Draws], train: Dataset) -> dict[str, Any]:
@@ -297,7 +324,7 @@ def _attrs(chains: Sequence[Fit], draws: Sequence[Draws], train: Dataset) -> dic
     attrs["elbo_convention"] = str(elbos[0].convention)
     count = len(draws[0].train.f)
     missing = draws[0].no_density or (f"{count} draws, fewer than {LEAST}" if count < LEAST else "")
-    ratios = [None if missing else own.log_ratio for own in draws]
+    ratios = [None if missing else chain_draws.log_ratio for chain_draws in draws]
     attrs["khat"] = _one([math.nan if ratio is None else k_hat(ratio) for ratio in ratios])
     if missing:
         attrs["khat_missing"] = missing
@@ -324,11 +351,11 @@ def _one(values: Sequence[Any]) -> Any:
 
 
 def _f(parts: Sequence[Predictive], points: str) -> Variables:
-    return {"f": _named("f", [own.f for own in parts], points, "output")}
+    return {"f": _named("f", [part.f for part in parts], points, "output")}
 
 
 def _y(parts: Sequence[Predictive], points: str) -> Variables:
-    return {"y": _named("y", [own.y for own in parts], points, "target")}
+    return {"y": _named("y", [part.y for part in parts], points, "target")}
 
 
 def _named(name: str, values: Sequence[Tensor], points: str, last: str) -> tuple[tuple[str, ...], Any]:
@@ -346,13 +373,13 @@ def _observed(y: Tensor, points: str) -> tuple[tuple[str, ...], Any]:
 
 def _inputs(x: Inputs, points: str) -> Variables:
     """A variable for every tensor of x; a single tensor with one column becomes a vector."""
-    found: Variables = {}
+    variables: Variables = {}
     for name, part in named_parts(x).items():
         alone = isinstance(x, Tensor)
         values = part[:, 0] if alone and part.dim() == 2 and part.shape[1] == 1 else part
         dims = _of_example(name, values.dim() - 1, "feature" if alone else f"{name}_dim_0")
-        found[name] = (points, *dims), values.cpu().numpy()
-    return found
+        variables[name] = (points, *dims), values.cpu().numpy()
+    return variables
 
 
 def _of_example(name: str, count: int, only: str) -> tuple[str, ...]:

@@ -38,15 +38,15 @@ def main(rounds: int = 15, width: int = 4000, out: Path | None = None, device: s
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     print(machine(device))
-    found = networks(device)
-    mlp = found["MLP"]
+    by_name = networks(device)
+    mlp = by_name["MLP"]
     large = f"784-{width}-{width}-10"
-    found[large] = Network(
+    by_name[large] = Network(
         large, lambda d: dense(d, 784, width, width, 10), mlp.x, mlp.y, mlp.loss, mlp.likelihood, mlp.steps
     )
     ratios: dict[str, dict[str, float]] = {}
     refused: dict[str, str] = {}
-    for name, network in found.items():
+    for name, network in by_name.items():
         steps, without = variants(network, gpu=device != "cpu")
         refused |= {f"{name}, {variant}": why for variant, why in without.items()}
         for variant, (call, parameters) in steps.items():
@@ -73,15 +73,15 @@ def variants(network: Network, *, gpu: bool) -> tuple[dict[str, Steps], dict[str
     if gpu:
         made["compiled, float32, no CUDA graph"] = functools.partial(without_graph, network)
     made["traced, float32"] = lambda: ours(network, POSTERIOR, "traced")
-    found: dict[str, Steps] = {}
+    steps: dict[str, Steps] = {}
     refused: dict[str, str] = {}
     for name, make in made.items():
         try:
-            found[name] = make()
+            steps[name] = make()
         except RuntimeError as error:  # another engine has taken over
             refused[name] = str(error)
             print(f"{name}: {error}")
-    return found, refused
+    return steps, refused
 
 
 def without_graph(network: Network) -> Steps:

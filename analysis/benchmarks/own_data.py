@@ -18,6 +18,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class Choice:
 BASE = Choice()
 SCALES, RATES = (0.03, 0.1, 0.3, 1.0, 3.0), (0.01, 0.05, 0.2, 0.5)
 TABLES: dict[str, list[Choice]] = {
-    "prior scale": [replace(BASE, standardised=own, scale=s) for own in (True, False) for s in SCALES],
+    "prior scale": [replace(BASE, standardised=flag, scale=s) for flag in (True, False) for s in SCALES],
     "drop rate": [replace(BASE, rate=rate, scale=s) for s in (0.3, 1.0) for rate in RATES],
     "steps": [replace(BASE, steps=steps) for steps in (100, 500, 2000, 8000)],
     "precision": [replace(BASE, precision=tau) for tau in (None, 1.0, 10.0, 100.0)],
@@ -63,15 +64,15 @@ TABLES: dict[str, list[Choice]] = {
 def main(choices: dict[str, list[Choice]] = TABLES, sets: Iterable[str] = SETS, splits: int = SPLITS) -> dict[str, Any]:
     """The tables as plain rows."""
     parts = [data.uci(name)[number] for name in sets for number in range(splits)]
-    cases = [(choice, part) for choice in dict.fromkeys(c for own in choices.values() for c in own) for part in parts]
+    cases = [(choice, part) for choice in dict.fromkeys(chain(*choices.values())) for part in parts]
     together: dict[Any, list[tuple[Choice, Split]]] = {}
     for choice, part in cases:
         kind = choice.steps, choice.standardised, choice.precision is None, part.train.x.shape
         together.setdefault(kind, []).append((choice, part))
     scored: dict[Choice, list[dict[str, float]]] = {}
     for group in together.values():
-        for (choice, _), found in zip(group, scores(group), strict=True):
-            scored.setdefault(choice, []).append(found)
+        for (choice, _), row in zip(group, scores(group), strict=True):
+            scored.setdefault(choice, []).append(row)
     tables = {title: [vars(choice) | summary(scored[choice]) for choice in rows] for title, rows in choices.items()}
     for title, rows in tables.items():
         print(title)
@@ -95,22 +96,22 @@ def scores(cases: Sequence[tuple[Choice, Split]]) -> list[dict[str, float]]:
         lr=0.01,
         progress=False,
     )
-    found = []
+    rows = []
     for run, (choice, part), (_, train, test) in zip(runs, cases, built, strict=True):
         sd, predicted = float(part.train.y.std(correction=0)), run.predict(test.x, DRAWS)
-        found.append({
+        rows.append({
             "rmse": float((predicted.mean - test.y).square().mean().sqrt()) / sd,
             "log_density": float(predicted.log_density(test.y).mean()) + math.log(sd),
             "prior_sd": prior_sd(choice, train) / (1.0 if choice.standardised else sd),
         })  # fmt: skip
-    return found
+    return rows
 
 
 def problem(choice: Choice, part: Split) -> tuple[models.MLP, Dataset, Dataset]:
     """The model with its training and test data."""
     train, test = part.train, part.test
     if not choice.standardised:
-        train, test = (Dataset(own.x, own.y) for own in (train, test))
+        train, test = (Dataset(rows.x, rows.y) for rows in (train, test))
     tau = (1.0 if choice.precision is None else choice.precision) / float(part.train.y.var(correction=0))
     likelihood = likelihoods.Gaussian(tau, learned=choice.precision is None)
     model = models.MLP([train.x.shape[1], UNITS, 1], prior=priors.Gaussian(choice.scale), likelihood=likelihood)
@@ -123,11 +124,11 @@ def prior_sd(choice: Choice, train: Dataset) -> float:
     return float((UNITS * choice.scale**4 * x.square().sum(1) / 2).mean().sqrt())
 
 
-def summary(found: list[dict[str, float]]) -> dict[str, float]:
+def summary(rows: list[dict[str, float]]) -> dict[str, float]:
     """Means, and standard errors of the scores."""
-    values = {key: torch.tensor([each[key] for each in found]).double() for key in found[0]}
+    values = {key: torch.tensor([each[key] for each in rows]).double() for key in rows[0]}
     means = {key: float(value.mean()) for key, value in values.items()}
-    errors = {f"{key}_se": float(values[key].std() / math.sqrt(len(found))) for key in ("rmse", "log_density")}
+    errors = {f"{key}_se": float(values[key].std() / math.sqrt(len(rows))) for key in ("rmse", "log_density")}
     return means | errors
 
 
@@ -137,8 +138,8 @@ def text(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     scales = sorted({row["scale"] for row in rows})
     lines = [["prior scale", *(f"{scale:g}" for scale in scales)], ["---"] * (len(scales) + 1)]
     for title, standardised in (("standardised", True), ("raw", False)):
-        own = {row["scale"]: row["log_density"] for row in rows if row["standardised"] is standardised}
-        lines.append([title, *(f"{own[scale]:.2f}" for scale in scales)])
+        densities = {row["scale"]: row["log_density"] for row in rows if row["standardised"] is standardised}
+        lines.append([title, *(f"{densities[scale]:.2f}" for scale in scales)])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

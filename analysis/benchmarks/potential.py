@@ -43,14 +43,14 @@ def main(rounds: int = 31, calls: int = 50, out: Path | None = None) -> None:
     timed(*variants(), rounds, calls, out)
 
 
-def timed(found: dict[str, Variant], start: Values, rounds: int, calls: int, out: Path | None) -> None:
+def timed(variants: dict[str, Variant], start: Values, rounds: int, calls: int, out: Path | None) -> None:
     """Check and time these variants, print the table and write the results."""
-    check(found, start)
-    repeated = {name: partial(_repeat, variant, start, calls) for name, variant in found.items()}
+    check(variants, start)
+    repeated = {name: partial(_repeat, variant, start, calls) for name, variant in variants.items()}
     seconds = interleaved(repeated, rounds, 3, time.process_time)
     microseconds = {name: 1e6 * value / calls for name, value in seconds.items()}
     ratios = {name: seconds["Pyro"] / value for name, value in seconds.items()}
-    table = {name: {"us": microseconds[name], "times as fast as Pyro": ratios[name]} for name in found}
+    table = {name: {"us": microseconds[name], "times as fast as Pyro": ratios[name]} for name in variants}
     report("one gradient, 2-50-1, 100 points, float64", table, ".1f")
     write(out, "potential", {"rounds": rounds, "calls": calls, "microseconds": microseconds, "times as fast": ratios})
 
@@ -66,26 +66,26 @@ def variants(width: int = 50, engines: Sequence[Name] = ENGINES) -> tuple[dict[s
         bias_prior=pyrodrop.priors.Gaussian(),
         likelihood=pyrodrop.likelihoods.Gaussian(100.0),
     ).double()
-    own = {engine: pyrodrop.potential(model, given, engine=engine) for engine in engines}
-    for engine, p in own.items():
+    potentials = {engine: pyrodrop.potential(model, given, engine=engine) for engine in engines}
+    for engine, p in potentials.items():
         if p.engine != engine:
             raise SystemExit(f"engine {engine!r} is not possible here: not a variant to time")
-    start = next(iter(own.values())).initial_params(0)
-    found: dict[str, Variant] = {}
+    start = next(iter(potentials.values())).initial_params(0)
+    variants: dict[str, Variant] = {}
     for name, jit in THEIRS.items():
         made: Any = initialize_model(model.eval(), given, initial_params=start, jit_compile=jit, skip_jit_warnings=True)
-        found[name] = partial(potential_grad, made[1])
-    for engine, p in own.items():
-        found[f"ours, {engine}"] = partial(potential_grad, p)
-    for engine, p in own.items():
-        found[f"ours, {engine}, without autograd"] = partial(_without_autograd, p)
-    return found, start
+        variants[name] = partial(potential_grad, made[1])
+    for engine, p in potentials.items():
+        variants[f"ours, {engine}"] = partial(potential_grad, p)
+    for engine, p in potentials.items():
+        variants[f"ours, {engine}, without autograd"] = partial(_without_autograd, p)
+    return variants, start
 
 
-def check(found: dict[str, Variant], start: Values) -> None:
+def check(variants: dict[str, Variant], start: Values) -> None:
     """Raise a SystemExit unless all variants have the same energy and gradient."""
-    wanted, want = found["Pyro"](start)
-    for name, variant in found.items():
+    wanted, want = variants["Pyro"](start)
+    for name, variant in variants.items():
         gradient, energy = variant(start)
         pairs = [(energy, want), *((gradient[site], wanted[site]) for site in start)]
         if not all(torch.allclose(a, b, rtol=1e-8, atol=1e-8 * float(b.abs().max())) for a, b in pairs):

@@ -48,7 +48,7 @@ def main(
         digits: number of training digits, the first ones.
         out: JSON file for the results.
     """
-    found: dict[int, dict[str, Any]] = {}
+    by_size: dict[int, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for size in processes:
             file = Path(folder) / f"{size}.json"
@@ -60,13 +60,13 @@ def main(
             )
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             subprocess.run([sys.executable, *launcher, *words], env=environment, check=True)
-            found[size] = json.loads(file.read_text())
+            by_size[size] = json.loads(file.read_text())
     rows: dict[str, dict[str, float]] = {}
-    for size, result in found.items():
+    for size, result in by_size.items():
         rows[f"{size} process(es), own noise"] = dict(result)
-        if 1 in found:
+        if 1 in by_size:
             rows[f"{size} process(es), own noise"]["times as fast as 1"] = (
-                found[1]["seconds per epoch"] / result["seconds per epoch"]
+                by_size[1]["seconds per epoch"] / result["seconds per epoch"]
             )
     report(f"MNIST, {net}, {epochs} epochs, {BATCH} rows per minibatch", rows, ".4g")
     write(out, "ranks", {"net": net, "epochs": epochs, "digits": digits, "batch_size": BATCH, "rows": rows})
@@ -91,14 +91,14 @@ def train(file: Path, net: Net, epochs: int, digits: int) -> None:
     )  # fmt: skip
     mean = pyrodrop.predict(fit, split.test.x, 20, keep="moments", distributed=None).mean
     (wall, cpu), (wall_end, cpu_end) = marks[0], marks[-1]
-    found = {
+    row = {
         "accuracy": float((mean.argmax(-1) == split.test.y).double().mean()),
         "seconds per epoch": (wall_end - wall) / (epochs - 1),
         "of the processor, rank 0": (cpu_end - cpu) / (epochs - 1),
     }
     if int(os.environ.get("RANK", "0")) == 0:
         print(f"{fit.settings['ranks']} rank(s), {machine()}")
-        write_json(file, found)
+        write_json(file, row)
 
 
 def _model(net: Net) -> models.NetworkModel:

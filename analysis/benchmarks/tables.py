@@ -97,9 +97,9 @@ def scores(name: str, division: int) -> dict[str, float]:
         return {"log_density": float(predicted.log_density(test.y).mean()), "baseline": logistic(train, test)}
     predicted = recipes.regressor(train).fit(seed=division, progress=False).predict(test.x, DRAWS)
     density, coverage = ridge(train, test)
-    own = metrics.regression_scores(predicted, test.y)
+    scores = metrics.regression_scores(predicted, test.y)
     return {
-        "log_density": own["log_density"], "coverage": own["coverage_95"], "baseline": density,
+        "log_density": scores["log_density"], "coverage": scores["coverage_95"], "baseline": density,
         "baseline_coverage": coverage,
     }  # fmt: skip
 
@@ -110,11 +110,11 @@ def posterior_scores(name: str, division: int, posterior: str) -> dict[str, floa
     recipe = recipes.regressor(train, posterior=POSTERIORS[posterior])
     settings = {**recipe.settings, "seed": division, "progress": False}
     learned = pyrodrop.fit(recipe.model, recipe.guide, recipe.data, **settings)
-    found: dict[str, float] = {}
+    of_methods: dict[str, float] = {}
     for title, run in (("learned", learned), ("held_out", recipe.fit(seed=division, progress=False))):
-        own = metrics.regression_scores(run.predict(test.x, DRAWS), test.y)
-        found |= {f"log_density_{title}": own["log_density"], f"coverage_{title}": own["coverage_95"]}
-    return found
+        scores = metrics.regression_scores(run.predict(test.x, DRAWS), test.y)
+        of_methods |= {f"log_density_{title}": scores["log_density"], f"coverage_{title}": scores["coverage_95"]}
+    return of_methods
 
 
 def ridge(train: Dataset, test: Dataset) -> tuple[float, float]:
@@ -122,10 +122,10 @@ def ridge(train: Dataset, test: Dataset) -> tuple[float, float]:
     from sklearn.linear_model import RidgeCV
 
     x, new = _standardised(train, test)
-    y, own = (part.y[:, 0].double().numpy() for part in (train, test))
+    y, y_new = (part.y[:, 0].double().numpy() for part in (train, test))
     model = RidgeCV(np.logspace(-4, 4, 25)).fit(x, y)
     variance = -model.best_score_
-    off = (model.predict(new) - own) ** 2
+    off = (model.predict(new) - y_new) ** 2
     return float(-(off / variance + math.log(2 * math.pi * variance)).mean() / 2), float(
         (off < 1.96**2 * variance).mean()
     )
@@ -153,11 +153,11 @@ def text(rows: Mapping[str, Sequence[Mapping[str, float]]], names: Sequence[str]
     """The table of a half in Markdown."""
     lines = [["table", "rows", "baseline", "recipe", "difference", "95 % interval"], ["---"] * 6]
     for name in names:
-        own = mean(rows[name])
-        cover = f"{100 * own['coverage']:.0f} %" if "coverage" in own else ""
-        gain = own["log_density"] - own["baseline"]
-        shown = [f"{own[key]:.2f}" for key in ("baseline", "log_density")]
-        lines.append([name, f"{own['rows']:.0f}", *shown, f"{gain:+.3f}", cover])
+        means = mean(rows[name])
+        cover = f"{100 * means['coverage']:.0f} %" if "coverage" in means else ""
+        gain = means["log_density"] - means["baseline"]
+        shown = [f"{means[key]:.2f}" for key in ("baseline", "log_density")]
+        lines.append([name, f"{means['rows']:.0f}", *shown, f"{gain:+.3f}", cover])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -168,16 +168,16 @@ def posterior_text(rows: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]
     for posterior in POSTERIORS:
         shown = []
         for name in SMALL:
-            own = mean(rows[name][posterior])
+            means = mean(rows[name][posterior])
             for how in ("learned", "held_out"):
-                shown.append(f"{own[f'log_density_{how}']:.2f} ({100 * own[f'coverage_{how}']:.0f} %)")
+                shown.append(f"{means[f'log_density_{how}']:.2f} ({100 * means[f'coverage_{how}']:.0f} %)")
         lines.append([posterior, *shown])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def mean(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The means over divisions."""
-    return {key: float(np.mean([one[key] for one in found])) for key in found[0]}
+    return {key: float(np.mean([one[key] for one in rows])) for key in rows[0]}
 
 
 def main(words: Sequence[str] | None = None) -> None:

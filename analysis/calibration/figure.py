@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
+from torch import Tensor
 
+from pyrodrop.analysis.calibration.uniformity import LEVEL
 from pyrodrop.analysis.reports.style import BLUE, GREY, RED, figure_of, styled
-
-if TYPE_CHECKING:
-    from pyrodrop.analysis.calibration.result import SBC
 
 _PANEL = (2.6, 2.1)  # inches
 
 
+class Calibrated(Protocol):
+    """What the figure needs of a result, see `pyrodrop.analysis.calibration.result.SBC`."""
+
+    @property
+    def ranks(self) -> dict[str, Tensor]: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def pit(self) -> dict[str, Tensor]: ...
+    @property
+    def problems(self) -> dict[str, str]: ...
+
+
 @styled()
-def plot_sbc(results: Mapping[str, SBC]) -> Figure:
+def plot_sbc(results: Mapping[str, Calibrated]) -> Figure:
     """One row of panels per result, one panel per quantity: the empirical distribution function of the PIT values minus the
     uniform one, with a simultaneous band of level 0.05 over the number of quantities. Lines that leave it are orange.
 
@@ -31,7 +43,6 @@ def plot_sbc(results: Mapping[str, SBC]) -> Figure:
     """
     from arviz_stats.ecdf_utils import ecdf_pit
 
-    from pyrodrop.analysis.calibration.result import LEVEL
     from pyrodrop.analysis.comparison.az import az
 
     if not results:

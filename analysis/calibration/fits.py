@@ -50,14 +50,15 @@ def problem_of(model: NetworkModel, guide: Any, x: Inputs, y: Tensor, settings: 
         ValueError: model or guide cannot be trained on the data.
         RuntimeError: the model that would be trained is not the one that generated the data.
     """
-    problem = Problem.of(model, guide, Dataset(x, y), settings.estimator, settings.place)
+    data = Dataset(x, y)
+    problem = Problem.of(model, guide, data, settings.estimator, settings.place)
     trained = dict(problem.model.named_buffers())
     changed = [name for name, value in model.named_buffers() if not torch.equal(value, trained[name].to(value.device))]
     if changed:
         raise RuntimeError(
             f"preparing the model for its data changed {', '.join(changed)}, so that its prior depends on them"
         )
-    check_minibatches(settings.batch_size, problem.data.x, problem.model, problem.guide)
+    check_minibatches(settings.batch_size, data.x, problem.model, problem.guide)
     return problem
 
 
@@ -86,6 +87,7 @@ def each_posterior(
         memory: bytes that the fits may take, as in `pyrodrop.fit_replicates`.
         progress: whether to show a progress bar.
     """
+    assert isinstance(problem.data, Dataset)
     data = [Dataset(problem.data.x, one) for one in y]
     generators = [torch.Generator(settings.place).manual_seed(settings.seed + r) for r in range(len(y))]
     with settings.products(), training_mode(problem):

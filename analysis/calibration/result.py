@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOG_LIKELIHOOD = "log_likelihood"
-LEVEL = 0.05  # of the test of all quantities together
 _SMALL = 1e-10  # the smallest p-value that is shown
 _CLEAR = 3.0  # standard errors from which on a direction is named
 
@@ -73,12 +72,12 @@ class SBC:
     @property
     def calibrated(self) -> bool:
         """Whether the test of all quantities together finds nothing, at the level 0.05."""
-        return self.p_value >= LEVEL
+        return self.p_value >= uniformity.LEVEL
 
     @property
     def problems(self) -> dict[str, str]:
         """What is wrong, for every quantity whose own test fails at 0.05 over the number of quantities."""
-        limit = LEVEL / len(self.ranks)
+        limit = uniformity.LEVEL / len(self.ranks)
         return {name: _shape(name, self.pit[name]) for name, p in self.p_values.items() if p < limit}
 
     @property
@@ -160,15 +159,15 @@ def _shape(name: str, pit: Tensor) -> str:
     """What the shape of PIT values that are not uniform says."""
     values = pit.numpy()
     high, outside = uniformity.asymmetry(values), uniformity.spread(values)
-    found = []
+    shape = []
     if name == LOG_LIKELIHOOD:
         if abs(high) > _CLEAR:
-            found.append(f"the draws fit the data {'worse' if high > 0 else 'better'} than the truth does")
+            shape.append(f"the draws fit the data {'worse' if high > 0 else 'better'} than the truth does")
         if abs(outside) > _CLEAR:
-            found.append(f"too {'narrow' if outside > 0 else 'wide'}")
+            shape.append(f"too {'narrow' if outside > 0 else 'wide'}")
     else:
         if abs(outside) > _CLEAR:
-            found.append(f"too {'narrow (U-shape)' if outside > 0 else 'wide (hump)'}")
+            shape.append(f"too {'narrow (U-shape)' if outside > 0 else 'wide (hump)'}")
         if abs(high) > _CLEAR:
-            found.append(f"biased, too {'low' if high > 0 else 'high'}")
-    return " and ".join(found) or "not uniform, in no simple direction"
+            shape.append(f"biased, too {'low' if high > 0 else 'high'}")
+    return " and ".join(shape) or "not uniform, in no simple direction"

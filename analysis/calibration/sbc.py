@@ -241,11 +241,11 @@ class _Ranking:
         self.generator = torch.Generator().manual_seed(seed + _TIES)
         self.waiting: list[tuple[int, dict[str, Tensor]]] = []
         self.most = max(1, _AT_ONCE // (num_draws * sum(w[0].numel() for w in data.weights.values())))
-        self.found: list[Tensor] = []  # ranks of one data set each, [quantities]
+        self.ranks: list[Tensor] = []  # ranks of one data set each, [quantities]
         self.failed = 0
         with torch.no_grad(), evaluating(model):
             outputs, functions = self._run(data.weights)
-            likelihoods = [log_likelihood(model, own[None], y) for own, y in zip(outputs, data.y, strict=True)]
+            likelihoods = [log_likelihood(model, output[None], y) for output, y in zip(outputs, data.y, strict=True)]
         self.truth = _joined(functions, torch.cat(likelihoods))
         self.names = [*_names(functions), LOG_LIKELIHOOD]
 
@@ -265,9 +265,9 @@ class _Ranking:
             FloatingPointError: all of them failed.
         """
         self._rank()
-        if not self.found:
+        if not self.ranks:
             raise FloatingPointError(f"none of the {self.failed} fits has a finite loss: try a smaller learning rate")
-        ranks = torch.stack(self.found, 1).cpu()
+        ranks = torch.stack(self.ranks, 1).cpu()
         named = dict(zip(self.names, ranks, strict=True))
         return SBC(named, self.num_draws, self.seed + _TIES, dict(settings), self.failed)
 
@@ -276,14 +276,14 @@ class _Ranking:
         if not self.waiting:
             return
         numbers = [r for r, _ in self.waiting]
-        weights = {name: torch.cat([own[name] for _, own in self.waiting]) for name in self.data.weights}
+        weights = {name: torch.cat([weights_of[name] for _, weights_of in self.waiting]) for name in self.data.weights}
         self.waiting.clear()
         with torch.no_grad(), evaluating(self.model):
             outputs, functions = self._run(weights)
             parts = zip(numbers, outputs.split(self.num_draws), functions.split(self.num_draws), strict=True)
-            for r, own, f in parts:
-                draws = _joined(f, log_likelihood(self.model, own, self.data.y[r]))
-                self.found.append(ranks_of(self.truth[r], draws, self.generator))
+            for r, outputs, f in parts:
+                draws = _joined(f, log_likelihood(self.model, outputs, self.data.y[r]))
+                self.ranks.append(ranks_of(self.truth[r], draws, self.generator))
 
     def _run(self, weights: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Outputs at x, ``[D, N, ...]``, and functions at the points, ``[D, P, ...]``."""

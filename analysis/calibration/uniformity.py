@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, bdtrc, ndtri
 
+LEVEL = 0.05  # of the test of all quantities together
 _SIMULATIONS = 1000
 _LEAST = 1e-12  # of a value, so that its score is finite
 _BLOCK = 100  # simulations at a time

@@ -271,10 +271,10 @@ def _add_distances(
     """Add the distances from a reference; return the reference's own row, and notes."""
     predicted = independent_of_fits(reference, data.x, num_samples, seed)
     own_density = log_density(reference, data, num_samples, seed=seed)
-    found: dict[str, Distances] = {}
+    of_fits: dict[str, Distances] = {}
     for name, fit in fits.items():
-        found[name] = distances(name, fit.predict(data.x, num_samples, seed=seed), predicted)
-        rows[name] |= log_density_difference(log_densities[name], own_density) | found[name].values
+        of_fits[name] = distances(name, fit.predict(data.x, num_samples, seed=seed), predicted)
+        rows[name] |= log_density_difference(log_densities[name], own_density) | of_fits[name].values
     pair = two_of(reference, data.x, num_samples, seed)
     itself = distances(_REFERENCE, *pair)
     apart: dict[str, float | None] = {"log_density": float(own_density.mean()), "log_density_se": _se(own_density)}
@@ -288,11 +288,13 @@ def _add_distances(
         )
     if len(data) < _FEW:
         notes.append(f"P(sign) is rough for fewer than {_FEW} observations; there are {len(data)}")
-    own = _fingerprint(reference)
-    other = [name for name, fit in fits.items() if None not in (own, _fingerprint(fit)) and own != _fingerprint(fit)]
+    data_of = _fingerprint(reference)
+    other = [
+        name for name, fit in fits.items() if None not in (data_of, _fingerprint(fit)) and data_of != _fingerprint(fit)
+    ]
     if other:
         notes.append(f"trained on other data than the reference: {', '.join(other)}")
-    return apart, notes + [note for one in (*found.values(), itself) for note in one.notes]
+    return apart, notes + [note for one in (*of_fits.values(), itself) for note in one.notes]
 
 
 def _fingerprint(run: Predicts) -> str | None:
@@ -317,7 +319,7 @@ def _add_loo(
     from pyrodrop.analysis.comparison.az import az
     from pyrodrop.analysis.comparison.loo import UnreliableLoo, loo
 
-    found, notes = {}, []
+    results, notes = {}, []
     for name, fit in fits.items():
         empty = dict.fromkeys(("elpd", "elpd_se", "difference", "difference_se", "p", "k_hat", "weight"))
         rows[name] |= empty
@@ -332,15 +334,15 @@ def _add_loo(
         if result.reason:
             notes.append(f"no LOO of {name}: {result.reason}")
             continue
-        found[name] = result
+        results[name] = result
         rows[name] |= {"elpd": result.elpd, "elpd_se": result.se, "p": result.p, "k_hat": result.k_hat}
-    if len(found) == 1:
-        rows[next(iter(found))] |= {"difference": 0.0, "difference_se": 0.0, "weight": 1.0}
-    elif found:
-        table = az.compare({name: result.elpd_data for name, result in found.items()})
-        best = max(found, key=lambda name: found[name].elpd)
-        for name in found:
-            difference = found[name].pointwise[0] - found[best].pointwise[0]
+    if len(results) == 1:
+        rows[next(iter(results))] |= {"difference": 0.0, "difference_se": 0.0, "weight": 1.0}
+    elif results:
+        table = az.compare({name: result.elpd_data for name, result in results.items()})
+        best = max(results, key=lambda name: results[name].elpd)
+        for name in results:
+            difference = results[name].pointwise[0] - results[best].pointwise[0]
             total = float(difference.sum())
             rows[name] |= {"difference": total, "difference_se": _se(difference) * len(difference)}
             rows[name]["weight"] = float(table.loc[name, "weight"])

@@ -35,7 +35,7 @@ from pyrodrop.inputs import Inputs, mapped, num_rows
 from pyrodrop.likelihoods import aligned, per_row
 from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models import NetworkModel
-from pyrodrop.networks.mixing import mixes_examples
+from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.prediction.blocks import Block, draw_masks
 from pyrodrop.prediction.predict import masks_of, tiles_of
@@ -130,21 +130,21 @@ def draws_of(
             count = min(chunk, num_samples - first)
             sites, log_q = _draw(model, guide, x, count, density=not reason)
             masks = draw_masks(shapes, count, weights[0])
-            own = _predictive(fit, sites, masks, x, y)
-            found = {f"train.{n}": v for n, v in vars(own).items() if v is not None}
+            predictive = _predictive(fit, sites, masks, x, y)
+            arrays = {f"train.{n}": v for n, v in vars(predictive).items() if v is not None}
             if test_x is not None:
-                found |= {
+                arrays |= {
                     f"test.{n}": v for n, v in vars(_predictive(fit, sites, masks, test_x)).items() if v is not None
                 }
             if log_q is not None:
-                assert own.log_likelihood is not None
+                assert predictive.log_likelihood is not None
                 log_prior = log_prior_of(model, sites)
-                found |= {f"prior.{n}": v for n, v in log_prior.items()}
-                log_likelihood = own.log_likelihood.double().sum(1)
-                found |= {"log_q": log_q, "log_joint": torch.stack([*log_prior.values(), log_likelihood]).sum(0)}
+                arrays |= {f"prior.{n}": v for n, v in log_prior.items()}
+                log_likelihood = predictive.log_likelihood.double().sum(1)
+                arrays |= {"log_q": log_q, "log_joint": torch.stack([*log_prior.values(), log_likelihood]).sum(0)}
             if keep:
-                found |= {f"sites.{n}": v for n, v in sites.items()}
-            for name, value in found.items():
+                arrays |= {f"sites.{n}": v for n, v in sites.items()}
+            for name, value in arrays.items():
                 parts.setdefault(name, []).append(value.detach().cpu())
     whole = {name: torch.cat(values) for name, values in parts.items()}
     return Draws(
@@ -173,8 +173,8 @@ def check_trained_on(fit: Any, data: Dataset, name: str) -> None:
     if hasattr(model, "check_targets"):
         model.check_targets(data)
     check_complete(model, data.y, "the log likelihood of every row, for loo and to_arviz,")
-    own = getattr(fit, "fingerprint", None)
-    if own is not None and own != data.fingerprint:
+    fingerprint = getattr(fit, "fingerprint", None)
+    if fingerprint is not None and fingerprint != data.fingerprint:
         raise ValueError(
             f"{name} must be the data that this fit was trained on; got {len(data)} rows with another fingerprint. For "
             "other observations there is held-out log density"
@@ -212,25 +212,25 @@ def _draw(
     if isinstance(guide, Ensemble):
         sites = guide.draw(count)
         return sites, _log_mixture(guide, sites) if density else None
-    own = [*model.weight_sites(), *(n for sites in model.hyper_sites().values() for n in sites)]
+    names = [*model.weight_sites(), *(n for sites in model.hyper_sites().values() for n in sites)]
     if isinstance(guide, Guide | AutoGuide):
         with poutine.block(), pyro.plate("draws", count):
-            return _of_trace(guide, x, own, density=density)
+            return _of_trace(guide, x, names, density=density)
     with poutine.block():
-        each = [_of_trace(guide, x, own, density=density) for _ in range(count)]
-    stacked = {n: torch.stack([sites[n] for sites, _ in each]) for n in own}
+        each = [_of_trace(guide, x, names, density=density) for _ in range(count)]
+    stacked = {n: torch.stack([sites[n] for sites, _ in each]) for n in names}
     log_q = [value for _, value in each if value is not None]
     return stacked, torch.stack(log_q) if log_q else None
 
 
 def _of_trace(
-    guide: Callable[..., Any], x: Inputs, own: Sequence[str], *, density: bool
+    guide: Callable[..., Any], x: Inputs, names: Sequence[str], *, density: bool
 ) -> tuple[dict[str, Tensor], Tensor | None]:
     """The model's sites as the guide samples them, and ln q of all that the guide samples."""
-    found: dict[str, Any] = dict(poutine.trace(guide).get_trace(x).nodes)
-    drawn = {n: s for n, s in found.items() if s["type"] == "sample" and not site_is_subsample(s)}
+    nodes: dict[str, Any] = dict(poutine.trace(guide).get_trace(x).nodes)
+    drawn = {n: s for n, s in nodes.items() if s["type"] == "sample" and not site_is_subsample(s)}
     values = {n: s["value"] for n, s in drawn.items()}
-    return {n: values[n] for n in own}, _sum({n: s["fn"] for n, s in drawn.items()}, values) if density else None
+    return {n: values[n] for n in names}, _sum({n: s["fn"] for n, s in drawn.items()}, values) if density else None
 
 
 def _log_mixture(guide: Ensemble, sites: Mapping[str, Tensor]) -> Tensor:

@@ -21,10 +21,10 @@ from pyrodrop.divergences import ATOMS, EXACT, POINT
 from pyrodrop.elbo import Factor, site_factors
 from pyrodrop.inputs import mapped
 from pyrodrop.models import NetworkModel
-from pyrodrop.networks.mixing import mixes_examples
+from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.reparam.lazy import LazyDistribution
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.fitted import Fit, rows_of
 
 
 class LeftOut(NamedTuple):
@@ -88,10 +88,11 @@ def training_data(fit: Fit, fits: Mapping[str, Any], train: Dataset | None) -> D
     Returns:
         The data with the fingerprint of a loaded fit, or None if there are none. For a fit without a fingerprint, `train`.
     """
-    if fit.data is not None:
-        return fit.data
+    own = rows_of(fit, "compare")
+    if own is not None:
+        return own
     others = [other.data for other in fits.values() if isinstance(other, Fit)]
-    known = [data for data in (train, *others) if data is not None]
+    known = [data for data in (train, *others) if isinstance(data, Dataset)]
     if fit.fingerprint is None:  # made by hand, or saved before fits stored fingerprints: trust the user
         return train
     return next((data for data in known if data.fingerprint == fit.fingerprint), None)

@@ -17,8 +17,8 @@ from pyrodrop.arguments import count, shown
 from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.likelihoods.missing import check_complete
-from pyrodrop.networks.mixing import mixes_examples
-from pyrodrop.prediction.prediction import Predicts
+from pyrodrop.networks.examine import mixes_examples
+from pyrodrop.prediction.prediction import Predicts, prediction_of
 from pyrodrop.scaling import Standardize
 from pyrodrop.training.options import check_settings
 from pyrodrop.training.replicates import Replicates, fit_replicates
@@ -63,7 +63,8 @@ def log_density(
     parts = []
     for first in range(0, len(data), rows):
         some = data.rows(slice(first, first + rows))
-        parts.append(run.predict(some.x, num_samples, seed=seed).log_density(some.y))
+        predicted = prediction_of(run, some.x, num_samples, seed=seed, needed_by="log_density")
+        parts.append(predicted.log_density(some.y))
     return torch.cat(parts).detach().cpu().double()
 
 

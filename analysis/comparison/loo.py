@@ -29,7 +29,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.sampling import Sampled
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.fitted import Fit, rows_of
 
 
 class UnreliableLoo(ValueError):
@@ -109,7 +109,7 @@ def loo(
             f"fit must be a Fit or a Sampled, whose draws have densities; got {shown(fit)}. Pass each of several "
             "replicates, and use log_density with held-out data for anything else"
         )
-    chosen = fit.data if data is None else Dataset.of(data)
+    chosen = rows_of(fit, "loo") if data is None else Dataset.of(data)
     if chosen is None:
         raise ValueError(
             "a loaded fit does not store its training data and a reading has none; pass them, as loo(fit, data)"
@@ -124,10 +124,10 @@ def loo(
     tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": _sampled(given, "obs_id")})})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Estimated shape parameter of Pareto")  # an error below says so
-        found = az.loo_approximate_posterior(
+        estimate = az.loo_approximate_posterior(
             tree, _sampled(draws.log_joint), _sampled(draws.log_q), var_name="y", pointwise=True
         )
-    return _checked(_result(found, k_hat(draws.log_joint - draws.log_q)), force)
+    return _checked(_result(estimate, k_hat(draws.log_joint - draws.log_q)), force)
 
 
 def _of_exact(sampled: Sampled, data: Data | None, moment_match: bool) -> Loo:
@@ -143,23 +143,23 @@ def _of_exact(sampled: Sampled, data: Data | None, moment_match: bool) -> Loo:
     tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": array}), "posterior": xr.Dataset({"y": array})})
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Estimated shape parameter of Pareto")
-        found = az.loo(tree, var_name="y", pointwise=True)
-        if moment_match and bool((found.pareto_k > found.good_k).any()):
-            found = moment_matched(sampled, chosen, tree, found)
-        return _result(found, None)
+        estimate = az.loo(tree, var_name="y", pointwise=True)
+        if moment_match and bool((estimate.pareto_k > estimate.good_k).any()):
+            estimate = moment_matched(sampled, chosen, tree, estimate)
+        return _result(estimate, None)
 
 
-def _result(found: Any, k_hat_q: float | None) -> Loo:
+def _result(estimate: Any, k_hat_q: float | None) -> Loo:
     """ArviZ's result as ours."""
-    elpd, k = (torch.as_tensor(values.values.copy()).double() for values in (found.elpd_i, found.pareto_k))
+    elpd, k = (torch.as_tensor(values.values.copy()).double() for values in (estimate.elpd_i, estimate.pareto_k))
     return Loo(
-        elpd=float(found.elpd),
-        se=float(found.se),
-        p=float(found.p),
+        elpd=float(estimate.elpd),
+        se=float(estimate.se),
+        p=float(estimate.p),
         k_hat=float(k.max()),
         k_hat_q=k_hat_q,
         pointwise=(elpd, k),
-        elpd_data=found,
+        elpd_data=estimate,
     )
 
 

@@ -23,8 +23,8 @@ from pyrodrop.analysis.comparison.khat import LIMIT
 from pyrodrop.analysis.comparison.loo import Loo, loo
 from pyrodrop.arguments import shown
 from pyrodrop.data import Data, Dataset
-from pyrodrop.networks.mixing import mixes_examples
-from pyrodrop.training.fitted import Fit
+from pyrodrop.networks.examine import mixes_examples
+from pyrodrop.training.fitted import Fit, rows_of
 from pyrodrop.training.options import check_settings
 from pyrodrop.training.replicates import fit_replicates
 
@@ -67,12 +67,12 @@ def reloo(
             f"reloo refits a guide, so fit must be a Fit; got {shown(fit)}. For draws of pyrodrop.sample use "
             "loo(sampled, moment_match=True)"
         )
-    found = loo(fit, data, num_samples, force=True, seed=seed)
-    chosen = fit.data if data is None else Dataset.of(data)
+    plain = loo(fit, data, num_samples, force=True, seed=seed)
+    chosen = rows_of(fit, "reloo") if data is None else Dataset.of(data)
     assert chosen is not None  # or loo raises
-    if found.reason:
+    if plain.reason:
         raise ValueError(
-            f"reloo refits where importance ratios are unreliable, and here there are none: {found.reason}. Use kfold, with "
+            f"reloo refits where importance ratios are unreliable, and here there are none: {plain.reason}. Use kfold, with "
             "k = N to leave out one observation at a time"
         )
     if mixes_examples(model, chosen.x):
@@ -80,27 +80,27 @@ def reloo(
             "reloo leaves out rows of the data, but in this network the output of one example depends on the others, as in "
             "a graph: leave the held-out observations out in a likelihood of your own instead"
         )
-    left_out = (~(found.pointwise[1] <= LIMIT)).nonzero().flatten().tolist()
+    left_out = (~(plain.pointwise[1] <= LIMIT)).nonzero().flatten().tolist()
     if not left_out:
-        return found
+        return plain
     sets = [chosen.rows(torch.arange(len(chosen)) != n) for n in left_out]
     refits = fit_replicates(model, guide, sets, count=len(sets), seed=seed, **{"starts": "new", **settings})
     if refits.failed:
         raise FloatingPointError(
             f"the loss of the refits without rows {[left_out[n] for n in refits.failed]} is not finite"
         )
-    elpd, k = (values.clone() for values in found.pointwise)
+    elpd, k = (values.clone() for values in plain.pointwise)
     for n, refit in zip(left_out, refits, strict=True):
         elpd[n] = log_density(refit, chosen.rows(torch.tensor([n])), num_samples, seed=seed)[0]
         k[n] = 0.0
-    return _replaced(found, elpd, k)
+    return _replaced(plain, elpd, k)
 
 
-def _replaced(found: Loo, elpd: Tensor, k: Tensor) -> Loo:
+def _replaced(plain: Loo, elpd: Tensor, k: Tensor) -> Loo:
     """The result with other values per observation, also in the form of ArviZ, whose `reloo` computes the same from them."""
     total, se = float(elpd.sum()), float(elpd.std(correction=0) * math.sqrt(len(elpd)))
-    p = found.p + found.elpd - total
-    whole = copy.deepcopy(found.elpd_data)
+    p = plain.p + plain.elpd - total
+    whole = copy.deepcopy(plain.elpd_data)
     whole.elpd_i.values[:], whole.pareto_k.values[:] = elpd.numpy(), k.numpy()
     whole.elpd, whole.se, whole.p, whole.warning = total, se, p, bool((k > whole.good_k).any())
-    return replace(found, elpd=total, se=se, p=p, k_hat=float(k.max()), pointwise=(elpd, k), elpd_data=whole)
+    return replace(plain, elpd=total, se=se, p=p, k_hat=float(k.max()), pointwise=(elpd, k), elpd_data=whole)

@@ -103,19 +103,19 @@ def _part(reference: Any, axis: int, first: int, size: int) -> Any:
     return dataclasses.replace(reference, samples=some(reference.samples), stats=some(reference.stats))
 
 
-def distances(name: str, found: Prediction, reference: Prediction) -> Distances:
+def distances(name: str, fit: Prediction, reference: Prediction) -> Distances:
     """All of `DISTANCES` of the prediction called `name`.
 
     Raises:
         ValueError: the two are not predictions of the same kind of y at the same points.
     """
-    _check(name, found, reference)
+    _check(name, fit, reference)
     notes: list[str] = []
     values: dict[str, float | None] = dict.fromkeys(DISTANCES)
-    classes, its_classes = class_probabilities(found), class_probabilities(reference)
+    classes, its_classes = class_probabilities(fit), class_probabilities(reference)
     try:
-        values["total_variation"] = float(total_variation(found, reference).mean())
-        coarse = coarse_points(found, reference)
+        values["total_variation"] = float(total_variation(fit, reference).mean())
+        coarse = coarse_points(fit, reference)
         if coarse:
             notes.append(
                 f"the total variation of {name} is a lower bound at {coarse} points, where the noise is less than 1/2000 of "
@@ -123,14 +123,14 @@ def distances(name: str, found: Prediction, reference: Prediction) -> Distances:
             )
     except TypeError as error:
         notes.append(f"no total variation of {name}: {error}")
-    f, g = found.f, reference.f
+    f, g = fit.f, reference.f
     if classes is not None and its_classes is not None:
         values["agreement"] = float((classes.argmax(-1) == its_classes.argmax(-1)).double().mean())
-        if isinstance(elements(found.distribution), Categorical):
+        if isinstance(elements(fit.distribution), Categorical):
             f, g = without_shift(f), without_shift(g)
     else:
         values["wasserstein"] = float(wasserstein(f, g).mean())
-    if not (found.joint and reference.joint):
+    if not (fit.joint and reference.joint):
         notes.append(f"no covariance of {name}: its samples, or those of the reference, are not joint over the points")
     elif min(len(f), len(g)) < 2:
         notes.append(f"no covariance of {name}: one sample has none")
@@ -159,14 +159,14 @@ def sign_probability(mean: float, se: float | None) -> float | None:
     return 1.0 if se == 0 else float(torch.special.ndtr(torch.tensor(abs(mean) / se, dtype=torch.float64)))
 
 
-def _check(name: str, found: Prediction, reference: Prediction) -> None:
+def _check(name: str, fit: Prediction, reference: Prediction) -> None:
     """Refuse two predictions that are not of the same kind of y at the same points."""
     kinds: list[Callable[[Prediction], Any]] = [
         lambda p: tuple(p.distribution.batch_shape[1:] + p.distribution.event_shape),
         lambda p: tuple(p.f.shape[1:]),
         lambda p: None if (q := class_probabilities(p)) is None else q.shape[-1],
     ]
-    if all(kind(found) == kind(reference) for kind in kinds):
+    if all(kind(fit) == kind(reference) for kind in kinds):
         return
 
     def words(p: Prediction) -> str:
@@ -174,6 +174,6 @@ def _check(name: str, found: Prediction, reference: Prediction) -> None:
         return f"y {y} ({type(elements(p.distribution)).__name__}) and f {list(p.f.shape[1:])}"
 
     raise ValueError(
-        f"a fit and the reference must predict the same kind of y; at these points {name!r} predicts {words(found)}, the "
+        f"a fit and the reference must predict the same kind of y; at these points {name!r} predicts {words(fit)}, the "
         f"reference {words(reference)}"
     )

@@ -121,13 +121,13 @@ def run_study(
 
     with run_folder(out, study.job, {**settings, "device": job.device.type}) as folder:
         cells = {cell.name: cell for cell in [*asked, *_others(study, folder, asked, settings)]}
-        found = train_each(
+        by_cell = train_each(
             _measure, sorted(cells, key=lambda name: -cells[name].size), job,
             keep=Cells(folder, lambda name: cells[name].about(study), check), study=study, cells=cells,
             folder=None if job.device.type == "cpu" else folder,
         )  # fmt: skip
         content = {
-            "errors": {name: _row(study, found[name]) for name in cells},
+            "errors": {name: _row(study, by_cell[name]) for name in cells},
             "settings": {"preset": preset, **settings},
             "versions": versions(),
             "machine": {"processor": processor(), "device": job.device.type},
@@ -142,10 +142,10 @@ def run_study(
 
 def _others(study: Study, folder: Path, cells: Sequence[Cell], settings: Mapping[str, Any]) -> list[Cell]:
     """The cells of earlier runs in the folder."""
-    own = {cell.name for cell in cells}
-    parts = (path.stem.rpartition("-") for path in sorted(folder.glob("*-*.json")) if path.stem not in own)
-    found = [Cell(method, _number(size), dict(settings)) for method, _, size in parts if method in study.methods]
-    return [cell for cell in found if not math.isnan(cell.size)]
+    names = {cell.name for cell in cells}
+    parts = (path.stem.rpartition("-") for path in sorted(folder.glob("*-*.json")) if path.stem not in names)
+    other_cells = [Cell(method, _number(size), dict(settings)) for method, _, size in parts if method in study.methods]
+    return [cell for cell in other_cells if not math.isnan(cell.size)]
 
 
 def _number(text: str) -> float:
@@ -217,9 +217,9 @@ def tables(study: Study, rows: Mapping[str, Mapping[str, Any]], settings: Mappin
     """The errors, one row per method and one column per size; as many tables as 80 characters need."""
     sizes = sorted({row[study.size] for row in rows.values()})
     with_published = any(method.published for method in study.methods.values())
-    own = {(row["method"], row[study.size]): row for row in rows.values()}
-    texts = {key: _cell(row, with_published) for key, row in own.items()}
-    names = [method for method in study.methods if any(method == other for other, _ in own)]
+    by_cell = {(row["method"], row[study.size]): row for row in rows.values()}
+    texts = {key: _cell(row, with_published) for key, row in by_cell.items()}
+    names = [method for method in study.methods if any(method == other for other, _ in by_cell)]
     head = max(len(name) for name in [*names, "method"])
     width = 3 + max(len(text) for text in [*texts.values(), *(study.header.format(size) for size in sizes)])
     across = max(1, (_ACROSS - head - 4) // width)
@@ -249,14 +249,14 @@ def _figure(study: Study, rows: Mapping[str, Mapping[str, Any]]) -> Figure:
     figure = Figure(figsize=(7.5, 4.6), layout="constrained")
     axes = figure.subplots()
     for number, ((method, about), color) in enumerate(zip(study.methods.items(), COLORS, strict=True)):
-        own = sorted((row for row in rows.values() if row["method"] == method), key=lambda row: row[study.size])
-        if not own:
+        of_method = sorted((row for row in rows.values() if row["method"] == method), key=lambda row: row[study.size])
+        if not of_method:
             continue
         if about.published:
             axes.plot(study.sizes, about.published, "--", color=color, linewidth=1, alpha=0.6)
         axes.errorbar(
-            [row[study.size] * 1.015 ** (number - 3) for row in own],  # side by side
-            [row["error_percent"] for row in own], [row["se"] or 0 for row in own],
+            [row[study.size] * 1.015 ** (number - 3) for row in of_method],  # side by side
+            [row["error_percent"] for row in of_method], [row["se"] or 0 for row in of_method],
             fmt="o-", color=color, markersize=4, capsize=2, label=about.summary,
         )  # fmt: skip
     published = study.sizes if any(about.published for about in study.methods.values()) else ()

@@ -115,13 +115,13 @@ def run(
 
 def _checkpoint(folder: Path, column: int) -> Path:
     """Checkpoint of a training: the second resumes from the end of the first, an interrupted one from its own."""
-    first, own = (folder / f"training-{epochs}.safetensors" for epochs in (EPOCHS[0], EPOCHS[column]))
-    if own.exists():
-        say_reused([own.name], folder)
+    first, path = (folder / f"training-{epochs}.safetensors" for epochs in (EPOCHS[0], EPOCHS[column]))
+    if path.exists():
+        say_reused([path.name], folder)
     elif first.exists():
-        with whole(own) as part:
+        with whole(path) as part:
             shutil.copyfile(first, part)
-    return own
+    return path
 
 
 def gradient_variance(fit: Fit, data: Dataset, estimator: str, draws: int, seed: int) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Several trainings as units of work (`pyrodrop.training.spread`).
+"""Several trainings as units of work (`pyrodrop.training.jobs`).
 
 Small networks gain more from a second process than from a second thread. Names and settings are sent to the workers, which
 load data for themselves. Finished trainings are kept in `Cells`, if there are some: a run that was broken off computes the
@@ -17,7 +17,7 @@ import joblib
 
 from pyrodrop.analysis.reports.folder import RECORD, Cells, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions
-from pyrodrop.training import spread
+from pyrodrop.training.jobs import run_each, through_joblib
 
 T = TypeVar("T")
 
@@ -44,33 +44,33 @@ def train_each(
         options: of `train`.
 
     Raises:
-        ValueError: several processes would share a GPU; or as `spread.spreads`.
+        ValueError: several processes would share a GPU; or as `through_joblib`.
     """
     kept: dict[str, Any] = {name: part for name in names if keep is not None and (part := keep.kept(name)) is not None}
     missing = [name for name in names if name not in kept]
     if keep is not None:
         say_reused(kept, keep.folder)
     device, jobs = job.device, job.jobs
-    own: dict[str, Any] = options | {"device": device}
-    if device.type != "cpu" and (jobs or 1) == 1 and not spread.spreads(None):
-        jobs, own["progress"] = 1, job.progress
+    shared: dict[str, Any] = options | {"device": device}
+    if device.type != "cpu" and (jobs or 1) == 1 and not through_joblib(None):
+        jobs, shared["progress"] = 1, job.progress
     elif device.type != "cpu" and jobs is not None:
         raise ValueError(f"on {device} trainings take turns, so jobs must be 1 or left out; got {jobs}")
     else:
-        own["progress"] = False
-        if jobs is None and not spread.spreads(None):
+        shared["progress"] = False
+        if jobs is None and not through_joblib(None):
             jobs = max(1, min(len(missing), joblib.cpu_count()))
 
     def arrived(number: int, result: T) -> None:
         if keep is not None:
             kept[missing[number]] = keep.keep(missing[number], result)  # type: ignore[arg-type]
 
-    results = spread.each(
-        _unit, [(train, name, own) for name in missing], len(missing), jobs=jobs, title="training", unit="network",
+    results = run_each(
+        _unit, [(train, name, shared) for name in missing], len(missing), jobs=jobs, title="training", unit="network",
         progress=job.progress, done=arrived,
     )  # fmt: skip
-    found = dict(zip(missing, results, strict=True)) | kept
-    return {name: found[name] for name in names}
+    results_by_name = dict(zip(missing, results, strict=True)) | kept
+    return {name: results_by_name[name] for name in names}
 
 
 def _unit(train: Callable[..., T], name: str, options: dict[str, Any]) -> T:
@@ -83,5 +83,5 @@ def on_this_machine(folder: Path) -> Iterator[Path]:
     if (folder / RECORD).exists():
         yield folder
         return
-    with tempfile.TemporaryDirectory() as own:
-        yield Path(own)
+    with tempfile.TemporaryDirectory() as shared:
+        yield Path(shared)

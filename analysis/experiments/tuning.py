@@ -109,7 +109,9 @@ def run(
         )
         spent = time.perf_counter() - start
         settings = {"default": DEFAULT, "best": study.best_params}
-        scores = {name: _tested(table[split], epochs, job.seed, job.device, own) for name, own in settings.items()}
+        scores = {
+            name: _tested(table[split], epochs, job.seed, job.device, values) for name, values in settings.items()
+        }
         states = [trial.state.name.lower() for trial in study.trials]
         content = {
             "settings": about | {"trials": trials, "batch_size": _BATCH, "lr": _LR, "draws": _DRAWS},
@@ -152,8 +154,8 @@ def _log_density(fit: pyrodrop.Fit, data: Dataset, seed: int) -> float:
     return float(fit.predict(data.x, _DRAWS, seed=seed).log_density(data.y).double().mean())
 
 
-def _tested(split: Any, epochs: int, seed: int, device: torch.device, own: dict[str, float]) -> float:
-    training, per_epoch = _training(split.train, epochs, seed, device, **own)
+def _tested(split: Any, epochs: int, seed: int, device: torch.device, chosen: dict[str, float]) -> float:
+    training, per_epoch = _training(split.train, epochs, seed, device, **chosen)
     training.advance(epochs * per_epoch)
     return _log_density(training.fit, split.test, seed)
 
@@ -169,10 +171,10 @@ def _print(content: dict[str, Any], settings: dict[str, dict[str, float]]) -> No
     table = Table(title=f"{content['settings']['data']}: mean log density, {counts}")
     for header in ("", *RANGES, "validation", "test"):
         table.add_column(header, justify="left" if not header else "right")
-    for name, own in settings.items():
+    for name, chosen in settings.items():
         value = content["validation"][name]
         table.add_row(
-            name, *(f"{own[n]:.3g}" for n in RANGES), "-" if value is None else f"{value:.3f}",
+            name, *(f"{chosen[n]:.3g}" for n in RANGES), "-" if value is None else f"{value:.3f}",
             f"{content['test'][name]:.3f}",
         )  # fmt: skip
     print_table(table)

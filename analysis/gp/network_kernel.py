@@ -98,36 +98,36 @@ class NetworkKernel(Kernel):
         if params.get("last_dim_is_batch"):
             raise ValueError("NetworkKernel needs all columns of x at once; got last_dim_is_batch=True")
         x1, x2 = x1.double(), x2.double()
-        own, other = x1.square().mean(-1), x2.square().mean(-1)
+        first, second = x1.square().mean(-1), x2.square().mean(-1)
         if diag:
             cross = (x1 * x2).mean(-1)
         else:
             cross = x1 @ x2.mT / x1.shape[-1]
-            own, other = own.unsqueeze(-1), other.unsqueeze(-2)
+            first, second = first.unsqueeze(-1), second.unsqueeze(-2)
         v, c = self.weight_variance, self.bias_variance
-        own, cross, other = (c[0] + v[0] * k for k in (own, cross, other))
+        first, cross, second = (c[0] + v[0] * k for k in (first, cross, second))
         moment = _SECOND_MOMENTS[self.activation]
         for layer in range(self.hidden_layers):
             scale, a2 = v[layer + 1] * self.keep_rate[layer], self.gain**2
-            left, right = a2 * own, a2 * other
+            left, right = a2 * first, a2 * second
             cross = c[layer + 1] + scale * moment(left, a2 * cross, right)
-            own, other = (c[layer + 1] + scale * moment(k, k, k) for k in (left, right))
+            first, second = (c[layer + 1] + scale * moment(k, k, k) for k in (left, right))
         return cross
 
 
-def relu_moment(own: Tensor, cross: Tensor, other: Tensor) -> Tensor:
-    """E[relu(u) relu(u')] of zero-mean Gaussians with variances `own` and `other` and covariance `cross`."""
-    return _ReluMoment.apply(own, cross, other)  # type: ignore[no-any-return, no-untyped-call]
+def relu_moment(first: Tensor, cross: Tensor, second: Tensor) -> Tensor:
+    """E[relu(u) relu(u')] of zero-mean Gaussians with variances `first` and `second` and covariance `cross`."""
+    return _ReluMoment.apply(first, cross, second)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def erf_moment(own: Tensor, cross: Tensor, other: Tensor) -> Tensor:
-    """E[erf(u) erf(u')] of zero-mean Gaussians with variances `own` and `other` and covariance `cross`.
+def erf_moment(first: Tensor, cross: Tensor, second: Tensor) -> Tensor:
+    """E[erf(u) erf(u')] of zero-mean Gaussians with variances `first` and `second` and covariance `cross`.
 
     The arcsin is computed as arctan(2c / sqrt(1 + 2k + 2k' + 4 (k k' - c^2))), which is accurate at repeated points and has
     a finite gradient there, as the root is at least 1.
     """
-    determinant = (own * other - cross.square()).clamp_min(0)
-    return 2 / math.pi * torch.atan(2 * cross / (1 + 2 * (own + other) + 4 * determinant).sqrt())
+    determinant = (first * second - cross.square()).clamp_min(0)
+    return 2 / math.pi * torch.atan(2 * cross / (1 + 2 * (first + second) + 4 * determinant).sqrt())
 
 
 class _ReluMoment(torch.autograd.Function):
@@ -139,22 +139,22 @@ class _ReluMoment(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, cross: Tensor, other: Tensor) -> Tensor:
-        size = own.sqrt() * other.sqrt()
+    def forward(ctx: Any, first: Tensor, cross: Tensor, second: Tensor) -> Tensor:
+        size = first.sqrt() * second.sqrt()
         cosine = torch.where(size > 0, cross / size, 0.0).clamp(-1, 1)
         sine = ((1 - cosine) * (1 + cosine)).sqrt()
         opposite = math.pi - torch.arccos(cosine)
-        ctx.save_for_backward(own, other, sine, opposite)
+        ctx.save_for_backward(first, second, sine, opposite)
         return size * (sine + opposite * cosine) / (2 * math.pi)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        own, other, sine, opposite = ctx.saved_tensors
+        first, second, sine, opposite = ctx.saved_tensors
         part = grad * sine / (4 * math.pi)
-        by_own = part * torch.where(own > 0, (other / own).sqrt(), 0.0)
-        by_other = part * torch.where(other > 0, (own / other).sqrt(), 0.0)
-        return by_own.sum_to_size(own.shape), grad * opposite / (2 * math.pi), by_other.sum_to_size(other.shape)
+        by_first = part * torch.where(first > 0, (second / first).sqrt(), 0.0)
+        by_second = part * torch.where(second > 0, (first / second).sqrt(), 0.0)
+        return by_first.sum_to_size(first.shape), grad * opposite / (2 * math.pi), by_second.sum_to_size(second.shape)
 
 
 _SECOND_MOMENTS = {"relu": relu_moment, "erf": erf_moment}

@@ -131,19 +131,19 @@ def starts_of(kernel: KernelSetting, dims: int) -> list[Start]:
         ValueError: no kernel has this name.
     """
     if isinstance(kernel, str):
-        found: Sequence[Start] = KERNELS[known(kernel, KERNELS, "kernel")](dims)
+        chosen: Sequence[Start] = KERNELS[known(kernel, KERNELS, "kernel")](dims)
     elif isinstance(kernel, Kernel):
-        found = [Start(kernel, _NOISE)]
+        chosen = [Start(kernel, _NOISE)]
     elif isinstance(kernel, Start):
-        found = [kernel]
+        chosen = [kernel]
     else:
-        found = kernel() if callable(kernel) else kernel
-    if not (isinstance(found, Sequence) and found and all(isinstance(start, Start) for start in found)):
+        chosen = kernel() if callable(kernel) else kernel
+    if not (isinstance(chosen, Sequence) and chosen and all(isinstance(start, Start) for start in chosen)):
         raise TypeError(
             "kernel must be a name, a gpytorch kernel, a Start, a sequence of Starts, or a function that returns one; "
             f"got {shown(kernel)}"
         )
-    return [copy.deepcopy(start) for start in found]
+    return [copy.deepcopy(start) for start in chosen]
 
 
 @checked

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no network is called {', '.join(sorted(unknown))}; there are {', '.join(cases)}")
     asked = {name: case for name, case in cases.items() if not options.only or name in options.only}
-    found = _read(options.json)
+    results = _read(options.json)
     plan: list[tuple[str, Cell]] = []
     for number, (name, case) in enumerate(asked.items()):
         if case.missing():
@@ -58,26 +58,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan += [
             (name, cell)
             for cell in chosen
-            if cell not in found.get(name, {}) and (not options.pick or any(w in str(cell) for w in options.pick.split(",")))
-        ]  # fmt: skip
+            if cell not in results.get(name, {})
+            and (not options.pick or any(word in str(cell) for word in options.pick.split(",")))
+        ]
     bench: Bench | None = None
     start = time.perf_counter()
     for name, cell in (bar := tqdm(plan, unit="cell", disable=options.quiet or None)):
         bar.set_description(f"{name} {cell}")
         if bench is None or bench.case is not asked[name]:
             bench = Bench(asked[name], Draws() if options.draws == "full" else THIN)
-            _write(options.json, found)
+            _write(options.json, results)
         began = time.perf_counter()
-        found.setdefault(name, {})[cell] = result = bench.check(cell)
+        results.setdefault(name, {})[cell] = result = bench.check(cell)
         if result.kind == "wrong":
             bar.write(f"{name} {cell}: {result.note} ({time.perf_counter() - began:.1f} s)")
-    _write(options.json, found)
-    print_table(table(found))
-    for line in notes(found):
+    _write(options.json, results)
+    print_table(table(results))
+    for line in notes(results):
         paragraph(line)
-    kinds = [result.kind for results in found.values() for result in results.values()]
+    kinds = [result.kind for of_network in results.values() for result in of_network.values()]
     summary = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("right", "fallback", "other", "refused", "wrong"))
-    print(f"{len(kinds)} cells of {len(found)} networks: {summary}; {time.perf_counter() - start:.0f} s")
+    print(f"{len(kinds)} cells of {len(results)} networks: {summary}; {time.perf_counter() - start:.0f} s")
     return int("wrong" in kinds)
 
 
@@ -103,10 +104,10 @@ def _read(path: Path | None) -> dict[str, dict[Cell, Result]]:
     }
 
 
-def _write(path: Path | None, found: dict[str, dict[Cell, Result]]) -> None:
+def _write(path: Path | None, results: dict[str, dict[Cell, Result]]) -> None:
     if path is not None:
         with whole(path) as part:
-            part.write_text(json.dumps(as_json(found), indent=1))
+            part.write_text(json.dumps(as_json(results), indent=1))
 
 
 if __name__ == "__main__":

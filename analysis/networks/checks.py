@@ -186,14 +186,14 @@ class Checks:
 
     def elbo(self, cell: Cell) -> Result:
         run = self.fit()
-        found = run.elbo(self.draws.elbo, seed=self.seed)
+        estimate = run.elbo(self.draws.elbo, seed=self.seed)
         oracle = self.oracle(run.model, run.guide, self.case.build())
         nll = oracle.terms(self.x, self.y, self._oracle_draws(self.draws.elbo), training=False)
         kl = float(oracle.kl(oracle.leaves))
-        if abs(found.kl - kl) > 1e-5 * (abs(kl) + 1):
-            return Result("wrong", f"divergence {found.kl:.6g}, expected {kl:.6g}")
-        se = torch.tensor([found.se])
-        return agree(nll=agreement.distance(torch.tensor([found.nll]), se, *agreement.mean(nll[:, None])))
+        if abs(estimate.kl - kl) > 1e-5 * (abs(kl) + 1):
+            return Result("wrong", f"divergence {estimate.kl:.6g}, expected {kl:.6g}")
+        se = torch.tensor([estimate.se])
+        return agree(nll=agreement.distance(torch.tensor([estimate.nll]), se, *agreement.mean(nll[:, None])))
 
     # files -------------------------------------------------------------------------------------------------------------
 
@@ -241,12 +241,12 @@ class Checks:
 
     def _tensors(self, model: Any, guide: Any) -> dict[str, Tensor]:
         """All tensors of the trained network by their names in the user's network, with a guide also the weights."""
-        found = dict(model.network.named_buffers())
+        values = dict(model.network.named_buffers())
         suffix = "_unconstrained"
-        found |= {n.removesuffix(suffix): p.detach() for n, p in model.free.named_parameters()}
+        values |= {n.removesuffix(suffix): p.detach() for n, p in model.free.named_parameters()}
         if guide is not None:
-            found |= {n[4:].removesuffix(suffix): p.detach() for n, p in guide.named_parameters() if n[:4] == "loc."}
-        return found
+            values |= {n[4:].removesuffix(suffix): p.detach() for n, p in guide.named_parameters() if n[:4] == "loc."}
+        return values
 
     def _oracle_draws(self, ours: int) -> int:
         return 2 if type(self.posterior).__name__ == "Point" else ours * self.draws.oracle

@@ -37,17 +37,17 @@ THIN = Draws(predict=2_000, elbo=100, loss=300)
 
 def cells(case: Case) -> list[Cell]:
     """Every cell of a network."""
-    found: list[Cell] = []
+    cells: list[Cell] = []
     for guide in POSTERIORS:
-        found += [Cell(guide, what) for what in ("joint", "pointwise", "moments", "analytic", "elbo", "save")]
-        found += [Cell(guide, "checkpoint", engine=engine) for engine in ("pyro", "traced")]
+        cells += [Cell(guide, what) for what in ("joint", "pointwise", "moments", "analytic", "elbo", "save")]
+        cells += [Cell(guide, "checkpoint", engine=engine) for engine in ("pyro", "traced")]
         if guide == "Point":
-            found.append(Cell(guide, "plain"))
+            cells.append(Cell(guide, "plain"))
         for estimator in get_args(Estimator):
-            found.append(Cell(guide, "loss", estimator, "traced"))
+            cells.append(Cell(guide, "loss", estimator, "traced"))
             for engine in ("traced", "compiled"):
-                found += [Cell(guide, what, estimator, engine) for what in ("steps", "replicates")]
-    return found
+                cells += [Cell(guide, what, estimator, engine) for what in ("steps", "replicates")]
+    return cells
 
 
 # Compilation takes most of the time, so these cover every posterior and every estimator once.

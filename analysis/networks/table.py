@@ -24,7 +24,7 @@ def column_of(cell: Cell) -> str:
     return cell.estimator if cell.what in ("loss", "steps", "replicates", "plain") else "predict"
 
 
-def table(found: Found) -> Table:
+def table(results_of: Found) -> Table:
     """A table with one row per network and one column per posterior, with a mark for prediction and for each estimator.
 
     A mark is the worst result of its cells; refused cells count only if all are refused.
@@ -34,7 +34,7 @@ def table(found: Found) -> Table:
     made.add_column("network")
     for guide in POSTERIORS:
         made.add_column(guide)
-    for name, results in found.items():
+    for name, results in results_of.items():
         made.add_row(name, *(" ".join(_mark(results, guide, column) for column in COLUMNS) for guide in POSTERIORS))
     return made
 
@@ -47,10 +47,10 @@ def _mark(results: Mapping[Cell, Result], guide: str, column: str) -> str:
     return MARKS[max(asked, key=_RANK.index)]
 
 
-def notes(found: Found) -> Iterable[str]:
+def notes(results_of: Found) -> Iterable[str]:
     """Every reason once, wrong results first, with the networks that it applies to."""
     reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for name, results in found.items():
+    for name, results in results_of.items():
         for cell, result in results.items():
             if result.kind != "right":
                 reason = result.note if result.kind == "wrong" else re.split(r"; got |; use |: use ", result.note)[0]
@@ -61,9 +61,9 @@ def notes(found: Found) -> Iterable[str]:
         yield f"{kind}: {reason}: {shown}"
 
 
-def as_json(found: Found) -> dict[str, Any]:
+def as_json(results_of: Found) -> dict[str, Any]:
     """The results as plain data."""
     return {
         name: [{**cell._asdict(), **result._asdict()} for cell, result in results.items()]
-        for name, results in found.items()
+        for name, results in results_of.items()
     }

@@ -87,19 +87,19 @@ def locked(path: str | Path) -> Iterator[Path]:
 def _same_run(folder: Path, job: str, settings: Mapping[str, Any]) -> None:
     """Compare with the record of the folder, or write it if there is none."""
     path = folder / RECORD
-    own = versions()
-    ours = {"job": job, "settings": json.loads(json.dumps(settings)), "versions": {p: own[p] for p in _PACKAGES}}
+    installed = versions()
+    ours = {"job": job, "settings": json.loads(json.dumps(settings)), "versions": {p: installed[p] for p in _PACKAGES}}
     if not path.exists():
         if (folder / "results.json").exists():
             raise Failed(f"{folder} has the results of a run whose settings are not recorded; {_ADVICE}")
         write_json(path, ours)
         return
-    found = read_record(path, _ADVICE)
-    if found.text("job") != job:
-        raise Failed(f"{folder} has a run of {found.text('job')}, this is one of {job}; {_ADVICE}")
+    record = read_record(path, _ADVICE)
+    if record.text("job") != job:
+        raise Failed(f"{folder} has a run of {record.text('job')}, this is one of {job}; {_ADVICE}")
     differ = [
-        *differences(found.record("settings").content, ours["settings"]),
-        *differences(found.record("versions").content, ours["versions"]),
+        *differences(record.record("settings").content, ours["settings"]),
+        *differences(record.record("versions").content, ours["versions"]),
     ]
     if differ:
         raise Failed(f"{folder} has a run with other settings: {', '.join(differ)}; {_ADVICE}")
@@ -135,25 +135,25 @@ class Cells:
         path = self.file(name)
         if not path.exists():
             return None
-        record, own = read_record(path, "remove this file and run the same command again"), self._about(name)
+        record, about = read_record(path, "remove this file and run the same command again"), self._about(name)
         cell: Mapping[str, Any] = {}
         if "part" in record.content:
             cell = {"name": record.text("part"), **record.record("settings").content}
             record = record.record("result")
-        elif own:
+        elif about:
             cell = record.record("cell").content
-        differ = differences(cell, own)
+        differ = differences(cell, about)
         if differ:
             raise Failed(
                 f"{path} has a result of other settings ({', '.join(differ)}); choose another folder with --out"
             )
         self.check(record)
-        return {**({"cell": cell} if own else {}), **record.content}
+        return {**({"cell": cell} if about else {}), **record.content}
 
     def keep(self, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
         """Write the result of a finished part, and return the content of its file."""
-        own = self._about(name)
-        content = {**({"cell": own} if own else {}), **result}
+        about = self._about(name)
+        content = {**({"cell": about} if about else {}), **result}
         self.folder.mkdir(exist_ok=True)
         write_json(self.file(name), content)
         return content

@@ -63,11 +63,13 @@ def with_job_options(*names: str) -> Callable[[Callable[Concatenate[JobOptions, 
                 job_options(**{"device": "cpu"} | given if "device" not in taken else given), *args, **kwargs
             )
 
-        own = inspect.signature(function)
-        _, *rest = own.parameters.values()
+        signature = inspect.signature(function)
+        _, *rest = signature.parameters.values()
         parameters = [*rest, *(shared[name] for name in taken)]
-        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": own.return_annotation}
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters} | {
+            "return": signature.return_annotation
+        }
         before, returns, after = (function.__doc__ or "").partition("\n\n    Returns:")
         run.__doc__ = "".join([before, *(f"\n        {name}: {described[name]}" for name in taken), returns, after])
         return run

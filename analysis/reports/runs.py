@@ -224,9 +224,9 @@ def compare_by_data(runs: Sequence[Run]) -> list[RunTable]:
         ValueError: as `compare_runs`.
     """
     parts = [run.by_data() for run in runs]
-    if all(len(own) == 1 for own in parts):
-        return [compare_runs([own[0] for own in parts])]
-    every = [part for own in parts for part in own]
+    if all(len(of_run) == 1 for of_run in parts):
+        return [compare_runs([of_run[0] for of_run in parts])]
+    every = [part for of_run in parts for part in of_run]
     sets = dict.fromkeys(part.data for part in every)
     return [compare_runs([part for part in every if part.data == data]) for data in sets]
 

@@ -16,8 +16,8 @@ _SHORTEST, _LONGEST = 1, 400  # characters of a sentence that a results file has
 def what_was_run(run: Run) -> str:
     """The job, its settings, and the best model by held-out log density, in a few sentences."""
     settings = run.results.get("settings")
-    own = settings if isinstance(settings, Mapping) else {}
-    named = [f"{key} {own[key]}" for key in _SETTINGS if isinstance(own.get(key), str | int | float)]
+    kept = settings if isinstance(settings, Mapping) else {}
+    named = [f"{key} {kept[key]}" for key in _SETTINGS if isinstance(kept.get(key), str | int | float)]
     about = f"{run.job or 'A run'}{' with ' if named else ''}{_and(named)}."
     return " ".join(filter(None, (about, _models(run), _facts(run))))
 
@@ -25,9 +25,9 @@ def what_was_run(run: Run) -> str:
 def figure_alt(run: Run, name: str) -> str:
     """What a figure shows: the job's own words, if its results have some, or the results that it is a picture of."""
     words = run.results.get("figures")
-    own = words.get(name) if isinstance(words, Mapping) else None
-    if isinstance(own, str) and _SHORTEST <= len(own) <= _LONGEST:
-        return own
+    sentence = words.get(name) if isinstance(words, Mapping) else None
+    if isinstance(sentence, str) and _SHORTEST <= len(sentence) <= _LONGEST:
+        return sentence
     return " ".join(filter(None, (f"Figure {name.replace('_', ' ')} of this run.", _models(run), _facts(run))))
 
 

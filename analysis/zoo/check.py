@@ -24,7 +24,7 @@ from pyrodrop.analysis.zoo.train import Measured, load_splits, machine, measure
 from pyrodrop.data import Split
 from pyrodrop.devices import resolve
 from pyrodrop.files import write_json
-from pyrodrop.training import spread
+from pyrodrop.training.jobs import run_each, through_joblib
 from pyrodrop.zoo import Entry
 from pyrodrop.zoo import entry as entry_of
 
@@ -39,7 +39,7 @@ def check(entry: Entry, *, quiet: bool = False) -> bool:
 
 
 def check_each(entries: Sequence[Entry], *, jobs: int | None = None, quiet: bool = False) -> bool:
-    """`check` for several entries, each a unit of work of `pyrodrop.training.spread`.
+    """`check` for several entries, each a unit of work of `pyrodrop.training.jobs`.
 
     Args:
         entries: of the zoo, which workers find by their names.
@@ -47,16 +47,16 @@ def check_each(entries: Sequence[Entry], *, jobs: int | None = None, quiet: bool
             entries are checked in this process, one after the other.
         quiet: show no progress.
     """
-    if not spread.spreads(jobs):
+    if not through_joblib(jobs):
         held = [check(entry, quiet=quiet) for entry in entries]
         return all(held)
     seeds = {entry.name: references.load(entry.name)["check"]["seed"] for entry in entries}
-    measured = spread.each(
+    measured = run_each(
         _measured, list(seeds.items()), len(seeds), jobs=jobs, title="checks", unit="entry",
         progress=False if quiet else None,
     )  # fmt: skip
-    found = dict(zip(seeds, measured, strict=True))
-    held = [_reported(entry, found[entry.name]) for entry in entries]
+    by_name = dict(zip(seeds, measured, strict=True))
+    held = [_reported(entry, by_name[entry.name]) for entry in entries]
     return all(held)
 
 

@@ -76,32 +76,32 @@ def problems(entry: Entry, data: Dataset | None = None) -> list[str]:
         data: its training data, to check also whether the entry has changed since the reference was measured.
     """
     empty = [f.name for f in fields(entry) if f.name != "published" and not getattr(entry, f.name)]
-    found = [f"it has no {name}" for name in empty]
+    faults = [f"it has no {name}" for name in empty]
     if "data" not in empty and entry.data not in SOURCES:
-        found.append(f"no data set is called {entry.data!r}")
+        faults.append(f"no data set is called {entry.data!r}")
     if "guide" not in empty and guide_class(entry) is None:
-        found.append(f"its guide is no class of pyrodrop.guides: {entry.guide!r}")
+        faults.append(f"its guide is no class of pyrodrop.guides: {entry.guide!r}")
     try:
         content = load(entry.name)
     except ValueError as error:
-        return [f"{entry.name}: {line}" for line in (*found, str(error))]
+        return [f"{entry.name}: {line}" for line in (*faults, str(error))]
     check = content["check"]
     if "check" not in empty and check.get("run") != asdict(entry.check):
-        found.append(f"its reference is of another check: {check.get('run')}, not {asdict(entry.check)}")
+        faults.append(f"its reference is of another check: {check.get('run')}, not {asdict(entry.check)}")
     unknown = sorted(set(entry.published) - set(check["scores"]) - LATE)
     if unknown:
-        found.append(f"it has published {', '.join(unknown)}, which no run of it measures")
-    if data is not None and not found and content["recipe"] != entry.recipe(data):
-        found.append("its recipe is not that of its reference: measure it again")
-    return [f"{entry.name}: {line}" for line in found]
+        faults.append(f"it has published {', '.join(unknown)}, which no run of it measures")
+    if data is not None and not faults and content["recipe"] != entry.recipe(data):
+        faults.append("its recipe is not that of its reference: measure it again")
+    return [f"{entry.name}: {line}" for line in faults]
 
 
 def misses(name: str, measured: Mapping[str, float]) -> dict[str, str]:
     """The scores of a check that are outside the tolerance of the reference, each with a description."""
     check = load(name)["check"]
-    found = {}
+    missed = {}
     for score, value in check["scores"].items():
         ours, tolerance = measured.get(score, math.nan), check["tolerance"][score]
         if not abs(ours - value) <= tolerance:
-            found[score] = f"{ours:.6g} is not within {tolerance:.2g} of {value:.6g}"
-    return found
+            missed[score] = f"{ours:.6g} is not within {tolerance:.2g} of {value:.6g}"
+    return missed

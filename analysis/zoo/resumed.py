@@ -24,14 +24,14 @@ def fit_resumed(entry: Entry, data: Dataset, checkpoint: Checkpoint, **options: 
     checkpoint.path.parent.mkdir(exist_ok=True)
     path = checkpoint.path.with_suffix(".json")
     fit = entry.fit(data, checkpoint=checkpoint, **options)
-    own = {key: fit.settings[key] for key in ("steps", "seconds", "engine")}
+    whole = {key: fit.settings[key] for key in ("steps", "seconds", "engine")}
     if path.exists():
         kept = read_record(path, "remove this file and run the same command again")
         steps, seconds = kept.number("steps") or 0, kept.number("seconds") or 0.0
-        if steps == own["steps"]:
-            own |= {"seconds": seconds, "engine": kept.text("engine")}
-        elif steps < own["steps"]:
-            own["seconds"] += seconds
-    write_json(path, own)
-    fit.settings.update(own)
+        if steps == whole["steps"]:
+            whole |= {"seconds": seconds, "engine": kept.text("engine")}
+        elif steps < whole["steps"]:
+            whole["seconds"] += seconds
+    write_json(path, whole)
+    fit.settings.update(whole)
     return fit

@@ -59,8 +59,8 @@ class Measured:
 
 def load_splits(entry: Entry, count: int | None = None) -> list[Split]:
     """The first `count` splits of an entry's data, all if None."""
-    found = SOURCES[entry.data].load()
-    return [found[number] for number in range(len(found) if count is None else min(count, len(found)))]
+    sets = SOURCES[entry.data].load()
+    return [sets[number] for number in range(len(sets) if count is None else min(count, len(sets)))]
 
 
 def measure(
@@ -82,20 +82,20 @@ def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
     judged = split.test if split.truth else split.train
     prediction = fit.predict(judged.x, draws, seed=seed)
     if isinstance(prediction.distribution, Categorical):
-        found = classification_scores(prediction, judged.y)
-        found = {"error_percent": 100 * (1 - found.pop("accuracy")), **found}
+        scores = classification_scores(prediction, judged.y)
+        scores = {"error_percent": 100 * (1 - scores.pop("accuracy")), **scores}
     else:
-        found = {
+        scores = {
             **regression_scores(prediction, judged.y),
             "epistemic_sd": float(prediction.spread.square().mean().sqrt()),
         }
     if not split.truth:
-        found = {f"train_{name}": value for name, value in found.items()}
+        scores = {f"train_{name}": value for name, value in scores.items()}
     if callable(keep := getattr(fit.guide, "keep_mask", None)) and float(fit.history[-1, 2]) >= 1:
         reached = compression(keep())
-        found |= {} if reached is None else {"compression": reached}
+        scores |= {} if reached is None else {"compression": reached}
     last = fit.history[-max(1, len(fit.history) // 10) :].double().mean(0)
-    return {**found, "training_nll": float(last[0]) / len(split.train), "training_kl": float(last[1])}
+    return {**scores, "training_nll": float(last[0]) / len(split.train), "training_kl": float(last[1])}
 
 
 @with_job_options("device")
@@ -154,9 +154,9 @@ def machine(device: torch.device) -> dict[str, Any]:
     return {"processor": processor(), "device": device.type, "threads": torch.get_num_threads()}
 
 
-def scores_table(title: str, entry: Entry, own: Mapping[str, Mapping[str, float]]) -> Table:
+def scores_table(title: str, entry: Entry, ours: Mapping[str, Mapping[str, float]]) -> Table:
     """A table of scores next to the reference and the published ones."""
-    columns = {**own, "reference": references.scores(entry.name), entry.published_as: entry.published}
+    columns = {**ours, "reference": references.scores(entry.name), entry.published_as: entry.published}
     names = dict.fromkeys(name for values in columns.values() for name in values)
     rows = {name: {column: values.get(name) for column, values in columns.items()} for name in names}
     return score_table(rows, title=title, corner="score")

@@ -41,7 +41,8 @@ PAGES = {
     "pyro": {
         "distributions.html": "class: pyro.distributions.TorchDistribution",
         "mcmc.html": "class: pyro.infer.mcmc.NUTS pyro.infer.mcmc.HMC pyro.infer.mcmc.api.MCMC",
-        "inference_algos.html": "class: pyro.infer.svi.SVI",
+        "inference_algos.html": "class: pyro.infer.svi.SVI pyro.infer.elbo.ELBO",
+        "optimization.html": "class: pyro.optim.optim.PyroOptim",
         "primitives.html": "function: pyro.primitives.param",
     },
     "python": {

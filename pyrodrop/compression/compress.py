@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 from torch import Tensor, nn
 
-from pyrodrop.arguments import instance, shown
+from pyrodrop.arguments import instance
 from pyrodrop.compression.chain import NoChain, chain_of
 from pyrodrop.compression.kept import kept_weights, uncut_weights
 from pyrodrop.compression.layout import Layout, laid_out
 from pyrodrop.compression.report import CompressionReport, measure
 from pyrodrop.compression.steps import Step, network_of
 from pyrodrop.compression.units import without_dead_units
-from pyrodrop.compression.whole import whole_network
+from pyrodrop.compression.whole import check_model, whole_network
 from pyrodrop.constraints import Count, Flag, Real, checked
 from pyrodrop.data import Dataset
 from pyrodrop.inputs import Inputs, mapped
@@ -72,7 +72,7 @@ def compress(
         >>> network(torch.zeros(5, 4)).shape
         torch.Size([5, 1])
     """
-    _check(model)
+    check_model(model)
     weights = {name: w.detach().cpu() for name, w in kept_weights(guide, threshold).items()}
     if structured:
         return network_of(_small(model, weights, layout, batch_size, x))
@@ -95,7 +95,7 @@ def compressed_steps(
     x: Inputs | None = None,
 ) -> list[Step]:
     """The steps of the compressed network, for `write_network`; see `compress` for arguments and errors."""
-    _check(model)
+    check_model(model)
     weights = {name: w.detach().cpu() for name, w in kept_weights(guide, threshold).items()}
     return _small(model, weights, layout, batch_size, x)
 
@@ -122,11 +122,6 @@ def compression_report(
     dense = chain_of(_on_cpu(model), means, _few(data.x))
     dense.network(dense.steps)
     return measure(dense.steps, small, data, threshold, kl_weight)
-
-
-def _check(model: Any) -> None:
-    if isinstance(model, type) or not hasattr(model, "weight_sites"):
-        raise TypeError(f"model must be a model of pyrodrop.models; got {shown(model)}")
 
 
 def _small(model: Any, weights: Mapping[str, Tensor], layout: Layout, batch_size: int, x: Inputs | None) -> list[Step]:

@@ -19,7 +19,7 @@ from pyrodrop import arguments
 from pyrodrop.compression.chain import NoChain, chain_of
 from pyrodrop.compression.kept import keep_mask
 from pyrodrop.compression.units import without_dead_units
-from pyrodrop.compression.whole import whole_network
+from pyrodrop.compression.whole import check_model, whole_network
 from pyrodrop.devices import seeded
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.threads import drawing
@@ -57,8 +57,7 @@ class DrawnNetworks(Sequence[nn.Module]):
     ) -> None:
         arguments.count(count, "count", "the number of networks")
         arguments.count(seed, "seed", "the seed of network 0", least=0, most=arguments.MOST - count)
-        if isinstance(model, type) or not hasattr(model, "weight_sites"):
-            raise TypeError(f"model must be a model of pyrodrop.models; got {arguments.shown(model)}")
+        check_model(model)
         if isinstance(guide, type) or not hasattr(guide, "draw"):
             raise TypeError(
                 "sampling networks needs a guide with a method draw, as in pyrodrop.guides; got "

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyrodrop.arguments import shown
 from pyrodrop.compression.steps import Whole, network_of, units_of_x, units_of_y
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.networks.call import Output, taken
@@ -63,6 +64,12 @@ class _Taking(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         return taken(self.network(*args, **kwargs), self.output)
+
+
+def check_model(model: Any) -> None:
+    """Raise a TypeError for what is no model of `pyrodrop.models`."""
+    if isinstance(model, type) or not hasattr(model, "weight_sites"):
+        raise TypeError(f"model must be a model of pyrodrop.models; got {shown(model)}")
 
 
 def _with_parameters(model: Any, weights: Mapping[str, Tensor]) -> nn.Module:

@@ -4,6 +4,7 @@ from pyrodrop.data.cifar10 import cifar10
 from pyrodrop.data.dataset import Data, Dataset
 from pyrodrop.data.foong2020 import foong2020
 from pyrodrop.data.gal2016 import gal2016
+from pyrodrop.data.keywords import Keywords
 from pyrodrop.data.line import line, line_split
 from pyrodrop.data.mauna_loa import mauna_loa
 from pyrodrop.data.mnist import mnist
@@ -14,6 +15,7 @@ from pyrodrop.data.uci import uci
 __all__ = [
     "Data",
     "Dataset",
+    "Keywords",
     "Split",
     "Splits",
     "cifar10",

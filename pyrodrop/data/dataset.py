@@ -314,7 +314,7 @@ class Dataset:
         )
 
 
-# What functions take as data: a `Dataset`, or a pair (x, y).
+# What functions take as data: a `Dataset`, or a pair (x, y). Training also takes the keyword arguments of a Pyro program.
 Data: TypeAlias = Dataset | tuple[Inputs, Tensor]
 
 
@@ -355,6 +355,8 @@ def _instead(data: Any) -> str:
         return ": pass its tensors, data.tensors"
     if isinstance(data, torch.utils.data.DataLoader | torch.utils.data.Dataset):
         return ": pass tensors of all rows; minibatches are made of them by batch_size"
+    if isinstance(data, tuple | list | dict):
+        return ". Other arguments of a Pyro program are passed to fit as a mapping, {'counts': counts, ...}"
     return ": Dataset.from_frame makes a Dataset of it" if is_frame(data) else ""
 
 

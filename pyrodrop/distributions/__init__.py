@@ -6,13 +6,11 @@
 from pyrodrop.distributions.bernoulli_mixture import BernoulliMixture
 from pyrodrop.distributions.coins import keep_mask, row_correlation
 from pyrodrop.distributions.correlated_normal import CorrelatedNormal
-from pyrodrop.distributions.cut_normal import CutNormal
 from pyrodrop.distributions.log_uniform import LogUniform, TruncatedLogUniform
 from pyrodrop.distributions.low_rank_normal import LowRankNormal
-from pyrodrop.distributions.multiplicative_normal import MultiplicativeNormal
+from pyrodrop.distributions.multiplicative_normal import CutNormal, MultiplicativeNormal, PrunedNormal
 from pyrodrop.distributions.noise_form import NoiseForm
 from pyrodrop.distributions.pooled_normal import PooledNormal
-from pyrodrop.distributions.pruned_normal import PrunedNormal
 from pyrodrop.distributions.pushforward import Pushforward
 from pyrodrop.distributions.relaxed_bernoulli_mixture import RelaxedBernoulliMixture
 from pyrodrop.distributions.units import InputUnits

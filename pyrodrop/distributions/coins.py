@@ -109,7 +109,9 @@ class Masks:
         bits = torch.empty(len(generators), sum(words), dtype=torch.int64, device=keeps[0].device)
         calls = [sum(words)] if _is_stream(bits.device) else words
         self._rows = [
-            (part, own) for row, own in zip(bits.unbind(0), generators, strict=True) for part in row.split(calls)
+            (part, generator)
+            for row, generator in zip(bits.unbind(0), generators, strict=True)
+            for part in row.split(calls)
         ]
         self._draws = list(zip(keeps, shapes, bits.view(torch.int16).split([4 * n for n in words], 1), strict=True))
 
@@ -170,10 +172,9 @@ class MasksAhead:
         self.masks = [torch.empty((steps, *shape), dtype=torch.uint8) for shape in sizes]
         pieces = self._bits.view(torch.int16).split([4 * n for n in words], 1)
         self._draws = []
-        for keep, shape, own, mask in zip(keeps, sizes, pieces, self.masks, strict=True):
-            coins, dither = _split(own, shape)
-            alike = bool((keep == keep.max()).all())
-            rates = keep.double().flatten()[:1].reshape((1,) * len(shape)) if alike else keep.double()
+        for keep, shape, piece, mask in zip(keeps, sizes, pieces, self.masks, strict=True):
+            coins, dither = _split(piece, shape)
+            rates = _rate(keep.double(), len(shape))
             self._draws.append((rates.numpy(), coins.numpy(), dither.numpy(), mask.view(torch.bool).numpy()))
 
     def draw(self, steps: slice) -> None:
@@ -184,6 +185,59 @@ class MasksAhead:
         """Make the masks of the first `count` steps of their bits."""
         for rates, coins, dither, mask in self._draws:
             np.less_equal(coins[:count], _cuts(rates, dither[:count]), out=mask[:count])
+
+
+def words_of(shapes: Sequence[Sequence[int]]) -> int:
+    """The number of random words of masks in these shapes."""
+    return sum(_words(torch.Size(shape).numel()) for shape in shapes)
+
+
+class StackedMasks:
+    """Draws the masks of several consecutive steps with one call of each replicate's CPU generator.
+
+    The bytes are those of one `Masks` per step, since every step takes whole random words, in the same memory every time.
+
+    Args:
+        keeps: probabilities of a one for each mask, by mask and replicate; they broadcast to its shape.
+        shapes: shape of each mask.
+        generators: one per replicate.
+        places: memory for each mask, bytes ``[steps, R, *shape]``.
+        bits: memory for the random words, `words_of` the shapes for every step; several objects may share it.
+        fill: fills so many words of it for each of the generators.
+    """
+
+    def __init__(
+        self,
+        keeps: Sequence[Sequence[Tensor]],
+        shapes: Sequence[Sequence[int]],
+        generators: Sequence[torch.Generator],
+        places: Sequence[Tensor],
+        bits: Tensor,
+        fill: Callable[[int, Sequence[torch.Generator]], None],
+    ) -> None:
+        sizes, steps = [torch.Size(shape) for shape in shapes], len(places[0])
+        self._fill, self._generators, self._step = fill, generators, words_of(shapes)
+        used = bits[:, : steps * self._step].view(torch.int16).unflatten(1, (steps, -1))
+        pieces = used.split([4 * _words(shape.numel()) for shape in sizes], 2)
+        self._draws = []
+        for keep, shape, piece, place in zip(keeps, sizes, pieces, places, strict=True):
+            coins, dither = _split(piece, shape)
+            rates = torch.stack([_rate(rate.double(), len(shape)) for rate in keep])[:, None]
+            mask = place.view(torch.bool).transpose(0, 1)
+            self._draws.append((rates.numpy(), coins.numpy(), dither.numpy(), mask.numpy()))
+
+    def draw(self, count: int) -> None:
+        """Draw new masks for the first `count` steps."""
+        self._fill(count * self._step, self._generators)
+        for rates, coins, dither, mask in self._draws:
+            np.less_equal(coins[:, :count], _cuts(rates, dither[:, :count]), out=mask[:, :count])
+
+
+def _rate(keep: Tensor, axes: int) -> Tensor:
+    """The probabilities of a mask with so many axes; one number where all are equal."""
+    if keep.numel() and bool((keep == keep.max()).all()):
+        return keep.flatten()[0].reshape((1,) * axes)
+    return keep.reshape(*(1,) * (axes - keep.dim()), *keep.shape)
 
 
 def draw_mask(keep: float, shape: Size | Sequence[int]) -> Tensor:

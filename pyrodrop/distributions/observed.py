@@ -48,8 +48,8 @@ class Observed(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         missing = missing_entries(value, self.value)
-        found: Tensor = self.base_dist.log_prob(value.masked_fill(missing, self.inside))
-        return torch.where(missing, torch.zeros_like(found), found)
+        log_prob: Tensor = self.base_dist.log_prob(value.masked_fill(missing, self.inside))
+        return torch.where(missing, torch.zeros_like(log_prob), log_prob)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Observed:
         return Observed(self.base_dist.expand(batch_shape), self.value)
@@ -102,10 +102,10 @@ def inside(distribution: Any) -> float:
         support = None
     if support is not None and support.is_discrete:
         return 0
-    found = [value for known, value in _IN_SUPPORT if support is known]
-    if not found:
+    inside = [value for known, value in _IN_SUPPORT if support is known]
+    if not inside:
         raise ValueError(
             "missing observations need a distribution of y whose support is known and does not depend on f, such as real or "
             f"positive numbers, or counts; got {type(distribution).__name__} with {'none' if support is None else support}"
         )
-    return found[0]
+    return inside[0]

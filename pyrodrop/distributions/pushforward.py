@@ -57,10 +57,10 @@ class Pushforward(WeightDistribution):
     @property
     def constant_left_out(self) -> ConstantLeftOut:
         """The constant is unknown. It is equal for the same functions, compared by identity, and the same shape."""
-        own, name = (self.g, self.noise, self.regularizer), type(self.regularizer).__name__
+        functions, name = (self.g, self.noise, self.regularizer), type(self.regularizer).__name__
         unit = f"weights by {getattr(self.regularizer, '__qualname__', name)}"
         return ConstantLeftOut(
-            (self.batch_shape + self.event_shape).numel(), unit, (*map(id, own), tuple(self.event_shape))
+            (self.batch_shape + self.event_shape).numel(), unit, (*map(id, functions), tuple(self.event_shape))
         )
 
     def at(self, loc: Tensor) -> Self:

@@ -48,17 +48,17 @@ def rebuilt(change: Callable[..., Tensor], *distributions: Any) -> Any:
 def _parameters(distribution: Distribution) -> list[str]:
     """Names of the tensors from which the constructor makes an equal distribution."""
     known = distribution.arg_constraints
-    found = [name for name in vars(distribution) if name in known] or list(
+    names = [name for name in vars(distribution) if name in known] or list(
         known
     )  # in the order in which they were stored
     for group in _ALTERNATIVES:
-        alternatives = [name for name in found if name in group]
+        alternatives = [name for name in names if name in group]
         if len(alternatives) > 1 and alternatives[0] not in vars(distribution):
-            raise _refusal(distribution, found)  # there is no telling which of them was given
-        found = [name for name in found if name not in alternatives[1:]]
-    if not found or not all(hasattr(distribution, name) for name in found):
-        raise _refusal(distribution, found)
-    return found
+            raise _refusal(distribution, names)  # there is no telling which of them was given
+        names = [name for name in names if name not in alternatives[1:]]
+    if not names or not all(hasattr(distribution, name) for name in names):
+        raise _refusal(distribution, names)
+    return names
 
 
 def _further_arguments(distribution: Distribution, names: list[str]) -> dict[str, Any]:

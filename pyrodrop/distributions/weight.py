@@ -152,7 +152,7 @@ def check_log_alpha(value: Any) -> None:
 
 def check_broadcast(value: Any, name: str, shape: torch.Size, what: str) -> None:
     """Raise a ValueError unless a number or tensor broadcasts to this shape, that of `what`."""
-    own = value.shape if isinstance(value, Tensor) else torch.Size()
-    fits = len(own) <= len(shape) and all(a in (1, b) for a, b in zip(reversed(own), reversed(shape), strict=False))
+    size = value.shape if isinstance(value, Tensor) else torch.Size()
+    fits = len(size) <= len(shape) and all(a in (1, b) for a, b in zip(reversed(size), reversed(shape), strict=False))
     if not fits:
-        raise ValueError(f"{name} must broadcast to {list(shape)}, the shape of {what}; got shape {list(own)}")
+        raise ValueError(f"{name} must broadcast to {list(shape)}, the shape of {what}; got shape {list(size)}")

@@ -159,10 +159,10 @@ def convention(q: Distribution, p: Distribution) -> Convention:
     tag = _find(_TAGS, q, p)
     if callable(tag):
         tag = tag(_elements(q), _elements(p))
-    found = EXACT if tag is None else tag
+    known = EXACT if tag is None else tag
     if isinstance(_elements(p), PooledNormal):
-        return replace(found, detail="; ".join(filter(None, [found.detail, EMPIRICAL_BAYES])))
-    return found
+        return replace(known, detail="; ".join(filter(None, [known.detail, EMPIRICAL_BAYES])))
+    return known
 
 
 def worst(conventions: Iterable[Convention]) -> Convention:

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Transform
 
 from pyrodrop.modules import LocalModule
-from pyrodrop.networks.modes import Snapshot, say_changes
+from pyrodrop.networks.modes import Snapshot, modules_in, say_changes
 
 Place = tuple[nn.Module, str]
 
@@ -86,8 +87,8 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         moved = {place for place in self._before.moved() if place[0]._buffers[place[1]] is not None}
         self.moving = Buffers(self.parts, {n: places for n, places in self.places.items() if places[0] in moved})
-        ours = LocalModule  # which only cache what they have found
-        self.changes = say_changes([n for module, n in self._before.changed() if not isinstance(module, ours)])
+        caches = LocalModule, Transform  # which only cache what they have found
+        self.changes = say_changes([n for module, n in self._before.changed() if not isinstance(module, caches)])
 
 
 def places_of(model: Any, guide: Any) -> dict[str, list[Place]]:
@@ -105,6 +106,6 @@ def _modules(model: Any, guide: Any) -> dict[str, nn.Module]:
     seen: set[nn.Module] = set()
     found: dict[str, nn.Module] = {}
     for role, part in (("model", model), ("guide", guide)):
-        if isinstance(part, nn.Module):
-            found |= dict(part.named_modules(seen, prefix=role))
+        for name, module in modules_in(part, role).items():
+            found |= dict(module.named_modules(seen, prefix=name))
     return found

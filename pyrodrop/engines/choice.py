@@ -10,10 +10,11 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from pyrodrop.engines.batch import Arguments
 from pyrodrop.engines.compiled import Compiled
 from pyrodrop.engines.costs import REFERENCE, Costs, costs
 from pyrodrop.engines.engine import Engine, Name
-from pyrodrop.engines.graph import Batch, Graph
+from pyrodrop.engines.graph import Graph
 from pyrodrop.engines.in_parts import Average, ByCompiledGraph, ByGraph, ByPyro, Gradient, InParts, Joint
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.pyro_engine import Pyro
@@ -38,7 +39,9 @@ _MACHINES_DIFFER = 3.0  # by less than this factor, in entries per operation; be
 _COUNTED = 1 / 3  # of a compilation's time: later fits find the program again
 
 
-def choose(name: Name, loss: Loss, optimizer: torch.optim.Optimizer, batches: Sequence[Batch], steps: int) -> Engine:
+def choose(
+    name: Name, loss: Loss, optimizer: torch.optim.Optimizer, batches: Sequence[Arguments], steps: int
+) -> Engine:
     """The engine of this name for the remaining steps; Pyro's, with one logged line that says why, where it is impossible.
 
     Args:
@@ -88,7 +91,7 @@ def choose_in_parts(
 
 
 def choose_stacked(
-    name: Name, loss: StackedLoss, optimizer: torch.optim.Optimizer, batches: Sequence[Batch], steps: int
+    name: Name, loss: StackedLoss, optimizer: torch.optim.Optimizer, batches: Sequence[Arguments], steps: int
 ) -> Engine:
     """As `choose`, for replicates, which are always traced."""
     graph = loss.graph(batches[0])

@@ -15,12 +15,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from pyrodrop.devices import seeded
+from pyrodrop.engines.batch import Arguments, Shapes
 from pyrodrop.engines.cuda_graph import Captured
 from pyrodrop.engines.engine import Plan
-from pyrodrop.engines.graph import Batch, Graph, Shapes, make_flat, near
+from pyrodrop.engines.graph import Graph, make_flat, near
 from pyrodrop.engines.in_blocks import InBlocks
 from pyrodrop.engines.loss import Graphs
 from pyrodrop.engines.narrow_products import rewrite_products
+from pyrodrop.engines.noise import AS_THEY_ARE
 from pyrodrop.engines.optimizers import rules_of
 from pyrodrop.engines.programs import found_or_made
 from pyrodrop.engines.untraceable import Untraceable, first_that_works, needs_private_apis
@@ -65,10 +68,13 @@ class Compiled(InBlocks):
         self.rules = rules
         group_of = {id(p): i for i, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
         self.groups = [group_of[id(leaf)] for leaf in self.leaves]
-        self.state = [
-            [self.optimizer.state[leaf][name] for name in self.rules[group].state]
-            for leaf, group in zip(self.leaves, self.groups, strict=True)
-        ]
+        try:
+            self.state = [
+                [self.optimizer.state[leaf][name] for name in self.rules[group].state]
+                for leaf, group in zip(self.leaves, self.groups, strict=True)
+            ]
+        except KeyError as error:
+            raise Untraceable(f"a parameter had no gradient in the first step, so that it has no {error}") from error
         leaves, states = [leaf.detach() for leaf in self.leaves], [s for state in self.state for s in state]
         self._held = [*leaves, *states, *loss.buffers]
         self._calls: dict[Shapes, tuple[Any, Call]] = {}
@@ -86,7 +92,7 @@ class Compiled(InBlocks):
         self._numbers = torch.tensor(rows, dtype=torch.float64).to(self._held[0])
         self._controls = self._numbers.unbind(0)
 
-    def prepare(self, batch: Batch) -> None:
+    def prepare(self, batch: Arguments) -> None:
         """Compile the step for minibatches of this shape.
 
         Raises:
@@ -98,7 +104,7 @@ class Compiled(InBlocks):
             self._calls[batch.shapes] = graph, self._call(graph, self._held, batch)
             self.look_ahead(batch)
 
-    def step(self, batch: Batch, index: int) -> Tensor:
+    def step(self, batch: Arguments, index: int) -> Tensor:
         self.prepare(batch)
         shapes, tensors = batch.shapes, batch.tensors
         strides = [tensor.stride() for tensor in tensors]
@@ -126,11 +132,14 @@ class Compiled(InBlocks):
         """A function from the old and the new value of a parameter or state to the value that it takes."""
         return lambda old, new: new
 
-    def _call(self, graph: Any, held: Sequence[Tensor], batch: Batch) -> Call:
+    def _call(self, graph: Any, held: Sequence[Tensor], batch: Arguments) -> Call:
         """The call of a graph's program for these tensors and minibatches of this shape."""
         wrappers = [("in Python", self.options)]
-        if not batch.y.is_cuda and self.loss.precision is None:  # under autocast, see `NATIVE`
+        if batch.device.type == "cpu" and self.loss.precision is None:  # under autocast, see `NATIVE`
             wrappers.insert(0, ("as a C++ function", {**self.options, **NATIVE}))
+        if graph.draws_itself:
+            check_draws(graph, held)
+            wrappers = [(words, {**options, "fallback_random": True}) for words, options in wrappers]
         compiled = ((words, partial(self._compile, graph, held, batch, options)) for words, options in wrappers)
         _, call = first_that_works(
             compiled,
@@ -141,7 +150,7 @@ class Compiled(InBlocks):
         return call
 
     @needs_private_apis()
-    def _compile(self, graph: Any, held: Sequence[Tensor], batch: Batch, options: Mapping[str, Any]) -> Call:
+    def _compile(self, graph: Any, held: Sequence[Tensor], batch: Arguments, options: Mapping[str, Any]) -> Call:
         with torch.no_grad():
             noise = graph.shapes()
             controls = torch.ones(2 + sum(rule.numbers for rule in self.rules)).to(self._held[0])
@@ -160,7 +169,7 @@ class Compiled(InBlocks):
                 lambda: compile_graph(record(update, inputs, elementary_forms(_BATCH_NORMS)), inputs, options),
                 lambda program: self._try(program, graph, held, batch, controls),
             )
-            if not batch.y.is_cuda:
+            if batch.device.type == "cpu":
                 for place in noise:
                     place.fill_(any_number(place))
                 return bare_call(program, held, inputs[len(held) :])
@@ -171,7 +180,7 @@ class Compiled(InBlocks):
             return lambda given: [captured(*given)[0].clone()]  # the next call writes over its results
 
     def _try(
-        self, program: Callable[..., Any], graph: Any, held: Sequence[Tensor], batch: Batch, controls: Tensor
+        self, program: Callable[..., Any], graph: Any, held: Sequence[Tensor], batch: Arguments, controls: Tensor
     ) -> None:
         """Make a step on copies, by the program and by the graph, and compare.
 
@@ -181,9 +190,11 @@ class Compiled(InBlocks):
         noise = [torch.full_like(n, any_number(n)) for n in graph.shapes()]
         rest = [*batch.tensors, controls, *graph.constants, *noise]
         want, got = ([value.clone() for value in held] for _ in range(2))
-        terms = self._update(graph.evaluate, len(batch.tensors))(*want, *rest)
+        with seeded(0, batch.device):  # of what the graph itself draws
+            terms = self._update(graph.evaluate, len(batch.tensors))(*want, *rest)
         try:
-            ours = program(*got, *rest)
+            with seeded(0, batch.device):
+                ours = program(*got, *rest)
         except Exception as error:
             raise Untraceable(f"its compiled program cannot be run: {_first_line(error)}") from error
         tolerance = 2e-3 if self.loss.precision is None else 0.05
@@ -243,9 +254,11 @@ def bare_call(program: Program, held: Sequence[Tensor], rest: Sequence[Tensor]) 
         return whole
     with torch.no_grad():
         want, got = ([tensor.clone() for tensor in held] for _ in range(2))
-        want += whole([*want, *rest])
+        with seeded(0, held[0].device):
+            want += whole([*want, *rest])
         try:
-            got += program.bare([*got, *rest])
+            with seeded(0, held[0].device):
+                got += program.bare([*got, *rest])
         except Exception:
             return whole
     return program.bare if all(_same(a, b) for a, b in zip(want, got, strict=True)) else whole
@@ -270,6 +283,16 @@ def check_same(
         raise Untraceable("its compiled program gives other numbers than the trace does")
 
 
+def check_draws(graph: Graph, inputs: Sequence[Tensor]) -> None:
+    """Raise `Untraceable` for a graph whose program would draw other random numbers than the graph itself does."""
+    others = [str(operation) for operation in graph.draws_itself if operation not in AS_THEY_ARE]
+    if others or (graph.draws_itself and any(tensor.is_cuda for tensor in inputs)):
+        raise Untraceable(
+            f"it draws noise whose distribution depends on parameters, by {(others or graph.draws_itself)[0]}, of which a "
+            "compiled program would draw other numbers"
+        )
+
+
 @needs_private_apis()
 def compile_pure(graph: Graph, inputs: list[Tensor]) -> Callable[..., Any]:
     """Compile a graph for all of its inputs: those that it was recorded for, its constants and its noise.
@@ -279,9 +302,10 @@ def compile_pure(graph: Graph, inputs: list[Tensor]) -> Callable[..., Any]:
     Raises:
         Untraceable: the compiler fails, or the program cannot be run.
     """
+    check_draws(graph, inputs)
     with torch.no_grad():
         module = record(graph.module, inputs, elementary_forms(_BATCH_NORMS))
-        program = compile_graph(module, inputs, {"size_asserts": False})
+        program = compile_graph(module, inputs, {"size_asserts": False, "fallback_random": bool(graph.draws_itself)})
         try:
             program(*inputs)
         except Exception as error:

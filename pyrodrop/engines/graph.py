@@ -4,11 +4,11 @@
 
     loss = controls[0] nll + controls[1] kl(weights) + kl(hyperparameters)
 
-Pyro runs its handlers at every step. Here they run once, under `make_fx`, with the parameters substituted, and the tensor
-operations are recorded. Every tensor that the trace meets (rates, precisions, prior scales, standardisations) becomes an
-input of the graph, so no value is fixed in it, and so does every random number. What depends on such tensors alone is
-computed once, and its results are the constants. Buffers that a call updates (running statistics) are inputs and outputs.
-The graph is a pure function.
+Pyro runs its handlers at every step. Here they run once, and the tensor operations are recorded. Parameters are
+recognised wherever Pyro, a module or a guide finds them. Every other tensor that the trace meets (rates, precisions, prior
+scales, standardisations) becomes an input of the graph, so no value is fixed in it, and so does every random number. What
+depends on such tensors alone is computed once, and its results are the constants. Buffers that a call updates (running
+statistics) are inputs and outputs. The graph is a pure function.
 """
 
 from __future__ import annotations
@@ -21,27 +21,24 @@ from typing import Any, NamedTuple
 
 import pyro
 import torch
-from pyro import poutine
 from torch import Tensor, fx
-from torch.distributions import constraints, transform_to
+from torch.distributions import constraints
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pyrodrop.elbo import Terms, elbo_terms
+from pyrodrop.engines.batch import Arguments
 from pyrodrop.engines.buffers import Buffers
-from pyrodrop.engines.noise import Noise, hoist, sources
+from pyrodrop.engines.noise import Noise, hoist, is_random, sources
+from pyrodrop.engines.objective import Objective
 from pyrodrop.engines.recorder import Recording, Value, recorded
 from pyrodrop.engines.script import script
 from pyrodrop.engines.simplify import SMALL, simplified
-from pyrodrop.engines.untraceable import Untraceable, needs_private_apis
+from pyrodrop.engines.untraceable import Untraceable, needs_private_apis, users_line
 from pyrodrop.engines.writes import base_of, written_by
-from pyrodrop.inputs import Inputs, mapped, parts, rebuilt
 from pyrodrop.networks.modes import undisturbed
 from pyrodrop.networks.noise import drawn_outside_torch, outside_torch
-from pyrodrop.private_apis import MissingApi, scripts_as_they_are
+from pyrodrop.private_apis import MissingApi, scripts_as_they_are, without_validation
 
 _log = logging.getLogger("pyrodrop")
-
-Shapes = tuple[torch.Size, ...]
 
 
 class Parameter(NamedTuple):
@@ -49,32 +46,6 @@ class Parameter(NamedTuple):
 
     unconstrained: Tensor
     constraint: constraints.Constraint
-
-
-class Batch(NamedTuple):
-    """The arguments of model and guide: x, y, and num_data where they are a part of the data set."""
-
-    x: Inputs
-    y: Tensor
-    kwargs: dict[str, int]
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """The tensors of x and y, in the order in which graphs take them."""
-        return [*parts(self.x), self.y]
-
-    @property
-    def shapes(self) -> Shapes:
-        """The shapes of `tensors`; there is one graph per value."""
-        return tuple(tensor.shape for tensor in self.tensors)
-
-    @property
-    def device(self) -> torch.device:
-        return self.y.device
-
-    def at(self, index: int | slice) -> Batch:
-        """Every tensor at an index of its first axis: the batch of a replicate, or a part of the rows."""
-        return Batch(mapped(lambda tensor: tensor[index], self.x), self.y[index], self.kwargs)
 
 
 class Graph:
@@ -90,6 +61,7 @@ class Graph:
         graph: the operations of a call.
         constants: their values, computed of the tensors that were met; `refresh` computes them again.
         noise: of each random input.
+        draws_itself: the operations by which a call draws further random numbers, whose distributions depend on parameters.
     """
 
     def __init__(
@@ -100,6 +72,7 @@ class Graph:
     ) -> None:
         self.met, self.noise_of = list(met.values()), noise_of
         self.graph, once = simplified(whole, list(met))
+        self.draws_itself = [node.target for node in self.graph.nodes if is_random(node)]
         self.once = _program(once)
         self._seen = [_state(tensor) for tensor in self.met]
         self.constants = self.constants_of(self.met)
@@ -188,60 +161,46 @@ def _program(graph: fx.Graph) -> Callable[..., Sequence[Tensor]]:
         return fx.GraphModule({}, graph)
 
 
-def evaluate(
-    model: Callable[..., Any], guide: Callable[..., Any], batch: Batch, precision: torch.dtype | None = None
-) -> Terms:
-    """The terms of the ELBO, by Pyro; `precision` is the dtype of matrix products, that of the parameters if None."""
-    with torch.autocast(batch.device.type, dtype=precision, enabled=precision is not None):
-        return elbo_terms(model, guide, batch.x, batch.y, **batch.kwargs)
-
-
 @needs_private_apis()
-def trace(
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
-    parameters: Mapping[str, Parameter],
-    batch: Batch,
-    precision: torch.dtype | None = None,
-    moving: Buffers | None = None,
-) -> Graph:
+def trace(objective: Objective, leaves: Sequence[Tensor], batch: Arguments, moving: Buffers | None = None) -> Graph:
     """Trace the gradient for minibatches in the shapes of `batch`. Model and guide do not change, even if it fails.
 
     Args:
-        model, guide: with the estimator applied.
-        parameters: to differentiate by.
+        objective: to differentiate.
+        leaves: the unconstrained parameters, to differentiate by.
         batch: one minibatch.
-        precision: of matrix products.
         moving: the buffers that a call updates, and the modules that must not change.
 
     Raises:
         Untraceable: model or guide does something that depends on the values of tensors, draws random numbers outside
-            torch, draws noise whose distribution depends on parameters or data, updates tensors that are not buffers of a
-            module, or the graph gives other numbers than Pyro.
+            torch, updates tensors that are not buffers of a module, or the graph gives other numbers than Pyro.
     """
     moving = moving or Buffers()
-    sizes = [len(parameters), len(moving), len(batch.tensors) - 1]
+    sizes = [len(leaves), len(moving), len(batch.tensors)]
 
     def gradient(*tensors: Tensor) -> list[Tensor]:
         given = iter(tensors)
-        values, buffers, xs = ([next(given) for _ in range(size)] for size in sizes)
-        y, controls = given
-        x = rebuilt(batch.x, xs)
-        values = [value.detach().requires_grad_() for value in values]
-        constrained = {
-            name: transform_to(p.constraint)(value) for (name, p), value in zip(parameters.items(), values, strict=True)
-        }
-        with poutine.substitute(data=constrained), moving.replaced([buffer.clone() for buffer in buffers]) as moved:
-            terms = evaluate(model, guide, Batch(x, y, batch.kwargs), precision)
+        _, buffers, rows = ([next(given) for _ in range(size)] for size in sizes)  # Pyro finds the parameters by itself
+        (controls,) = given
+        with moving.replaced([buffer.clone() for buffer in buffers]) as moved, objective.recordable():
+            terms, gradients = objective.gradients(batch.filled(rows), controls, leaves)
             after = [buffer.detach() for buffer in moved()]
-        loss = controls[0] * terms.nll + controls[1] * terms.kl_weights + terms.kl_hyper
-        gradients = torch.autograd.grad(loss, values, allow_unused=True, materialize_grads=True)
-        return [torch.stack([terms.nll.detach(), terms.kl.detach()]), *gradients, *after]
+        return [terms, *gradients, *after]
 
-    values = [p.unconstrained.detach() for p in parameters.values()]
-    controls = torch.ones(2, dtype=values[0].dtype, device=values[0].device)
-    graph = pure_graph(gradient, [*values, *moving.tensors(), *batch.tensors, controls], moving.parts)
-    _verify(graph, model, guide, parameters, batch, controls, precision, moving)
+    controls = torch.ones(2, dtype=leaves[0].dtype, device=leaves[0].device)
+    graph = pure_graph(gradient, [*leaves, *moving.tensors(), *batch.tensors, controls], moving.parts)
+    with pyro.validation_enabled(False), torch.random.fork_rng(_devices(batch)):
+        torch.manual_seed(1)
+        with undisturbed(*moving.parts):
+            terms, wanted = objective.gradients(batch, controls, leaves)
+            moved = [buffer.detach().clone() for buffer in moving.tensors()]
+        torch.manual_seed(1)
+        inputs = [*(leaf.detach() for leaf in leaves), *moving.tensors(), *batch.tensors, controls]
+        try:
+            ours = graph.evaluate(*inputs, *graph.constants, *graph.draw())
+        except Exception as error:  # such as a gradient that needs something a trace does not have
+            raise Untraceable(f"its trace cannot be replayed: {_first_line(error)}") from error
+    _check_same(ours, terms, wanted, moved, objective.precision)
     return graph
 
 
@@ -256,11 +215,11 @@ def pure_graph(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], 
 
     Raises:
         Untraceable: the function does something that depends on the values of tensors, draws random numbers outside torch,
-            draws noise whose distribution depends on its inputs, or changes a tensor in place that is not an input.
+            or changes a tensor in place that is not an input.
     """
     outside = outside_torch()
     devices = list({tensor.device for tensor in inputs if tensor.is_cuda})
-    with pyro.validation_enabled(False), torch.random.fork_rng(devices), undisturbed(*parts):
+    with without_validation(), torch.random.fork_rng(devices), undisturbed(*parts):
         try:
             with sdpa_kernel(SDPBackend.MATH):  # attention by elementary operations, which can be mapped and compiled
                 recording = recorded(function, inputs)
@@ -268,7 +227,7 @@ def pure_graph(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], 
         except MissingApi:
             raise
         except Exception as error:  # whatever a user's model raises when its tensors have no values
-            raise Untraceable(f"it cannot be traced: {_first_line(error)}") from error
+            raise Untraceable(f"it cannot be traced: {_first_line(error)}{users_line(error)}") from error
     if drawn:
         raise Untraceable("it draws random numbers outside torch, which a trace would freeze")
     return _purify(recording)
@@ -324,46 +283,29 @@ def loosen_views(module: fx.GraphModule) -> None:
     module.recompile()
 
 
-def _verify(
-    graph: Graph,
-    model: Callable[..., Any],
-    guide: Callable[..., Any],
-    parameters: Mapping[str, Parameter],
-    batch: Batch,
-    controls: Tensor,
+def _check_same(
+    ours: Sequence[Tensor],
+    terms: Tensor,
+    wanted: Sequence[Tensor],
+    moved: Sequence[Tensor],
     precision: torch.dtype | None,
-    moving: Buffers,
 ) -> None:
     """Compare the graph with Pyro on new noise: a value that Python computed during the trace must not be fixed in it."""
-    leaves = [p.unconstrained for p in parameters.values()]
-    with pyro.validation_enabled(False), torch.random.fork_rng(_devices(batch)):
-        torch.manual_seed(1)
-        with undisturbed(*moving.parts):
-            terms = evaluate(model, guide, batch, precision)
-            wanted = torch.autograd.grad(terms.loss, leaves, allow_unused=True, materialize_grads=True)
-            moved = [buffer.detach().clone() for buffer in moving.tensors()]
-        torch.manual_seed(1)
-        inputs = [*(leaf.detach() for leaf in leaves), *moving.tensors(), *batch.tensors, controls]
-        try:
-            ours = graph.evaluate(*inputs, *graph.constants, *graph.draw())
-        except Exception as error:  # such as a gradient that needs something a trace does not have
-            raise Untraceable(f"its trace cannot be replayed: {_first_line(error)}") from error
-    tolerance = 1e-3 if leaves[0].dtype == torch.float32 else 1e-7
-    tolerance = max(tolerance, 0.0 if precision is None else 0.05)
-    first = torch.stack([terms.nll, terms.kl]).detach()
+    dtype = wanted[0].dtype
+    tolerance = max(1e-3 if dtype == torch.float32 else 1e-7, 0.0 if precision is None else 0.05)
     # A gradient may be 0 up to rounding, such as that of the key bias of attention: errors are relative to the others.
     sizes = [float(gradient.abs().max()) for gradient in wanted if gradient.numel()]
     least = 1e-3 * max((size for size in sizes if math.isfinite(size)), default=0.0)
     small = [0.0, *(least for _ in wanted), *(0.0 for _ in moved)]
-    for want, got, size in zip([first, *wanted, *moved], ours, small, strict=True):
-        if not near(want, got, tolerance, size):
+    for want, got, size in zip([terms, *wanted, *moved], ours, small, strict=True):
+        if not near(want.to(got.dtype), got, tolerance, size):
             raise Untraceable(
                 "its trace gives other numbers than Pyro does: something changes between calls that is no tensor"
             )
 
 
-def _devices(batch: Batch) -> list[torch.device]:
-    return [batch.device] if batch.y.is_cuda else []
+def _devices(batch: Arguments) -> list[torch.device]:
+    return [batch.device] if batch.device.type == "cuda" else []
 
 
 def _first_line(error: Exception) -> str:

@@ -16,8 +16,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from pyrodrop.engines.batch import Arguments, Shapes
 from pyrodrop.engines.engine import Engine, Plan
-from pyrodrop.engines.graph import Batch, Graph, Shapes
+from pyrodrop.engines.graph import Graph
 from pyrodrop.engines.loss import Graphs
 from pyrodrop.engines.noise_ahead import NoiseAhead, spaced
 
@@ -31,7 +32,7 @@ class Rows(Protocol):
     order: Tensor
     position: int
 
-    def next(self) -> Batch: ...
+    def next(self) -> Arguments: ...
 
     def coming(self) -> tuple[int, int]:
         """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
@@ -65,10 +66,11 @@ class InBlocks(Engine):
     def changed(self) -> list[Tensor]:
         """The tensors that a step writes to, some of them without PyTorch's knowledge."""
 
-    def look_ahead(self, batch: Batch) -> None:
+    def look_ahead(self, batch: Arguments) -> None:
         """Make minibatches of this shape in blocks from now on, where their rows can be taken together."""
-        if not batch.y.is_cuda and all(tensor.is_contiguous() for tensor in batch.tensors):
-            self._ahead[len(batch.y)] = Ahead(batch, self.loss.graph(batch))
+        graph = self.loss.graph(batch)
+        if batch.device.type == "cpu" and not graph.draws_itself and all(t.is_contiguous() for t in batch.tensors):
+            self._ahead[batch.rows] = Ahead(batch, graph)
 
     def advance(self, batches: Rows, count: int) -> None:
         end = len(self.made) + count
@@ -128,12 +130,12 @@ class Ahead:
         rows, noise: of every step, by reference; `draw`, for each of some steps, and then `finish` write them.
     """
 
-    def __init__(self, batch: Batch, graph: Graph) -> None:
-        self.batch, whole = batch, not batch.kwargs  # the rows are those of every step
+    def __init__(self, batch: Arguments, graph: Graph) -> None:
+        self.batch, whole = batch, batch.whole  # the rows are those of every step
         tensors = [] if whole else batch.tensors
         size = sum(tensor.nbytes for tensor in (*tensors, *graph.shapes()))
         self.shapes, self.steps = batch.shapes, max(1, min(_STEPS, _BYTES // max(1, size)))
-        self._numbers = None if whole else torch.empty(self.steps, len(batch.y), dtype=torch.long)
+        self._numbers = None if whole else torch.empty(self.steps, batch.rows, dtype=torch.long)
         self._places = [spaced(tensor, self.steps) for tensor in tensors]
         self._noise = NoiseAhead(graph.noise, self.steps)
         taken = [list(rows) for rows in zip(*(place.unbind(0) for place in self._places), strict=True)]

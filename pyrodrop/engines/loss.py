@@ -5,16 +5,17 @@ loss = likelihood_power * nll + kl_weight * kl(weights) + kl(hyperparameters)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from pyrodrop.elbo import Terms
+from pyrodrop.engines.batch import Arguments, Shapes
 from pyrodrop.engines.buffers import Buffers
-from pyrodrop.engines.graph import Batch, Graph, Parameter, Shapes, evaluate, trace
+from pyrodrop.engines.graph import Graph, Parameter, trace
+from pyrodrop.engines.objective import Objective
 from pyrodrop.engines.untraceable import Untraceable
 
 
@@ -30,9 +31,16 @@ class Graphs(Protocol):
     @property
     def precision(self) -> torch.dtype | None: ...
 
-    def graph(self, batch: Batch) -> Any: ...
+    def graph(self, batch: Arguments) -> Any: ...
 
     def refresh(self) -> bool: ...
+
+
+class Reads(Protocol):
+    """What a program reads beside its arguments and tensors, as it was."""
+
+    def changed(self) -> str:
+        """The name of something that is no longer what it was; empty if there is none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,22 +48,26 @@ class Loss:
     """The loss of a model and a guide as a function of their parameters and a minibatch.
 
     Attributes:
-        model, guide: with the estimator applied.
+        objective: the kind of loss, with model, guide and precision.
         parameters: what the optimiser changes, by name.
-        precision: dtype of matrix products under autocast; None for the dtype of the parameters.
         moving: the buffers that a call of model or guide updates.
         changes: the Python attributes that a call changes, as words for a message; empty if there are none. A trace would
             freeze them.
+        watched: what model and guide read beside tensors, as it was; None if that is known.
     """
 
-    model: Callable[..., Any]
-    guide: Callable[..., Any]
+    objective: Objective
     parameters: Mapping[str, Parameter]
-    precision: torch.dtype | None = None
     moving: Buffers = field(default_factory=Buffers)
     changes: str = ""
+    watched: Reads | None = None
     _graphs: dict[Shapes, Graph] = field(default_factory=dict, init=False, repr=False)
     _refused: dict[Shapes, str] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def precision(self) -> torch.dtype | None:
+        """Dtype of matrix products under autocast; None for the dtype of the parameters."""
+        return self.objective.precision
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -68,14 +80,27 @@ class Loss:
         return self.moving.tensors()
 
     def refresh(self) -> bool:
-        """Have all graphs use the present values of the tensors that model and guide hold; whether these have changed."""
+        """Have all graphs use the present values of the tensors that model and guide hold; whether these have changed.
+
+        Raises:
+            RuntimeError: a number or an object that they read has changed, which graphs cannot take over.
+        """
+        if self._graphs and self.watched is not None and (name := self.watched.changed()):
+            raise RuntimeError(
+                f"{name}, which model or guide reads, has changed since the first step, and the program was recorded with "
+                "what it was. Pass what changes as a tensor among the data and change that in place, or use engine='pyro'"
+            )
         return any([graph.refresh() for graph in self._graphs.values()])  # noqa: C419  all of them
 
-    def terms(self, batch: Batch) -> Terms:
-        """The terms of the loss, evaluated by Pyro."""
-        return evaluate(self.model, self.guide, batch, self.precision)
+    def backward(self, batch: Arguments, factors: Any) -> Tensor:
+        """Add the gradient to that of the parameters, by Pyro; returns nll and kl, ``[2]``."""
+        return self.objective.backward(batch, factors)
 
-    def graph(self, batch: Batch) -> Graph:
+    def gradients(self, batch: Arguments, factors: Any) -> tuple[Tensor, list[Tensor]]:
+        """nll and kl, ``[2]``, and the gradient of every parameter, by Pyro."""
+        return self.objective.gradients(batch, factors, self.leaves)
+
+    def graph(self, batch: Arguments) -> Graph:
         """The graph of the gradient for minibatches of this shape, traced at the first request.
 
         Raises:
@@ -87,9 +112,7 @@ class Loss:
             raise Untraceable(self._refused[batch.shapes])
         if batch.shapes not in self._graphs:
             try:
-                self._graphs[batch.shapes] = trace(
-                    self.model, self.guide, self.parameters, batch, self.precision, self.moving
-                )
+                self._graphs[batch.shapes] = trace(self.objective, self.leaves, batch, self.moving)
             except Untraceable as error:
                 self._refused[batch.shapes] = str(error)
                 raise

@@ -1,7 +1,8 @@
 """Random numbers as inputs of a graph.
 
 A traced step draws its noise with a few operations. Each of them is replaced by an input of the graph, whose values a
-`Noise` draws with the same operation and in the same order, so the same seed gives the same numbers as with Pyro.
+`Noise` draws with the same operation and in the same order, so the same seed gives the same numbers as with Pyro. Noise
+whose distribution depends on parameters stays in the graph.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import torch
 from torch import Tensor, fx
 
 from pyrodrop.distributions.coins import Masks, draw_mask
-from pyrodrop.engines.untraceable import Untraceable
 from pyrodrop.private_apis import arguments_of
 
 _A: Any = torch.ops.aten
@@ -29,14 +29,13 @@ class Noise:
     Attributes:
         kind: the operation.
         like: a tensor of the input's shape, dtype and device; for Bernoulli masks, their probabilities.
-        low, high: bounds of integers, high excluded.
+        numbers: arguments of the operation, such as the bounds of uniform numbers.
         shape: of coin tosses, to which their probabilities broadcast.
     """
 
     kind: str
     like: Tensor
-    low: int = 0
-    high: int = 0
+    numbers: tuple[float, ...] = ()
     shape: tuple[int, ...] = ()
 
     def empty(self, *batch: int) -> Tensor:
@@ -114,11 +113,15 @@ def sources(inputs: Iterable[Sequence[Noise]], generators: Sequence[torch.Genera
 
 
 _FILL: Mapping[str, Callable[[Noise, Tensor, torch.Generator | None], Tensor]] = {
-    "normal": lambda _, place, g: place.normal_(generator=g),
-    "uniform": lambda _, place, g: place.uniform_(generator=g),
+    "normal": lambda n, place, g: place.normal_(*n.numbers, generator=g),
+    "uniform": lambda n, place, g: place.uniform_(*n.numbers, generator=g),
+    "exponential": lambda n, place, g: place.exponential_(*n.numbers, generator=g),
+    "cauchy": lambda n, place, g: place.cauchy_(*n.numbers, generator=g),
     "bernoulli": lambda n, place, g: torch.bernoulli(n.like, generator=g, out=place),
-    "whole": lambda n, place, g: place.random_(n.low, n.high, generator=g),
+    "whole": lambda n, place, g: place.random_(*n.numbers, generator=g),
+    "permutation": lambda _, place, g: torch.randperm(len(place), generator=g, out=place),
 }
+_IN_PLACE = {_A.normal_.default, _A.uniform_.default, _A.exponential_.default, _A.cauchy_.default}
 _KINDS = {
     _A.randn.default: "normal",
     _A.randn_like.default: "normal",
@@ -126,24 +129,42 @@ _KINDS = {
     _A.rand.default: "uniform",
     _A.rand_like.default: "uniform",
     _A.uniform_.default: "uniform",
+    _A.exponential_.default: "exponential",
+    _A.cauchy_.default: "cauchy",
     _A.bernoulli.default: "bernoulli",
     _A.randint.default: "whole",
     _A.randint.low: "whole",
+    _A.randperm.default: "permutation",
     torch.ops.pyrodrop.coins.default: "coins",
+}
+# Operations that TorchInductor calls as they are under `fallback_random`; of others a program draws other numbers.
+AS_THEY_ARE = {
+    _A._standard_gamma.default,
+    _A._sample_dirichlet.default,
+    _A.poisson.default,
+    _A.binomial.default,
+    _A.multinomial.default,
+    _A.normal_.default,
+    _A.randperm.default,
+    _A.randn.default,
+    _A.rand.default,
 }
 
 
 def hoist(graph: fx.Graph, last: fx.Node, constants: list[fx.Node]) -> Callable[[Sequence[Tensor]], list[Noise]]:
-    """Turn every random number into an input after `last`; returns how to draw them, given the values of the constants.
+    """Turn random numbers into inputs after `last`; returns how to draw them, given the values of the constants.
 
-    Raises:
-        Untraceable: an unknown operation draws random numbers, or a probability depends on parameters or data.
+    A random number whose distribution depends on parameters or data, such as one of a Gamma distribution, and one of an
+    operation that is not known here, is drawn by the graph itself. So are all that follow it, to keep the order.
     """
     recipes: list[Callable[[Mapping[fx.Node, Tensor]], Noise]] = []
     for node in list(graph.nodes):
-        if not _is_random(node):
+        if not is_random(node):
             continue
-        recipes.append(_recipe(node, set(constants)))
+        recipe = _recipe(node, set(constants))
+        if recipe is None:
+            break
+        recipes.append(recipe)
         with graph.inserting_after(last):
             last = graph.placeholder(f"{NOISE}{len(recipes) - 1}")
         last.meta["val"] = node.meta.get("val")
@@ -171,44 +192,44 @@ def draws(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
     return not given or any(rate != 0 for rate in given)
 
 
-def _is_random(node: fx.Node) -> bool:
+def is_random(node: fx.Node) -> bool:
+    """Whether a node of a graph draws random numbers."""
     return node.op == "call_function" and draws(node.target, node.args, node.kwargs)
 
 
-def _recipe(node: fx.Node, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node, Tensor]], Noise]:
-    """A function from the values of the constants to the noise that `node` draws."""
+def _recipe(node: fx.Node, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node, Tensor]], Noise] | None:
+    """A function from the values of the constants to the noise that `node` draws; None if that is not all it depends on."""
     kind = _KINDS.get(node.target)
-    standard = node.target not in (_A.normal_.default, _A.uniform_.default) or len(node.args) == 1
-    if kind is None or not standard:
-        raise Untraceable(f"it draws noise by {node.target}, which is not a known random operation")
-    if kind == "bernoulli":
+    if kind is None:
+        return None
+    if kind in ("bernoulli", "coins"):
         rates = _program(node.args[0], constants)
-        return lambda known: Noise(kind, rates(known))
-    if kind == "coins":
-        keep, shape = _program(node.args[0], constants), tuple(node.args[1])  # type: ignore[arg-type]
-        return lambda known: Noise(kind, keep(known), shape=shape)
+        if rates is None:
+            return None
+        shape = tuple(node.args[1]) if kind == "coins" else ()  # type: ignore[arg-type]
+        return lambda known: Noise(kind, rates(known), shape=shape)
     value = node.meta["val"]
     like = torch.empty(value.shape, dtype=value.dtype, device=value.device)
-    low, high = 0, 0
+    numbers: tuple[Any, ...] = node.args[1:] if node.target in _IN_PLACE else ()
     if kind == "whole":
-        low, high = (0, node.args[0]) if node.target is _A.randint.default else node.args[:2]  # type: ignore[assignment]
-    return lambda known: Noise(kind, like, low, high)
+        numbers = (0, node.args[0]) if node.target is _A.randint.default else node.args[:2]
+    return lambda known: Noise(kind, like, numbers)
 
 
-def _program(node: Any, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node, Tensor]], Any]:
-    """The value of a node that depends on constants alone, as a function of their values."""
+def _program(node: Any, constants: set[fx.Node]) -> Callable[[Mapping[fx.Node, Tensor]], Any] | None:
+    """The value of a node as a function of the values of the constants; None if it depends on more."""
     if node in constants:
         return lambda known: known[node]
-    if node.op != "call_function" or _is_random(node):
-        raise Untraceable(
-            "it draws masks whose rate depends on parameters or data; learning a rate needs a relaxed mask"
-        )
-    inputs = {n: _program(n, constants) for n in node.all_input_nodes}
+    if node.op != "call_function" or is_random(node):
+        return None
+    inputs = {one: _program(one, constants) for one in node.all_input_nodes}
+    if None in inputs.values():
+        return None
     target, args, kwargs = node.target, node.args, node.kwargs
 
     def run(known: Mapping[fx.Node, Tensor]) -> Any:
-        values = {n: program(known) for n, program in inputs.items()}
-        filled = fx.node.map_arg((args, kwargs), lambda n: values[n])
+        values = {one: program(known) for one, program in inputs.items() if program is not None}
+        filled = fx.node.map_arg((args, kwargs), lambda one: values[one])
         return target(*filled[0], **filled[1])
 
     return run

@@ -71,7 +71,7 @@ def _is_one_stream(noises: Sequence[Noise]) -> bool:
     kinds = {(noise.kind, noise.like.dtype) for noise in noises}
     if len(kinds) != 1 or not kinds <= {(kind, dtype) for kind in ("normal", "uniform") for dtype in _REAL}:
         return False
-    return all(noise.like.numel() and noise.like.numel() % _GROUP == 0 for noise in noises)
+    return all(not n.numbers and n.like.numel() and n.like.numel() % _GROUP == 0 for n in noises)
 
 
 _REAL = (torch.float32, torch.float64)

@@ -113,14 +113,14 @@ _UNKNOWN_OPTIONS = ("amsgrad", "maximize", "differentiable")
 def rules_of(optimizer: torch.optim.Optimizer) -> list[Rule] | None:
     """A rule for every parameter group; None if the optimiser, or one of its options, has no rule."""
     rule = _RULES.get(type(optimizer))
-    if rule is None or _does_more(optimizer):
+    if rule is None or does_more(optimizer):
         return None
     if any(group.get("decoupled_weight_decay") for group in optimizer.param_groups) and rule is Adam:
         rule = AdamW
     return [rule(group) for group in optimizer.param_groups]
 
 
-def _does_more(optimizer: torch.optim.Optimizer) -> bool:
+def does_more(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a step does more than the rule of the optimiser's class: by an option, a hook or a method of its own."""
     if any(group.get(option) for group in optimizer.param_groups for option in _UNKNOWN_OPTIONS):
         return True
@@ -145,7 +145,7 @@ class Update:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
         known = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
-        plain = known and _is_fused(optimizer) and not _does_more(optimizer)
+        plain = known and _is_fused(optimizer) and not does_more(optimizer)
         self._fused = fused_adam(decoupled=type(optimizer) is torch.optim.AdamW) if plain else None
 
     def clear(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pyrodrop.engines.batch import Arguments
 from pyrodrop.engines.engine import Engine
-from pyrodrop.engines.graph import Batch
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.optimizers import Update
 
@@ -24,13 +24,11 @@ class Pyro(Engine):
     def __init__(self, loss: Loss, optimizer: torch.optim.Optimizer) -> None:
         self.loss, self.update = loss, Update(optimizer)
 
-    def step(self, batch: Batch, index: int) -> Tensor:
-        terms = self.loss.terms(batch)
-        power, weight = self.plan.factors[index]
+    def step(self, batch: Arguments, index: int) -> Tensor:
         self.update.clear()
-        (power * terms.nll + weight * terms.kl_weights + terms.kl_hyper).backward()
+        terms = self.loss.backward(batch, self.plan.factors[index])
         self.update(self.plan.rates[index])
-        return torch.stack([terms.nll.detach(), terms.kl.detach()])
+        return terms
 
     def finish(self, steps: int) -> None:
         pass

@@ -2,8 +2,9 @@
 
 The function is called once, on tensors that have values which only this file can read. Every operation of PyTorch that it
 makes is made on the values and becomes a node of the graph. What Python would compute from values (a branch on a tensor,
-`Tensor.item`, a conversion to NumPy) raises an error, since a graph could not repeat it. Tensors that the function meets
-elsewhere, such as buffers, become inputs of the graph as well.
+`float`, a conversion to NumPy) raises an error, since a graph could not repeat it; `Tensor.item` gives the tensor, without
+gradient. Inputs that require a gradient are parameters: the function need not use what it is given, they are recognised
+wherever it meets them, as in Pyro's store. Other tensors that it meets, such as buffers, become inputs as well.
 
 `torch.fx.experimental.proxy_tensor.make_fx` records in the same way, with tensors that have no values. That takes ten times
 as long, and a second more at its first call, in which it imports the compiler.
@@ -19,6 +20,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
+from pyrodrop.engines.noise import draws
+from pyrodrop.engines.writes import written
+from pyrodrop.inputs import over_tensors
 from pyrodrop.private_apis import intercepted, stand_in, without_dispatch
 
 _A: Any = torch.ops.aten
@@ -59,16 +63,45 @@ class Recorded(Tensor):
     Attributes:
         value: what it stands for; the tensor itself has no memory, so nothing else can read it.
         node: which computes it.
-        fixed: whether the function made it of numbers, as `torch.tensor` does, and not of other tensors.
+        fixed: whether the function made it of numbers alone, as `torch.arange` does, so that its values may be read.
+        number: whether it stands for a number of Python, the result of `item`.
     """
 
     value: Tensor
     node: fx.Node
     fixed: bool
+    number: bool
+
+    def item(self) -> Any:
+        """The tensor itself, without gradient, in place of the number: whoever only computes with it sees no difference.
+
+        A whole number is refused, since it may be the number of something.
+        """
+        if self.fixed or not self.is_floating_point() or self.numel() != 1:
+            return Tensor.item(self)
+        number: Any = self.detach()
+        number.number = True
+        return number
+
+    def __hash__(self) -> int:
+        return hash(Tensor.item(self)) if self.number else id(self)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return repr(self._read())
+
+    def __format__(self, form: str) -> str:
+        return format(self._read(), form)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._read()
+
+    def _read(self) -> Any:
+        """Refused by the recording."""
+        return torch.equal(self, self)
 
     @classmethod
     def __torch_dispatch__(cls, operation: Any, *_: Any) -> Any:
-        raise Unrecordable(f"{operation} is called on a tensor of a recording that has ended")
+        raise Unrecordable(f"{operation} makes another kind of tensor of one in a recording, or comes after its end")
 
 
 class Recording(NamedTuple):
@@ -89,17 +122,24 @@ class Recording(NamedTuple):
 def recorded(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> Recording:
     """Call a function of tensors and record its operations.
 
+    Args:
+        function: returns tensors.
+        inputs: those that require a gradient are given as they are, the others as tensors of the recording.
+
     Raises:
         Unrecordable: the function computes something from values.
         MissingApi: operations cannot be intercepted.
     """
     recorder = _Recorder()
     given = [recorder.input(tensor, number) for number, tensor in enumerate(inputs)]
+    nodes = [recorder.node(tensor) for tensor in given]
     with intercepted(recorder.call):
         results = function(*given)
+    if recorder.refused is not None:  # though the function has caught the error
+        raise recorder.refused
     recorder.graph.output([recorder.node(result) for result in results])
     constants = recorder.constants
-    return Recording(recorder.graph, [one.node for one in given], list(constants), list(constants.values()))
+    return Recording(recorder.graph, nodes, list(constants), list(constants.values()))
 
 
 class _Recorder:
@@ -107,11 +147,19 @@ class _Recorder:
         self.graph = fx.Graph()
         self.constants: dict[fx.Node, Tensor] = {}  # which also keeps their ids from being used again
         self._nodes: dict[int, fx.Node] = {}
+        self.refused: Unrecordable | None = None
+        self._parameters: set[int] = set()
+        self._written: set[int] = set()  # memory that was made of numbers alone and is not any more
         self._last: fx.Node | None = None
 
-    def input(self, tensor: Tensor, number: int) -> Recorded:
-        """An input of the function, in place of this tensor."""
-        return _wrapped(tensor.detach(), self._placeholder(f"input_{number}", tensor))
+    def input(self, tensor: Tensor, number: int) -> Tensor:
+        """An input of the function in place of this tensor; a parameter as it is."""
+        node = self._placeholder(f"input_{number}", tensor)
+        if not tensor.requires_grad:
+            return _wrapped(tensor.detach(), node)
+        self._nodes[id(tensor)] = node
+        self._parameters.add(id(tensor))
+        return tensor
 
     def node(self, tensor: Tensor) -> fx.Node:
         """The node of a tensor; that of a new constant if the recording has not met it."""
@@ -124,38 +172,58 @@ class _Recorder:
 
     def call(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Make an operation on values and record it."""
+        try:
+            return self._call(operation, args, kwargs)
+        except Unrecordable as error:
+            self.refused = self.refused or error
+            raise
+
+    def _call(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         met: list[Tensor] = []
 
         def value_of(tensor: Tensor) -> Tensor:
             met.append(tensor)
             return tensor.value if isinstance(tensor, Recorded) else tensor
 
-        values = _mapped(value_of, (tuple(args), dict(kwargs)))
-        if operation is _A._local_scalar_dense.default and all(isinstance(one, Recorded) and one.fixed for one in met):
+        values = over_tensors(value_of, (tuple(args), dict(kwargs)))
+        loose = [one for one in met if not self._is_fixed(one)]
+        if operation is _A._local_scalar_dense.default and not loose:
             return operation(*values[0])
-        _refuse(operation, met)
+        _refuse(operation, met, loose)
+        targets, fixed = written(operation, args, kwargs), not loose and not draws(operation, args, kwargs)
+        if any(id(one) in self._parameters for one in targets):
+            raise Unrecordable(f"{operation} changes a parameter in place")
+        if not fixed:
+            self._written |= {_memory(one) for one in targets if isinstance(one, Recorded)}
         if torch.Tag.inplace_view in operation.tags:
             without_dispatch(operation, args, kwargs)  # so that the tensor of the recording has the new shape as well
         result = operation(*values[0], **values[1])
         fresh = operation is _A.lift_fresh.default
-        nodes = _mapped(self.node, (tuple(args), dict(kwargs)))
+        known = [one for one in met if isinstance(one, Recorded) and (one.number or one.fixed)]
+        number = len(known) == len(met) and any(one.number for one in known)
+        nodes = over_tensors(self.node, (tuple(args), dict(kwargs)))
         node = self.graph.call_function(_A.lift_fresh_copy.default if fresh else operation, *nodes)
         same = {id(one.value): one for one in met if isinstance(one, Recorded)}
-        return self._results(result, node, {} if fresh else same, fresh)
+        return self._results(result, node, {} if fresh else same, fresh or fixed, number)
 
-    def _results(self, result: Any, node: fx.Node, same: Mapping[int, Recorded], fixed: bool) -> Any:
+    def _is_fixed(self, one: Tensor) -> bool:
+        return isinstance(one, Recorded) and one.fixed and _memory(one) not in self._written
+
+    def _results(
+        self, result: Any, node: fx.Node, same: Mapping[int, Recorded], fixed: bool, number: bool = False
+    ) -> Any:
         """Tensors of the recording in place of the results of an operation; what it has written to stays the same tensor."""
         if isinstance(result, Tensor):
             node.meta["val"] = Value.of(result)
             known = same.get(id(result))
             if known is not None:
-                known.node, known.fixed = node, False
+                known.node, known.fixed = node, fixed
                 return known
-            return _wrapped(result, node, fixed)
+            return _wrapped(result, node, fixed, number)
         if isinstance(result, tuple | list):
             node.meta[COUNT] = len(result)
-            parts = [self._results(one, self._part(node, number), same, False) if isinstance(one, Tensor) else one
-                     for number, one in enumerate(result)]  # fmt: skip
+            parts = [self._results(one, self._part(node, place), same, fixed) if isinstance(one, Tensor) else one
+                     for place, one in enumerate(result)]  # fmt: skip
             return type(result)(parts)
         return result
 
@@ -169,30 +237,29 @@ class _Recorder:
         return self._last
 
 
-def _refuse(operation: Any, met: Sequence[Tensor]) -> None:
-    """Raise `Unrecordable` for an operation whose result is not a function of tensors alone with shapes that are known."""
+def _refuse(operation: Any, met: Sequence[Tensor], loose: Sequence[Tensor]) -> None:
+    """Raise `Unrecordable` for an operation whose result is not a function of tensors alone with shapes that are known.
+
+    Args:
+        operation: of PyTorch.
+        met: the tensors that it is called with.
+        loose: those of them that are not made of numbers alone.
+    """
     tags = operation.tags
     if operation.overloadpacket in (_A.set_, _A.resize_, _A.resize_as_):
         raise Unrecordable(f"{operation} changes the memory of a tensor in place")
     if torch.Tag.data_dependent_output in tags:
         raise Unrecordable(f"{operation} gives Python a number that depends on the values of a tensor")
-    by_mask = operation is not _A.index.Tensor or any(one.dtype in (torch.bool, torch.uint8) for one in met[1:])
-    if torch.Tag.dynamic_output_shape in tags and by_mask:
+    masks = [one for one in met[1:] if one.dtype in (torch.bool, torch.uint8)] if operation is _A.index.Tensor else met
+    if torch.Tag.dynamic_output_shape in tags and any(one is mask for one in loose for mask in masks):
         raise Unrecordable(f"the shape of the result of {operation} depends on the values of a tensor")
 
 
-def _wrapped(value: Tensor, node: fx.Node, fixed: bool = False) -> Recorded:
+def _memory(one: Recorded) -> int:
+    return one.value.untyped_storage().data_ptr()
+
+
+def _wrapped(value: Tensor, node: fx.Node, fixed: bool = False, number: bool = False) -> Recorded:
     made: Recorded = stand_in(Recorded, value)
-    made.value, made.node, made.fixed = value, node, fixed
+    made.value, made.node, made.fixed, made.number = value, node, fixed, number
     return made
-
-
-def _mapped(function: Callable[[Tensor], Any], tree: Any) -> Any:
-    """The arguments of an operation with the function's result in place of every tensor."""
-    if isinstance(tree, Tensor):
-        return function(tree)
-    if isinstance(tree, tuple | list):
-        return type(tree)([_mapped(function, one) for one in tree])
-    if isinstance(tree, dict):
-        return {name: _mapped(function, one) for name, one in tree.items()}
-    return tree

@@ -9,7 +9,7 @@ as the entropy of a mask whose rate is fixed. Here
     what depends on constants alone       moves into a graph of its own, which is run once for many steps, if it is small
 
 No arithmetic is changed: x + 0 stays, and so does the order of every sum. Where a graph writes to a tensor in place, nothing
-that shares its memory is touched.
+that shares its memory is touched; nor are operations that draw random numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pyrodrop.engines.noise import NOISE
+from pyrodrop.engines.noise import NOISE, is_random
 from pyrodrop.engines.recorder import Value
 from pyrodrop.engines.writes import base_of, written_by
 
@@ -42,7 +42,7 @@ def simplified(graph: fx.Graph, constants: Sequence[fx.Node]) -> tuple[fx.Graph,
     """Divide a graph and leave out what does nothing.
 
     Args:
-        graph: a function of tensors without random numbers, all inputs of which come first; it is not changed.
+        graph: a function of tensors, all inputs of which come first; it is not changed.
         constants: its inputs whose values stay.
 
     Returns:
@@ -57,7 +57,7 @@ class _Simplifier:
         self.old, self.constants = graph, list(constants)
         written = {base_of(target) for node in graph.nodes for target in written_by(node)}
         touches = {node: {base_of(node), *map(base_of, node.all_input_nodes)} for node in graph.nodes}
-        self.kept = {node for node, bases in touches.items() if bases & written or written_by(node)}
+        self.kept = {node for node, bases in touches.items() if bases & written or written_by(node) or is_random(node)}
         self.step, self.once = fx.Graph(), fx.Graph()
         self.new: dict[fx.Node, fx.Node] = {}  # in the graph of the step, or in that of the constants
         self.seen: dict[Any, fx.Node] = {}

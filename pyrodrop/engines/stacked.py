@@ -18,11 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrodrop.engines.batch import Arguments, Shapes
 from pyrodrop.engines.engine import Engine, Plan
-from pyrodrop.engines.graph import Batch, Graph, Shapes, loosen_views
+from pyrodrop.engines.graph import Graph, loosen_views
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.noise import sources
 from pyrodrop.engines.optimizers import Update
+from pyrodrop.engines.untraceable import Untraceable
 
 
 class StackedGraph:
@@ -36,6 +38,8 @@ class StackedGraph:
         tensors: number of tensors in x and y.
     """
 
+    draws_itself = ()
+
     def __init__(
         self,
         graph: Graph,
@@ -44,6 +48,10 @@ class StackedGraph:
         parameters: int,
         tensors: int,
     ) -> None:
+        if graph.draws_itself:
+            raise Untraceable(
+                "it draws noise whose distribution depends on parameters or data, which replicates cannot draw together"
+            )
         self.graph, self.generators = graph, generators
         loosen_views(graph.module)
         names = [_name_of(tensor, held[0]) for tensor in graph.met]
@@ -150,7 +158,7 @@ class StackedLoss:
         """Whether the tensors that replicates hold have changed, which they do not while these train."""
         return False
 
-    def graph(self, batch: Batch) -> StackedGraph:
+    def graph(self, batch: Arguments) -> StackedGraph:
         """The graph for minibatches of this shape."""
         if batch.shapes not in self._graphs:
             one = self.first.graph(batch.at(0))
@@ -176,7 +184,7 @@ class Stacked(Engine):
         super().begin(plan)
         self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.loss.leaves[0])
 
-    def step(self, batch: Batch, index: int) -> Tensor:
+    def step(self, batch: Arguments, index: int) -> Tensor:
         loss, leaves, graph = self.loss, self.loss.leaves, self.loss.graph(batch)
         before = [leaf.detach().clone() for leaf in leaves]
         with torch.no_grad():

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pyrodrop.distributions.stacked_coins import StackedMasks, words_of
+from pyrodrop.distributions.coins import StackedMasks, words_of
+from pyrodrop.engines.batch import Arguments
 from pyrodrop.engines.compiled import Call, Compiled
-from pyrodrop.engines.graph import Batch
 from pyrodrop.engines.in_blocks import Rows
 from pyrodrop.engines.noise_ahead import spaced
 from pyrodrop.engines.random_words import RandomWords
@@ -48,14 +48,14 @@ class StackedCompiled(Compiled):
         self._several: dict[int, _Ahead] = {}
         self._parts = [[held[rows] for held in self._held] for rows in self._rows]
 
-    def prepare(self, batch: Batch) -> None:
+    def prepare(self, batch: Arguments) -> None:
         if batch.shapes not in self._calls:
             graph, first = self.loss.graph(batch), self._rows[0]
             blocks = [graph.part(rows) for rows in self._rows]
             call = self._call(blocks[0], self._parts[0], batch.at(first))
             self._calls[batch.shapes] = blocks, call
-            if not batch.y.is_cuda:
-                self._several[batch.y.shape[1]] = _Ahead(call, self._parts, self._rows, blocks, batch)
+            if batch.device.type == "cpu":
+                self._several[batch.at(0).rows] = _Ahead(call, self._parts, self._rows, blocks, batch)
 
     def block(self, batches: Rows, most: int) -> None:
         size, follow = batches.coming()
@@ -69,7 +69,7 @@ class StackedCompiled(Compiled):
             self.made += ahead.run(batches, self._controls[first : first + count]).unbind(0)
         torch.autograd.graph.increment_version(self._held)
 
-    def step(self, batch: Batch, index: int) -> Tensor:
+    def step(self, batch: Arguments, index: int) -> Tensor:
         self.prepare(batch)
         blocks, call = self._calls[batch.shapes]
         with torch.no_grad():
@@ -112,13 +112,12 @@ class _Ahead:
         parts: Sequence[Sequence[Tensor]],
         rows: Sequence[slice],
         graphs: Sequence[StackedGraph],
-        batch: Batch,
+        batch: Arguments,
     ) -> None:
         self.call, self.parts, self.rows, self.graphs = call, parts, rows, graphs
-        first, self.count = batch.at(rows[0]), len(batch.y)
-        self.all = (
-            None if batch.kwargs else [batch.at(own).tensors for own in rows]
-        )  # a minibatch is the whole data set
+        first, self.count = batch.at(rows[0]), rows[-1].stop
+        # of a minibatch that is the whole data set
+        self.all = [batch.at(of_block).tensors for of_block in rows] if batch.whole else None
         tensors = [] if self.all else first.tensors
         masks = graphs[0].shapes() if _only_masks(graphs[0]) else []
         size = sum(tensor.nbytes for tensor in (*tensors, *masks))

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyrodrop.engines.batch import Arguments, Shapes
 from pyrodrop.engines.engine import Plan
-from pyrodrop.engines.graph import Batch, Graph, Shapes
+from pyrodrop.engines.graph import Graph
 from pyrodrop.engines.in_blocks import InBlocks
 from pyrodrop.engines.loss import Loss
 from pyrodrop.engines.optimizers import Update
@@ -31,7 +32,7 @@ class Traced(InBlocks):
         self.update, self.leaves, self.moving = Update(optimizer), loss.leaves, loss.moving
         self._graphs: dict[Shapes, Graph] = {}
 
-    def prepare(self, batch: Batch) -> None:
+    def prepare(self, batch: Arguments) -> None:
         """Trace the step for minibatches of this shape.
 
         Raises:
@@ -45,7 +46,7 @@ class Traced(InBlocks):
         super().begin(plan)
         self._factors = torch.tensor(plan.factors, dtype=torch.float64).to(self.leaves[0]).unbind(0)
 
-    def step(self, batch: Batch, index: int) -> Tensor:
+    def step(self, batch: Arguments, index: int) -> Tensor:
         self.prepare(batch)
         with torch.no_grad(), scripts_as_they_are():
             return self.make(batch.shapes, batch.tensors, self._graphs[batch.shapes].draw(), index)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import linecache
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
+
+import numpy as np
+import pyro
+import torch
 
 from pyrodrop.private_apis import MissingApi
 
@@ -47,3 +55,22 @@ def first_that_works(
             broken = name, error
     assert broken is not None
     raise broken[1]
+
+
+def users_line(error: BaseException) -> str:
+    """The innermost line of the user's program in the traceback of an error, as ", at program.py, line 12: if x > 0:".
+
+    Empty if all lines are those of PyTorch, Pyro, NumPy, this package or Python.
+    """
+    lines = [(frame.f_code.co_filename, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    file, number = next((line for line in reversed(lines) if _is_users(line[0])), ("", 0))
+    return file and f", at {Path(file).name}, line {number}: {linecache.getline(file, number).strip()}"
+
+
+def _is_users(file: str) -> bool:
+    python, packages = (sysconfig.get_path(name) for name in ("stdlib", "purelib"))
+    others = [str(Path(package).parent) for package in (torch.__file__, pyro.__file__, np.__file__)]
+    others.append(str(Path(__file__).parents[1]))
+    if file.startswith("<frozen") or any(Path(file).is_relative_to(other) for other in others):
+        return False
+    return Path(file).is_relative_to(packages) or not Path(file).is_relative_to(python)

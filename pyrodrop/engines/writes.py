@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,14 +22,18 @@ def written_by(node: fx.Node) -> list[fx.Node]:
         return []
     if node.target in _BATCH_NORMS:  # they write to running statistics, which their signatures do not say
         return [arg for arg in node.args[3:5] if isinstance(arg, fx.Node) and node.args[5]]  # in training mode
-    arguments = arguments_of(node.target)
+    return [one for one in written(node.target, node.args, node.kwargs) if isinstance(one, fx.Node)]
+
+
+def written(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments that an operation writes to by its signature."""
+    arguments = arguments_of(operation)
     given = [
-        *zip(arguments, node.args, strict=False),
-        *((a, node.kwargs[a.name]) for a in arguments if a.name in node.kwargs),
+        *zip(arguments, args, strict=False),
+        *((a, kwargs[a.name]) for a in arguments if a.name in kwargs),
     ]
-    written = [value for argument, value in given if argument.alias_info is not None and argument.alias_info.is_write]
-    tensors = [one for value in written for one in (value if isinstance(value, tuple | list) else [value])]
-    return [one for one in tensors if isinstance(one, fx.Node)]
+    values = [value for argument, value in given if argument.alias_info is not None and argument.alias_info.is_write]
+    return [one for value in values for one in (value if isinstance(value, tuple | list) else [value])]
 
 
 def base_of(node: fx.Node) -> fx.Node:

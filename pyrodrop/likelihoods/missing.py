@@ -114,7 +114,7 @@ def check_complete(model: Any, y: Tensor, what: str) -> None:
         y: observations.
         what: needs all of them, for the message.
     """
-    value = getattr(getattr(model, "likelihood", None), "missing", None)
+    value = _missing_value(model)
     if value is None:
         return
     missing = missing_entries(y, value)
@@ -127,4 +127,8 @@ def check_complete(model: Any, y: Tensor, what: str) -> None:
 
 def leaves_out_missing(model: Any) -> bool:
     """Whether the likelihood of a model, of `pyrodrop.models` or any other, leaves out missing values of y."""
-    return getattr(getattr(model, "likelihood", None), "missing", None) is not None
+    return _missing_value(model) is not None
+
+
+def _missing_value(model: Any) -> float | None:
+    return getattr(getattr(model, "likelihood", None), "missing", None)

@@ -1,12 +1,20 @@
 """Scores of predictions on held-out observations, and measures of their uncertainty.
 
-Scores of real observations are in `regression`, scores of class labels in `classification` and `calibration`. `ranking`
-measures whether confident predictions have a low loss, and `uncertainty` splits uncertainty into aleatoric and epistemic.
+Scores of real observations are in `regression`, scores of class labels in `classification`. `ranking` measures whether
+confident predictions have a low loss, and `uncertainty` splits uncertainty into aleatoric and epistemic.
 """
 
-from pyrodrop.metrics.calibration import CalibrationCurve, adaptive_ece, calibration_curve, ece
 from pyrodrop.metrics.classes import Predicted
-from pyrodrop.metrics.classification import accuracy, brier, classification_scores, negative_log_likelihood
+from pyrodrop.metrics.classification import (
+    CalibrationCurve,
+    accuracy,
+    adaptive_ece,
+    brier,
+    calibration_curve,
+    classification_scores,
+    ece,
+    negative_log_likelihood,
+)
 from pyrodrop.metrics.ranking import aurc, auroc, risk_coverage
 from pyrodrop.metrics.regression import (
     coverage,

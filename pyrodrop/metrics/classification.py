@@ -1,23 +1,32 @@
-"""Scores of class probabilities.
+"""Scores of class probabilities, and their calibration: are 80 % of the predictions with confidence .8 correct?
 
     accuracy      fraction of examples with y_n = argmax_c p_nc
     log density   mean_n ln p_n(y_n), minus the negative log likelihood
     Brier score   mean_n sum_c (p_nc - [y_n = c])^2, from 0 to 2
+    ECE           sum_b |B_b| / N |mean_{B_b} acc - mean_{B_b} conf|,   conf_n = max_c p_nc,   acc_n = [y_n = argmax_c p_nc]
 
 Log density and Brier score are strictly proper scoring rules: their expectation is optimal only for the true probabilities.
 Brier (1950), Verification of Forecasts Expressed in Terms of Probability; Gneiting & Raftery (2007), Strictly Proper Scoring
 Rules, Prediction, and Estimation, section 3, https://doi.org/10.1198/016214506000001437.
+
+The bins B_b of the confidence are of equal width (Guo et al. 2017, On Calibration of Modern Neural Networks,
+arXiv:1706.04599, eq. 3) or of equal numbers of predictions (Nguyen & O'Connor 2015, Posterior Calibration and Exploratory
+Analysis, arXiv:1508.05154). The ECE is biased: that of a perfectly calibrated classifier is about
+sqrt(2 / pi) sum_b sqrt(|B_b| v_b) / N, where v_b is the mean of conf (1 - conf) in the bin; it decreases as 1 / sqrt(N).
 """
 
 from __future__ import annotations
 
+from typing import Annotated, NamedTuple
+
 import pyro.distributions as dist
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Categorical
 
 from pyrodrop.arrays import tensor_of
-from pyrodrop.metrics.calibration import adaptive_ece, ece
+from pyrodrop.constraints import Count, Flag, checked
 from pyrodrop.metrics.classes import Predicted, class_labels, class_probabilities
 from pyrodrop.metrics.ranking import aurc
 from pyrodrop.metrics.uncertainty import mutual_information, predictive_entropy
@@ -44,6 +53,74 @@ def brier(predicted: Predicted, y: Tensor) -> float:
     """
     p = class_probabilities(predicted)
     return float((p - F.one_hot(class_labels(y, p), p.shape[1])).square().sum(-1).mean())
+
+
+class CalibrationCurve(NamedTuple):
+    """Accuracy per bin of the confidence, for the B bins that are not empty, in order of increasing confidence.
+
+    Attributes:
+        confidence: mean confidence of the predictions in each bin, ``[B]``.
+        accuracy: fraction of correct predictions in each bin, ``[B]``.
+        share: fraction of all predictions that are in each bin, ``[B]``.
+    """
+
+    confidence: Tensor
+    accuracy: Tensor
+    share: Tensor
+
+    @property
+    def error(self) -> float:
+        """Mean absolute difference of accuracy and confidence, weighted by share: the ECE."""
+        return float((self.share * (self.accuracy - self.confidence).abs()).sum())
+
+
+@checked
+def calibration_curve(
+    predicted: Predicted,
+    y: Tensor,
+    bins: Annotated[int, Count("the number of bins of the confidence", most=2**24)] = 15,
+    *,
+    equal_mass: Annotated[bool, Flag("whether bins have equal numbers of predictions")] = False,
+) -> CalibrationCurve:
+    """Accuracy as a function of confidence.
+
+    Args:
+        predicted: a `Prediction`, or class probabilities ``[N, C]`` or ``[T, N, C]`` for T samples.
+        y: class labels, ``[N]``.
+        bins: number of bins (0, 1 / bins], ..., (1 - 1 / bins, 1] of the confidence.
+        equal_mass: use bins with equal numbers of predictions instead. Predictions with equal confidence are in the same
+            bin, so the result does not depend on the order of the rows.
+
+    Raises:
+        ValueError: `bins` is below 1, or shapes or values of probabilities or labels are invalid.
+        TypeError: an argument is of another type.
+    """
+    p = class_probabilities(predicted)
+    confidence, choice = p.max(-1)
+    right = (choice == class_labels(y, p)).double()
+    if equal_mass:
+        less_sure = torch.searchsorted(confidence.sort().values, confidence)
+        place = less_sure * bins // len(confidence)
+    else:
+        edges = torch.linspace(0, 1, bins + 1, dtype=p.dtype, device=p.device)
+        place = torch.bucketize(confidence, edges[1:-1])
+    sizes, total, hits = (
+        torch.zeros(bins, dtype=p.dtype, device=p.device).index_add(0, place, values)
+        for values in (torch.ones_like(confidence), confidence, right)
+    )
+    held = sizes > 0
+    sizes = sizes[held]
+    return CalibrationCurve(total[held] / sizes, hits[held] / sizes, sizes / len(confidence))
+
+
+def ece(predicted: Predicted, y: Tensor, bins: int = 15) -> float:
+    """Expected calibration error, from 0 to 1, with bins of equal width; see `calibration_curve` for the arguments."""
+    return calibration_curve(predicted, y, bins).error
+
+
+def adaptive_ece(predicted: Predicted, y: Tensor, bins: int = 15) -> float:
+    """Expected calibration error, from 0 to 1, with bins of equal numbers of predictions; see `calibration_curve`."""
+    return calibration_curve(predicted, y, bins, equal_mass=True).error
 
 
 def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:

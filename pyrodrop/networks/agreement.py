@@ -43,11 +43,11 @@ def check_guide(model: Any, guide: Any, name: str = "guide") -> None:
         check_shapes(one.shapes, want, f"a {type(guide).__name__}", name)
 
 
-def check_shapes(found: Mapping[str, Any], want: Mapping[str, Any], who: str, name: str = "guide") -> None:
+def check_shapes(shapes: Mapping[str, Any], want: Mapping[str, Any], who: str, name: str = "guide") -> None:
     """Check that a guide has the sites of a model.
 
     Args:
-        found: shapes by site of the guide.
+        shapes: by site of the guide.
         want: those of the model.
         who: the guide in words, for the message.
         name: of the argument.
@@ -55,24 +55,24 @@ def check_shapes(found: Mapping[str, Any], want: Mapping[str, Any], who: str, na
     Raises:
         ValueError: a name or shape differs.
     """
-    missing = [site for site in want if site not in found]
+    missing = [site for site in want if site not in shapes]
     if missing:
         raise ValueError(
             f"{name} must sample every latent site of the model; got {who} that has no site {missing[0]!r}, only "
-            f"{', '.join(found)}: make it with this model"
+            f"{', '.join(shapes)}: make it with this model"
         )
-    extra = [site for site in found if site not in want]
+    extra = [site for site in shapes if site not in want]
     if extra:
         raise ValueError(
             f"{name} must sample the latent sites of the model and no others, {', '.join(want)}; got {who} with the site "
             f"{extra[0]!r} too, which was made for another model"
         )
-    wrong = [site for site in want if tuple(found[site]) != tuple(want[site])]
+    wrong = [site for site in want if tuple(shapes[site]) != tuple(want[site])]
     if wrong:
         site = wrong[0]
         raise ValueError(
             f"{name} must have the shapes of the model's sites, {list(want[site])} for {site!r}; got {who} with "
-            f"{list(found[site])}, which was made for another model"
+            f"{list(shapes[site])}, which was made for another model"
         )
 
 
@@ -90,7 +90,7 @@ def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
         ValueError: one of them fails; sites or shapes differ; y has another shape than its distribution.
     """
     with poutine.trace() as capture:
-        _called("guide", guide, args, kwargs)
+        called("guide", guide, args, kwargs)
     drawn = {
         name: node
         for name, node in capture.trace.nodes.items()
@@ -98,7 +98,7 @@ def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
     }
     comparison = _Comparison(drawn, _columns(args))
     with poutine.block(), poutine.replay(trace=capture.trace), comparison:
-        _called("model", model, args, kwargs)
+        called("model", model, args, kwargs)
     extra = [n for n, node in drawn.items() if n not in comparison.met and not _auxiliary(node)]
     if extra:
         raise ValueError(
@@ -152,15 +152,17 @@ def _check_observed(name: str, value: Any, shape: tuple[int, ...], columns: str)
     )
 
 
-def _called(what: str, part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def called(what: str, part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Call model or guide; what its own code raises becomes a ValueError or TypeError that says so."""
     try:
         part(*args, **kwargs)
     except (RuntimeError, IndexError, KeyError, AttributeError, TypeError) as error:
-        shapes = ", ".join(str(list(value.shape)) for value in args if isinstance(value, Tensor))
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        shapes = ", ".join(str(list(value.shape)) for value in tensors)
         kind = TypeError if isinstance(error, TypeError) else ValueError
         text = (str(error).strip().splitlines() or [""])[0]
-        names = ", ".join(["x", "y", *(f"{name}={value}" for name, value in kwargs.items())])
+        named = [f"{name}={value if isinstance(value, int) else '...'}" for name, value in kwargs.items()]
+        names = ", ".join([*(["x", "y"] if args else []), *named])
         raise kind(
             f"{what} must be a function that can be called as {what}({names}) on the data, of shapes {shapes}; got "
             f"{type(error).__name__}: {text}{_columns(args)}"

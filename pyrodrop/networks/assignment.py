@@ -23,12 +23,12 @@ _AS_ITS_MODULE: Any = object()
 
 
 def assign_priors(
-    found: Parameters, prior: PriorSetting, bias_prior: PriorSetting | None, network: str
+    parameters: Parameters, prior: PriorSetting, bias_prior: PriorSetting | None, network: str
 ) -> dict[str, Prior]:
     """The prior of every parameter that has one, in the order of the network.
 
     Args:
-        found: the parameters of the network.
+        parameters: the parameters of the network.
         prior: prior of the weights, see `pyrodrop.models.network.NetworkModel`.
         bias_prior: prior of the biases and other vectors, or None.
         network: name of the network's class, for error messages.
@@ -37,31 +37,33 @@ def assign_priors(
         ValueError: the network has no weights, or no weight has a prior; a pattern matches no parameter.
         TypeError: a prior is no `Prior`.
     """
-    if not found.weights:
-        fixed = f"; {len(found.fixed)} of its parameters are fixed (requires_grad=False)" if found.fixed else ""
+    if not parameters.weights:
+        fixed = (
+            f"; {len(parameters.fixed)} of its parameters are fixed (requires_grad=False)" if parameters.fixed else ""
+        )
         raise ValueError(
             f"the network needs at least one trained parameter with two or more dimensions; {network} has none{fixed}"
         )
-    chosen: dict[str, Any] = by_name(prior, found.weights, "prior")
-    if bias_prior is not None and found.vectors:
-        of_vectors: dict[str, Any] = by_name(bias_prior, found.vectors, "bias_prior")
+    chosen: dict[str, Any] = by_name(prior, parameters.weights, "prior")
+    if bias_prior is not None and parameters.vectors:
+        of_vectors: dict[str, Any] = by_name(bias_prior, parameters.vectors, "bias_prior")
         chosen |= of_vectors
-    for name, own in chosen.items():
-        if own is not None:
-            argument = "prior" if name in found.weights else "bias_prior"
+    for name, chosen_prior in chosen.items():
+        if chosen_prior is not None:
+            argument = "prior" if name in parameters.weights else "bias_prior"
             what = (
                 "a Prior of pyrodrop.priors, such as priors.Gaussian(scale=1.0), None, or a mapping from name patterns to "
                 "these"
             )
-            instance(own, Prior, argument, what)
-    kept = {n: own for n in found.trained if (own := chosen.get(n)) is not None}
+            instance(chosen_prior, Prior, argument, what)
+    kept = {n: chosen_prior for n in parameters.trained if (chosen_prior := chosen.get(n)) is not None}
     if not kept:
         raise ValueError("prior must give at least one weight a prior; got None for all weights")
     return kept
 
 
 def assign_input_units(
-    network: nn.Module, found: Parameters, input_axes: Mapping[str, int | InputUnits | None] | None
+    network: nn.Module, parameters: Parameters, input_axes: Mapping[str, int | InputUnits | None] | None
 ) -> dict[str, InputUnits]:
     """The input units of every parameter: those of its module, or as given in `input_axes`.
 
@@ -75,17 +77,19 @@ def assign_input_units(
     instance(input_axes, Mapping, "input_axes", "a mapping from name patterns to axes")
     patterns: dict[str, Any] = dict(input_axes)
     patterns.setdefault("*", _AS_ITS_MODULE)  # the last pattern, which applies if no other matches
-    said: dict[str, Any] = by_name(patterns, found.trained, "input_axes")
+    said: dict[str, Any] = by_name(patterns, parameters.trained, "input_axes")
     given = {
         name: axis if isinstance(axis, InputUnits) else InputUnits(_axis(axis, name))
         for name, axis in said.items()
         if axis is not _AS_ITS_MODULE
     }
-    for name, own in given.items():
-        dims = found.trained[name].dim()
-        if own.axis is not None and own.axis >= dims:
-            raise ValueError(f"input_axes must give an axis in 0 ... {dims - 1} for {name!r}, or None; got {own.axis}")
-        own.check(found.trained[name].shape)
+    for name, of_name in given.items():
+        dims = parameters.trained[name].dim()
+        if of_name.axis is not None and of_name.axis >= dims:
+            raise ValueError(
+                f"input_axes must give an axis in 0 ... {dims - 1} for {name!r}, or None; got {of_name.axis}"
+            )
+        of_name.check(parameters.trained[name].shape)
     return units | given
 
 

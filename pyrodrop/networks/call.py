@@ -1,15 +1,17 @@
-"""Call a network with given values of its parameters, like ``torch.func.functional_call``."""
+"""Call a network with given values of its parameters, like ``torch.func.functional_call``, or with many sets of them."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pyro.distributions.util import broadcast_shape
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.arguments import function
 from pyrodrop.inputs import Inputs, arguments, mapped
@@ -75,23 +77,23 @@ def check_function(output: Any) -> Output:
 def taken(returned: Any, output: Output | None) -> Tensor:
     """The input of the likelihood among what a network returns; an `Unfit` that names the line to write if it is none."""
     try:
-        found: Any = returned if output is None else output(returned)
+        chosen: Any = returned if output is None else output(returned)
     except (LookupError, AttributeError, TypeError) as error:
         raise Unfit(
             f"output must be a function that takes one tensor out of what the network returns, {_described(returned)}; got "
             f"{type(error).__name__}: {error}"
         ) from error
-    if isinstance(found, Tensor):
-        return found
+    if isinstance(chosen, Tensor):
+        return chosen
     if output is not None:
-        raise Unfit(f"output must be a function that returns one tensor, [N, ...]; it returned {_described(found)}")
-    places = _places(found)
+        raise Unfit(f"output must be a function that returns one tensor, [N, ...]; it returned {_described(chosen)}")
+    places = _places(chosen)
     line = (
         f"pass output=lambda out: {places[0]}, which drops the rest"
         if places
         else "wrap the network in a module whose forward returns the input of the likelihood"
     )
-    raise Unfit(f"the network of a model must return a single tensor, [N, ...]; got {_described(found)}: {line}")
+    raise Unfit(f"the network of a model must return a single tensor, [N, ...]; got {_described(chosen)}: {line}")
 
 
 def _described(value: Any) -> str:
@@ -154,20 +156,20 @@ def of_traced_size(x: Inputs) -> Inputs:
 def _holding(network: nn.Module, values: Mapping[str, Tensor]) -> Iterator[None]:
     """Replace the buffers of these names by the given tensors within the block."""
     places = [(network.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in values]
-    before = [module._buffers[own] for module, own in places]
+    before = [module._buffers[short] for module, short in places]
     try:
-        for (module, own), value in zip(places, values.values(), strict=True):
-            _put(module, own, value)
+        for (module, short), value in zip(places, values.values(), strict=True):
+            _put(module, short, value)
         yield
     finally:
-        for (module, own), old in zip(places, before, strict=True):
-            _put(module, own, old)
+        for (module, short), old in zip(places, before, strict=True):
+            _put(module, short, old)
 
 
-def _put(module: nn.Module, own: str, value: Tensor | None) -> None:
-    module._buffers[own] = value
-    if isinstance(module, nn.RNNBase) and own in module._flat_weights_names:  # recurrent layers keep a second list
-        module._flat_weights[module._flat_weights_names.index(own)] = value  # type: ignore[index]
+def _put(module: nn.Module, short: str, value: Tensor | None) -> None:
+    module._buffers[short] = value
+    if isinstance(module, nn.RNNBase) and short in module._flat_weights_names:  # recurrent layers keep a second list
+        module._flat_weights[module._flat_weights_names.index(short)] = value  # type: ignore[index]
 
 
 @contextmanager
@@ -190,3 +192,38 @@ def _ordinary_attention() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+def for_each(
+    call: Callable[[dict[str, Tensor]], Tensor],
+    weights: Mapping[str, Tensor],
+    *,
+    mapped: bool = True,
+    randomness: Literal["error", "different"] = "error",
+) -> Tensor:
+    """The stacked results for all sets of weights, by `torch.vmap` or, if vmap does not support the network, by a loop.
+
+    Args:
+        call: maps one set of weights to its result.
+        weights: tensors ``[T, ...]`` by name, one set of weights per row.
+        mapped: False to use the loop without trying vmap.
+        randomness: behaviour of random operations in `call`, as in `torch.vmap`.
+
+    Returns:
+        ``[T, ...]``.
+    """
+    if mapped:
+        try:
+            with sdpa_kernel(SDPBackend.MATH):  # the attention kernel that vmap supports
+                return torch.vmap(call, randomness=randomness)(dict(weights))
+        except (
+            RuntimeError
+        ):  # such as an in-place change of an unbatched tensor by a batched one, which the loop can do
+            pass
+    count = len(next(iter(weights.values())))
+    return torch.stack([call({name: value[i] for name, value in weights.items()}) for i in range(count)])
+
+
+def batch_shape(weights: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> torch.Size:
+    """The leading dimensions of sampled weights, which `initial` values of the weights do not have."""
+    return torch.Size(broadcast_shape(*(weights[n].shape[: weights[n].dim() - w.dim()] for n, w in initial.items())))

@@ -1,13 +1,31 @@
-"""Checks of a network before training and prediction; each error states what is wrong and how to fix it."""
+"""Checks of a network before training and prediction; each error states what is wrong and how to fix it.
+
+Weights that are computed from other parameters are refused until they are parameters again:
+
+    weight_norm      W = g v / |v|        parameters g, v
+    spectral_norm    W = v / sigma(v)     parameter v
+
+A prior on v or g is not a prior on W: the posterior would be that of numbers that no layer multiplies with, and dropping an
+input unit of v does not drop it in W. The same holds for pruning and custom parametrisations.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.nn.utils import parametrize
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
+from pyrodrop.data.column_values import listed
+from pyrodrop.data.columns import Columns
 from pyrodrop.inputs import Inputs, parts
+from pyrodrop.likelihoods.shapes import support_of
 from pyrodrop.networks.sites import about_casts
 
 
@@ -100,3 +118,68 @@ def say_unused(
     owners = {network.get_submodule(name.rpartition(".")[0]) for name in unused}
     recurrent = sorted({type(owner).__name__ for owner in owners if isinstance(owner, nn.RNNBase)})
     return text + "".join(f"; instead of nn.{name}, call nn.{name}Cell for every step" for name in recurrent)
+
+
+def check_labels(columns: Columns | None, distribution: Distribution, what: str) -> None:
+    """Raise a ValueError for labels of a frame, numbered from 0, that a distribution of real numbers would take for values.
+
+    Args:
+        columns: of the frame that the observations are from, if they are from one.
+        distribution: of y.
+        what: the likelihood in words, for the message.
+    """
+    classes = None if columns is None else columns.classes
+    if classes is None or classes == tuple(range(len(classes))):
+        return
+    support = support_of(distribution)
+    if support is not None and not support.is_discrete:
+        raise ValueError(
+            f"y are class labels, the numbers 0 to {len(classes) - 1} for {listed(classes)}, which {what} would take for "
+            "values: use likelihoods.Categorical(), or make the target a column of numbers"
+        )
+
+
+def check_parametrised(network: nn.Module) -> None:
+    """Raise a ValueError that names the trained weights that are computed from other parameters.
+
+    Layers whose parameters are all fixed (``requires_grad_(False)``) are accepted.
+    """
+    computed = [
+        f"{f'{name}.{weight}' if name else weight}: {remedy}"
+        for name, module in network.named_modules()
+        for weight, remedy in _computed(module)
+        if any(parameter.requires_grad for parameter in _owners(module))
+    ]
+    if computed:
+        raise ValueError(
+            "a prior applies to a layer's weight itself, so weights must be parameters; this network computes these weights "
+            f"from other parameters: {'; '.join(computed)}"
+        )
+
+
+def _computed(module: nn.Module) -> list[tuple[str, str]]:
+    """The computed weights of one module, each with the call that turns it into a parameter."""
+    if parametrize.is_parametrized(module):
+        call = "torch.nn.utils.parametrize.remove_parametrizations"
+        names: Any = module.parametrizations
+        return [(name, f"call {call}(layer, {name!r})") for name in names]
+    hooks: list[Any] = list(module._forward_pre_hooks.values())
+    weights = []
+    for hook in hooks:
+        if isinstance(hook, WeightNorm):
+            weights.append((hook.name, f"call torch.nn.utils.remove_weight_norm(layer, {hook.name!r})"))
+        elif isinstance(hook, SpectralNorm):
+            weights.append((hook.name, f"call torch.nn.utils.remove_spectral_norm(layer, {hook.name!r})"))
+        elif isinstance(hook, BasePruningMethod):
+            name = hook._tensor_name
+            weights.append((name, f"call torch.nn.utils.prune.remove(layer, {name!r})"))
+    return weights
+
+
+def _owners(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that a module's weights are computed from."""
+    parameters = list(module.parameters(recurse=False))
+    if parametrize.is_parametrized(module):
+        parametrised: Any = module.parametrizations
+        parameters += list(parametrised.parameters())
+    return parameters

@@ -80,8 +80,8 @@ class DropoutCalls(TorchFunctionMode):
                 f"a posterior needs drop rates below 1; the network calls {call.kind} with a rate of {call.drop_rate:g}, "
                 "which drops everything"
             )
-        found = self.answer(call)
-        return None if found is None else found.to(call.like.dtype)
+        mask = self.answer(call)
+        return None if mask is None else mask.to(call.like.dtype)
 
 
 def _dropout(
@@ -211,8 +211,8 @@ def _recurrent(mode: DropoutCalls, func: Any, input: Tensor, *args: Any) -> Any:
     states: list[Any] = []
     y = input
     for layer in range(layers):
-        own = slice(layer * directions, (layer + 1) * directions)
-        start = [h[own] for h in hx] if several else hx[own]
+        of_layer = slice(layer * directions, (layer + 1) * directions)
+        start = [h[of_layer] for h in hx] if several else hx[of_layer]
         part = list(weights[layer * each : (layer + 1) * each])
         y, *state = func(y, *packed, start, part, biases, 1, 0.0, training, both, *rest)
         states.append(state)

@@ -154,11 +154,11 @@ class Dropouts(nn.Module):
             masks: of the calls that no weight carries.
             examples: N, the number of examples of the run.
         """
-        found, all_masks = dict(weights), dict(masks)
+        all_weights, all_masks = dict(weights), dict(masks)
         for site, call in self.carried.items():
             if call.of_outputs or (call.units is not None and call.units.size > 1):
-                found[site], all_masks[call.name] = _masked_outputs(weights[site], call, examples)
-        return found, all_masks
+                all_weights[site], all_masks[call.name] = _masked_outputs(weights[site], call, examples)
+        return all_weights, all_masks
 
     def of_draws(
         self, noise: Mapping[str, Tensor], distributions: Mapping[str, Any], examples: int
@@ -176,7 +176,7 @@ class Dropouts(nn.Module):
             Masks by name of the call, with T * N examples, draw by draw.
         """
         calls = {call.weight or call.name: call for call in self.calls}
-        found = {}
+        of_calls = {}
         for name, masks in noise.items():
             call = calls.get(name)
             if call is None or call.layout.axis is None or call.shape[call.layout.axis] != 1 or masks.dim() < 2:
@@ -187,8 +187,8 @@ class Dropouts(nn.Module):
                     return None
                 masks = masks.reshape(len(masks), *call.shape)
             axis = call.layout.axis
-            found[call.name] = masks.squeeze(1 + axis).movedim(0, axis).repeat_interleave(examples, axis)
-        return found
+            of_calls[call.name] = masks.squeeze(1 + axis).movedim(0, axis).repeat_interleave(examples, axis)
+        return of_calls
 
     def run_with(self, distributions: Mapping[str, Any]) -> dict[str, Tensor]:
         """The weights p M of a run in which all masks are applied by the calls."""
@@ -206,13 +206,13 @@ class Dropouts(nn.Module):
         Raises:
             ValueError: the network's calls are not those with which it was read.
         """
-        found = 0
+        called = 0
 
         def answer(call: DropoutCall) -> Tensor | None:
-            nonlocal found
-            self._check(call, found, examples)
-            planned, number = self.calls[found], found
-            found += 1
+            nonlocal called
+            self._check(call, called, examples)
+            planned, number = self.calls[called], called
+            called += 1
             shape = planned.layout.per_draw(call.shape, examples)
             if seen is not None:
                 seen.append(shape)
@@ -234,8 +234,8 @@ class Dropouts(nn.Module):
 
         with DropoutCalls(answer):
             yield
-        if found < len(self.calls):
-            missing = ", ".join(call.name for call in self.calls[found:])
+        if called < len(self.calls):
+            missing = ", ".join(call.name for call in self.calls[called:])
             raise ValueError(f"{_OTHER}: it does not call {missing}. {_AGAIN}")
 
     def _check(self, call: DropoutCall, number: int, examples: int) -> None:

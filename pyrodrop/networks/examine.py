@@ -255,6 +255,14 @@ def check_used(calls: Calls, x: Inputs, more: Callable[[], Inputs]) -> Tensor:
     return output
 
 
+def mixes_examples(model: Any, x: Inputs) -> bool:
+    """Whether outputs at some rows of x depend on other rows, as in a graph network.
+
+    False for a model without a method ``mixes_examples``.
+    """
+    return bool(model.mixes_examples(x)) if hasattr(model, "mixes_examples") else False
+
+
 @contextmanager
 def _training(x: Inputs) -> Iterator[None]:
     """Turn what a network raises on x in the modes of training into a ValueError, but for a `ValueError` that says more."""
@@ -318,14 +326,14 @@ def _check_same(first: Tensor, second: Tensor) -> None:
 
 def _leaves(output: Tensor) -> list[Tensor]:
     """The tensors that the gradient of an output would reach."""
-    found, seen, nodes = [], set(), [output.grad_fn]
+    leaves, seen, nodes = [], set(), [output.grad_fn]
     while nodes:
         node = nodes.pop()
         if node is not None and node not in seen:
             seen.add(node)
             nodes += [before for before, _ in node.next_functions]
-            found += [node.variable] if hasattr(node, "variable") else []
-    return found
+            leaves += [node.variable] if hasattr(node, "variable") else []
+    return leaves
 
 
 def close(a: Tensor, b: Tensor) -> bool:

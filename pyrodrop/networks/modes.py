@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +16,47 @@ STAYS = "stays_in_training"  # attribute of a module whose mode does not change:
 
 _OWN = {*nn.Module().__dict__, "_flat_weights", "_flat_weight_refs"}  # the last two: recurrent layers' second list
 _VALUES = (type(None), bool, int, float, complex, str, bytes)  # that nothing changes in place
+
+
+def modules_in(part: Any, name: str = "") -> dict[str, nn.Module]:
+    """The modules that a model or guide calls, by name: itself, or those that a function reaches by its variables.
+
+    Args:
+        part: a module; a function, also within handlers of Pyro and decorators, or a method; anything else has none.
+        name: the part's, with which the names begin.
+    """
+    found: dict[str, nn.Module] = {}
+    seen: dict[int, Any] = {}  # which keeps their ids from being used again
+
+    def look(value: Any, name: str) -> None:
+        if id(value) in seen:
+            return
+        seen[id(value)] = value
+        if isinstance(value, nn.Module):
+            found.setdefault(name, value)
+        elif isinstance(value, functools.partial):
+            look([value.func, *value.args, *value.keywords.values()], name)
+        elif isinstance(value, types.MethodType):
+            look([value.__self__, value.__func__], name)
+        elif isinstance(value, types.FunctionType) and not (value.__module__ or "").startswith(("torch.", "pyro.")):
+            cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+            used = {own: value.__globals__.get(own) for own in value.__code__.co_names}
+            for own, one in {**used, **{own: cell.cell_contents for own, cell in cells if _is_set(cell)}}.items():
+                look(one, f"{name}.{own}")
+        elif isinstance(value, list | tuple | dict):
+            for place, one in value.items() if isinstance(value, dict) else enumerate(value):
+                look(one, f"{name}.{place}")
+
+    look(part, name)
+    return found
+
+
+def _is_set(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
 
 
 def mode_changes(module: nn.Module) -> bool:
@@ -98,8 +141,8 @@ def say_changes(names: Sequence[str]) -> str:
 
 @contextmanager
 def undisturbed(*parts: Any) -> Iterator[None]:
-    """Restore buffers and Python attributes of these modules after the block; arguments that are not modules are ignored."""
-    modules = dict.fromkeys(module for part in parts if isinstance(part, nn.Module) for module in part.modules())
+    """Restore buffers and Python attributes of the modules in these (`modules_in`) after the block."""
+    modules = dict.fromkeys(module for part in parts for own in modules_in(part).values() for module in own.modules())
     before = Snapshot({str(number): module for number, module in enumerate(modules)})
     try:
         yield

@@ -26,7 +26,7 @@ T = TypeVar("T")
 def check_dropout_layers(network: nn.Module) -> None:
     """Raise a ValueError for dropout layers, and layers with built-in dropout, in training mode at a rate above 0."""
     active = {name: module for name, module in network.named_modules() if module.training}
-    own = [
+    dropping = [
         name for name, module in active.items() if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
     ]
     inner = [
@@ -34,8 +34,8 @@ def check_dropout_layers(network: nn.Module) -> None:
         for name, module in active.items()
         if isinstance(module, nn.RNNBase | nn.MultiheadAttention) and module.dropout > 0
     ]
-    if own or inner:
-        layers = [f"dropout layers {', '.join(own)}: put nn.Identity() in their place"] if own else []
+    if dropping or inner:
+        layers = [f"dropout layers {', '.join(dropping)}: put nn.Identity() in their place"] if dropping else []
         layers += [f"layers {', '.join(inner)} that drop units: build them with dropout=0"] if inner else []
         raise ValueError(
             f"{_DETERMINISTIC} a network with {'; and with '.join(layers)} (or put them in evaluation mode). "
@@ -87,12 +87,12 @@ def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> 
         elif event == "c_call" and isinstance(getattr(called, "__self__", None), random.Random):
             drawn |= called.__name__ in ("random", "getrandbits")
 
-    own = sys.getprofile()
+    profiler = sys.getprofile()
     sys.setprofile(watch)
     try:
         call()
     finally:
-        sys.setprofile(own)
+        sys.setprofile(profiler)
     return drawn
 
 
@@ -106,7 +106,7 @@ class _Watch:
 
     def __init__(self, network: nn.Module) -> None:
         self.network = network
-        self.found: list[str] = []
+        self.culprits: list[str] = []
         self._before: list[Any] = []
 
     def __enter__(self) -> _Watch:
@@ -114,7 +114,7 @@ class _Watch:
         self._handles: list[Any] = []
         for module in names:
             self._handles.append(module.register_forward_pre_hook(lambda *_: self._before.append(_generators())))
-            self._handles.append(module.register_forward_hook(lambda own, *_: self._after(names[own], own)))
+            self._handles.append(module.register_forward_hook(lambda module, *_: self._after(names[module], module)))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -123,11 +123,11 @@ class _Watch:
 
     def _after(self, name: str, module: nn.Module) -> None:
         if _generators() != self._before.pop():
-            self.found.append(f"{name!r} ({type(module).__name__})" if name else type(module).__name__)
+            self.culprits.append(f"{name!r} ({type(module).__name__})" if name else type(module).__name__)
 
     def culprit(self) -> str:
         """The first module that finished a call in which numbers were drawn: submodules finish first, so the innermost."""
-        return f", in {self.found[0]}" if self.found else ""
+        return f", in {self.culprits[0]}" if self.culprits else ""
 
 
 def _of_torch() -> list[bytes]:

@@ -61,9 +61,9 @@ def parameters_of(network: nn.Module) -> Parameters:
     values: dict[str, nn.Parameter] = {}
     names: dict[str, tuple[str, ...]] = {}
     for prefix, module in network.named_modules():  # a module with several names appears once
-        for own, value in module._parameters.items():
+        for short, value in module._parameters.items():
             if value is not None:
-                name = f"{prefix}.{own}" if prefix else own
+                name = f"{prefix}.{short}" if prefix else short
                 first = canonical.setdefault(id(value), name)
                 names[first] = (*names.get(first, ()), name)
                 values[first] = value

@@ -70,12 +70,12 @@ def new_values(network: nn.Module, names: dict[str, tuple[str, ...]]) -> dict[st
     made: dict[str, nn.Parameter] = {}
     owners: dict[str, nn.Module] = {}
     for prefix, module in network.named_modules():
-        for own in list(module._buffers):
-            name = f"{prefix}.{own}" if prefix else own
+        for short in list(module._buffers):
+            name = f"{prefix}.{short}" if prefix else short
             if name in wanted:
-                made[name] = nn.Parameter(module._buffers[own].clone())  # type: ignore[union-attr]
-                del module._buffers[own]
-                module.register_parameter(own, made[name])
+                made[name] = nn.Parameter(module._buffers[short].clone())  # type: ignore[union-attr]
+                del module._buffers[short]
+                module.register_parameter(short, made[name])
                 owners[prefix] = module
     silent = sorted(
         {f"{name or 'the network itself'} ({type(m).__name__})" for name, m in owners.items() if not _reset(m)}

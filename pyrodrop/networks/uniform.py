@@ -44,31 +44,39 @@ class UniformNumbers(Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", str(func)), kwargs or {}
-        own = next((arg for arg in args if isinstance(arg, UniformNumbers)), None)
-        if own is not None and (own.mask is not None or name in _SAME | _SEEN):
-            plain = own.plain if own.mask is None else own.mask
-            found = func(*(plain if arg is own else arg for arg in args), **kwargs)
-            if own.mask is not None or not isinstance(found, Tensor):
-                return found
+        numbers = next((arg for arg in args if isinstance(arg, UniformNumbers)), None)
+        if numbers is not None and (numbers.mask is not None or name in _SAME | _SEEN):
+            plain = numbers.plain if numbers.mask is None else numbers.mask
+            result = func(*(plain if arg is numbers else arg for arg in args), **kwargs)
+            if numbers.mask is not None or not isinstance(result, Tensor):
+                return result
             if name in _SAME:
-                return cls.like(found, own.ask, own.offset)
+                return cls.like(result, numbers.ask, numbers.offset)
         other = next((arg for arg in args if isinstance(arg, int | float)), None)
-        if own is None or kwargs or len(args) != 1 + (other is not None):
+        if numbers is None or kwargs or len(args) != 1 + (other is not None):
             pass
         elif name in _SUMS and other is not None:
             if name in ("add_", "__iadd__"):
-                own.offset += other
-                return own
-            return cls.like(own.plain, own.ask, own.offset + other)
-        elif name in ("floor", "floor_") and 0 < own.offset < 1:
-            mask = own.ask(own.plain, own.offset)
+                numbers.offset += other
+                return numbers
+            return cls.like(numbers.plain, numbers.ask, numbers.offset + other)
+        elif name in ("floor", "floor_") and 0 < numbers.offset < 1:
+            mask = numbers.ask(numbers.plain, numbers.offset)
             if name == "floor":
                 return mask
-            own.mask = mask
-            return own
-        elif name in _BELOW | _ABOVE and other is not None and own is args[0] and 0 < other < 1 and not own.offset:
+            numbers.mask = mask
+            return numbers
+        elif (
+            name in _BELOW | _ABOVE
+            and other is not None
+            and numbers is args[0]
+            and 0 < other < 1
+            and not numbers.offset
+        ):
             true = other if name in _BELOW else 1 - other
-            return own.ask(own.plain, true) >= 0.5 if true >= 0.5 else own.ask(own.plain, 1 - true) < 0.5
+            return (
+                numbers.ask(numbers.plain, true) >= 0.5 if true >= 0.5 else numbers.ask(numbers.plain, 1 - true) < 0.5
+            )
         raise ValueError(
             f"the network draws uniform random numbers and calls {name} with them, which makes no dropout mask that can be "
             "read: masks are torch.floor(torch.rand(shape) + keep_rate) or torch.rand(shape) < keep_rate, with one rate"

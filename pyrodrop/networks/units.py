@@ -5,13 +5,18 @@ nn.Conv*d                                                                    axi
 nn.ConvTranspose*d                                                           axis 0, in groups
 nn.Embedding, nn.EmbeddingBag                                                axis 0, one unit per word
 everything else: vectors, norms, class tokens, parameters of custom modules  none
+
+`first_weights` are those whose input units are x itself, in the order of the forward.
 """
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Collection
+
+from torch import fx, nn
 
 from pyrodrop.distributions.units import InputUnits
+from pyrodrop.threads import drawing
 
 _NONE = InputUnits(None)
 _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
@@ -19,13 +24,13 @@ _RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 
 def input_units(network: nn.Module) -> dict[str, InputUnits]:
     """The input units of every parameter of a network, and of every buffer that may replace one (`sites.freeze`)."""
-    found = {}
+    units = {}
     for prefix, module in network.named_modules(remove_duplicate=False):
         for name, value in (*module._parameters.items(), *module._buffers.items()):
             if value is not None:
                 full = f"{prefix}.{name}" if prefix else name
-                found[full] = units_of_parameter(module, name) if value.dim() > 1 else _NONE
-    return found
+                units[full] = units_of_parameter(module, name) if value.dim() > 1 else _NONE
+    return units
 
 
 def units_of_parameter(module: nn.Module, name: str) -> InputUnits:
@@ -48,3 +53,69 @@ def units_of_parameter(module: nn.Module, name: str) -> InputUnits:
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         return InputUnits(0)
     return InputUnits(1) if isinstance(module, nn.Linear) else _NONE
+
+
+# In layers with several weights: those that are multiplied with the layer's input.
+_MEETS_INPUT = {
+    nn.RNNBase: lambda name: name.startswith("weight_ih_l0"),
+    nn.RNNCellBase: lambda name: name == "weight_ih",
+    nn.MultiheadAttention: lambda name: name.startswith(("in_proj", "q_proj", "k_proj", "v_proj")),
+}
+
+
+def first_weights(network: nn.Module, units: Collection[str]) -> tuple[str, ...]:
+    """Names of the weights that are applied to x, or to a function of x that uses no other weight with input units.
+
+    Args:
+        network: traced by `torch.fx`, not run.
+        units: names of the weights that have input units.
+
+    Raises:
+        ValueError: `torch.fx` cannot trace the network, for instance because it branches on values, or no such weight is
+            found.
+    """
+    try:
+        with drawing():  # the tracer patches torch's functions while it runs
+            graph = fx.Tracer().trace(network)
+    except Exception as error:  # of any type: the forward may need values
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{_BY_NAME} (torch.fx cannot trace it: {text})") from error
+    modules = dict(network.named_modules())
+    untouched: set[fx.Node] = set()  # x, and functions of x that use no weight with input units
+    touched: set[fx.Node] = set()  # everything behind such a weight
+    names: list[str] = []
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            untouched.add(node)
+            continue
+        weights = _weights_at(node, modules, units)
+        sees_x = any(source in untouched for source in node.all_input_nodes)
+        if weights or any(source in touched for source in node.all_input_nodes):
+            touched.add(node)
+        elif sees_x:
+            untouched.add(node)
+        if weights and sees_x:
+            names += weights
+    if not names:
+        raise ValueError(_BY_NAME)
+    return tuple(dict.fromkeys(names))
+
+
+def _weights_at(node: fx.Node, modules: dict[str, nn.Module], units: Collection[str]) -> list[str]:
+    """The weights with input units that an operation multiplies its input with."""
+    if node.op == "call_module":
+        module, prefix = modules[str(node.target)], f"{node.target}."
+        weights = [name.removeprefix(prefix) for name in units if name.startswith(prefix)]
+        meets = next((rule for kind, rule in _MEETS_INPUT.items() if isinstance(module, kind)), None)
+        if meets is not None:
+            weights = [name for name in weights if meets(name)]
+        elif len(weights) > 1:
+            raise ValueError(f"{_BY_NAME} ({node.target!r} is a {type(module).__name__} with several weights)")
+        return [prefix + name for name in weights]
+    return [str(source.target) for source in node.all_input_nodes if source.op == "get_attr" and source.target in units]
+
+
+_BY_NAME = (
+    "mask_input=False needs the first layer, which cannot be identified in this network; set its rate by name instead, as "
+    "in drop_rate={'first.weight': 0.0, '*': 0.1}"
+)

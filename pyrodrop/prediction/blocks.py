@@ -24,7 +24,7 @@ from pyrodrop.distributions.coins import keep_mask
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.inputs import Inputs
 from pyrodrop.networks.agreement import check_shapes
-from pyrodrop.networks.many import for_each
+from pyrodrop.networks.call import for_each
 from pyrodrop.reparam.lazy import LazyDistribution, LazyWeight
 from pyrodrop.reparam.marginal import MarginalReparam, check_local_form
 from pyrodrop.reparam.shared_noise import SharedNoise, unit_noise

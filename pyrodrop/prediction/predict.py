@@ -19,7 +19,7 @@ from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import per_row
 from pyrodrop.networks.checks import cannot_run
-from pyrodrop.networks.mixing import mixes_examples
+from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.networks.modes import evaluating, repeatable
 from pyrodrop.prediction.blocks import Block, Masks, blocks, local_blocks
 from pyrodrop.prediction.closed_form import dropout_moments
@@ -96,7 +96,8 @@ def predict(
             a process predicts alone, so that one rank can do it while the others do something else.
 
     Returns:
-        A `Prediction` with f ``[S, N, ...]``, or `Moments` with mean and variance ``[N, ...]``, in the units of y.
+        A `Prediction` with f ``[S, N, ...]``, or `Moments` with mean and variance ``[N, ...]``, in the units of y. Of a fit
+        of a Pyro program, whose x is as of `Fit.predict`, draws by site.
 
     Raises:
         ValueError: x is empty, has NaN or infinite values, or a width that is not the model's; a number is out of its range;

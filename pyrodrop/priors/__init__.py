@@ -2,8 +2,7 @@
 
 from pyrodrop.priors.ard import ARD
 from pyrodrop.priors.gaussian import Gaussian
-from pyrodrop.priors.heavy_tailed import Laplace, ScaleMixture, SpikeAndSlab, StudentT
-from pyrodrop.priors.horseshoe import Horseshoe
+from pyrodrop.priors.heavy_tailed import Horseshoe, Laplace, ScaleMixture, SpikeAndSlab, StudentT
 from pyrodrop.priors.log_uniform import ImproperPrior, LogUniform, TruncatedLogUniform
 from pyrodrop.priors.prior import Prior
 

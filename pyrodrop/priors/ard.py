@@ -72,27 +72,27 @@ class ARD(Prior):
         return {f"{name}_prior_variance": self._start(name, like, units).clamp_min(1e-4)}
 
     def for_site(self, name: str, like: Tensor, units: InputUnits | None = None) -> TorchDistribution:
-        found = self._units(name, like, units)
+        shared = self._units(name, like, units)
         if self.hyperprior is None:
             return self.expand(*like.shape, like=like, units=units)
         start = self._start(name, like, units)
         variance = pyro.sample(f"{name}_prior_variance", self.hyperprior.expand(start.shape).to_event(start.dim()))
         batch = variance.shape[: variance.dim() - start.dim()]
-        if found is not None and start.dim() != like.dim():
-            variance = found.over(variance, like.shape)
+        if shared is not None and start.dim() != like.dim():
+            variance = shared.over(variance, like.shape)
         return dist.Normal(torch.zeros_like(like), variance.sqrt().expand(batch + like.shape)).to_event(like.dim())
 
     def _start(self, name: str, like: Tensor, units: InputUnits | None) -> Tensor:
         """The mean square of the weights of each group, in the shape of the site of the variances."""
-        square, found = like.square(), self._units(name, like, units)
+        square, shared = like.square(), self._units(name, like, units)
         if self.group == "layer":
             return square.mean(list(range(like.dim())), keepdim=True)
-        if found is None:
+        if shared is None:
             return square
-        means, count = found.mean(square, like.shape), found.count(like.shape)
+        means, count = shared.mean(square, like.shape), shared.count(like.shape)
         if means.numel() == count:
             return means
-        return found.sum(square, like.shape) * (count / like.numel())  # a grouped convolution
+        return shared.sum(square, like.shape) * (count / like.numel())  # a grouped convolution
 
     def _units(self, name: str, like: Tensor, units: InputUnits | None) -> InputUnits | None:
         if self.group in ("input", "output") and units is not None and units.axis is None and like.dim() > 1:

@@ -1,16 +1,23 @@
-"""Priors with heavier tails or a spike, from Pyro's distributions. KL divergences from them are Monte Carlo estimates.
+"""Priors with heavier tails or a spike. KL divergences from them are Monte Carlo estimates.
 
     Laplace        p(w) = exp(-|w| / scale) / (2 scale)
     StudentT       w / scale ~ t(df)
     ScaleMixture   p(w) = mix N(w; 0, wide^2) + (1 - mix) N(w; 0, narrow^2)
     SpikeAndSlab   the same, with a much narrower second component
+    Horseshoe      w_ij ~ N(0, tau^2 lambda_ij^2),   lambda_ij ~ HalfCauchy(1),   tau ~ HalfCauchy(scale)
 
 For the mixture see Blundell et al. (2015), Weight Uncertainty in Neural Networks, arXiv:1505.05424, eq. 7; for heavy tails
-Fortuin et al. (2022), Bayesian Neural Network Priors Revisited, arXiv:2102.06571.
+Fortuin et al. (2022), Bayesian Neural Network Priors Revisited, arXiv:2102.06571; for the horseshoe Carvalho, Polson &
+Scott (2010), The horseshoe estimator for sparse signals, and Louizos, Ullrich & Welling (2017), Bayesian Compression for
+Deep Learning, arXiv:1705.08665.
+
+The horseshoe's scales are sampled at the sites ``NAME_local_scale``, of the shape of the weight, and ``NAME_global_scale``;
+its Monte Carlo estimate is over the scales too. The others are Pyro's distributions.
 """
 
 from __future__ import annotations
 
+import pyro
 import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
@@ -19,6 +26,7 @@ from torch.distributions import constraints
 
 from pyrodrop import arguments
 from pyrodrop.arguments import real
+from pyrodrop.distributions.units import InputUnits
 from pyrodrop.priors.prior import Prior, full
 
 MOST_DF = 1000  # above, float32 rounds the constant of the density by more than 2e-4 nats per weight
@@ -117,3 +125,37 @@ class SpikeAndSlab(ScaleMixture):
     def __init__(self, slab: float = 1.0, spike: float = 0.01, mix: float = 0.5) -> None:
         wide = arguments.scale(slab, "slab", "the standard deviation of the slab")
         super().__init__(wide, arguments.scale(spike, "spike", "the standard deviation of the spike"), mix)
+
+
+class Horseshoe(Prior):
+    """Strong shrinkage of most weights and little shrinkage of a few.
+
+    Args:
+        scale: scale of the half-Cauchy distribution of the global scale, positive.
+
+    Raises:
+        ValueError: `scale` is outside [1e-18, 1e18].
+        TypeError: it is no real number.
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = arguments.scale(scale, "scale", "the scale of the global scale of a horseshoe prior")
+
+    def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
+        raise ValueError("a horseshoe has latent scales: call for_site(name, like) inside a model, which samples them")
+
+    def hyper_sites(self, name: str, like: Tensor, units: InputUnits | None = None) -> dict[str, Tensor]:
+        one = torch.ones((1,) * like.dim(), dtype=like.dtype, device=like.device)
+        return {
+            f"{name}_global_scale": one * like.square().mean().sqrt().clamp_min(1e-2),
+            f"{name}_local_scale": torch.ones_like(like),
+        }
+
+    def for_site(self, name: str, like: Tensor, units: InputUnits | None = None) -> TorchDistribution:
+        one, n = like.new_ones(()), like.dim()
+        overall = pyro.sample(f"{name}_global_scale", dist.HalfCauchy(self.scale * one).expand((1,) * n).to_event(n))
+        local = pyro.sample(f"{name}_local_scale", dist.HalfCauchy(one).expand(like.shape).to_event(n))
+        return dist.Normal(torch.zeros_like(like), overall * local).to_event(n)
+
+    def describe(self) -> str:
+        return f"Horseshoe(scale={self.scale:g})"

@@ -37,14 +37,14 @@ class Averaging:
         self._first = torch.full((ranks.size,), torch.inf, dtype=torch.float64, device=like.device)
 
     def __call__(self, flat: Tensor) -> None:
-        own = self._buffer[: flat.numel()]
-        own.copy_(flat)
+        shared = self._buffer[: flat.numel()]
+        shared.copy_(flat)
         self._flags.zero_()
         self._flags[self.ranks.rank] = ~torch.isfinite(flat.sum())
         if self._exchange():
             self._first = torch.where(self._flags > 0, self._first.clamp(max=self.steps), self._first)
         self.steps += 1
-        flat.copy_(own.div_(self.ranks.size))
+        flat.copy_(shared.div_(self.ranks.size))
 
     def pulse(self) -> None:
         """Wait for the others; `StoppedElsewhere` if one of them has stopped."""

@@ -54,9 +54,9 @@ class Ranks:
         """The values of all ranks, in their order, on every rank."""
         if self.size == 1:
             return [value]
-        found: list[Any] = [None] * self.size
-        self._exchanged(lambda: dist.all_gather_object(found, value, group=self._control))
-        return found
+        values: list[Any] = [None] * self.size
+        self._exchanged(lambda: dist.all_gather_object(values, value, group=self._control))
+        return values
 
     def of_first(self, value: Any) -> Any:
         """The value of rank 0, on every rank."""
@@ -84,13 +84,15 @@ class Ranks:
         """The tensors of all ranks one after the other along an axis, on every rank."""
         if self.size == 1:
             return value
-        found = []
+        tensors = []
         for rank, shape in enumerate(self.gather(value.shape)):
-            own = value.cpu().contiguous() if rank == self.rank else torch.empty(shape, dtype=value.dtype)
-            if own.numel():
-                self._exchanged(functools.partial(dist.broadcast, own.flatten().view(torch.uint8), rank, self._control))
-            found.append(own)
-        return torch.cat(found, axis).to(value.device)
+            tensor = value.cpu().contiguous() if rank == self.rank else torch.empty(shape, dtype=value.dtype)
+            if tensor.numel():
+                self._exchanged(
+                    functools.partial(dist.broadcast, tensor.flatten().view(torch.uint8), rank, self._control)
+                )
+            tensors.append(tensor)
+        return torch.cat(tensors, axis).to(value.device)
 
     def agree(self, words: Mapping[str, str], what: str) -> None:
         """Raise the same ValueError on every rank, unless these words are the same on all of them.
@@ -174,7 +176,7 @@ def tensors_of(*parts: object) -> list[Tensor]:
 
 def digest(values: Iterable[Tensor]) -> str:
     """A few digits that are the same for tensors of the same bytes."""
-    found = hashlib.blake2b(digest_size=8)
+    hashed = hashlib.blake2b(digest_size=8)
     for value in values:
-        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        hashed.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()

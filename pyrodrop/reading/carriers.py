@@ -37,7 +37,7 @@ class _Candidate:
 
 def carriers(
     trial: Trial,
-    found: Sequence[Found],
+    calls: Sequence[Found],
     uses: Mapping[str, Sequence[int]],
     weights: Mapping[str, InputUnits],
     vectors: Sequence[str],
@@ -46,7 +46,7 @@ def carriers(
 
     Args:
         trial: the network, in double precision.
-        found: its calls.
+        calls: its calls.
         uses: when it uses each parameter.
         weights: the weights that have a prior, with their input units.
         vectors: the names of all vectors, among which biases are looked for.
@@ -54,37 +54,37 @@ def carriers(
     taken: dict[int, _Candidate] = {}
     search, without = _Search(trial, uses, vectors), trial()
     for role in (search.of_inputs, search.of_table, search.of_outputs):
-        for number, call in enumerate(found):
+        for number, call in enumerate(calls):
             if number in taken or call.kind in _NEVER:
                 continue
             free = {n: u for n, u in weights.items() if all(n != other.weight for other in taken.values())}
             for candidate in role(call, free):
-                if _carries(trial, without, found, number, candidate):
+                if _carries(trial, without, calls, number, candidate):
                     taken[number] = candidate
                     break
-    calls = []
-    for number, call in enumerate(found):
-        own = taken.get(number)
-        calls.append(
+    dropouts = []
+    for number, call in enumerate(calls):
+        carrier = taken.get(number)
+        dropouts.append(
             Dropout(
-                name=_name(found, number),
+                name=_name(calls, number),
                 kind=call.kind,
                 drop_rate=call.drop_rate,
                 shape=call.shape,
                 layout=call.layout,
-                weight=None if own is None else own.weight,
-                units=None if own is None else own.units,
-                of_outputs=own is not None and own.of_outputs,
+                weight=None if carrier is None else carrier.weight,
+                units=None if carrier is None else carrier.units,
+                of_outputs=carrier is not None and carrier.of_outputs,
             )
         )
-    return calls
+    return dropouts
 
 
-def _name(found: Sequence[Found], number: int) -> str:
+def _name(calls: Sequence[Found], number: int) -> str:
     """The module of a call, with a number if it calls several times."""
-    own = found[number].module or "forward"
-    same = [i for i, call in enumerate(found) if (call.module or "forward") == own]
-    return f"dropout {own}" if len(same) == 1 else f"dropout {own} {same.index(number) + 1}"
+    module = calls[number].module or "forward"
+    same = [i for i, call in enumerate(calls) if (call.module or "forward") == module]
+    return f"dropout {module}" if len(same) == 1 else f"dropout {module} {same.index(number) + 1}"
 
 
 class _Search:
@@ -120,10 +120,10 @@ class _Search:
         for name in self._nearest(call.when, weights, after=False):
             units = weights[name].outputs
             if units.count(self.shapes[name]) == call.shape.numel():
-                prefix, _, own = name.rpartition(".")
+                prefix, _, short = name.rpartition(".")
                 bias = f"{prefix}.bias" if prefix else "bias"
                 yield _Candidate(
-                    name, units, bias if own == "weight" and bias in self.vectors else None, of_outputs=True
+                    name, units, bias if short == "weight" and bias in self.vectors else None, of_outputs=True
                 )
 
     def of_table(self, call: Found, weights: Mapping[str, InputUnits]) -> Iterator[_Candidate]:
@@ -148,9 +148,9 @@ class _Search:
         return sorted(far, key=far.__getitem__)
 
 
-def _carries(trial: Trial, without: Tensor, found: Sequence[Found], number: int, candidate: _Candidate) -> bool:
+def _carries(trial: Trial, without: Tensor, calls: Sequence[Found], number: int, candidate: _Candidate) -> bool:
     """Whether the weight multiplied by random masks gives the output that the masks give."""
-    call, weight = found[number], trial.values[candidate.weight]
+    call, weight = calls[number], trial.values[candidate.weight]
     keep = 1 - call.drop_rate
     generator = torch.Generator().manual_seed(number)
     moved = False
@@ -158,7 +158,7 @@ def _carries(trial: Trial, without: Tensor, found: Sequence[Found], number: int,
     for _ in range(_TRIED):
         mask = (torch.rand(call.shape, generator=generator) < 0.5).to(weight)
         flat = mask.flatten() / keep
-        masks: list[Tensor | None] = [None] * len(found)
+        masks: list[Tensor | None] = [None] * len(calls)
         masks[number] = call.layout.spread(mask, call.layout.of_examples(call.shape, rows), rows)
         scales = mask / keep if candidate.units is None else candidate.units.over(flat, weight.shape)
         changed = {candidate.weight: weight * scales}

@@ -54,10 +54,10 @@ def decay_of(weight_decay: WeightDecay, parameters: Mapping[str, Tensor]) -> dic
             "weight_decay must be a number, a mapping from name patterns to numbers, or the optimizer that trained the "
             f"network; got {shown(given)}"
         )
-    found: dict[str, float] = by_name(weight_decay, parameters, "weight_decay")
-    for name, value in found.items():
-        found[name] = real(value, "weight_decay", f"that of {name}", least=0)
-    return found
+    decays: dict[str, float] = by_name(weight_decay, parameters, "weight_decay")
+    for name, value in decays.items():
+        decays[name] = real(value, "weight_decay", f"that of {name}", least=0)
+    return decays
 
 
 def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, float]:
@@ -70,7 +70,7 @@ def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Ten
             f"parameters of the network: {', '.join(missing)}. Pass the optimizer that "
             "trained this network, before a copy or a move to another device, or the decay as a number"
         )
-    found = {}
+    decays = {}
     for name, parameter in parameters.items():
         group = groups[id(parameter)]
         decay = float(group.get("weight_decay", 0.0))
@@ -79,8 +79,8 @@ def _of_optimizer(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Ten
                 f"the weight decay of {kind} is decoupled from the gradient, so it corresponds to no prior: pass a prior, "
                 "such as prior=priors.Gaussian(scale=...), instead of weight_decay"
             )
-        found[name] = decay
-    return found
+        decays[name] = decay
+    return decays
 
 
 def _adds_to_the_gradient(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: Tensor) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from pyrodrop.devices import seeded
@@ -26,7 +27,7 @@ from pyrodrop.networks.dropouts import Layout
 from pyrodrop.networks.examine import check_output, close, few_rows
 from pyrodrop.networks.modes import STAYS, undisturbed
 from pyrodrop.networks.noise import random_module
-from pyrodrop.private_apis import leaves
+from pyrodrop.private_apis import bernoulli_results, leaves
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
@@ -90,9 +91,9 @@ class Trial:
     def plain(self, *, values: Mapping[str, Tensor] | None = None, x: Inputs | None = None) -> Tensor:
         """The output without a mode around the network."""
         with undisturbed(self.network), torch.no_grad():
-            found = self.values if values is None else {**self.values, **values}
+            weights = self.values if values is None else {**self.values, **values}
             given = self.x if x is None else x
-            return call(self.network, found, self.names, given, self.output, attends=self.attends)
+            return call(self.network, weights, self.names, given, self.output, attends=self.attends)
 
     def in_double_precision(self, seed: int = 0) -> Trial:
         """The same network with other weights: in float64 and changed a little, so that no layer is exactly 0."""
@@ -161,8 +162,8 @@ def find_dropouts(trial: Trial) -> tuple[list[Found], dict[str, list[int]]]:
         run = _watch(trial, trial.x)
         return [_found(seen, Layout(None)) for seen in run.calls], run.uses
     other = _watch(trial, mapped(lambda part: part[[0, 1, 0]], three))
-    found = [_found(s, _layout(s, m, o)) for s, m, o in zip(small.calls, large.calls, other.calls, strict=True)]
-    return found, small.uses
+    calls = [_found(s, _layout(s, m, o)) for s, m, o in zip(small.calls, large.calls, other.calls, strict=True)]
+    return calls, small.uses
 
 
 def _found(seen: _Seen, layout: Layout) -> Found:
@@ -234,7 +235,7 @@ def _watch(trial: Trial, x: Inputs) -> _Run:
 
         with uses, DropoutCalls(answer):
             output = trial.plain(x=x)
-    return _Run(output, calls, callers, uses.found)
+    return _Run(output, calls, callers, uses.times)
 
 
 class _Uses(TorchFunctionMode):
@@ -243,7 +244,7 @@ class _Uses(TorchFunctionMode):
     def __init__(self, values: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.clock = 0
-        self.found: dict[str, list[int]] = {name: [] for name in values}
+        self.times: dict[str, list[int]] = {name: [] for name in values}
         self._names = {id(value): name for name, value in values.items()}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -251,7 +252,7 @@ class _Uses(TorchFunctionMode):
         for leaf in leaves((args, kwargs)):
             name = self._names.get(id(leaf))
             if name is not None:
-                self.found[name].append(self.clock)
+                self.times[name].append(self.clock)
         return func(*args, **(kwargs or {}))
 
 
@@ -261,7 +262,7 @@ def _stack(network: nn.Module) -> Iterator[list[tuple[str, nn.Module]]]:
     stack: list[tuple[str, nn.Module]] = []
     handles: list[Any] = []
     for name, module in network.named_modules():
-        handles.append(module.register_forward_pre_hook(lambda own, _, name=name: stack.append((name, own))))
+        handles.append(module.register_forward_pre_hook(lambda module, _, name=name: stack.append((name, module))))
         handles.append(module.register_forward_hook(lambda *_: stack.pop() and None, always_call=True))
     try:
         yield stack
@@ -293,3 +294,18 @@ def _cannot_run(x: Inputs, error: Exception) -> str:
 
 def _list(run: _Run) -> str:
     return ", ".join(seen.module or "the network itself" for seen in run.calls) or "nowhere"
+
+
+def masks_of_a_pass(trial: Trial, seed: int = 0) -> tuple[Tensor, list[Tensor]]:
+    """The output of one pass in training mode, and the masks that PyTorch itself drew, in order.
+
+    It looks below the functions of PyTorch, at the operations that they are made of, where every mask is the result of one
+    random operation. It is independent of `DropoutCalls`, and so a test of it on the user's network. The caller's random
+    state does not change.
+    """
+    devices = {value.device for value in trial.values.values() if value.is_cuda}
+    with torch.random.fork_rng(list(devices)), bernoulli_results() as masks, sdpa_kernel(SDPBackend.MATH):
+        torch.manual_seed(seed)
+        with torch.backends.cudnn.flags(enabled=False):  # whose recurrent layers draw masks inside
+            output = trial.plain()
+    return output, masks

@@ -21,14 +21,13 @@ from pyrodrop.models import TrainedNetwork
 from pyrodrop.names import by_name
 from pyrodrop.networks.assignment import PriorSetting, assign_input_units
 from pyrodrop.networks.call import Output, check_function
+from pyrodrop.networks.checks import check_parametrised
 from pyrodrop.networks.dropouts import Dropout, Dropouts
-from pyrodrop.networks.parametrised import check_parametrised
 from pyrodrop.networks.sites import Parameters, lengthen, parameters_of
 from pyrodrop.priors import Gaussian, Prior
 from pyrodrop.reading.carriers import carriers
 from pyrodrop.reading.decay import Loss, WeightDecay, decay_of, prior_scale, strength
-from pyrodrop.reading.found import Found, Trial, find_dropouts
-from pyrodrop.reading.passes import masks_of_a_pass
+from pyrodrop.reading.found import Found, Trial, find_dropouts, masks_of_a_pass
 from pyrodrop.reading.reading import Reading
 
 
@@ -102,15 +101,15 @@ def read(
     count(num_data, "num_data", "the number of examples that the network was trained on")
     _check_choice(weight_decay, prior, bias_prior, loss)
     output = None if output is None else check_function(output)
-    found = parameters_of(net)
+    parameters = parameters_of(net)
     check_parametrised(net)
-    decays = None if weight_decay is None else decay_of(weight_decay, found.trained)
-    if decays is not None and not any(decays[name] for name in found.weights):
+    decays = None if weight_decay is None else decay_of(weight_decay, parameters.trained)
+    if decays is not None and not any(decays[name] for name in parameters.weights):
         raise ValueError(
             "a network trained without weight decay has no prior and needs one, such as prior=priors.Gaussian(scale=...); "
             "got weight_decay 0 for all weights"
         )
-    first = next(iter(found.trained.values())) if found.trained else next(net.parameters())
+    first = next(iter(parameters.trained.values())) if parameters.trained else next(net.parameters())
     where = first.device if device is None else resolve(device)
     network, likelihood = copy.deepcopy(net).to(where), copy.deepcopy(likelihood).to(where)
     lengthen(network)
@@ -121,11 +120,11 @@ def read(
         raise ValueError(_nothing(net))
     _check_passes(trial, calls)
     exact = _in_double(trial)
-    units = assign_input_units(network, found, input_axes)
-    with_prior = _with_prior(found, decays, prior)
-    planned = carriers(exact, calls, uses, {name: units[name] for name in with_prior}, found.vectors)
+    units = assign_input_units(network, parameters, input_axes)
+    with_prior = _with_prior(parameters, decays, prior)
+    planned = carriers(exact, calls, uses, {name: units[name] for name in with_prior}, parameters.vectors)
     c = None if decays is None else strength(loss, likelihood, num_data, trial())
-    model = _model(network, found, planned, likelihood, c, decays, prior, bias_prior, input_axes, output)
+    model = _model(network, parameters, planned, likelihood, c, decays, prior, bias_prior, input_axes, output)
     carried = Dropouts(planned).carried
     rates: dict[str, float] = {glob.escape(name): call.drop_rate for name, call in carried.items()}
     singly: dict[str, Any] = {glob.escape(name): "weight" for name, call in carried.items() if call.units is None}
@@ -223,17 +222,17 @@ def _in_double(trial: Trial) -> Trial:
     return exact
 
 
-def _with_prior(found: Parameters, decays: Mapping[str, float] | None, prior: PriorSetting | None) -> list[str]:
+def _with_prior(parameters: Parameters, decays: Mapping[str, float] | None, prior: PriorSetting | None) -> list[str]:
     """The weights that have a prior."""
     if decays is not None:
-        return [name for name in found.weights if decays[name] > 0]
-    chosen: dict[str, Any] = by_name(prior, found.weights, "prior")
-    return [name for name in found.weights if chosen[name] is not None]
+        return [name for name in parameters.weights if decays[name] > 0]
+    chosen: dict[str, Any] = by_name(prior, parameters.weights, "prior")
+    return [name for name in parameters.weights if chosen[name] is not None]
 
 
 def _model(
     network: nn.Module,
-    found: Parameters,
+    parameters: Parameters,
     planned: list[Dropout],
     likelihood: Likelihood,
     c: float | None,
@@ -250,12 +249,12 @@ def _model(
         for name, call in carried.items():
             network.get_parameter(name).div_(1 - call.drop_rate)
     if c is not None and decays is not None:
-        own: dict[str, Prior | None] = {}
-        for name in found.trained:
+        priors_by_name: dict[str, Prior | None] = {}
+        for name in parameters.trained:
             keep = 1 - carried[name].drop_rate if name in carried else 1.0
-            own[name] = Gaussian(prior_scale(c, decays[name], keep)) if decays[name] > 0 else None
-        prior = {glob.escape(name): own[name] for name in found.weights}
-        bias_prior = {glob.escape(name): own[name] for name in found.vectors} or None
+            priors_by_name[name] = Gaussian(prior_scale(c, decays[name], keep)) if decays[name] > 0 else None
+        prior = {glob.escape(name): priors_by_name[name] for name in parameters.weights}
+        bias_prior = {glob.escape(name): priors_by_name[name] for name in parameters.vectors} or None
     assert prior is not None
     axes: dict[str, Any] = {glob.escape(name): call.units for name, call in carried.items() if call.units is not None}
     return TrainedNetwork(

@@ -65,13 +65,13 @@ class LinearMap:
         """
         if name not in self.kept:
             self.kept[name] = draw()
-        found = self.kept[name]
-        if per_example and found.shape[: len(self.batch)] != self.batch:
+        weight = self.kept[name]
+        if per_example and weight.shape[: len(self.batch)] != self.batch:
             raise ValueError(
-                f"a weight with noise per example is used for {len(found)} and then for {self.batch[0]} examples, so the "
+                f"a weight with noise per example is used for {len(weight)} and then for {self.batch[0]} examples, so the "
                 "two uses would see different weights; use estimator='shared', and joint=True in prediction"
             )
-        return found
+        return weight
 
     def fits(self, q: Any) -> bool:
         """Whether the units that q has noise for are the units of x. They are not if the map contracts another axis."""
@@ -137,11 +137,11 @@ def _matmul(w: Any, input: Any, other: Any, **_: Any) -> LinearMap | None:
 def _addmm(w: Any, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> LinearMap | None:
     if input is w or beta != 1 or alpha != 1:
         return None
-    found = _matmul(w, mat1, mat2)
-    if found is None:
+    product = _matmul(w, mat1, mat2)
+    if product is None:
         return None
-    done = found.finish
-    return replace(found, finish=lambda y: done(y) + input)
+    done = product.finish
+    return replace(product, finish=lambda y: done(y) + input)
 
 
 def _convolution(conv: Callable[..., Tensor], dims: int, axis: int) -> Callable[..., LinearMap | None]:

@@ -93,7 +93,7 @@ def graph_of(density: Density) -> Graph:
     if density.model.changes_itself:
         raise Untraceable(f"{density.model.changes_itself}, which a trace would freeze")
     graph = pure_graph(_function(density), [*_start(density), *_data(density)], [density.model])
-    if graph.noise:
+    if graph.noise or graph.draws_itself:
         raise Untraceable("it draws random numbers")
     return graph
 

@@ -19,6 +19,7 @@ from pyro.nn import PyroModule
 from torch import nn
 
 from pyrodrop.devices import seeded
+from pyrodrop.networks.agreement import called
 
 _NAMED: weakref.WeakValueDictionary[str, AutoGuide] = weakref.WeakValueDictionary()
 
@@ -27,32 +28,34 @@ def autoguides(guide: Any) -> list[AutoGuide]:
     """Every outermost `AutoGuide` in a guide, which may be the guide itself; an `AutoGuideList` counts as one."""
     if not isinstance(guide, nn.Module):
         return []
-    found = [module for module in guide.modules() if isinstance(module, AutoGuide)]
-    parts = {id(part) for auto in found for part in auto.modules() if part is not auto}
-    return [auto for auto in found if id(auto) not in parts]
+    autos = [module for module in guide.modules() if isinstance(module, AutoGuide)]
+    parts = {id(part) for auto in autos for part in auto.modules() if part is not auto}
+    return [auto for auto in autos if id(auto) not in parts]
 
 
 def check_model(guide: Any, model: Any) -> None:
     """Raise a ValueError for an autoguide of a module other than the model that is trained, such as a copy of it."""
     for auto in autoguides(guide):
-        own: Any = auto.model
-        while isinstance(own, functools.partial):  # a handler of Pyro: the handler itself, and the function inside it
-            own = own.args[-1]
-        if isinstance(own, nn.Module) and own is not model:
+        made_with: Any = auto.model
+        while isinstance(
+            made_with, functools.partial
+        ):  # a handler of Pyro: the handler itself, and the function inside it
+            made_with = made_with.args[-1]
+        if isinstance(made_with, nn.Module) and made_with is not model:
             raise ValueError(
                 "guide: an autoguide belongs to the model that it was made with, which must be the model to be trained; got "
-                f"an {type(auto).__name__} that was made with another {type(own).__name__}: make it with that model"
+                f"an {type(auto).__name__} that was made with another {type(made_with).__name__}: make it with that model"
             )
 
 
 def prepare(guide: Any, device: torch.device, *args: Any, **kwargs: Any) -> None:
     """Create the parameters of all autoguides in `guide` by one call; the caller's random state does not change."""
-    found = autoguides(guide)
-    for auto in found:
+    autos = autoguides(guide)
+    for auto in autos:
         _name_apart(auto)
-    if any(part.prototype_trace is None for auto in found for part in auto.modules() if isinstance(part, AutoGuide)):
+    if any(part.prototype_trace is None for auto in autos for part in auto.modules() if isinstance(part, AutoGuide)):
         with seeded(0, device), pyro.poutine.block():
-            guide(*args, **kwargs)
+            called("guide", guide, args, kwargs)
 
 
 def _name_apart(auto: AutoGuide) -> None:
@@ -69,7 +72,7 @@ def _name_apart(auto: AutoGuide) -> None:
 
 
 def _free(name: str, auto: AutoGuide) -> bool:
-    own = {id(parameter) for parameter in auto.parameters()}
+    its_parameters = {id(parameter) for parameter in auto.parameters()}
     stored = pyro.get_param_store().named_parameters()
-    others = [n for n, value in stored if n.startswith(f"{name}.") and id(value) not in own]
+    others = [n for n, value in stored if n.startswith(f"{name}.") and id(value) not in its_parameters]
     return not others and _NAMED.get(name, auto) is auto

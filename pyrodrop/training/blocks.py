@@ -1,4 +1,4 @@
-"""Replicates in blocks, which are units of work for several processes (`pyrodrop.training.spread`).
+"""Replicates in blocks, which are units of work for several processes (`pyrodrop.training.jobs`).
 
 The blocks depend on the call and not on the workers, so any number of workers gives the same bits. A block is
 
@@ -19,17 +19,17 @@ from typing import Any
 from torch import nn
 
 from pyrodrop.arguments import MOST
-from pyrodrop.data import Dataset
+from pyrodrop.data import Dataset, Keywords
 from pyrodrop.devices import available
 from pyrodrop.engines import Untraceable, worth_compiling
 from pyrodrop.engines.graph import Graph
 from pyrodrop.engines.stacked_compiled import block_size
-from pyrodrop.inputs import named_parts
-from pyrodrop.training import spread
+from pyrodrop.training.calls import batches_of
 from pyrodrop.training.fitted_replicates import Replicates, grouped, merged, of_all
-from pyrodrop.training.minibatches import Minibatches
+from pyrodrop.training.jobs import pickled, run_each
 from pyrodrop.training.problem import Problem, training_mode
 from pyrodrop.training.settings import Settings
+from pyrodrop.training.stack import form_of
 
 _LANES = 32  # entries of float32 in two of the widest vectors, which PyTorch's operations compute at a time
 _LIGHT = 64  # replicates in a block, besides a rest of less than 32
@@ -58,7 +58,9 @@ class Parts:
         seeds: of the replicates.
     """
 
-    def __init__(self, pairs: Sequence[tuple[Any, Any]], sets: Sequence[Dataset], seeds: Sequence[int]) -> None:
+    def __init__(
+        self, pairs: Sequence[tuple[Any, Any]], sets: Sequence[Dataset | Keywords], seeds: Sequence[int]
+    ) -> None:
         self.pairs, self.sets, self.seeds = pairs, sets, seeds
 
     def __len__(self) -> int:
@@ -88,7 +90,7 @@ def train_in_blocks(
         settings: of the training.
         memory: bytes for the processes of this machine together, or for each worker of a cluster.
         progress: whether to show a progress bar.
-        jobs: as in `spread.spreads`.
+        jobs: as in `jobs.through_joblib`.
 
     Raises:
         ValueError: several processes of this machine would share a GPU.
@@ -98,19 +100,19 @@ def train_in_blocks(
         raise ValueError(
             f"replicates train on {settings.place} together, in one process: jobs must be None; got {jobs}"
         )
-    for name, each in (("a model", [m for m, _ in parts.pairs]), ("a guide", [g for _, g in parts.pairs])):
-        spread.pickled({name: each})
+    for name, values in (("a model", [m for m, _ in parts.pairs]), ("a guide", [g for _, g in parts.pairs])):
+        pickled({name: values})
     names = ("optimizer", "lr", "lr_schedule", "kl_weight")
-    spread.pickled({f"the {name} of the call": getattr(settings, name) for name in names})
+    pickled({f"the {name} of the call": getattr(settings, name) for name in names})
     if jobs is not None and jobs > 1:
         memory = min(memory or 0.5 * available(settings.place), MOST) / jobs
     blocks = blocks_of(parts, settings)
     arguments = ((train, parts.some(block.numbers), block.settings, memory) for block in blocks)
-    done = spread.each(
+    done = run_each(
         _trained, arguments, len(blocks), jobs=jobs, title=f"{len(parts)} replicates", unit="block", progress=progress
     )
     replicates = merged((block.numbers, some) for block, (some, _) in zip(blocks, done, strict=True))
-    fits = [replace(fit, data=own) for fit, own in zip(replicates, parts.sets, strict=True)]
+    fits = [replace(fit, data=data) for fit, data in zip(replicates, parts.sets, strict=True)]
     return replace(replicates, fits=fits), of_all([error for _, error in done])
 
 
@@ -128,21 +130,21 @@ def blocks_of(parts: Parts, settings: Settings) -> list[Block]:
     Raises:
         ValueError, TypeError: a replicate cannot be trained.
     """
-    found = []
+    blocks = []
     for group in grouped(_shapes(parts, r) for r in range(len(parts))):
         graph = _graph(parts, group[0], settings)
         if graph is None:  # what training raises for it
-            found.append(Block(group, settings))
+            blocks.append(Block(group, settings))
             continue
         assert settings.steps is not None
         compiled = settings.engine == "compiled" or (
             settings.engine == "auto" and worth_compiling(graph, settings.steps - 1, len(group))
         )
-        own = replace(settings, engine="compiled" if compiled else "traced")
+        of_group = replace(settings, engine="compiled" if compiled else "traced")
         sizes = block_sizes(len(group), heavy=_heavy(graph), program=block_size(len(group)) if compiled else None)
         firsts = [sum(sizes[:n]) for n in range(len(sizes))]
-        found += [Block(group[first : first + size], own) for first, size in zip(firsts, sizes, strict=True)]
-    return found
+        blocks += [Block(group[first : first + size], of_group) for first, size in zip(firsts, sizes, strict=True)]
+    return blocks
 
 
 def block_sizes(count: int, *, heavy: bool, program: int | None) -> list[int]:
@@ -173,17 +175,16 @@ def _shapes(parts: Parts, replicate: int) -> Hashable:
     tensors = [part.state_dict().items() for part in pair if isinstance(part, nn.Module)]
     priors = getattr(pair[0], "priors", {})
     tensors += [{f"{site}.{n}": v for n, v in prior.numbers().items()}.items() for site, prior in priors.items()]
-    tensors.append({**named_parts(data.x), "y": data.y}.items())
-    shapes = [(name, value.shape, str(value.dtype)) for own in tensors for name, value in own]
-    return (tuple(map(type, pair)), *shapes)
+    shapes = [(name, value.shape, str(value.dtype)) for of_module in tensors for name, value in of_module]
+    return (tuple(map(type, pair)), *shapes, form_of(data))
 
 
 def _graph(parts: Parts, replicate: int, settings: Settings) -> Graph | None:
     """The graph of the gradient of a replicate; None if it cannot be traced."""
     problem = Problem.of(*parts.pair(replicate), parts.sets[replicate], settings.estimator, settings.place)
     with settings.products(), training_mode(problem):
-        batch = Minibatches(problem.data, settings.batch_size, settings.place).first()
-        loss = problem.loss(batch, settings.dtype)
+        batch = batches_of(problem.data, settings).first()
+        loss = problem.loss(batch, settings.dtype, settings.objective)
         try:
             return loss.graph(batch)
         except Untraceable:

@@ -178,11 +178,11 @@ class FitFile(StateFile):
             OSError: it cannot be read.
         """
         with self.ranks.together():
-            found = self.read() if self.ranks.first else None
-        found = self.ranks.of_first(found)
-        if found is None:
+            content = self.read() if self.ranks.first else None
+        content = self.ranks.of_first(content)
+        if content is None:
             return
-        tensors, about = found
+        tensors, about = content
         with self.ranks.together():
             position, restarts = about.get("position"), self.restarts(about)
             if not isinstance(position, int) or isinstance(position, bool):

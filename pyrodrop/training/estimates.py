@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import pyro
 import torch
@@ -14,11 +14,11 @@ from torch import Tensor
 from pyrodrop.data import Dataset
 from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, worst
-from pyrodrop.elbo import DrawnTerms, Factor, elbo_convention, site_factors
+from pyrodrop.elbo import DrawnTerms, Factor, site_factors
 from pyrodrop.inputs import mapped
 from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
 from pyrodrop.networks.checks import cannot_run
-from pyrodrop.networks.mixing import mixes_examples
+from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.ranks import Ranks, alone
 from pyrodrop.threads import drawing
@@ -35,7 +35,8 @@ class Elbo:
         value: the estimate, ``-(nll + kl)``.
         se: its standard error; NaN for one sample.
         nll: mean over draws of minus the log likelihood.
-        kl: the KL divergence of the posterior from the prior.
+        kl: the KL divergence of the posterior from the prior. Both are NaN where a loss object of Pyro estimated their sum
+            alone.
         convention: how `kl` was computed. Bounds of different conventions cannot be compared.
         num_samples: number of draws.
     """
@@ -79,6 +80,16 @@ class Objective:
 
     def __str__(self) -> str:
         return f"{self.value:.4g} +- {self.se:.2g} nats ({self.convention})"
+
+
+class DrawnFrom(Protocol):
+    """The terms of the ELBO for draws from a guide, as `Draws` has them."""
+
+    nll: Tensor
+    kl_weights: Tensor
+    kl_hyper: Tensor
+    factors: list[Factor]
+    noise: tuple[str, ...]
 
 
 class Draws:
@@ -172,20 +183,20 @@ class Draws:
         return mapped(lambda part: part[chosen].to(self._device), self._data.x), self._data.y[chosen].to(self._device)
 
 
-def elbo_of(draws: Draws, settings: Mapping[str, Any]) -> Elbo:
+def elbo_of(draws: DrawnFrom, settings: Mapping[str, Any]) -> Elbo:
     """The ELBO from draws with the whole KL divergence; `settings` are those of the fit."""
     kl = draws.kl_weights + draws.kl_hyper
-    value, se = _mean(-(draws.nll + kl))
+    value, se = mean_of(-(draws.nll + kl))
     convention = _with_noise_by_row(worst(factor.convention for factor in draws.factors), settings)
     convention = _with_noise_of_function(convention, draws.noise)
     return Elbo(value, se, float(draws.nll.mean()), float(kl.mean()), convention, len(draws.nll))
 
 
-def objective_of(draws: Draws, settings: Mapping[str, Any], kl_weight: float) -> Objective:
+def objective_of(draws: DrawnFrom, settings: Mapping[str, Any], kl_weight: float) -> Objective:
     """The objective of a step with this weight of the KL divergence; `settings` are those of the fit."""
     power = float(settings.get("likelihood_power", 1.0))
     kl = kl_weight * draws.kl_weights + draws.kl_hyper
-    value, se = _mean(-(power * draws.nll + kl))
+    value, se = mean_of(-(power * draws.nll + kl))
     scales = sorted({factor.scale for factor in draws.factors})
     words = [f"the likelihood to the power {power:g}"] if power != 1 else []
     words += [f"the weights' KL divergence times kl_weight {kl_weight:g}"] if kl_weight != 1 else []
@@ -224,21 +235,7 @@ def _rows_at_a_time(model: Callable[..., Any], guide: Callable[..., Any], data: 
     return _ROWS if apart and not together else len(data)
 
 
-def _mean(values: Tensor) -> tuple[float, float]:
+def mean_of(values: Tensor) -> tuple[float, float]:
     """Mean and its standard error, NaN for one value."""
     se = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan
     return float(values.mean()), se
-
-
-def convention_of(model: Callable[..., Any], guide: Callable[..., Any], data: Dataset | None) -> str:
-    """The convention of a fit's ELBO in words, found by one call on two rows; empty without data."""
-    if data is None:
-        return ""
-    few = data.rows(slice(2))
-    device = next((p.device for p in getattr(guide, "parameters", list)()), torch.device("cpu"))
-    x, y = mapped(lambda part: part.to(device), few.x), few.y.to(device)
-    try:
-        with seeded(0, device), torch.no_grad(), evaluating(model, guide), undisturbed(model, guide):
-            return str(elbo_convention(model, guide, x, y))
-    except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:  # networks that need more than two rows
-        return f"unknown: {str(error).splitlines()[0]}"

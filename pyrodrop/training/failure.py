@@ -16,9 +16,10 @@ from torch import Tensor
 
 from pyrodrop.devices import available
 from pyrodrop.elbo import terms_by_site
-from pyrodrop.engines import Batch, Joint, Loss
+from pyrodrop.engines import Arguments, Joint, Loss
 from pyrodrop.engines.graph import Parameter
 from pyrodrop.ranks import Averaging
+from pyrodrop.training.calls import WholeCall
 from pyrodrop.training.loop import Loop, not_finite
 from pyrodrop.training.state import State
 
@@ -85,7 +86,7 @@ class FirstFailure:
             rows = self._rows(before)
             self._restore(before, first + index)
             batches = [part.batch for part in batch.parts] if isinstance(batch, Joint) else [batch]
-            causes = (_cause(self._loss, own, loop.parameters) for own in batches)
+            causes = (_cause(self._loss, part, loop.parameters) for part in batches)
             cause = next(filter(None, causes), "")
             if not cause:
                 cause = f"{broken[0]}, by its update" if broken else "the loss; evaluated by Pyro it is finite"
@@ -96,9 +97,9 @@ class FirstFailure:
         )
 
     def _tensors(self, *, finish: bool = True) -> dict[str, Tensor]:
-        found = self._state.tensors(finish=finish)
-        del found["history"]
-        return found
+        tensors = self._state.tensors(finish=finish)
+        del tensors["history"]
+        return tensors
 
     def _restore(self, tensors: dict[str, Tensor], done: int) -> None:
         self._loop.done = done
@@ -107,6 +108,8 @@ class FirstFailure:
     def _rows(self, before: dict[str, Tensor]) -> str:
         """The rows of the minibatch, in words; the place in the epoch is after it."""
         batches = self._loop.batches
+        if isinstance(batches, WholeCall):
+            return "Every step has all of the data."
         order, end = before["batches.order"], int(before["batches.position"])
         if batches.size == batches.num_rows:
             return f"Its minibatch is all {batches.num_rows} rows of the data."
@@ -150,21 +153,25 @@ class RankFailure:
         )
 
 
-def _cause(loss: Loss, batch: Batch, leaves: Mapping[str, Tensor]) -> str:
+def _cause(loss: Loss, batch: Arguments, leaves: Mapping[str, Tensor]) -> str:
     """The first site whose term of the loss or whose gradient is not finite, and its parameter; empty if all are finite."""
     for name, parameter in loss.parameters.items():
         if not bool(torch.isfinite(_value(parameter)).all()):
             return f"the value of the parameter {name}"
     with torch.enable_grad():
-        with torch.autocast(batch.device.type, dtype=loss.precision, enabled=loss.precision is not None):
-            terms = terms_by_site(loss.model, loss.guide, batch.x, batch.y, **batch.kwargs)
+        objective = loss.objective
+        try:
+            with objective.cast(batch):
+                terms = terms_by_site(objective.model, objective.guide, *batch.args, **batch.kwargs)
+        except ValueError:  # sites that a loss object of Pyro sums out have no terms
+            terms = {"of all sites": objective.terms(batch)[0]}
         for site, term in terms.items():
             gradients = _gradients(term, leaves)
-            own = [name for name, gradient in gradients.items() if gradient is not None]
-            of = f" (its parameters: {_some(own)})" if own else ""
+            names = [name for name, gradient in gradients.items() if gradient is not None]
+            of = f" (its parameters: {_some(names)})" if names else ""
             if not bool(torch.isfinite(term)):
                 return f"the term of the site {site} in the loss, {float(term.detach()):g}{of}"
-            for name in own:
+            for name in names:
                 bad = ~torch.isfinite(gradients[name])  # type: ignore[arg-type]
                 if bool(bad.any()):
                     return (
@@ -177,8 +184,8 @@ def _cause(loss: Loss, batch: Batch, leaves: Mapping[str, Tensor]) -> str:
 def _gradients(term: Tensor, leaves: Mapping[str, Tensor]) -> dict[str, Tensor | None]:
     if not term.requires_grad:
         return dict.fromkeys(leaves)
-    found = torch.autograd.grad(term, list(leaves.values()), retain_graph=True, allow_unused=True)
-    return dict(zip(leaves, found, strict=True))
+    gradients = torch.autograd.grad(term, list(leaves.values()), retain_graph=True, allow_unused=True)
+    return dict(zip(leaves, gradients, strict=True))
 
 
 def _value(parameter: Parameter) -> Tensor:

@@ -9,7 +9,7 @@ and model. With both factors 1 the loss is minus the ELBO. Every epoch visits th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ from pyrodrop.training.warnings import warn_of_runaways, warn_of_unfinished
 def fit(
     model: Callable[..., Any],
     guide: Callable[..., Any],
-    data: Data,
+    data: Data | Mapping[str, Any],
     *,
     steps: int,
     progress: bool | None = None,
@@ -71,7 +71,8 @@ def fit(
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.
         guide: its guide, called with the same arguments.
         data: a `Dataset` or a pair (x, y), in their own units. A model of `pyrodrop.models` takes over the standardisation
-            of a `Dataset`.
+            of a `Dataset`. Or, for a Pyro program with other arguments, a mapping of these: every step calls
+            ``guide(**data)`` and ``model(**data)``, whose plates take subsamples, and an epoch is a step.
         steps: number of gradient steps.
         batch_size: rows per minibatch, of all ranks together; all rows if None.
         accumulate: k, to evaluate every minibatch in k parts, one after the other, where it does not fit into memory. Their
@@ -92,6 +93,10 @@ def fit(
             of epochs done, such as ``schedules.linear(20)``. It does not apply to hyperparameters, nor to `Fit.elbo`.
         likelihood_power: power of the likelihood in the loss, positive: beta of Psaros et al. (2023), 1 / T of tempered
             posteriors. It does not apply to `Fit.elbo`.
+        objective: a loss object of Pyro that is minimised in place of minus the ELBO with closed-form divergences, such as
+            ``pyro.infer.Trace_ELBO(num_particles=4)``, ``TraceEnum_ELBO()`` for discrete sites that are summed out, or
+            ``RenyiELBO()``. It estimates and differentiates as under ``pyro.infer.SVI``, with the same random numbers;
+            `Fit.losses` has its values.
         engine: how the steps are computed, see `pyrodrop.engines`: ``pyro``, ``traced``, ``compiled``, or ``auto``, which
             weighs the work against the time for tracing and compiling. All draw the same noise. Models that cannot be traced
             are trained with ``pyro``, and the logger `pyrodrop` says why.

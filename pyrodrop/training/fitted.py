@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeGuard, overload
 
 import torch
+from pyro.infer import ELBO, TraceEnum_ELBO
 from torch import Tensor
 
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.arguments import shown
 from pyrodrop.cards import Card, carded, number
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.compression.layout import Layout
-from pyrodrop.data import Data, Dataset
+from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.data.columns import Columns
-from pyrodrop.devices import resolve
+from pyrodrop.data.dataset import check_inputs
+from pyrodrop.devices import resolve, seeded
+from pyrodrop.engines import Arguments, Call
 from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of
-from pyrodrop.inputs import Inputs
+from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods.missing import check_complete, leaves_out_missing
 from pyrodrop.modules import assign, check_assignable
-from pyrodrop.networks.agreement import check_guide
+from pyrodrop.networks.agreement import check_guide, knows_sites
+from pyrodrop.networks.modes import evaluating
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.predict import Keep, Method, draw_functions
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.ranks import asked, digest, join, tensors_of
-from pyrodrop.training.estimates import Draws, Elbo, Objective, convention_of, elbo_of, objective_of
-from pyrodrop.training.problem import describe
+from pyrodrop.training.autoguides import autoguides
+from pyrodrop.training.calls import arguments_of
+from pyrodrop.training.estimates import DrawnFrom, Draws, Elbo, Objective, elbo_of, objective_of
+from pyrodrop.training.problem import describe, stored
+from pyrodrop.training.program_draws import draw_sites
+from pyrodrop.training.program_estimates import ProgramDraws, convention_in_words, elbo_of_loss, objective_of_loss
 
 _FILE = "fit"
 
@@ -41,11 +50,13 @@ class Fit:
 
     Attributes:
         model, guide: the trained copies.
-        data: the training data; None after loading.
+        data: the training data, `Keywords` of a Pyro program that was trained on a mapping; None after loading.
         history: nll, kl and the weight of the weights' kl in the loss, for every step, ``[steps, 3]``. kl includes a guide's
-            ``kl_scale``.
+            ``kl_scale``. After training with an `objective` of Pyro, whose loss has no such terms, it stands in the first
+            column, and the second is 0.
         settings: the settings of the training in plain numbers and words, with the fingerprint of the data.
         device: where the parameters are.
+        loss: the loss object of Pyro that was minimised; None for the default, and after loading.
 
     Raises:
         ValueError: the guide was made for a model with other weights.
@@ -53,22 +64,26 @@ class Fit:
 
     model: Callable[..., Any]
     guide: Callable[..., Any]
-    data: Dataset | None
+    data: Dataset | Keywords | None
     history: Tensor
     settings: dict[str, Any]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    loss: ELBO | None = None
 
     def __post_init__(self) -> None:
         check_guide(self.model, self.guide)
 
     @property
     def fingerprint(self) -> str | None:
-        """`Dataset.fingerprint` of the training data, also after loading; None if it was not recorded."""
+        """The fingerprint of the training data, also after loading; None if it was not recorded."""
         return self.settings.get("data_fingerprint") if self.data is None else self.data.fingerprint
 
     @property
     def losses(self) -> Tensor:
-        """nll + kl of every step, ``[steps]``: for a guide with ``kl_scale`` 1, minus a one-draw estimate of the ELBO."""
+        """nll + kl of every step, ``[steps]``: for a guide with ``kl_scale`` 1, minus a one-draw estimate of the ELBO.
+
+        After training with an `objective` of Pyro, its losses.
+        """
         return self.history[:, :2].sum(1)
 
     def card(self) -> Card:
@@ -84,17 +99,18 @@ class Fit:
         facts = {
             "guide": describe(self.guide),
             "model": describe(self.model),
-            "data": f"{told['num_data']} rows" if "num_data" in told else "",
+            "data": f"{told['num_data']} rows" if "num_data" in told else ", ".join(told.get("arguments", ())),
             "training": ", ".join(training + factors),
             "loss": in_words(losses),
-            "ELBO": convention_of(self.model, self.guide, self.data),
+            "objective": told.get("objective", ""),
+            "ELBO": convention_in_words(self.model, self.guide, self.data),
         }
         return Card(type(self).__name__, {name: value for name, value in facts.items() if value}, [losses])
 
     def elbo(
         self,
         num_samples: int = 100,
-        data: Data | None = None,
+        data: Data | Mapping[str, Any] | None = None,
         *,
         seed: int = 0,
         distributed: bool | None = False,
@@ -103,11 +119,13 @@ class Fit:
 
         The likelihood and the KL divergence count in full, whatever `kl_weight`, `likelihood_power` and the guide's
         ``kl_scale`` were in training (`objective` includes these factors), and the posterior is the one over weights, with
-        one draw for all of the data, whatever estimator trained it.
+        one draw for all of the data, whatever estimator trained it. Trained with ``TraceEnum_ELBO``, which sums out discrete
+        sites, it is the mean of that loss, of which nll and kl are not known: they are NaN.
 
         Args:
             num_samples: number of draws from the guide.
-            data: needed after loading, which does not restore the training data.
+            data: needed after loading, which does not restore the training data; a mapping for a program that was trained on
+                one. Every draw then takes another subsample of the program's plates.
             seed: of the draws.
             distributed: whether the draws are shared by the ranks of `torch.distributed` (see `pyrodrop.fit`), which must
                 then all make this call; each returns what one process returns. None: if there are several. By default a
@@ -127,12 +145,14 @@ class Fit:
             >>> str(fit.elbo(10).convention)
             'exact'
         """
+        if self.settings.get("objective") == TraceEnum_ELBO.__name__:
+            return elbo_of_loss(*self._by_loss("elbo", num_samples, data, seed, distributed))
         return elbo_of(self._draws("elbo", num_samples, data, seed, distributed, whole=True), self.settings)
 
     def objective(
         self,
         num_samples: int = 100,
-        data: Data | None = None,
+        data: Data | Mapping[str, Any] | None = None,
         *,
         seed: int = 0,
         distributed: bool | None = False,
@@ -142,7 +162,8 @@ class Fit:
             -(likelihood_power nll + kl_weight kl_scale kl(weights) + kl(hyperparameters))
 
         With all factors 1 it is the ELBO. Otherwise it is not a bound on the evidence: with a smaller weight of the KL
-        divergence it can exceed the evidence.
+        divergence it can exceed the evidence. After training with an `objective` of Pyro it is minus the mean of that loss,
+        of which nll and kl are not known: they are NaN.
 
         Args:
             num_samples: number of draws from the guide.
@@ -152,8 +173,11 @@ class Fit:
 
         Raises:
             TypeError: an argument is of the wrong kind.
-            ValueError: num_samples is less than 1, there are no data, or they do not fit the model.
+            ValueError: num_samples is less than 1, there are no data, or they do not fit the model; a loaded fit was trained
+                with an `objective` of Pyro, which the file does not have.
         """
+        if "objective" in self.settings:
+            return objective_of_loss(*self._by_loss("objective", num_samples, data, seed, distributed))
         return objective_of(
             self._draws("objective", num_samples, data, seed, distributed, whole=False),
             self.settings,
@@ -161,20 +185,49 @@ class Fit:
         )
 
     def _draws(
-        self, name: str, num_samples: int, data: Data | None, seed: int, distributed: bool | None, *, whole: bool
-    ) -> Draws:
+        self,
+        name: str,
+        num_samples: int,
+        data: Data | Mapping[str, Any] | None,
+        seed: int,
+        distributed: bool | None,
+        *,
+        whole: bool,
+    ) -> DrawnFrom:
         """Draws on the training data, or on `data`, for the method of this name."""
         num_samples, seed = whole_number(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
-        chosen = self.data if data is None else Dataset.of(data, missing=leaves_out_missing(self.model))
-        if chosen is None:
-            raise ValueError(f"a loaded fit or a reading has no training data: pass them as {name}(data=...)")
+        chosen = data_for(self, name, data)
         ranks = join(asked(distributed), self.device)
+        if isinstance(chosen, Keywords):
+            _check_alone(ranks.size, name)
+            given = arguments_of(chosen, self.device)
+            return ProgramDraws(self.model, self.guide, given, num_samples, seed, whole=whole)
         if ranks.size > 1:
             with ranks.together():
                 compared = {"num_samples": str(num_samples), "seed": str(seed), "data": chosen.fingerprint}
                 compared["the fit"] = digest(tensors_of(self.model, self.guide))
             ranks.agree(compared, f"fit, data and arguments of {name}")
         return Draws(self.model, self.guide, chosen, self.device, num_samples, seed, whole=whole, ranks=ranks)
+
+    def _by_loss(
+        self, name: str, num_samples: int, data: Data | Mapping[str, Any] | None, seed: int, distributed: bool | None
+    ) -> tuple[ELBO, Any, Any, Arguments, int, int]:
+        """The arguments of `elbo_of_loss` for the method of this name."""
+        num_samples, seed = whole_number(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
+        given = arguments_of(data_for(self, name, data), self.device)
+        _check_alone(join(asked(distributed), self.device).size, name)
+        if self.loss is None and name == "objective":
+            raise ValueError(
+                f"the file of a fit does not have the loss object it was trained with, {self.settings['objective']}: "
+                "objective() needs the fit itself; elbo(data=...) is known of a loaded one"
+            )
+        return self.loss or TraceEnum_ELBO(), self.model, self.guide, given, num_samples, seed
+
+    def _arguments(self, x: Any) -> Arguments:
+        """The arguments of a program at x, or those of training."""
+        if x is None or "arguments" in self.settings:
+            return arguments_of(data_for(self, "predict", x), self.device)
+        return Call((mapped(lambda part: part.to(self.device), check_inputs(x)), None), {})
 
     def _kl_weight(self) -> float:
         """The weight of the KL divergence at the last step."""
@@ -204,9 +257,17 @@ class Fit:
     ) -> Moments: ...
     @overload
     def predict(self, x: Inputs, *, keep: Keep = ..., method: Literal["analytic"]) -> Moments: ...
+    @overload
+    def predict(
+        self, x: None = ..., num_samples: int = ..., *, seed: int = ..., sites: Sequence[str] | None = ...
+    ) -> dict[str, Tensor]: ...
+    @overload
+    def predict(
+        self, x: Mapping[str, Any], num_samples: int = ..., *, seed: int = ..., sites: Sequence[str]
+    ) -> dict[str, Tensor]: ...
     def predict(
         self,
-        x: Inputs,
+        x: Any = None,
         num_samples: int = 1000,
         *,
         seed: int = 0,
@@ -214,8 +275,34 @@ class Fit:
         keep: Keep = "draws",
         method: Method = "draws",
         distributed: bool | None = False,
-    ) -> Prediction | Moments:
-        """Draw functions from the posterior; see `pyrodrop.predict`."""
+        sites: Sequence[str] | None = None,
+    ) -> Prediction | Moments | dict[str, Tensor]:
+        """Draw functions from the posterior; see `pyrodrop.predict`. Of other Pyro programs, draw all sites.
+
+        For a program whose model is not one of `pyrodrop.models` the result has draws ``[S, ...]`` of every site by name, as
+        those of ``pyro.infer.Predictive(model, guide=guide, num_samples=S)``: latent sites from the guide, observed ones
+        from the model given these, also where `x` has observations. Discrete sites that training summed out are drawn with
+        them; `pyro.infer.infer_discrete` draws them given the observations.
+
+        Args:
+            x: as of `pyrodrop.predict`. For a program that was trained on a mapping, other arguments, such as
+                ``{"x": x, "y": None}``, and otherwise the first argument, with None for y; None for the training data.
+            num_samples, seed, joint, keep, method, distributed: as of `pyrodrop.predict`; for a program only the first two.
+            sites: names of the sites of a program to return; None for all.
+
+        Raises:
+            TypeError: an argument that a program does not have, or of the wrong kind.
+            ValueError: as `pyrodrop.predict`; a site of a program is in a plate that takes subsamples, whose draws would be
+                of other rows each.
+        """
+        if not hasattr(self.model, "outputs"):
+            usual = {"joint": joint is True, "keep": keep == "draws", "method": method == "draws"}
+            wrong = [name for name, is_usual in {**usual, "distributed": distributed is False}.items() if not is_usual]
+            if wrong:
+                raise TypeError(f"{wrong[0]} is for networks of pyrodrop.models, not for other programs: leave it out")
+            return draw_sites(self.model, self.guide, self._arguments(x), num_samples, seed, sites)
+        if sites is not None:
+            raise TypeError(f"sites is for Pyro programs; a network has predictions: leave it out; got {shown(sites)}")
         # under torch.compile(run.predict) this runs as it is: Dynamo cannot follow the sizes of the blocks of draws
         draw = torch.compiler.disable(draw_functions) if torch.compiler.is_compiling() else draw_functions
         return draw(
@@ -296,7 +383,7 @@ class Fit:
             threshold: weights with a larger ln alpha are pruned.
             layout: of dense layers, as in `compress`.
         """
-        chosen = self.data if data is None else Dataset.of(data)
+        chosen = rows_of(self, "compression_report") if data is None else Dataset.of(data)
         if chosen is None:
             raise ValueError("a loaded fit has no training data: pass them as compression_report(data)")
         check_complete(self.model, chosen.y, "compression_report")
@@ -318,20 +405,21 @@ class Fit:
         return DrawnNetworks(self.model, self.guide, count, threshold=threshold, seed=seed, x=self._example(x))
 
     def _example(self, x: Inputs | None) -> Inputs | None:
-        return self.data.x if x is None and self.data is not None else x
+        return self.data.x if x is None and isinstance(self.data, Dataset) else x
 
     def save(self, path: str | Path) -> Path:
         """Write parameters, losses and settings to one safetensors file; a failed write leaves an old file as it was.
 
         Raises:
-            TypeError: model or guide is not a module, so its parameters cannot be found.
+            TypeError: parameters of model or guide are in Pyro's global store and not in a module.
             OSError: the file cannot be written; the message names it.
         """
+        self._check_in_modules()
         tensors = {"history": self.history}
         for part, module in self._modules().items():
             tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
         path = Path(path)
-        made = {part: made_of(module, part) for part, module in self._modules().items()}
+        made = {part: made_of(value, part) for part, value in self._parts().items()}
         write_tensors(path, tensors, {"kind": _FILE, "settings": self.settings, "made_of": made})
         return path
 
@@ -352,7 +440,8 @@ class Fit:
 
         Args:
             path: of the file.
-            model, guide: built like the saved ones.
+            model, guide: built like the saved ones. An autoguide of Pyro has parameters after its first call, so it must
+                have been called, ``guide(**data)``.
             device: where to put them.
             allow: ``("model",)``, ``("guide",)`` or both, for parts that may be made of something else than the saved ones,
                 such as a network whose code was rewritten to compute the same.
@@ -360,7 +449,6 @@ class Fit:
         Raises:
             ValueError: model or guide differs from the saved one: names, shapes or dtypes of parameters, the network, its
                 activation, the priors, the likelihood or the guide's settings; or it is not such a file, or damaged.
-            TypeError: model or guide is not a module.
             OSError: the file cannot be read; the message names it.
         """
         tensors, about = read_tensors(Path(path))
@@ -372,8 +460,13 @@ class Fit:
         modules = fit._modules()
         states = {part: under(f"{part}.", tensors) for part in modules}
         for part, module in modules.items():
+            if states[part] and autoguides(module) and not list(module.parameters()):
+                raise ValueError(
+                    f"{part} must have been called once before a file is read into it, {part}(...) with the data, since an "
+                    f"autoguide has no parameters before; got an {type(module).__name__} that was not"
+                )
             check_assignable(module, states[part], f"the fit in {path}")
-        check_made_of(about.get("made_of"), modules, path, allow)
+        check_made_of(about.get("made_of"), fit._parts(), path, allow)
         columns = Columns.of_words(settings["columns"], str(path)) if "columns" in settings else None
         for part, module in modules.items():
             assign(module, states[part])
@@ -382,12 +475,59 @@ class Fit:
             model.columns = columns  # type: ignore[attr-defined]
         return fit
 
+    def _parts(self) -> dict[str, Any]:
+        return {"model": self.model, "guide": self.guide}
+
     def _modules(self) -> dict[str, torch.nn.Module]:
-        modules = {"model": self.model, "guide": self.guide}
-        for part, value in modules.items():
-            if not isinstance(value, torch.nn.Module):
-                raise TypeError(f"only modules can be saved; the {part} of this fit is a {type(value).__name__}")
-        return modules  # type: ignore[return-value]
+        return {part: value for part, value in self._parts().items() if isinstance(value, torch.nn.Module)}
+
+    def _check_in_modules(self) -> None:
+        """Raise a TypeError for parameters that are in no module, found by a call unless this is a network of pyrodrop."""
+        if self.data is None or knows_sites(self.model, self.guide):
+            return
+        with seeded(0, self.device), torch.no_grad(), evaluating(self.model, self.guide):
+            found = stored(self.model, self.guide, arguments_of(self.data, self.device))
+        if found:
+            raise TypeError(
+                f"only parameters of modules can be saved; {', '.join(found)} of this fit are in Pyro's global store: keep "
+                "them in a PyroModule, or save them by pyro.get_param_store().save(path)"
+            )
+
+
+def data_for(fit: Fit, name: str, data: Data | Mapping[str, Any] | None) -> Dataset | Keywords:
+    """The training data, or `data` in their place."""
+    if data is None and fit.data is None:
+        raise ValueError(f"a loaded fit or a reading has no training data: pass them as {name}(data=...)")
+    names = fit.settings.get("arguments")
+    if names is not None and data is not None:
+        return Keywords.named(data, names)
+    if isinstance(data, Mapping):
+        raise TypeError(f"data must be (x, y) or a Dataset, as in training, or None; got {shown(data)}")
+    if isinstance(fit.data, Keywords):
+        return fit.data
+    chosen = fit.data if data is None else Dataset.of(data, missing=leaves_out_missing(fit.model))
+    assert chosen is not None
+    return chosen
+
+
+def rows_of(fit: Fit, name: str) -> Dataset | None:
+    """The training data of a fit, None after loading, for the function of this name, which needs rows of x and y.
+
+    Raises:
+        TypeError: the fit is of a Pyro program, whose data are keyword arguments.
+    """
+    if isinstance(fit.data, Keywords):
+        raise TypeError(
+            f"{name} needs data with rows, (x, y) or a Dataset; this fit is of a Pyro program with the keyword arguments "
+            f"{', '.join(fit.data.values)}"
+        )
+    return fit.data
+
+
+def _check_alone(ranks: int, name: str) -> None:
+    """Raise a ValueError for several processes."""
+    if ranks > 1:
+        raise ValueError(f"{name} of a Pyro program is estimated by each process alone: distributed must be False")
 
 
 def in_words(losses: Tensor) -> str:

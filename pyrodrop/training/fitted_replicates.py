@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import seed as checked_seed
@@ -50,13 +49,16 @@ class Replicates(Sequence[Fit]):
     def __iter__(self) -> Iterator[Fit]:
         return iter(self.fits)
 
-    def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0) -> Prediction:
+    def predict(self, x: Any = None, num_samples: int = 1000, *, seed: int = 0) -> Any:
         """Predict with the equal mixture of all replicates that did not fail, as an ensemble.
 
         Args:
-            x: points, ``[N, ...]``.
+            x: points, ``[N, ...]``; of a Pyro program, the arguments as of `Fit.predict`, whose draws are then joined.
             num_samples: number of draws in all, at least one per replicate; each contributes an equal share, rounded up.
             seed: of the draws.
+
+        Returns:
+            A `Prediction`, or draws by site of a program.
 
         Raises:
             TypeError: a number is no whole number, or the likelihood has no mixture of its distributions.
@@ -71,6 +73,8 @@ class Replicates(Sequence[Fit]):
         num_samples, seed = whole_number(num_samples, "num_samples", what, least=len(members)), checked_seed(seed)
         share = -(-num_samples // len(members))
         parts = [fit.predict(x, share, seed=seed + number) for number, fit in enumerate(members)]
+        if isinstance(parts[0], dict):
+            return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         distribution = _joined([part.distribution for part in parts])
         return Prediction(
             f=torch.cat([part.f for part in parts]), distribution=distribution, seed=seed, missing=parts[0].missing
@@ -79,10 +83,10 @@ class Replicates(Sequence[Fit]):
 
 def grouped(keys: Iterable[Hashable]) -> list[list[int]]:
     """The numbers of the replicates with equal keys, by group, in the order of their first ones."""
-    found: dict[Hashable, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for r, key in enumerate(keys):
-        found.setdefault(key, []).append(r)
-    return list(found.values())
+        groups.setdefault(key, []).append(r)
+    return list(groups.values())
 
 
 def merged(parts: Iterable[tuple[Sequence[int], Replicates]]) -> Replicates:

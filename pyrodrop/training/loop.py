@@ -120,7 +120,8 @@ class Loop:
                         self._call(after_epoch)
                     if not bar.disable:
                         loss = self.history[self.done - 1, ..., :2].sum(-1).nanmedian()
-                        bar.set_postfix_str(f"nll + kl {float(loss):.4g}", refresh=False)
+                        words = "nll + kl" if self.settings.objective is None else "loss"
+                        bar.set_postfix_str(f"{words} {float(loss):.4g}", refresh=False)
                         bar.update(self.done - bar.n)
             self.check_finite(whole=True)
         self.engine.finish(self.done)
@@ -218,7 +219,8 @@ class Loop:
         if len(bad):
             step = self.checked + int(bad[0])
             nll, kl, _ = self.history[step].reshape(-1, 3)[0].tolist()
-            self._fail(f"the loss stopped being finite at step {step}: nll {nll:g}, kl {kl:g}.")
+            terms = f"nll {nll:g}, kl {kl:g}" if self.settings.objective is None else f"{nll:g}"
+            self._fail(f"the loss stopped being finite at step {step}: {terms}.")
         if whole and self.history.dim() == 2:  # replicates that failed keep their last finite parameters
             broken = not_finite(self.parameters, self.moving())
             if broken:

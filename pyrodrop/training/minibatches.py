@@ -45,7 +45,7 @@ class Minibatches:
     """
 
     def __init__(self, data: Dataset, size: int | None, device: torch.device) -> None:
-        self.x, self.y = mapped(lambda x: _usable(x, device), data.x), _usable(data.y, device)
+        self.x, self.y = mapped(lambda x: usable(x, device), data.x), usable(data.y, device)
         self.size = min(size or len(data), len(data))
         self.order = torch.empty(0, dtype=torch.long, device=device)
         self.position = 0
@@ -136,7 +136,7 @@ class StackedMinibatches:
                 )
         shared = all(other is first for other in data)
         columns = zip(*([*parts(own.x), own.y] for own in (data[:1] if shared else data)), strict=True)
-        *xs, self.y = (_usable(column[0] if shared else torch.cat(column), device) for column in columns)
+        *xs, self.y = (usable(column[0] if shared else torch.cat(column), device) for column in columns)
         self.x = rebuilt(first.x, xs)
         self.num_rows, self.generators = len(first), generators
         self.size = min(size or self.num_rows, self.num_rows)
@@ -212,7 +212,7 @@ class StackedMinibatches:
         return Batch(mapped(chosen, self.x), chosen(self.y), kwargs)
 
 
-def _usable(values: Tensor, device: torch.device) -> Tensor:
+def usable(values: Tensor, device: torch.device) -> Tensor:
     """The values on the device, as a tensor that autograd can record, unlike one of `torch.inference_mode`."""
     values = values.to(device)
     return values.clone() if values.is_inference() else values

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypedDict, TypeVar, get_args, get_type_hints
 
 import torch
+from pyro.infer import ELBO
 
 from pyrodrop.arguments import shown
 from pyrodrop.engines import Name as EngineName
@@ -38,6 +39,7 @@ class TrainingOptions(TypedDict, total=False):
     estimator: Estimator
     kl_weight: KLWeight
     likelihood_power: float
+    objective: ELBO | None
     engine: EngineName
     precision: Precision | None
     starts: Starts

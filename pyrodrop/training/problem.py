@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pyro
 import torch
 from pyro import poutine
+from pyro.infer import ELBO
 from torch import Tensor, nn
 from torch.distributions import constraints
 
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
-from pyrodrop.data import Data, Dataset
+from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.devices import seeded
 from pyrodrop.elbo import sites_of_rows
-from pyrodrop.engines import Batch, Buffers, Loss, Parameter, Watch, evaluate
+from pyrodrop.engines import Arguments, Batch, Buffers, Loss, MeanField, Objective, OfPyro, Parameter, Watch
 from pyrodrop.engines.buffers import places_of
 from pyrodrop.inputs import mapped
 from pyrodrop.likelihoods.missing import leaves_out_missing
+from pyrodrop.modules import keep_own_parameters
 from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
-from pyrodrop.networks.mixing import mixes_examples
+from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.networks.starts import started_anew
+from pyrodrop.private_apis import constraint_in_store
 from pyrodrop.reparam import STRATEGIES, reparameterize
 from pyrodrop.reparam.local import draws_by_row
 from pyrodrop.training.autoguides import autoguides, check_model, prepare
+from pyrodrop.training.watched import Watched
 
 
 @dataclass
@@ -37,14 +42,14 @@ class Problem:
 
     Attributes:
         model, guide: copies of the user's, which training changes; the user's own where the guide contains an autoguide.
-        data: the data set.
+        data: the data set, or the keyword arguments of a program.
         trained: model and guide with the estimator applied.
         estimator: its name.
     """
 
     model: Any
     guide: Any
-    data: Dataset
+    data: Dataset | Keywords
     trained: tuple[Callable[..., Any], Callable[..., Any]]
     estimator: str = "shared"
 
@@ -53,7 +58,7 @@ class Problem:
         cls,
         model: Callable[..., Any],
         guide: Callable[..., Any],
-        data: Data,
+        data: Data | Keywords | Mapping[str, Any],
         estimator: str,
         device: torch.device,
     ) -> Problem:
@@ -65,36 +70,45 @@ class Problem:
                     f"{what} must be a Pyro {what}, a function or module that is called as {what}(x, y); got {got}"
                 )
         check_guide(model, guide)
-        data = Dataset.of(data, missing=leaves_out_missing(model))
+        given: Dataset | Keywords
+        if isinstance(data, Mapping | Keywords):
+            check_program(model, estimator, data)
+            given = Keywords.of(data)
+        else:
+            given = Dataset.of(data, missing=leaves_out_missing(model))
         if autoguides(guide):  # it refers to the model, and a copy of it would not
             check_model(guide, model)
         else:
-            model, guide = copy.deepcopy((model, guide))
-        if hasattr(model, "standardize"):
-            model.standardize(data)
-        if hasattr(model, "check"):
-            model.check(data)
+            copies: dict[int, Any] = {}
+            model, guide = copy.deepcopy((model, guide), copies)
+            _part_from_originals([part for part in copies.values() if isinstance(part, nn.Module)])
         for part in (model, guide):
             if isinstance(part, nn.Module):
                 part.to(device)
+        if isinstance(given, Keywords):
+            return cls(model, guide, given, (model, guide), estimator)
+        if hasattr(model, "standardize"):
+            model.standardize(given)
+        if hasattr(model, "check"):
+            model.check(given)
         strategy = STRATEGIES[estimator]
-        if strategy is not None and mixes_examples(model, data.x):
+        if strategy is not None and mixes_examples(model, given.x):
             raise ValueError(
                 f"estimator={estimator!r} draws independent noise per example; in this network the output of one row of x "
                 "depends on the others: use estimator='shared'"
             )
-        if strategy is not None and hasattr(model, "mixes_in_training") and model.mixes_in_training(data.x):
+        if strategy is not None and hasattr(model, "mixes_in_training") and model.mixes_in_training(given.x):
             raise ValueError(
                 f"estimator={estimator!r} draws independent noise per example; in training mode the output of one row of x "
                 "depends on the others, as under BatchNorm: use estimator='shared', or put those layers in evaluation mode "
                 "(.eval()) before the model is made"
             )
         trained = (model, guide) if strategy is None else reparameterize(model, guide, strategy)
-        return cls(model, guide, data, trained, estimator)
+        return cls(model, guide, given, trained, estimator)
 
     def noise_by_row(self) -> list[str]:
         """Names of the weights whose noise training draws independently for every row of an example (`LocalReparam`)."""
-        if self.estimator != "local" or not hasattr(self.model, "examined"):
+        if self.estimator != "local" or not hasattr(self.model, "examined") or isinstance(self.data, Keywords):
             return []
         sites = self.model.examined(self.data.x).rows
         guides = getattr(self.guide, "members", [self.guide])
@@ -104,7 +118,7 @@ class Problem:
             if any(draws_by_row(one.posterior(name)) if hasattr(one, "posterior") else True for one in guides)
         ]
 
-    def loss(self, batch: Batch, precision: torch.dtype | None) -> Loss:
+    def loss(self, batch: Arguments, precision: torch.dtype | None, objective: ELBO | None = None) -> Loss:
         """The loss to minimise, with every parameter that Pyro sees in guide and model and all else that a call changes.
 
         Calls both once on `batch`, which leaves them and the caller's random state unchanged.
@@ -113,28 +127,34 @@ class Problem:
             ValueError: the minibatch is too small for a network that normalises over its rows.
             RuntimeError: there is no parameter.
         """
+        kind = MeanField(*self.trained, precision) if objective is None else OfPyro(objective, *self.trained, precision)
         with evaluating(self.model):
-            prepare(self.guide, batch.device, batch.x, batch.y, **batch.kwargs)
+            prepare(self.guide, batch.device, *batch.args, **batch.kwargs)
+        if isinstance(kind, MeanField) and not knows_sites(self.model, self.guide):
+            with undisturbed(self.model, self.guide), torch.no_grad(), seeded(0, batch.device):
+                check_call(self.model, self.guide, *batch.args, **batch.kwargs)
+            with undisturbed(self.model, self.guide), seeded(0, batch.device):
+                kind.check(batch)
+        watched = None if knows_sites(self.model, self.guide) else Watched(self.model, self.guide, modes=False)
         with poutine.trace(param_only=True) as capture, undisturbed(self.model, self.guide):
-            seen = self._call(batch, precision, check=True)
-        sites: dict[str, Any] = dict(capture.trace.nodes)
-        found = {
-            name: Parameter(site["value"].unconstrained(), site["kwargs"].get("constraint", constraints.real))
-            for name, site in sites.items()
-        }
+            seen = self._call(kind, batch)
+        changes = seen.changes or (
+            "" if watched is None or not (name := watched.changed()) else f"a call changes {name}"
+        )
+        found = _parameters(capture.trace.nodes)
         if not found:
             raise RuntimeError(
                 "neither model nor guide has a parameter that Pyro can see, so no step could change anything: parameters "
                 "must be pyro.param statements or live in a PyroModule, not in a module reached through a closure"
             )
         trained = {name: parameter for name, parameter in found.items() if parameter.unconstrained.requires_grad}
-        return Loss(*self.trained, trained, precision, seen.moving, seen.changes)
+        return Loss(kind, trained, seen.moving, changes, watched)
 
-    def check_batches(self, loss: Loss, batches: Sequence[Batch]) -> None:
+    def check_batches(self, loss: Loss, batches: Sequence[Arguments]) -> None:
         """Raise a ValueError for minibatches that a network with running statistics cannot be trained on."""
         for batch in batches if len(loss.moving) else []:
             with undisturbed(self.model, self.guide):
-                self._call(batch, loss.precision)
+                self._call(loss.objective, batch)
 
     def check_counters(self, loss: Loss, batch: Batch) -> None:
         """Raise a ValueError for buffers without a fraction that a step updates by the rows: parts have no mean of them.
@@ -151,7 +171,7 @@ class Problem:
         found = []
         for own in (batch, longer):
             with undisturbed(self.model, self.guide):
-                self._call(own, loss.precision)
+                self._call(loss.objective, own)
                 found.append([value.detach().clone() for value in loss.moving.named().values()])
         for (name, buffer), one, other in zip(loss.moving.named().items(), *found, strict=True):
             if name in counters and not torch.equal(one, other):
@@ -161,7 +181,7 @@ class Problem:
                     "register it in a floating-point dtype, or pass accumulate 1 and distributed=False"
                 )
 
-    def check_rows_alike(self, batch: Batch, rows: str) -> None:
+    def check_rows_alike(self, batch: Arguments, rows: str) -> None:
         """Raise a ValueError for latent sites of rows, whose divergences parts of unequal sizes would weight unequally.
 
         Args:
@@ -171,7 +191,7 @@ class Problem:
         if knows_sites(self.model, self.guide):
             return
         with undisturbed(self.model, self.guide), torch.no_grad(), seeded(0, batch.device):
-            found = sites_of_rows(self.guide, batch.x, batch.y, **batch.kwargs)
+            found = sites_of_rows(self.guide, *batch.args, **batch.kwargs)
         if found:
             raise ValueError(
                 f"the guide samples {found[0]!r} for every row, whose KL divergence needs parts of equally many rows: "
@@ -192,20 +212,17 @@ class Problem:
             }
         return Buffers((), places).named()
 
-    def _call(self, batch: Batch, precision: torch.dtype | None, *, check: bool = False) -> Watch:
-        """Call guide and model once and return what that changes in them; with `check`, compare their sites before."""
+    def _call(self, objective: Objective, batch: Arguments) -> Watch:
+        """Call guide and model once and return what that changes in them."""
         try:
-            if check and not knows_sites(self.model, self.guide):
-                with undisturbed(self.model, self.guide), torch.no_grad(), seeded(0, batch.device):
-                    check_call(self.model, self.guide, batch.x, batch.y, **batch.kwargs)
             with Watch(self.model, self.guide) as seen, torch.no_grad(), seeded(0, batch.device):
-                evaluate(*self.trained, batch, precision)
+                objective.terms(batch)
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
             raise ValueError(
                 "a network that normalises over the rows of a minibatch (nn.BatchNorm in training mode) needs at least 2 of "
-                f"them; got a minibatch of {len(batch.y)} row(s), the last of an epoch where batch_size does not divide the "
+                f"them; got a minibatch of {batch.rows} row(s), the last of an epoch where batch_size does not divide the "
                 "data. Choose another batch_size, or put these layers in evaluation mode before the model is made"
             ) from error
         return seen
@@ -220,6 +237,57 @@ class Problem:
         return held | {
             f"prior.{site}.{n}": value for site, prior in priors.items() for n, value in prior.numbers().items()
         }
+
+
+def _part_from_originals(copies: Sequence[nn.Module]) -> None:
+    """Have copied modules train and use parameters of their own, whatever Pyro's store has under the names of the originals.
+
+    Of ``pyro.module`` statements the names leave the store: Pyro would train the parameters there, and the copies would
+    compute with their own.
+    """
+    for module in copies:
+        keep_own_parameters(module)
+    within = {name for module in copies for name, _ in module.named_parameters()}
+    store = pyro.get_param_store()
+    for name in list(store.keys()):
+        _, mark, short = name.rpartition("$$$")
+        if mark and short in within:
+            del store[name]
+
+
+def stored(model: Any, guide: Any, batch: Arguments) -> list[str]:
+    """Names of the parameters in Pyro's global store that belong to no module, found by a call of both."""
+    with poutine.trace(param_only=True) as capture, undisturbed(model, guide):
+        for part in (guide, model):
+            part(*batch.args, **batch.kwargs)
+    own = {id(p) for part in (model, guide) if isinstance(part, nn.Module) for p in part.parameters()}
+    return [name for name, one in _parameters(capture.trace.nodes).items() if id(one.unconstrained) not in own]
+
+
+def _parameters(sites: Mapping[str, Any]) -> dict[str, Parameter]:
+    """The parameters of Pyro's param sites, each once, by its first name."""
+    found: dict[int, tuple[str, Parameter]] = {}
+    for name, site in sites.items():
+        value = site["value"]
+        unconstrained = value.unconstrained() if hasattr(value, "unconstrained") else value  # with module_local_params
+        constraint = constraint_in_store(name, site["kwargs"].get("constraint", constraints.real))
+        found.setdefault(id(unconstrained), (name, Parameter(unconstrained, constraint)))
+    return dict(found.values())
+
+
+def check_program(model: Any, estimator: str, data: Any) -> None:
+    """Raise a ValueError for what is not defined for the keyword arguments of a Pyro program."""
+    if hasattr(model, "weight_sites"):
+        got = shown(data.values if isinstance(data, Keywords) else data)
+        raise ValueError(
+            f"data must be (x, y) or a Dataset for a model of a network, {type(model).__name__}, which is standardised and "
+            f"checked by them; got {got}, as of the keyword arguments of a Pyro program"
+        )
+    if estimator != "shared":
+        raise ValueError(
+            f"estimator must be 'shared' where data are keyword arguments of a Pyro program; got {estimator!r}, which "
+            "shares noise between the rows of x"
+        )
 
 
 @contextmanager

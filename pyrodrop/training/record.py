@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pyrodrop.data import Dataset, Keywords
 from pyrodrop.engines import Loss
 from pyrodrop.engines.buffers import places_of
 from pyrodrop.identity import differences, is_words, made_of, refuse, values_of
@@ -23,7 +24,7 @@ from pyrodrop.training.settings import Settings
 # What a run is made of, by the names of the arguments of `fit`; it may have more steps than the one that it continues.
 PARTS = (
     "model", "guide", "data", "batch_size", "accumulate", "lr", "optimizer", "lr_schedule", "estimator", "kl_weight",
-    "likelihood_power", "engine", "precision", "starts", "device", "seed",
+    "likelihood_power", "objective", "engine", "precision", "starts", "device", "seed",
 )  # fmt: skip
 _PROBED = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, *(k * 10**n for n in range(3, 8) for k in (1, 2, 5)))
 
@@ -35,7 +36,6 @@ def record(settings: Settings, problem: Problem, seed: int, ranks: int = 1) -> d
 
     Training adds ``seconds`` and ``engine``, and ``replicates`` where there are several.
     """
-    rows, columns = len(problem.data), problem.data.columns
     return {
         "steps": settings.steps,
         "device": settings.place.type,
@@ -45,11 +45,10 @@ def record(settings: Settings, problem: Problem, seed: int, ranks: int = 1) -> d
         "precision": settings.precision,
         "model": describe(problem.model),
         "guide": describe(problem.guide),
-        "batch_size": min(settings.batch_size or rows, rows),
+        **({} if settings.objective is None else {"objective": type(settings.objective).__name__}),
         "accumulate": settings.accumulate,
-        "num_data": rows,
         "data_fingerprint": problem.data.fingerprint,
-        **({} if columns is None else {"columns": columns.words()}),
+        **_sizes(settings, problem.data),
         "noise_by_row": problem.noise_by_row(),
         "ranks": ranks,
         "seed": seed,
@@ -68,7 +67,7 @@ def identity(
         settings, problem, loss, optimizer: of the run.
         rates: the learning rate of every parameter, before the schedule.
     """
-    rows = len(problem.data)
+    rows = 1 if isinstance(problem.data, Keywords) else len(problem.data)
     batch = min(settings.batch_size or rows, rows)
     values = values_of(_constant(problem, loss))
 
@@ -86,6 +85,7 @@ def identity(
         "kl_weight": _schedule(
             "kl_weight", settings.kl_weight, "epoch", settings.steps and settings.steps / math.ceil(rows / batch)
         ),
+        "objective": made_of(settings.objective, "objective"),
         "device": {"device": settings.place.type},
     }
     return {name: parts[name] if name in parts else {name: repr(getattr(settings, name))} for name in PARTS}
@@ -123,6 +123,8 @@ def check_same(there: Any, here: Identity, allow: Collection[str], file: str, re
     Raises:
         ValueError: they differ in another part, or `there` is not such a description.
     """
+    if isinstance(there, dict):  # files of older versions have no objective
+        there = {"objective": made_of(None, "objective"), **there}
     if not isinstance(there, dict) or not all(is_words(there.get(name)) for name in PARTS):
         raise ValueError(
             f"{file} does not say what its run is made of, as it was written by another version of pyrodrop: it cannot be "
@@ -174,8 +176,18 @@ def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:
     }
 
 
+def _sizes(settings: Settings, data: Dataset | Keywords) -> dict[str, Any]:
+    """The numbers of rows, and what their columns were, of data that have them."""
+    if isinstance(data, Keywords):
+        return {"arguments": list(data.values)}
+    columns = {} if data.columns is None else {"columns": data.columns.words()}
+    return {"batch_size": min(settings.batch_size or len(data), len(data)), "num_data": len(data), **columns}
+
+
 def _data(problem: Problem) -> dict[str, str]:
     data = problem.data
+    if isinstance(data, Keywords):
+        return data.words
     entries = {"data": f"{data.fingerprint} ({len(data)} rows)"}
     for name, tensor in {**named_parts(data.x), "y": data.y}.items():
         entries[f"data.{name}.dtype"] = str(tensor.dtype).removeprefix("torch.")

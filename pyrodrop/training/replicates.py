@@ -12,28 +12,31 @@ Every replicate updates the buffers of its own network, such as running statisti
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
 import torch
+from torch import nn
 
 from pyrodrop import threads
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import positive, shown
 from pyrodrop.arguments import progress as checked_progress
-from pyrodrop.data import Data, Dataset
+from pyrodrop.data import Data, Dataset, Keywords
+from pyrodrop.engines import Loss
 from pyrodrop.networks.agreement import check_guide
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.blocks import Parts, train_in_blocks
+from pyrodrop.training.calls import check_batches
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.fitted_replicates import Replicates, grouped
-from pyrodrop.training.minibatches import check_minibatches
+from pyrodrop.training.jobs import through_joblib
 from pyrodrop.training.options import TrainingOptions, callback, with_options
 from pyrodrop.training.problem import Problem, restart, training_mode
 from pyrodrop.training.schedule import Schedule, ScheduleFile, turns_of
 from pyrodrop.training.settings import Settings
-from pyrodrop.training.spread import spreads
 from pyrodrop.training.stack import loss_of, shapes_of
 from pyrodrop.training.warnings import warn_of_runaways, warn_of_unfinished
 
@@ -49,7 +52,7 @@ _log = logging.getLogger("pyrodrop")
 def fit_replicates(
     models: Callable[..., Any] | Sequence[Callable[..., Any]],
     guides: Callable[..., Any] | Sequence[Callable[..., Any]],
-    data: Data | Sequence[Data],
+    data: Data | Mapping[str, Any] | Sequence[Data | Mapping[str, Any]],
     *,
     count: int,
     steps: int,
@@ -71,7 +74,8 @@ def fit_replicates(
             from the same weights: give each its own seed.
         guides: one guide for all, or a list or tuple of `count`. A guide belongs to its model, so pass lists of both or of
             neither.
-        data: one data set for all, or a list or tuple of `count` data sets.
+        data: one data set for all, or a list or tuple of `count` data sets; or mappings of keyword arguments of a Pyro
+            program, which differ in the values of tensors alone.
         count: R, the number of replicates.
         steps, batch_size, lr, optimizer, lr_schedule, estimator, kl_weight, likelihood_power: as in `fit`.
         engine: ``traced``, ``compiled``, or ``auto``.
@@ -98,7 +102,7 @@ def fit_replicates(
             ``replicates.failed``.
 
     Raises:
-        TypeError: an unknown argument, one of the wrong kind, or one of Pyro's autoguides.
+        TypeError: an unknown argument, one of the wrong kind, or one autoguide for several replicates.
         ValueError: before the first step, for settings, data or networks that cannot be trained as replicates, and for a
             checkpoint of another run or a damaged one.
         RuntimeError: as `fit`.
@@ -125,7 +129,7 @@ def fit_replicates(
             "replicates are trained as one traced step: engine must be 'auto', 'traced' or 'compiled'; got 'pyro'"
         )
     seeds = [settings.seed + r for r in range(count)]
-    away = spreads(jobs)
+    away = through_joblib(jobs)
     for name, value in (("checkpoint", saving), ("after_epoch", after_epoch)):
         if away and value is not None:
             raise ValueError(
@@ -133,6 +137,12 @@ def fit_replicates(
                 f"{'' if jobs else ' and a joblib backend that is active'}"
             )
     made_of = _parts(models, guides, data, seeds)
+    found = [auto for _, guide in made_of.pairs for auto in autoguides(guide)] if away else []
+    if found:
+        raise ValueError(
+            f"jobs must be None for autoguides, which lose their model on the way to another process; got jobs={jobs} and "
+            f"an {type(found[0]).__name__}"
+        )
     if away:
         done, error = train_in_blocks(_in_one_process, made_of, settings, memory, progress, jobs)
     else:
@@ -160,7 +170,7 @@ def _in_one_process(
     """Train all replicates in this process; with an error where none of them has a finite loss."""
     problems = _problems(made_of, settings)
     for problem in problems:
-        check_minibatches(settings.batch_size, problem.data.x, problem.model, problem.guide)
+        check_batches(problem, settings)
     with settings.products(), training_mode(*problems):
         return _train(problems, settings, made_of.seeds, memory, progress, saving, after_epoch)
 
@@ -176,6 +186,7 @@ def _train(
 ) -> tuple[Replicates, FloatingPointError | None]:
     """Train all replicates, as many at a time as can be stacked and fit into memory."""
     losses = [loss_of(problem, problem.data, settings) for problem in problems]
+    _check_apart(losses)
     kept = saving is not None or after_epoch is not None
     file = None if saving is None else ScheduleFile(saving, problems, losses, settings)
     parts = None if file is None else file.parts(grouped(map(shapes_of, problems, losses)))
@@ -188,14 +199,27 @@ def _train(
     return done, None if schedule.error is None else FloatingPointError(f"{schedule.error}{file.where()}")
 
 
+def _check_apart(losses: Sequence[Loss]) -> None:
+    """Raise a ValueError for a parameter that several replicates would share."""
+    seen: set[int] = set()
+    for loss in losses:
+        for name, parameter in loss.parameters.items():
+            if id(parameter.unconstrained) in seen:
+                raise ValueError(
+                    f"every replicate needs parameters of its own, but {name} is in Pyro's global store, one for all: put "
+                    "it into a PyroModule or take an autoguide, one for each replicate"
+                )
+        seen |= {id(leaf) for leaf in loss.leaves}
+
+
 def _problems(made_of: Parts, settings: Settings) -> list[Problem]:
     """One problem per replicate."""
     pairs = [made_of.pair(r) for r in range(len(made_of))]
     if settings.starts == "new":
-        pairs = [restart(*pair, own) for pair, own in zip(pairs, made_of.seeds, strict=True)]
+        pairs = [restart(*pair, seed) for pair, seed in zip(pairs, made_of.seeds, strict=True)]
     return [
-        Problem.of(model, guide, own, settings.estimator, settings.place)
-        for (model, guide), own in zip(pairs, made_of.sets, strict=True)
+        Problem.of(model, guide, data, settings.estimator, settings.place)
+        for (model, guide), data in zip(pairs, made_of.sets, strict=True)
     ]
 
 
@@ -203,6 +227,8 @@ def _parts(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> Parts:
     """What the replicates are made of, from one model, guide and data set for all or a list of them."""
     count = len(seeds)
     models, guides = (list(value) if isinstance(value, tuple) else value for value in (models, guides))
+    if isinstance(guides, list) and isinstance(models, types.FunctionType):  # it has no parameters that would be shared
+        models = [models] * len(guides)
     _check_autoguides(models, guides)
     sets = data_sets(data, count)
     for name, value in (("models", models), ("guides", guides)):
@@ -227,7 +253,10 @@ def _check_autoguides(models: Any, guides: Any) -> None:
     if not any(autoguides(one) for one in (guides if isinstance(guides, list) else [guides])):
         return
     for name, value in (("models", models), ("guides", guides)):
-        if not isinstance(value, list) or len(set(map(id, value))) < len(value):
+        apart = (
+            [one for one in value if name == "guides" or isinstance(one, nn.Module)] if isinstance(value, list) else []
+        )
+        if not isinstance(value, list) or len(set(map(id, apart))) < len(apart):
             raise TypeError(
                 "an AutoGuide is trained in place, together with the model that it refers to, so replicates need a model "
                 f"and a guide of that model each: pass lists of both; got the same one for several in {name}"
@@ -247,16 +276,18 @@ def _check_callable(models: Any, guides: Any) -> None:
         check_guide(model, guide, "guides")
 
 
-def data_sets(data: Any, count: int) -> list[Dataset]:
+def data_sets(data: Any, count: int) -> list[Dataset | Keywords]:
     """One data set per replicate, from one for all or a list or tuple of `count`.
 
     A tuple (x, y) is one data set, where x may be a tuple of tensors itself. It is a sequence of data sets where its parts
-    are `Dataset`s or pairs.
+    are `Dataset`s, pairs or mappings of keyword arguments.
 
     Raises:
         TypeError: a sequence of something else, or a list [x, y], which could be either.
         ValueError: another number of data sets.
     """
+    if isinstance(data, Mapping):
+        return [Keywords(data)] * count
     if isinstance(data, Dataset) or not isinstance(data, list | tuple):
         return [Dataset.of(data, missing=True)] * count
     if isinstance(data, tuple) and len(data) == 2 and not _is_data(data[1]):
@@ -270,10 +301,12 @@ def data_sets(data: Any, count: int) -> list[Dataset]:
         raise ValueError(
             f"{count} replicates need as many data sets, or one for all; got a {type(data).__name__} of {len(data)}"
         )
-    return [Dataset.of(one, missing=True) for one in data]  # `Problem.of` knows whether they may be missing
+    return [
+        Keywords(one) if isinstance(one, Mapping) else Dataset.of(one, missing=True) for one in data
+    ]  # `Problem.of` knows whether they may be missing
 
 
 def _is_data(value: Any) -> bool:
     """Whether this can be a data set by itself: y of a pair is a tensor or an array, never a pair."""
     pair = isinstance(value, list | tuple) and len(value) == 2
-    return isinstance(value, Dataset) or (pair and hasattr(value[1], "__array__"))
+    return isinstance(value, Dataset | Mapping) or (pair and hasattr(value[1], "__array__"))

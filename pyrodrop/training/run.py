@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from pyrodrop.data import Data
 from pyrodrop.engines import Loss, Pyro, choose, choose_in_parts
 from pyrodrop.ranks import Averaging, Ranks, alone, digest
+from pyrodrop.training.calls import WholeCall, batches_of, check_batches
 from pyrodrop.training.failure import FirstFailure, RankFailure
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import Loop
-from pyrodrop.training.minibatches import Minibatches, check_minibatches
+from pyrodrop.training.minibatches import Minibatches
 from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem, describe, restart
 from pyrodrop.training.rank_noise import RankRandom
@@ -77,13 +78,13 @@ class Run:
             ValueError: see `fit`.
         """
         random = random or RankRandom(alone(settings.place), settings.seed)
-        batches, ranks = Minibatches(problem.data, settings.batch_size, settings.place), random.ranks
-        shards = _shards(batches, settings, random)
+        batches, ranks = batches_of(problem.data, settings), random.ranks
+        shards = None if isinstance(batches, WholeCall) else _shards(batches, settings, random)
         samples = batches.samples(settings.steps) if shards is None else shards.shapes(settings.steps)
-        loss = problem.loss(samples[0], settings.dtype)
+        loss = problem.loss(samples[0], settings.dtype, settings.objective)
         problem.check_batches(loss, samples[1:])
         if shards is not None:
-            problem.check_counters(loss, samples[0])
+            problem.check_counters(loss, shards.shapes(settings.steps)[0])
         if shards is not None and not shards.is_even(settings.steps):
             rows = f"minibatches of {batches.size} of {batches.num_rows} rows"
             problem.check_rows_alike(samples[0], f"{rows}, accumulate {settings.accumulate} and {ranks.size} rank(s)")
@@ -167,19 +168,29 @@ class Run:
         """The fit with its present parameters and losses; `more` is added to its settings."""
         history = self.loop.history[: self.loop.done].clone().cpu()
         problem = self.problem
-        return Fit(problem.model, problem.guide, problem.data, history, {**self.record, **more}, self.settings.place)
+        return Fit(
+            problem.model,
+            problem.guide,
+            problem.data,
+            history,
+            {**self.record, **more},
+            self.settings.place,
+            self.settings.objective,
+        )
 
 
 def problem_of(
-    model: Callable[..., Any], guide: Callable[..., Any], data: Data, settings: Settings, ranks: int = 1
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    data: Data | Mapping[str, Any],
+    settings: Settings,
+    ranks: int = 1,
 ) -> Problem:
     """Copies of a user's model and guide with their data, checked, with new initial weights if the settings ask for them."""
     if settings.starts == "new":
         model, guide = restart(model, guide, settings.seed)
     problem = Problem.of(model, guide, data, settings.estimator, settings.place)
-    check_minibatches(
-        settings.batch_size, problem.data.x, problem.model, problem.guide, parts=settings.accumulate, ranks=ranks
-    )
+    check_batches(problem, settings, ranks)
     return problem
 
 

@@ -235,14 +235,14 @@ def turns_of(
         ValueError: a replicate cannot be traced.
     """
     whole = float(sum(map(state_bytes, losses))) if kept else 0.0
-    found = []
+    groups = []
     for group in grouped(map(shapes_of, problems, losses)):
         first = group[0]
         size = Stack([problems[first]], [], settings, losses=[losses[first]]).fitting(memory, whole)
         if size < len(group):
             _log.info("training %d of %d replicates at a time, limited by memory", size, len(group))
-        found += [group[at : at + size] for at in range(0, len(group), size)]
-    return found
+        groups += [group[at : at + size] for at in range(0, len(group), size)]
+    return groups
 
 
 class ScheduleFile(StateFile):
@@ -291,11 +291,11 @@ class ScheduleFile(StateFile):
         if self._read is None:
             return
         (tensors, about, restarts), self._read = self._read, None
-        for number, (turn, own) in enumerate(zip(self._schedule, about, strict=True)):
+        for number, (turn, of_turn) in enumerate(zip(self._schedule, about, strict=True)):
             state = under(f"turn {number}.", tensors)
-            StackedState(turn.stack, turn.loop).load(state, own["position"], self.name, **restarts)
-            if own["failed"] is not None:
-                turn.fail(FloatingPointError(own["failed"]))
+            StackedState(turn.stack, turn.loop).load(state, of_turn["position"], self.name, **restarts)
+            if of_turn["failed"] is not None:
+                turn.fail(FloatingPointError(of_turn["failed"]))
         self.saved = "the last finite state"
 
     def save(self) -> None:
@@ -320,10 +320,10 @@ class ScheduleFile(StateFile):
 
     def _checked(self) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, bool]] | None:
         """The tensors of the file, what it says of the turns, and what starts anew; None if there is no file."""
-        found = self.read()
-        if found is None:
+        content = self.read()
+        if content is None:
             return None
-        tensors, about = found
+        tensors, about = content
         restarts, turns = self.restarts(about), about.get("turns")
         if not isinstance(turns, list) or not all(map(_is_turn, turns)):
             raise ValueError(f"{self.name} is not one of replicates: it does not say which of them train together")
@@ -338,15 +338,17 @@ class ScheduleFile(StateFile):
 def identity_of_all(settings: Settings, problems: Sequence[Problem], losses: Sequence[Loss]) -> Identity:
     """What a run of replicates is made of: the words of replicate 0, and of each other what differs from it."""
     first = _alone(settings, problems[0], losses[0])
-    found = {part: dict(words) for part, words in first.items()}
+    words_of_all = {part: dict(words) for part, words in first.items()}
     for r, (problem, loss) in enumerate(zip(problems, losses, strict=True)):
-        own = _alone(settings, problem, loss)
+        its_words = _alone(settings, problem, loss)
         for part in PARTS:
-            names = dict.fromkeys([*own[part], *first[part]])
-            here = {name: own[part].get(name, "absent") for name in names}
-            found[part] |= {f"replicate {r}: {n}": v for n, v in here.items() if v != first[part].get(n, "absent")}
-    found["model"] = {"replicates": str(len(problems)), **found["model"]}
-    return found
+            names = dict.fromkeys([*its_words[part], *first[part]])
+            here = {name: its_words[part].get(name, "absent") for name in names}
+            words_of_all[part] |= {
+                f"replicate {r}: {n}": v for n, v in here.items() if v != first[part].get(n, "absent")
+            }
+    words_of_all["model"] = {"replicates": str(len(problems)), **words_of_all["model"]}
+    return words_of_all
 
 
 def _alone(settings: Settings, problem: Problem, loss: Loss) -> Identity:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
+from pyro.infer import ELBO, ReweightedWakeSleep, TraceTailAdaptive_ELBO
 
 from pyrodrop.arguments import positive, real, shown
 from pyrodrop.constraints import Count, Flag, Real, Seed, checked
@@ -50,6 +51,7 @@ class Settings:
     estimator: Estimator = "shared"
     kl_weight: KLWeight = 1.0
     likelihood_power: Annotated[float, Real("the power of the likelihood", above=0)] = 1.0
+    objective: ELBO | None = None
     engine: EngineName = "auto"
     precision: Precision | None = None
     starts: Starts = "model"
@@ -74,6 +76,7 @@ class Settings:
             self._set("kl_weight", real(self.kl_weight, "kl_weight", _KL_WEIGHT, least=0))
         self.lr_factor(0)  # schedules that are wrong from the start
         self.factors(0.0)
+        _check_objective(self)
         self._set("likelihood_power", float(self.likelihood_power))
         self._set("device", resolve(self.device))
 
@@ -150,4 +153,30 @@ def _check_kl_weight(value: Any) -> None:
         raise TypeError(
             f"kl_weight must be a number or a function of the epochs done, such as schedules.linear(20); got a "
             f"{type(value).__name__}, {value}, a schedule of the learning rate by step: pass it as lr_schedule"
+        )
+
+
+def _check_objective(settings: Settings) -> None:
+    """Raise for an objective that is no loss object of Pyro, or with factors that only the default's terms have."""
+    loss = settings.objective
+    if loss is None:
+        return
+    if not isinstance(loss, ELBO) or not hasattr(loss, "loss_and_grads"):
+        raise TypeError(
+            "objective must be a loss object of Pyro, such as pyro.infer.Trace_ELBO(num_particles=2), or None for the ELBO "
+            f"with closed-form divergences; got {f'the class {loss.__name__}' if isinstance(loss, type) else shown(loss)}"
+        )
+    if isinstance(loss, ReweightedWakeSleep | TraceTailAdaptive_ELBO):
+        raise TypeError(
+            "objective must have one loss whose value can be estimated, such as pyro.infer.RenyiELBO(alpha=0.5); got "
+            f"{shown(loss)}, which {'has two' if isinstance(loss, ReweightedWakeSleep) else 'gives gradients alone'}"
+        )
+    one = {"kl_weight": settings.kl_weight, "likelihood_power": settings.likelihood_power}
+    wrong = [(name, value) for name, value in one.items() if callable(value) or value != 1]
+    wrong += [("accumulate", settings.accumulate)] if settings.accumulate != 1 else []
+    if wrong:
+        name, value = wrong[0]
+        raise ValueError(
+            f"{name} must be 1 with an objective, since a loss object of Pyro does not give its terms one by one; got "
+            f"{shown(value)}. pyro.poutine.scale in model or guide weights sites under any objective"
         )

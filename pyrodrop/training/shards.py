@@ -95,8 +95,8 @@ class Shards:
         return Joint([Part(self._rows(rows, first + at, size), share * size) for at, size in cut])
 
     def _rows(self, rows: Tensor | None, first: int, size: int) -> Batch:
-        own = slice(first, first + size)
-        return self.batches.rows(own if rows is None else rows[own])
+        shard = slice(first, first + size)
+        return self.batches.rows(shard if rows is None else rows[shard])
 
 
 def _shares(count: int, among: int) -> list[tuple[int, int]]:

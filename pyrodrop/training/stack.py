@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from pyrodrop.arguments import MOST
-from pyrodrop.data import Dataset
+from pyrodrop.data import Dataset, Keywords
 from pyrodrop.devices import available, seeded, set_random_state
-from pyrodrop.engines import Batch, Loss, Stacked, StackedLoss, Untraceable, choose_stacked
+from pyrodrop.engines import Arguments, Loss, Stacked, StackedLoss, Untraceable, choose_stacked
 from pyrodrop.engines.graph import near, peak
 from pyrodrop.inputs import named_parts, parts
 from pyrodrop.networks.modes import undisturbed
 from pyrodrop.training.autoguides import autoguides
+from pyrodrop.training.calls import batches_of, stacked_batches_of
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import Loop
-from pyrodrop.training.minibatches import Minibatches, StackedMinibatches
 from pyrodrop.training.optimizer import optimizer_of
 from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.record import record
@@ -52,18 +52,18 @@ class Stack:
         problems: Sequence[Problem],
         generators: Sequence[torch.Generator],
         settings: Settings,
-        data: Sequence[Dataset] | None = None,
+        data: Sequence[Dataset | Keywords] | None = None,
         losses: Sequence[Loss] | None = None,
     ) -> None:
         self.problems, self.generators, self.settings = problems, generators, settings
         self.data = [problem.data for problem in problems] if data is None else data
         self._first_of = _firsts(problems)
-        own = {
+        by_problem = {
             r: loss_of(problems[r], self.data[r], settings) if losses is None else losses[r]
             for r in sorted(set(self._first_of))
         }
-        self.losses = [own[first] for first in self._first_of]
-        held = {r: problems[r].tensors() for r in own}
+        self.losses = [by_problem[first] for first in self._first_of]
+        held = {r: problems[r].tensors() for r in by_problem}
         self.held = [held[first] for first in self._first_of]
 
     def fitting(self, memory: float | None, kept: float = 0.0) -> int:
@@ -74,14 +74,16 @@ class Stack:
             kept: bytes of the parameters and optimisers of all replicates of the call, if they are in memory all the time;
                 0 if those that do not train are not.
         """
-        first, loss = self.problems[0], self.losses[0]
-        batch = Minibatches(self.data[0], self.settings.batch_size, self.settings.place).first()
+        data, loss = self.data[0], self.losses[0]
+        batch = batches_of(data, self.settings).first()
         try:
             graph = loss.graph(batch)
         except Untraceable as error:
-            kinds = [type(auto).__name__ for auto in autoguides(first.guide)]
-            raise _refusal(f"{error}{_of_autoguide(kinds[0]) if kinds else ''}") from error
-        need = peak(graph.graph) + sum(x.nbytes for x in parts(first.data.x)) + (0 if kept else state_bytes(loss))
+            raise _refusal(str(error)) from error
+        need = peak(graph.graph) + sum(
+            x.nbytes for x in (batch.tensors if isinstance(data, Keywords) else parts(data.x))
+        )
+        need += 0 if kept else state_bytes(loss)
         budget = (memory or 0.5 * available(self.settings.place)) - kept
         return max(1, int(min(budget, MOST) // need))
 
@@ -95,7 +97,7 @@ class Stack:
             ValueError: the replicates cannot be stacked, or differ in more than their tensors.
         """
         settings, count = self.settings, len(self.problems)
-        self.batches = StackedMinibatches(self.data, settings.batch_size, self.generators, settings.place)
+        self.batches = stacked_batches_of(self.data, self.generators, settings)
         starts = starts or {
             name: torch.stack([loss.leaves[number].detach() for loss in self.losses])
             for number, name in enumerate(self.losses[0].parameters)
@@ -139,6 +141,7 @@ class Stack:
                 history[:, r].contiguous(),
                 {**self._records[r], "seed": seeds[r], **more},
                 self.settings.place,
+                self.settings.objective,
             )
             for r, problem in enumerate(self.problems)
         ]
@@ -190,14 +193,14 @@ class Stack:
         if not callable(lr):
             return
         for r, loss in enumerate(self.losses):
-            for name, own in zip(self.losses[0].parameters, loss.parameters, strict=True):
-                if name != own and lr(name) != lr(own):  # autoguides have names of their own
+            for name, other in zip(self.losses[0].parameters, loss.parameters, strict=True):
+                if name != other and lr(name) != lr(other):  # autoguides have names of their own
                     raise ValueError(
-                        f"replicates have the same learning rates; lr is {lr(name)} for {name} of replicate 0 and {lr(own)} "
-                        f"for {own} of replicate {r}"
+                        f"replicates have the same learning rates; lr is {lr(name)} for {name} of replicate 0 and "
+                        f"{lr(other)} for {other} of replicate {r}"
                     )
 
-    def _verify(self, loss: StackedLoss, batch: Batch) -> None:
+    def _verify(self, loss: StackedLoss, batch: Arguments) -> None:
         """Raise a ValueError unless every replicate has the same loss and buffers alone and in the stacked graph.
 
         Of replicates that share a problem, which can differ in data alone, the first two and the last are compared.
@@ -216,15 +219,14 @@ class Stack:
         for generator, state in zip(self.generators, states, strict=True):
             generator.set_state(state)
         for r in sorted(set(self._first_of) | {min(1, len(states) - 1), len(states) - 1}):
-            own, state = self.losses[r], states[r]
+            loss_alone, state = self.losses[r], states[r]
             with self._loaded(r), torch.no_grad(), pyro.validation_enabled(False), seeded(0, batch.device):
                 set_random_state(state, batch.device)
                 with undisturbed(self.problems[r].model, self.problems[r].guide):
-                    alone = own.terms(batch.at(r))
-                    buffers = [buffer.detach().clone() for buffer in own.buffers]
-            want = torch.stack([alone.nll, alone.kl])
+                    want = loss_alone.objective.terms(batch.at(r))
+                    buffers = [buffer.detach().clone() for buffer in loss_alone.buffers]
             tolerance = 0.05 if self.settings.dtype is not None else 1e-3
-            if not torch.allclose(want, terms[r], rtol=tolerance, atol=1e-4, equal_nan=True):
+            if not torch.allclose(want.to(terms.dtype), terms[r], rtol=tolerance, atol=1e-4, equal_nan=True):
                 raise ValueError(
                     f"replicate {r} differs from replicate 0 in more than replicates may: data, initial values, drop rates, "
                     f"alphas, precisions and scales of Gaussian priors; its loss alone is {want.tolist()}, stacked "
@@ -292,14 +294,14 @@ class _AllFailed:
         )
 
 
-def loss_of(problem: Problem, data: Dataset, settings: Settings) -> Loss:
+def loss_of(problem: Problem, data: Dataset | Keywords, settings: Settings) -> Loss:
     """The loss of one replicate.
 
     Raises:
         ValueError: it cannot be traced, or not be trained on minibatches of this size.
     """
-    batches = Minibatches(data, settings.batch_size, settings.place)
-    loss = problem.loss(batches.first(), settings.dtype)
+    batches = batches_of(data, settings)
+    loss = problem.loss(batches.first(), settings.dtype, settings.objective)
     if loss.changes:
         raise _refusal(f"{loss.changes}, which a trace would freeze")
     problem.check_batches(loss, batches.samples(settings.steps)[1:])
@@ -314,9 +316,15 @@ def shapes_of(problem: Problem, loss: Loss) -> tuple[Any, ...]:
         first, dot, rest = name.partition(".")
         tensors[f"parameter {names.get(first, first)}{dot}{rest}"] = parameter.unconstrained
     tensors |= {f"moving buffer {n}": buffer for n, buffer in loss.moving.named().items()}
-    tensors |= {f"data.{n}": value for n, value in {**named_parts(problem.data.x), "y": problem.data.y}.items()}
     shapes = [(name, value.shape, str(value.dtype)) for name, value in sorted(tensors.items())]
-    return type(problem.model), type(problem.guide), *shapes
+    return type(problem.model), type(problem.guide), *shapes, form_of(problem.data)
+
+
+def form_of(data: Dataset | Keywords) -> str:
+    """What must be equal in the data of replicates that are stacked: all but the values of tensors."""
+    if isinstance(data, Keywords):
+        return data.outline
+    return str([(name, list(own.shape), own.dtype) for name, own in {**named_parts(data.x), "y": data.y}.items()])
 
 
 def state_bytes(loss: Loss) -> int:
@@ -333,13 +341,6 @@ def _firsts(problems: Sequence[Problem]) -> list[int]:
 def _refusal(why: str) -> ValueError:
     return ValueError(
         f"replicates are trained as one traced step, which is impossible for this model and guide: {why}. Fit one by one"
-    )
-
-
-def _of_autoguide(kind: str) -> str:
-    return (
-        f" (the constraints of an {kind}'s parameters, such as positive scales, are in Pyro's global store, where a trace "
-        "does not find them; AutoDelta has none)"
     )
 
 

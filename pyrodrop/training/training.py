@@ -87,7 +87,7 @@ class Training:
         self,
         model: Callable[..., Any],
         guide: Callable[..., Any],
-        data: Data,
+        data: Data | Mapping[str, Any],
         *,
         steps: int | None = None,
         **options: Unpack[StepOptions],

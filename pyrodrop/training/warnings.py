@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.data import Dataset
+from pyrodrop.data import Dataset, Keywords
 from pyrodrop.guides import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian
-from pyrodrop.networks.mixing import mixes_examples
+from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.problem import Problem
 
@@ -46,10 +46,10 @@ def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
         failed: the numbers of those whose training broke off; nothing is said of them.
     """
     trained = {number: fit for number, fit in enumerate(fits) if number not in failed}
-    found = {n: words for n, fit in trained.items() if len(fit.history) >= _STEPS and (words := _words(fit))}
-    if found:
-        number, words = next(iter(found.items()))
-        where = f"{len(found)} of {len(fits)} replicates, of which number {number}: " if len(fits) > 1 else ""
+    findings = {n: words for n, fit in trained.items() if len(fit.history) >= _STEPS and (words := _words(fit))}
+    if findings:
+        number, words = next(iter(findings.items()))
+        where = f"{len(findings)} of {len(fits)} replicates, of which number {number}: " if len(fits) > 1 else ""
         _log.warning("training may not be done: %s%s", where, words)
 
 
@@ -60,7 +60,7 @@ def _words(fit: Fit) -> str:
 
 def _steep(fit: Fit) -> str:
     """Whether the loss still falls at the end, in words; empty if it does not."""
-    nll, rows = fit.history[:, 0].double(), fit.settings["num_data"]
+    nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
     tenth = len(nll) // 10
     if not bool(nll.isfinite().all()):
         return ""
@@ -69,8 +69,9 @@ def _steep(fit: Fit) -> str:
     error = math.sqrt(float(before.var() + last.var()) / tenth)
     if fall <= max(_PER_ROW * rows, _OF_FALL * whole, _ERRORS * error):
         return ""
+    per_row = " per row" * (rows > 1)
     return (
-        f"the loss still falls, by {fall / rows:.2g} nats per row in the last {tenth} of {len(nll)} steps: train for more "
+        f"the loss still falls, by {fall / rows:.2g} nats{per_row} in the last {tenth} of {len(nll)} steps: train for more "
         "steps, or with a higher lr"
     )
 
@@ -92,7 +93,7 @@ def point_estimate(fit: Fit) -> str:
             "Set the rate (guides.BernoulliDropout), or learn variances of weights (guides.MeanField)"
         )
     model: Any = fit.model
-    known = isinstance(guide, Guide) and _gaussian(fit) and fit.data is not None
+    known = isinstance(guide, Guide) and _gaussian(fit) and isinstance(fit.data, Dataset)
     if not known or mixes_examples(model, fit.data.x):  # type: ignore[union-attr]
         return ""
     few, noise = _few(fit, 50), float(model.likelihood.precision.detach()) ** -0.5
@@ -107,7 +108,7 @@ def point_estimate(fit: Fit) -> str:
 
 def constant(fit: Fit) -> str:
     """Whether a constant predicts the training data as well, or better; empty if it does not."""
-    if fit.data is None:
+    if not isinstance(fit.data, Dataset):
         return ""
     if _gaussian(fit) and fit.data.y.is_floating_point():
         return _mean(fit)
@@ -127,8 +128,8 @@ def _mean(fit: Fit) -> str:
         return ""
     few = _few(fit, 500)
     predicted = fit.predict(few.x, 16, seed=0).mean.double().cpu()
-    own = few.y.detach().double().cpu().reshape(predicted.shape)
-    ratio = float((own - predicted).square().sum() / (own - y.mean(0)).square().sum())
+    targets = few.y.detach().double().cpu().reshape(predicted.shape)
+    ratio = float((targets - predicted).square().sum() / (targets - y.mean(0)).square().sum())
     if not ratio > 1 - _SMALL:
         return ""
     return (
@@ -158,24 +159,26 @@ def _frequencies(fit: Fit) -> str:
 
 def _suspicious(fit: Fit, of_constant: float) -> bool:
     """Whether the nll of the last tenth of the steps is not clearly below that of a constant; rows must not be mixed."""
-    assert fit.data is not None
+    assert isinstance(fit.data, Dataset)
     nll = float(fit.history[-max(1, len(fit.history) // 10) :, 0].double().mean())
     return nll > of_constant - _MARGIN * len(fit.data) and not mixes_examples(fit.model, fit.data.x)
 
 
 def _few(fit: Fit, most: int) -> Dataset:
     """At most so many rows, evenly spread."""
-    assert fit.data is not None
+    assert isinstance(fit.data, Dataset)
     return fit.data.rows(torch.linspace(0, len(fit.data) - 1, min(len(fit.data), most)).long())
 
 
 def warn_of_runaways(*problems: Problem | Fit) -> None:
     """Say once, in a warning of the log, which alpha or precision of trained problems ran away; of replicates the first."""
-    found = {number: [*_alphas(p.guide), *_precisions(p)] for number, p in enumerate(problems)}
-    found = {number: words for number, words in found.items() if words}
-    if found:
-        number, words = next(iter(found.items()))
-        where = f" in {len(found)} of {len(problems)} replicates, of which number {number}" if len(problems) > 1 else ""
+    runaways = {number: [*_alphas(p.guide), *_precisions(p)] for number, p in enumerate(problems)}
+    runaways = {number: words for number, words in runaways.items() if words}
+    if runaways:
+        number, words = next(iter(runaways.items()))
+        where = (
+            f" in {len(runaways)} of {len(problems)} replicates, of which number {number}" if len(problems) > 1 else ""
+        )
         _log.warning("training ran away%s: %s", where, "; ".join(words))
 
 
@@ -204,7 +207,7 @@ def _precisions(problem: Problem | Fit) -> list[str]:
     likelihood = getattr(problem.model, "likelihood", None)
     likelihood = getattr(likelihood, "likelihood", likelihood)  # of the values that are observed
     precision = getattr(likelihood, "precision", None)
-    if problem.data is None:
+    if problem.data is None or isinstance(problem.data, Keywords):
         return []
     y = problem.data.y
     if not (getattr(likelihood, "learned", False) and isinstance(precision, Tensor) and y.is_floating_point()):

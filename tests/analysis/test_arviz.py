@@ -348,7 +348,7 @@ def test_log_likelihoods_stay_where_the_draws_are_the_posteriors(small: Any, cap
 def test_what_has_no_tree_is_said(small: Any) -> None:
     with pytest.raises(TypeError, match=r"fit must be a Fit, Replicates .* or a Gaussian process.*got the str"):
         pyrodrop.to_arviz("fit", small.waves())  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"must be one of pyrodrop.models"):
+    with pytest.raises(TypeError, match=r"guide must be a function that can be called as guide\(x, y\)"):
         pyrodrop.to_arviz(pyrodrop.Fit(lambda x: x, lambda x: {}, None, torch.zeros(1, 3), {}), small.waves())
     with pytest.raises(
         ValueError, match="num_samples is the number of draws per chain and must be a whole number of at least 1"

@@ -268,3 +268,21 @@ def test_the_calibration_of_a_classifier() -> None:
     ) in REFERENCES
     assert f"AUROC {short(auroc['T = 100'], 3)} against {short(auroc['weight averaging'], 3)}" in REFERENCES
     assert draws["ece"] > weights["ece"] + 2 * apart["se"]
+
+
+def test_programs_beside_loops_of_svi() -> None:
+    measured = result("benchmarks/results/programs-cpu.json")["programs"]
+    page = (ROOT / "docs" / "pyro-users.md").read_text(encoding="utf-8")
+    for name, found in measured.items():
+        first, later = (found["SVI.step us"] / found[which] for which in ("first us", "later us"))
+        theirs = f"{found['SVI.step us'] / found['NumPyro us']:.0f}" if "NumPyro us" in found else ""
+        row = [f"`{name}`", f"{found['steps']:,}", f"{later:.1f}", f"{first:.1f}", f"{found['pays from']:,.0f}", theirs]
+        assert f"| {' | '.join(row)} |" in page
+    quick = [name for name, found in measured.items() if found["steps"] == 20_000]
+    later, first = (
+        [measured[n]["SVI.step us"] / measured[n][which] for n in quick] for which in ("later us", "first us")
+    )
+    assert (
+        f"20,000 steps of {len(quick)} programs, {min(later):.0f} to {max(later):.0f} times as fast as loops of `SVI.step`, "
+        f"and {min(first):.0f} to {max(first):.0f} times where nothing has been compiled yet"
+    ) in README

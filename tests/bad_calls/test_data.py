@@ -213,6 +213,11 @@ CALLS = [
         },
         works={f"x: {label}": case for label, case in WORKS.items()},
     ),
+    Call(
+        "data.Keywords",
+        lambda: {"values": {"x": X}},
+        {"values": OBJECT.but("dict") | {"number for a name": Shows("1", lambda: {1: X})}},
+    ),
     Call("data.dataset.check_inputs", lambda: {"x": X}, {"x": NO_ARRAY}, function=check_inputs),
     Call(
         "data.Dataset.of",

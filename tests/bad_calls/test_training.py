@@ -11,6 +11,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 
 import pyrodrop
@@ -36,6 +37,7 @@ SETTINGS = {
     },
     "likelihood_power": POSITIVE,
     "estimator": NAME,
+    "objective": OBJECT.but("None") | {"class": lambda: Trace_ELBO},
     "engine": NAME,
     "precision": NAME.but("None"),
     "starts": NAME,
@@ -153,6 +155,11 @@ CALLS = [
             "after_epoch": FUNCTION.but("None"),
             "data": OBJECT | {"array": lambda: torch.ones(2, N), "three": lambda: (X, Y, Y)},
         },
+    ),
+    Call(
+        "compile_svi",
+        lambda: {"model": extra_site, "guide": extra_site, "optim": pyro.optim.Adam({}), "loss": pyro.infer.Trace_ELBO()},
+        {"model": FUNCTION, "guide": FUNCTION, "optim": OBJECT, "loss": OBJECT, "engine": NAME},
     ),
     Call(
         "fit.data",
@@ -288,6 +295,30 @@ def test_training(row: Row) -> None:
 def test_a_schedule_that_turns_wrong_is_refused_with_its_time(given: Any, said: str) -> None:
     with pytest.raises((ValueError, TypeError), match=said):
         fitted(steps=10, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"data": {"x": X, "z": Y}},
+            r"guide must be .* called as guide\(x=..., z=...\).*unexpected keyword argument 'z'",
+        ),
+        ({"data": {"x": X, 3: Y}}, "keyword arguments.* as keys; got the int 3"),
+        ({"data": {}}, r"guide must be .* called as guide\(\).*missing 1 required positional argument: 'x'"),
+        ({"batch_size": 4}, "batch_size must be None.*got batch_size 4"),
+        ({"accumulate": 2}, "accumulate 1.*got batch_size None, accumulate 2"),
+        ({"estimator": "local"}, "estimator must be 'shared'.*got 'local'"),
+        ({"model": mlp(), "guide": guides.Point(mlp())}, r"data must be \(x, y\) or a Dataset.*got a mapping"),
+        ({"objective": Trace_ELBO(), "kl_weight": 0.5}, "kl_weight must be 1 with an objective.*got the float 0.5"),
+        ({"objective": Trace_ELBO(), "likelihood_power": 2.0}, "likelihood_power must be 1 .*got the float 2.0"),
+        ({"starts": "new"}, "new initial weights need a guide with a method restart"),
+    ],
+)
+def test_what_programs_do_not_have_is_refused(given: Any, said: str) -> None:
+    whole = {"model": plain, "guide": AutoNormal(plain), "data": {"x": X, "y": Y[:, 0]}, **QUICK, **given}
+    with pytest.raises((ValueError, TypeError), match=said):
+        pyrodrop.fit(**whole)
 
 
 @pytest.mark.parametrize(

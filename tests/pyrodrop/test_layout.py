@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib
 import importlib.util
 import math
@@ -51,7 +52,7 @@ LAYERS = (
     ("analysis/__init__.py", "analysis/reports"),
     ("analysis/comparison", "analysis/gp"),
     ("analysis/arviz", "analysis/calibration", "analysis/divergences", "analysis/networks")
-    + ("analysis/plots.py", "analysis/zoo"),
+    + ("analysis/plots.py", "analysis/programs", "analysis/zoo"),
     ("analysis/benchmarks", "analysis/experiments", "analysis/gpu.py"),
     ("pyrodrop/cli.py",),
     ("pyrodrop/__main__.py",),
@@ -120,6 +121,17 @@ def upward(file: Path, names: set[str]) -> list[str]:
 def test_every_file_is_in_one_layer_and_imports_run_down_only() -> None:
     wrong = {str(file): bad for file in files() if (bad := upward(file, imported(ROOT / file)))}
     assert not wrong
+
+
+def test_no_two_files_import_each_other() -> None:
+    """Not within a folder either, not inside functions, and not for types alone. A package reads its own files."""
+    graph: dict[Path, set[Path]] = {}
+    for file in files():
+        if file.as_posix() not in FACADES:
+            names = imported(ROOT / file) - {REGISTERS.get(file.as_posix(), "")}
+            graph[file] = {other for name in names if (other := target(name)) is not None}
+            graph[file] -= {file, file.parent / "__init__.py", *map(Path, FACADES)}
+    graphlib.TopologicalSorter(graph).prepare()  # raises an error that names a circle
 
 
 @pytest.mark.parametrize(

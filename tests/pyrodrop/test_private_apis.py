@@ -11,12 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import pyro.infer.util
 import pyro.optim
 import pytest
 import torch
 import torch.nn.functional as F
 import torch.utils._pytree  # by its name, so that a test can take it away
-from pyro.infer import SVI, JitTrace_ELBO, Trace_ELBO
+from pyro.infer import SVI, JitTrace_ELBO, Trace_ELBO, TraceEnum_ELBO
 from torch import Tensor
 
 import pyrodrop
@@ -87,6 +88,40 @@ def test_without_the_interpreter_stack_masks_come_from_torch_bernoulli(
     line = said(caplog)
     assert "peek_interpreter_stack" in line
     assert "masks are drawn by torch.bernoulli" in line
+
+
+def _other_dice(*args: Any) -> Any:
+    """The same sums by something that is no class with the known methods."""
+    return pyro.infer.util.Dice(*args)
+
+
+@pytest.mark.parametrize(
+    ("place", "replacement"),
+    [("pyro.infer.traceenum_elbo.Dice", _other_dice), ("torch.distributions.Distribution._validate_sample", None)],
+)
+def test_without_what_a_recording_leaves_out_pyro_trains(
+    place: str, replacement: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def model(y: Tensor) -> None:
+        m = pyro.sample("m", pyro.distributions.Normal(0.0, 1.0))
+        with pyro.plate("rows", 40):
+            pyro.sample("y", pyro.distributions.Normal(m, 1.0), obs=y)
+
+    def guide(y: Tensor) -> None:
+        pyro.sample("m", pyro.distributions.Normal(pyro.param("loc", torch.tensor(0.1)), 1.0))
+
+    losses = []
+    for engine in ("traced", "pyro"):
+        pyro.clear_param_store()
+        with pyro.validation_enabled(False), monkeypatch.context() as patch:
+            patch.setattr(place, replacement) if replacement else patch.delattr(place)
+            fit = pyrodrop.fit(
+                model, guide, {"y": Y[:, 0]}, steps=3, engine=engine, objective=TraceEnum_ELBO(max_plate_nesting=1)
+            )
+        losses.append(fit.losses)
+        assert fit.settings["engine"] == "pyro"
+    assert torch.equal(*losses)
+    assert place.rpartition(".")[2] in said(caplog)
 
 
 @pytest.mark.few(2)

@@ -103,9 +103,9 @@ def distances(
             seed=seed,
         )
         for group in range(groups):
-            own = fits[group * members : (group + 1) * members]
-            runs[f"{name}/{group}"] = own[0]
-            runs[f"ensemble of {name}/{group}"] = pyrodrop.Replicates(own)
+            group_fits = fits[group * members : (group + 1) * members]
+            runs[f"{name}/{group}"] = group_fits[0]
+            runs[f"ensemble of {name}/{group}"] = pyrodrop.Replicates(group_fits)
     compared = pyrodrop.compare(runs, points, reference=reference, num_samples=DRAWS, seed=seed)
     itself = compared.reference or {}
     table = {SAMPLES: {key: float(itself[key] or 0) for key in SHOWN}}
@@ -113,7 +113,7 @@ def distances(
     for name in (*GUIDES, *(f"ensemble of {name}" for name in GUIDES)):
         rows = [compared.rows[f"{name}/{group}"] for group in range(groups)]
         values = {key: np.array([float(row[key] or 0) for row in rows]) for key in SHOWN}
-        table[name] = {key: float(own.mean()) for key, own in values.items()}
+        table[name] = {key: float(column.mean()) for key, column in values.items()}
         ensembles[name.removeprefix("ensemble of ")] = values[DISTANCE]
     return table, ensembles, reference.diagnostics(x).r_hat_f
 

@@ -63,11 +63,11 @@ def panel(size: Size, seed: int) -> Panel:
     mixing = {}
     for depth, chains in sized(CHAINS, size).items():
         spreads[depth][SAMPLED], mixing[f"{depth} hidden"] = sampled(depth, x, chains, seed)
-    references = {depth: SAMPLED if SAMPLED in own else PROCESS for depth, own in spreads.items()}
+    references = {depth: SAMPLED if SAMPLED in by_name else PROCESS for depth, by_name in spreads.items()}
     table = {
-        f"{depth} hidden, {name}": _row(t, sd, own[references[depth]])
-        for depth, own in spreads.items()
-        for name, sd in own.items()
+        f"{depth} hidden, {name}": _row(t, sd, by_name[references[depth]])
+        for depth, by_name in spreads.items()
+        for name, sd in by_name.items()
     }
     table[f"1 hidden, {PUBLISHED}"] = _row(t, published, spreads[1][SAMPLED])
     bounded = [table[f"1 hidden, {name}"] for name in BOUNDED]
@@ -121,7 +121,7 @@ def network(depth: int) -> models.MLP:
 
 def approximations(depth: int, x: Tensor, steps: int, seed: int) -> dict[str, Tensor]:
     """Standard deviation of f at x by posterior; that of single fits is the mean over the starts."""
-    found: dict[str, Tensor] = {}
+    deviations: dict[str, Tensor] = {}
     data = foong2020().train
     for name, guide in GUIDES.items():
         torch.manual_seed(seed)
@@ -137,12 +137,12 @@ def approximations(depth: int, x: Tensor, steps: int, seed: int) -> dict[str, Te
             seed=seed,
         )
         if name != ENSEMBLE:
-            found[name] = torch.stack([fit.predict(x, DRAWS, seed=seed).spread[:, 0] for fit in fits]).mean(0)
+            deviations[name] = torch.stack([fit.predict(x, DRAWS, seed=seed).spread[:, 0] for fit in fits]).mean(0)
         if name in (ENSEMBLE, next(iter(GUIDES))):
-            found[ENSEMBLE if name == ENSEMBLE else MANY_DROPOUTS] = fits.predict(x, DRAWS, seed=seed).spread[:, 0]
+            deviations[ENSEMBLE if name == ENSEMBLE else MANY_DROPOUTS] = fits.predict(x, DRAWS, seed=seed).spread[:, 0]
     process = GaussianProcess(data, from_model(network(depth)), learn=False, progress=False)
-    found[PROCESS] = process.predict(x, 2).spread[:, 0]
-    return {name: sd.double() for name, sd in found.items()}
+    deviations[PROCESS] = process.predict(x, 2).spread[:, 0]
+    return {name: sd.double() for name, sd in deviations.items()}
 
 
 def sampled(depth: int, x: Tensor, chains: dict[str, Any], seed: int) -> tuple[Tensor, dict[str, float]]:
@@ -198,8 +198,8 @@ def _figure(t: Tensor, spreads: Mapping[int, Mapping[str, Tensor]], published: T
     styles = {SAMPLED: (BLACK, "-", 2.0), PROCESS: (GREY, "-", 1.2)}
     singles = [name for name in spreads[1] if name not in styles]
     styles |= {name: (colour, "-", 1.2) for name, colour in zip(singles, SERIES, strict=False)}
-    for axes, (depth, own) in zip(panels, spreads.items(), strict=True):
-        for name, sd in own.items():
+    for axes, (depth, by_name) in zip(panels, spreads.items(), strict=True):
+        for name, sd in by_name.items():
             colour, line, width = styles[name]
             axes.semilogy(t, sd, line, color=colour, linewidth=width, label=name)
         if depth == 1:

@@ -99,8 +99,8 @@ def thickened(x: np.ndarray, y: np.ndarray, rate: float | None) -> tuple[Mixture
     """
 
     def unpacked(values: np.ndarray) -> tuple[np.ndarray, float, float]:
-        own = 1 / (1 + math.exp(-values[3])) if rate is None else rate
-        return values[:2], math.exp(values[2]), own
+        rate_of = 1 / (1 + math.exp(-values[3])) if rate is None else rate
+        return values[:2], math.exp(values[2]), rate_of
 
     def loss(values: np.ndarray) -> float:
         return -elbo(x, y, *unpacked(values))
@@ -110,8 +110,8 @@ def thickened(x: np.ndarray, y: np.ndarray, rate: float | None) -> tuple[Mixture
     best = min(
         (minimize(loss, start, method="Nelder-Mead", options=options) for start in starts), key=lambda found: found.fun
     )
-    m, theta, own = unpacked(best.x)
-    return _masked(m, own, theta), -float(best.fun), theta, own
+    m, theta, rate_of = unpacked(best.x)
+    return _masked(m, rate_of, theta), -float(best.fun), theta, rate_of
 
 
 def elbo(x: np.ndarray, y: np.ndarray, m: np.ndarray, theta: float, rate: float) -> float:

@@ -104,13 +104,13 @@ def run(
     with run_folder(out, "references", {"preset": preset, "seed": job.seed}) as folder:
         cells = Cells(folder, lambda name: {}, _checked)
         with_draws = [name for name in names if (folder / f"{name}.safetensors").exists()]
-        found = {name: kept for name in with_draws if (kept := cells.kept(name)) is not None}
-        say_reused(found, folder)
+        finished = {name: kept for name in with_draws if (kept := cells.kept(name)) is not None}
+        say_reused(finished, folder)
         for name in names:
-            if name not in found:
-                found[name] = _one(name, sized(PROBLEMS[name], size), size, job.seed, cells, job.quiet)
+            if name not in finished:
+                finished[name] = _one(name, sized(PROBLEMS[name], size), size, job.seed, cells, job.quiet)
             print(f"results: {cells.file(name)}\n", flush=True)
-        return {name: found[name] for name in names}
+        return {name: finished[name] for name in names}
 
 
 def _checked(record: Record) -> None:
@@ -123,9 +123,11 @@ def _checked(record: Record) -> None:
 
 def sized(problem: Problem, size: Size) -> Problem:
     """The problem with the sampler's settings of this size."""
-    own = {key: value for key in ("chains", "draws", "tune") if (value := getattr(size, key)) is not None}
-    chains = own.get("chains", problem.chains)
-    return replace(problem, **own, kept=min(problem.kept, chains * own.get("draws", problem.draws)) // chains * chains)
+    sizes = {key: value for key in ("chains", "draws", "tune") if (value := getattr(size, key)) is not None}
+    chains = sizes.get("chains", problem.chains)
+    return replace(
+        problem, **sizes, kept=min(problem.kept, chains * sizes.get("draws", problem.draws)) // chains * chains
+    )
 
 
 def recipe(problem: Problem, size: Size, seed: int, train: Dataset, test: Dataset) -> dict[str, Any]:
@@ -199,8 +201,8 @@ def _one(name: str, problem: Problem, size: Size, seed: int, cells: Cells, quiet
 
 
 def _elbo(fit: Fit, seed: int) -> dict[str, Any]:
-    found = fit.elbo(ELBO_DRAWS, seed=seed)
-    return {"value": found.value, "se": found.se, "convention": str(found.convention)}
+    elbo = fit.elbo(ELBO_DRAWS, seed=seed)
+    return {"value": elbo.value, "se": elbo.se, "convention": str(elbo.convention)}
 
 
 def drawn(sampled: Sampled, x: Tensor, seed: int) -> Tensor:

@@ -148,7 +148,7 @@ def _validate(
 ) -> tuple[list[float], float]:
     """Validation log densities by split and point, and the seconds they took; -inf where training failed."""
     kept = begun.kept(_begun(cell)) or {"log_density": [], "seconds": 0.0}
-    found, spent = (
+    log_densities, spent = (
         [-math.inf if value is None else float(value) for value in kept["log_density"]],
         float(kept["seconds"]),
     )
@@ -156,15 +156,15 @@ def _validate(
     parts = [Part(train, point) for train, _ in halves for point in points]
     held_out = [test for _, test in halves for _ in points]
     size = cell.column.at_once(len(parts[0].train), plan)
-    while len(found) < len(parts):
+    while len(log_densities) < len(parts):
         start = time.perf_counter()
-        group = slice(len(found), len(found) + size)
-        scores = _scores(cell, parts[group], held_out[group], plan, progress, len(found))
-        found += [-math.inf if score is None else score[1] for score in scores]
+        group = slice(len(log_densities), len(log_densities) + size)
+        scores = _scores(cell, parts[group], held_out[group], plan, progress, len(log_densities))
+        log_densities += [-math.inf if score is None else score[1] for score in scores]
         spent += time.perf_counter() - start
-        values = [None if value == -math.inf else value for value in found]
+        values = [None if value == -math.inf else value for value in log_densities]
         begun.keep(_begun(cell), {"log_density": values, "seconds": spent})
-    return found, spent
+    return log_densities, spent
 
 
 def _begun(cell: Cell) -> str:
@@ -197,14 +197,14 @@ def _scores(
 ) -> list[tuple[float, float] | None]:
     """Train all parts, as many at once as is sensible, and score each; None for one that failed."""
     size = cell.column.at_once(len(parts[0].train), plan)
-    found: list[tuple[float, float] | None] = []
+    scores: list[tuple[float, float] | None] = []
     for begin in range(0, len(parts), size):
         group = parts[begin : begin + size]
         predictors = cell.column.predictors(group, plan, first + begin, progress)
         for number, (predictor, test) in enumerate(zip(predictors, tests[begin : begin + size], strict=True)):
             seed = plan.seed + first + begin + number
-            found.append(None if predictor is None else score(predictor, test, _draws(cell), seed))
-    return found
+            scores.append(None if predictor is None else score(predictor, test, _draws(cell), seed))
+    return scores
 
 
 def score(predictor: Predicts, test: Dataset, draws: int, seed: int) -> tuple[float, float]:

@@ -56,23 +56,23 @@ class Column:
 
     def predictors(self, parts: Sequence[Part], plan: Plan, first: int, progress: bool | None) -> list[Predicts | None]:
         """All in one replicated fit. A seed decides the initial weights too."""
-        own = [part for part in parts for _ in range(self.members)]
+        repeated = [part for part in parts for _ in range(self.members)]
         seed = plan.seed + first * self.members
-        built = [self.build(part.train, plan, part.point, seed + number) for number, part in enumerate(own)]
+        built = [self.build(part.train, plan, part.point, seed + number) for number, part in enumerate(repeated)]
         steps = plan.epochs * -(-len(parts[0].train) // plan.batch)
         falling = schedules.cosine(steps) if self.decays else None
         many = fit_replicates(
-            [model for model, _ in built], [guide for _, guide in built], [part.train for part in own],
-            count=len(own), steps=steps, batch_size=plan.batch, lr=self.rate_of, lr_schedule=falling, estimator="local",
+            [model for model, _ in built], [guide for _, guide in built], [part.train for part in repeated],
+            count=len(repeated), steps=steps, batch_size=plan.batch, lr=self.rate_of, lr_schedule=falling, estimator="local",
             engine=plan.engine, device=plan.device, seed=seed, progress=progress,
         )  # fmt: skip
-        found: list[Predicts | None] = []
-        for begin in range(0, len(own), self.members):
+        predictors: list[Predicts | None] = []
+        for begin in range(0, len(repeated), self.members):
             numbers = range(begin, begin + self.members)
             broken = any(number in many.failed for number in numbers)
             members = [many[number] for number in numbers]
-            found.append(None if broken else members[0] if self.members == 1 else Replicates(members))
-        return found
+            predictors.append(None if broken else members[0] if self.members == 1 else Replicates(members))
+        return predictors
 
     def at_once(self, rows: int, plan: Plan) -> int:
         """As many as memory has room for: the losses of all their steps are kept."""

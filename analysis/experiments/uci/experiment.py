@@ -23,7 +23,7 @@ from pyrodrop.data import uci
 from pyrodrop.files import whole, write_json
 from pyrodrop.json_files import read_record
 from pyrodrop.names import known, some
-from pyrodrop.training.spread import processes
+from pyrodrop.training.jobs import processes
 
 
 @with_job_options("device", "jobs")

@@ -54,8 +54,8 @@ def reference(protocol: str) -> Cells:
     """Our cells of a protocol, by set and guide, in the order of the sets."""
     files = sorted((REFERENCE / protocol).glob("*.json"))
     contents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    found = {(content["cell"]["data"], _column(content["cell"])): content for content in contents}
-    return {key: found[key] for key in sorted(found, key=lambda key: (list(SETTINGS).index(key[0]), key[1]))}
+    columns = {(content["cell"]["data"], _column(content["cell"])): content for content in contents}
+    return {key: columns[key] for key in sorted(columns, key=lambda key: (list(SETTINGS).index(key[0]), key[1]))}
 
 
 def _settings(protocol: Protocol) -> str:
@@ -126,15 +126,15 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _released(found: Mapping[str, Any]) -> str:
+def _released(released: Mapping[str, Any]) -> str:
     """What the plain PyTorch form of the released code gives, by variant: all published splits, several seeds."""
     header = ["set, variant", "drop rate", "seeds"]
     furthest = 0.0
     tests = [[*header, *(word for title in METRICS.values() for word in (title, "z of published", "less ours (z)"))]]
     grids = [[*header, "log density less published (z)", "less ours (z)"]]
-    for key, scores in found.items():
+    for key, scores in released.items():
         name, variant, *rate = key.split("/")
-        ours = None if variant == "ours" else found.get("/".join([name, "ours", *rate]))
+        ours = None if variant == "ours" else released.get("/".join([name, "ours", *rate]))
         row = [f"{name}, `{variant}`", f"{scores['drop_rate']:.3g}"]
         if rate:
             number = RATES.index(float(rate[0]))

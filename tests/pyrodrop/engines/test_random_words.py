@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pyrodrop.distributions.stacked_coins import StackedMasks, words_of
+from pyrodrop.distributions.coins import StackedMasks, words_of
 from pyrodrop.engines import random_words
 from pyrodrop.engines.random_words import RandomWords
 from pyrodrop.private_apis import Program, twisters

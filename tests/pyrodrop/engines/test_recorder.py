@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -120,6 +123,13 @@ def test_networks_with_their_parameters_as_inputs(network: nn.Module) -> None:
     [
         (lambda x: [x * float(x.sum())], "gives Python a number"),
         (lambda x: [x * float(torch.tensor(0.0).add_(x.sum()))], "gives Python a number"),
+        (
+            lambda x: [x * float((made := torch.zeros(3), made[1:], made.copy_(x[0]))[1][0])],
+            "gives Python a number",
+        ),
+        (lambda x: [x * float(torch.empty(()).normal_())], "gives Python a number"),
+        (lambda x: [x * float(torch.randperm(3)[0])], "gives Python a number"),
+        (lambda x: [x * len(torch.arange(4.0)[x[:, 0] > 0])], "the shape of the result"),
         (lambda x: [x if x.sum() > 0 else -x], "gives Python a number"),
         (lambda x: [x * int(torch.allclose(x, x))], "gives Python a number"),
         (lambda x: [x[x > 0]], "the shape of the result"),
@@ -143,6 +153,57 @@ def test_values_that_leave_pytorch_are_refused_too(what: Any) -> None:
     except Untraceable:
         return
     assert not graph.evaluate(torch.randn(4, 3), *graph.constants)[0].any()
+
+
+def caught(x: Tensor) -> float:
+    try:
+        return float(x.sum())
+    except RuntimeError:
+        return 1.0
+
+
+READERS: dict[str, Callable[[Tensor], Any]] = {
+    "dictionary": lambda x: {1.0: 2.0}.get(x.sum().item(), 3.0),
+    "arithmetic before": lambda x: {1.0: 2.0}.get(x.sum().item() * 2 + 1, 3.0),
+    "whole number": lambda x: {1: 2.0}.get((x > 0).sum().item(), 3.0),
+    "truth": lambda x: {True: 2.0}.get((x > 0).all().item(), 3.0),
+    "set": lambda x: float(x.sum().item() in {1.0}),
+    "tuple": lambda x: float(x.sum().item() in (1.0, 2.0)),
+    "cached function": lambda x: functools.cache(lambda v: 2.0)(x.sum().item()),
+    "text": lambda x: float(len(str(x.sum().item()))),
+    "f-string": lambda x: float(len(f"{x.sum().item():.2f}")),
+    "text of a tensor": lambda x: float(len(f"{x}")),
+    "percent": lambda x: float(len("%s %d" % (x.sum().item(), 1))),  # noqa: UP031
+    "floor": lambda x: float(math.floor(x.sum().item())),
+    "round": lambda x: float(round(x.sum().item())),
+    "range": lambda x: float(len(range(int(x.sum().abs())))),
+    "largest": lambda x: max(x.sum().item(), 0.0),
+    "dlpack": lambda x: float(np.from_dlpack(x).sum()),
+    "array": lambda x: float(np.asarray(x).sum()),
+    "contained": lambda x: float(1.0 in x),
+    "caught": caught,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_value_reaches_python_in_silence(name: str) -> None:
+    with pytest.raises(Untraceable, match=r"cannot be traced.*, at test_recorder\.py, line \d+: "):
+        pure_graph(lambda x: [x * READERS[name](x)], [torch.randn(4, 3)])
+
+
+@pytest.mark.parametrize(
+    "what",
+    [lambda x: x.sum().item() * 2 + 1, lambda x: 2.0 ** x.sum().item(), lambda x: x.clamp(max=x.sum().item()),
+     lambda x: torch.tensor(x.sum().item()), lambda x: [1.0, 2.0, 3.0][int(torch.tensor(2).item())],
+     lambda x: sum(float(i) * x[i].sum() for i in torch.arange(4)), lambda x: x[:, torch.ones(3, 3).tril()[1] > 0].sum(),
+     lambda x: len(torch.arange(5).nonzero()), lambda x: int(torch.zeros(3).add_(2)[1:].sum()),
+     lambda x: {3.0: 5.0}[torch.tensor(3.0).item()], lambda x: float(len(f"{torch.tensor(3.0).item()}"))],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:To copy construct")
+def test_numbers_to_compute_with_and_numbers_that_are_fixed(what: Callable[[Tensor], Any]) -> None:
+    graph = pure_graph(lambda x: [x * what(x)], [torch.randn(4, 3)])
+    other = torch.randn(4, 3)
+    torch.testing.assert_close(graph.evaluate(other, *graph.constants)[0], other * what(other))
 
 
 def test_what_does_nothing_is_left_out_and_what_is_fixed_moves_out() -> None:

@@ -120,7 +120,7 @@ def test_bad_input_is_named() -> None:
         pyrodrop.predict(fit, torch.ones(2, 2), 0)
     with pytest.raises(ValueError, match=r"y must have the shape of the prediction, \(3, 1\); got \(2, 1\)"):
         fit.predict(torch.ones(3, 2), 4).log_density(torch.ones(2, 1))
-    with pytest.raises(TypeError, match=r"use pyro.infer.Predictive"):
+    with pytest.raises(TypeError, match=r"guide must be a function that can be called as guide\(x, y\)"):
         pyrodrop.Fit(lambda x: x, lambda x: {}, None, torch.zeros(1, 2), {}).predict(torch.ones(2, 2))
 
 

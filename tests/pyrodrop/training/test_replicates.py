@@ -337,17 +337,18 @@ def test_data_that_could_be_either_are_refused(data: Any, error: type[Exception]
         data_sets(data, 2)
 
 
-def test_autoguides_of_their_own_models_are_the_fits_alone() -> None:
+@pytest.mark.parametrize("auto", [AutoDelta, AutoNormal])
+def test_autoguides_of_their_own_models_are_the_fits_alone(auto: Any) -> None:
     """They are trained in place; Pyro's store names their parameters apart."""
     own, alone = ([network(precision=4.0 + r) for r in range(2)] for _ in range(2))
     for one, other in zip(own, alone, strict=True):
         other.load_state_dict(one.state_dict())
     settings = {**SETTINGS, "estimator": "shared", "steps": 6, "engine": "traced"}
-    posteriors = [AutoDelta(m) for m in own]
+    posteriors = [auto(m) for m in own]
     many = pyrodrop.fit_replicates(own, posteriors, (X, Y), count=2, seed=3, **settings)
     assert [one.guide for one in many] == posteriors
     for r, one in enumerate(many):
-        assert_equal(one, pyrodrop.fit(alone[r], AutoDelta(alone[r]), (X, Y), seed=3 + r, **settings))
+        assert_equal(one, pyrodrop.fit(alone[r], auto(alone[r]), (X, Y), seed=3 + r, **settings))
     assert not torch.allclose(values(many[0]), values(many[1]), atol=1e-3)
 
 
@@ -358,9 +359,3 @@ def test_one_autoguide_for_several_replicates_is_refused() -> None:
         pyrodrop.fit_replicates(model, auto, (X, Y), count=2, steps=2)
     with pytest.raises(TypeError, match="got the same one for several in guides"):
         pyrodrop.fit_replicates([model, network()], [auto, auto], (X, Y), count=2, steps=2)
-
-
-def test_autoguides_with_constraints_are_refused_with_the_reason() -> None:
-    model = network()
-    with pytest.raises(ValueError, match="constraints of an AutoNormal's parameters.*Fit one by one"):
-        pyrodrop.fit_replicates([model], [AutoNormal(model)], (X, Y), count=1, steps=2)

@@ -1,7 +1,7 @@
 """Many small networks in several processes, against one after the other in plain PyTorch and as compiled fits.
 
-``python -m pyrodrop.analysis.benchmarks.spread [--count R] [--jobs N] [--rounds N] [--out FILE]``: networks 13-50-1, each
-with its own data, minibatch 128, in blocks that are units of work (`pyrodrop.training.spread`). Every unit times its own
+``python -m pyrodrop.analysis.benchmarks.jobs [--count R] [--jobs N] [--rounds N] [--out FILE]``: networks 13-50-1, each
+with its own data, minibatch 128, in blocks that are units of work (`pyrodrop.training.jobs`). Every unit times its own
 block, a plain step of one network and a step of its compiled fit, interleaved, by process time; several processes take as
 long as the one with most to do.
 """
@@ -20,7 +20,7 @@ from pyrodrop.analysis.benchmarks.replicates import STEPS, compiled, plain, row_
 from pyrodrop.analysis.benchmarks.timing import interleaved, machine, report, write
 from pyrodrop.engines.stacked_compiled import block_size
 from pyrodrop.training.blocks import block_sizes
-from pyrodrop.training.spread import each
+from pyrodrop.training.jobs import run_each
 
 
 def main(count: int = 240, jobs: int = 2, rounds: int = 9, out: Path | None = None) -> None:
@@ -37,20 +37,22 @@ def main(count: int = 240, jobs: int = 2, rounds: int = 9, out: Path | None = No
     for number in dict.fromkeys((1, jobs)):
         start = time.perf_counter()
         sizes = block_sizes(count, heavy=False, program=block_size(count))
-        found = each(
+        measurements = run_each(
             measured, ((size, rounds) for size in sizes), len(sizes), jobs=number, title="blocks", unit="block"
         )
         of_worker: dict[int, float] = {}
-        for process, _, seconds in found:
+        for process, _, seconds in measurements:
             of_worker[process] = of_worker.get(process, 0.0) + seconds["together"]
-        alone = {name: sum(size * own[name] for _, size, own in found) / count for name in ("plain", "fits")}
+        alone = {
+            name: sum(size * seconds[name] for _, size, seconds in measurements) / count for name in ("plain", "fits")
+        }
         rows[f"{number} processes" if number > 1 else "1 process"] = {
             **row_of({"together": max(of_worker.values()), **alone}, count),
             "of all, ms": 1e3 * sum(of_worker.values()) / STEPS,
             "wall, s": time.perf_counter() - start,
         }
     report(f"{count} nets 13-50-1, own data, a step of all", rows)
-    write(out, "spread", {"rounds": rounds, "count": count, **rows})
+    write(out, "jobs", {"rounds": rounds, "count": count, **rows})
 
 
 def measured(size: int, rounds: int) -> tuple[int, int, dict[str, float]]:

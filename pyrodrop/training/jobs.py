@@ -1,8 +1,8 @@
 """Units of work for several processes: the engine is joblib's.
 
-    each(train, [(a, 0), (b, 1)], jobs=2)              two processes of this machine
+    run_each(train, [(a, 0), (b, 1)], jobs=2)          two processes of this machine
     with joblib.parallel_config("dask"):               the workers of a cluster, as they are
-        each(train, [(a, 0), (b, 1)])
+        run_each(train, [(a, 0), (b, 1)])
 
 A unit is a function and its arguments, as the bytes of a pickle. It runs alone in its process, with one thread of PyTorch,
 so its result does not depend on the number of workers. A unit whose worker is killed is done again where the backend does
@@ -41,7 +41,7 @@ _THREADS = (
 )
 
 
-def spreads(jobs: int | None) -> bool:
+def through_joblib(jobs: int | None) -> bool:
     """Whether units go through joblib: by `jobs`, or by a backend that is active (`joblib.parallel_config`).
 
     Args:
@@ -70,7 +70,7 @@ def spreads(jobs: int | None) -> bool:
     return True
 
 
-def each(
+def run_each(
     function: Callable[..., Any],
     arguments: Iterable[tuple[Any, ...]],
     total: int,
@@ -81,13 +81,13 @@ def each(
     progress: bool | None = None,
     done: Callable[[int, Any], object] | None = None,
 ) -> list[Any]:
-    """``[function(*own) for own in arguments]``, each as a unit of work.
+    """``[function(*values) for values in arguments]``, each as a unit of work.
 
     Args:
         function: of a module that the workers can import, or of ``__main__``.
         arguments: of every unit. They are pickled when a worker is free, one after the other.
         total: the number of units.
-        jobs: as in `spreads`. With 1 the units run in this process, one after the other.
+        jobs: as in `through_joblib`. With 1 the units run in this process, one after the other.
         title, unit: of the progress bar.
         progress: whether to show a progress bar, which counts the units that are done; if None, where the output is a
             terminal.
@@ -96,10 +96,10 @@ def each(
 
     Raises:
         TypeError: something cannot be pickled.
-        ValueError: as `spreads`; or a worker of the cluster has several threads.
+        ValueError: as `through_joblib`; or a worker of the cluster has several threads.
         Exception: whatever a unit raises.
     """
-    away = spreads(jobs)
+    away = through_joblib(jobs)
     _check_threads(get_active_backend()[0])
     collected: dict[int, Any] = {}
     with tqdm(
@@ -173,7 +173,7 @@ def without_interrupts() -> Iterator[None]:
 @contextmanager
 def processes(jobs: int | None) -> Iterator[None]:
     """So many processes of this machine for the units of calls within the block; None leaves what is active."""
-    spreads(jobs)
+    through_joblib(jobs)
     with nullcontext() if jobs is None else joblib.parallel_config("loky", n_jobs=jobs):
         yield
 
@@ -199,9 +199,9 @@ def pickled(parts: Mapping[str, Any]) -> bytes:
         for name, value in parts.items():
             try:
                 _dumped(value)
-            except Exception as own:
+            except Exception as reason:
                 raise TypeError(
-                    f"units of work are sent to other processes as pickles, and {name} cannot be pickled: {_line(own)}. "
+                    f"units of work are sent to other processes as pickles, and {name} cannot be pickled: {_line(reason)}. "
                     "Leave out what belongs to this process (open files, locks, connections, generators), or run in one "
                     "process"
                 ) from error

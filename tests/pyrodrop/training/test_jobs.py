@@ -24,8 +24,8 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
 from pyrodrop.processes import Process
-from pyrodrop.training import spread
 from pyrodrop.training.blocks import Parts, block_sizes, blocks_of
+from pyrodrop.training.jobs import _alone, _watched, end_with, pickled, run_each, through_joblib, without_interrupts
 from pyrodrop.training.replicates import Replicates
 from pyrodrop.training.settings import Settings
 
@@ -146,17 +146,17 @@ def test_units_run_with_one_thread_and_on_their_own(lists: None) -> None:
     """A fit within a unit sees no backend; the number of threads is the caller's afterwards."""
     torch.set_num_threads(2)
     arrived: list[tuple[int, Any]] = []
-    found = spread.each(
+    found = run_each(
         _seen, [(n,) for n in range(3)], 3, jobs=None, title="units", unit="unit", done=lambda *a: arrived.append(a)
     )
     assert found == [(n, 1, False) for n in range(3)]
     assert arrived == list(enumerate(found))
     assert torch.get_num_threads() == 2
-    assert spread.spreads(None)
+    assert through_joblib(None)
 
 
 def _seen(number: int) -> tuple[int, int, bool]:
-    return number, torch.get_num_threads(), spread.spreads(None)
+    return number, torch.get_num_threads(), through_joblib(None)
 
 
 @pytest.mark.more
@@ -183,12 +183,12 @@ def test_workers_of_joblib_train_alone() -> None:
     from joblib._parallel_backends import ThreadingBackend
 
     with joblib.parallel_config(ThreadingBackend(nesting_level=1)):
-        assert not spread.spreads(None)
+        assert not through_joblib(None)
         with (
             joblib.parallel_config(ThreadingBackend(nesting_level=1), n_jobs=2),
             pytest.raises(ValueError, match="threads"),
         ):
-            spread.spreads(None)
+            through_joblib(None)
 
 
 def test_a_cluster_and_jobs_are_refused_together(lists: None) -> None:
@@ -219,9 +219,9 @@ def test_what_cannot_be_sent_is_named_before_any_training(lists: None) -> None:
 
 
 def test_a_worker_that_lacks_a_module_says_so() -> None:
-    payload = spread.pickled({"a unit": (_Gone, ())}).replace(b"_Gone", b"_Lost")
+    payload = pickled({"a unit": (_Gone, ())}).replace(b"_Gone", b"_Lost")
     with pytest.raises(RuntimeError, match=r"worker process .* cannot import what a unit of work is made of.*_Lost"):
-        spread._alone(payload, 0, str(Process.this()))
+        _alone(payload, 0, str(Process.this()))
 
 
 class _Gone:
@@ -234,9 +234,9 @@ def test_a_worker_of_a_cluster_that_lacks_data_says_where() -> None:
 
     elsewhere = "0123456789-1-1"
     with pytest.raises(ValueError, match=r"worker process \d+ on .* failed: /nowhere.*PYRODROP_DATA"):
-        spread._alone(spread.pickled({"a unit": (reads, ())}), 0, elsewhere)
+        _alone(pickled({"a unit": (reads, ())}), 0, elsewhere)
     with pytest.raises(FileNotFoundError):
-        spread._alone(spread.pickled({"a unit": (reads, ())}), 0, str(Process.this()))
+        _alone(pickled({"a unit": (reads, ())}), 0, str(Process.this()))
 
 
 def test_ctrl_c_does_not_reach_processes_that_are_started_for_units() -> None:
@@ -248,7 +248,7 @@ def test_ctrl_c_does_not_reach_processes_that_are_started_for_units() -> None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     def interrupted() -> None:
-        with spread.without_interrupts():
+        with without_interrupts():
             os.kill(os.getpid(), signal.SIGINT)  # which another thread may get
             inside.append(blocked())
 
@@ -266,12 +266,12 @@ def test_only_children_end_with_their_parent(monkeypatch: pytest.MonkeyPatch) ->
     """Not the worker of a cluster, whose parent may have the caller's number on another machine."""
     started: list[Any] = []
     monkeypatch.setattr(threading.Thread, "start", lambda self: started.append(self))
-    spread.end_with(Process("elsewhere", os.getppid(), 0))
-    spread.end_with(Process(Process.this().place, os.getpid(), 0))
+    end_with(Process("elsewhere", os.getppid(), 0))
+    end_with(Process(Process.this().place, os.getpid(), 0))
     assert not started
-    spread.end_with(Process(Process.this().place, os.getppid(), 0))
+    end_with(Process(Process.this().place, os.getppid(), 0))
     assert len(started) == 1
-    spread._watched.discard(os.getppid())
+    _watched.discard(os.getppid())
 
 
 @pytest.mark.parametrize("count", [1, 2, 20, 31, 32, 33, 40, 63, 64, 65, 100, 127, 129, 240, 1000])
@@ -376,7 +376,7 @@ def test_a_dask_worker_that_is_killed_in_the_middle_of_its_block(tmp_path: Path)
 
         thread = threading.Thread(target=kill_one, daemon=True)
         thread.start()
-        spread_out = pyrodrop.fit_replicates(model, guide, data(40), count=40, **options)
+        in_jobs = pyrodrop.fit_replicates(model, guide, data(40), count=40, **options)
         thread.join(60)
     assert len(killed) == 1
-    assert_same(alone, spread_out)
+    assert_same(alone, in_jobs)

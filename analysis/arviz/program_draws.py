@@ -1,0 +1,186 @@
+"""Draws of a Pyro program as variables of an ArviZ data tree.
+
+posterior               other sites         [chain, draw, plates ..., SITE_dim_0 ...]
+posterior_predictive    observed sites      likewise, drawn anew
+observed_data           observed sites      [plates ..., ...]
+log_likelihood          observed sites      [chain, draw, plates ...]
+sample_stats            lp, log_q           [chain, draw]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import xarray as xr
+from pyro import poutine
+from pyro.distributions import Delta, Unit
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.distributions import Independent
+
+from pyrodrop.analysis.comparison.khat import LEAST, k_hat
+from pyrodrop.devices import seeded
+from pyrodrop.engines import Arguments
+from pyrodrop.networks.agreement import called
+from pyrodrop.networks.modes import evaluating, undisturbed
+from pyrodrop.training.calls import arguments_of
+from pyrodrop.training.fitted import Fit, data_for
+from pyrodrop.training.problem import describe
+from pyrodrop.training.program_draws import check_whole, many
+
+_ELBO_DRAWS = 100
+Variables = dict[Hashable, tuple[tuple[str, ...], Any]]
+
+
+class ProgramDraws(NamedTuple):
+    """One chain: variables of the groups, without the dimension of chains; log p(z, y) and log q(z) of every draw.
+
+    `no_density` says why log q is no density, or log p not that of the draws; it is empty if both are. There is no
+    log likelihood given sites that were summed out.
+    """
+
+    posterior: Variables
+    predictive: Variables
+    observed: Variables
+    log_likelihood: Variables | None
+    log_joint: Tensor
+    log_q: Tensor
+    no_density: str
+
+
+def program_draws(fit: Fit, given: Arguments, num_samples: int, seed: int) -> ProgramDraws:
+    """Draws of all sites of a program, with the densities of each.
+
+    Args:
+        fit: of a program.
+        given: its arguments, with the observations.
+        num_samples: number of draws.
+        seed: of the draws.
+
+    Raises:
+        ValueError: a site is in a plate that takes subsamples.
+    """
+    model, guide = fit.model, fit.guide
+
+    def traces() -> tuple[Any, Any, Any]:
+        drawn = poutine.trace(guide).get_trace(*given.args, **given.kwargs)
+        anew = poutine.trace(poutine.replay(poutine.uncondition(model), trace=drawn))
+        replicated = anew.get_trace(*given.args, **given.kwargs)
+        fixed = poutine.trace(poutine.replay(model, trace=replicated if summed else drawn))
+        return drawn, replicated, fixed.get_trace(*given.args, **given.kwargs)
+
+    summed: list[str] = []
+    with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), seeded(seed, given.device):
+        called("guide", guide, given.args, given.kwargs)
+        called("model", model, given.args, given.kwargs)
+        drawn, _, fixed = traces()
+        nodes = {str(name): node for name, node in fixed.nodes.items() if _is_site(node)}
+        for node in nodes.values():
+            check_whole(node)
+        seen = [name for name, node in nodes.items() if node["is_observed"] and not node["infer"].get("_deterministic")]
+        latent = [name for name in nodes if name not in seen]
+        summed += [name for name in latent if name not in drawn and not nodes[name]["is_observed"]]
+
+        def draw() -> list[Tensor]:
+            drawn, replicated, fixed = traces()
+            for trace in (drawn, fixed):
+                trace.compute_log_prob()
+            values = [replicated.nodes[name]["value"] for name in (*latent, *seen)]
+            values += [fixed.nodes[name]["log_prob"] for name in seen]
+            return [*values, fixed.log_prob_sum(), drawn.log_prob_sum()]
+
+        columns = [value.cpu() for value in many(draw, num_samples, seed, given.device)]
+    named = dict(zip((*latent, *seen), columns, strict=False))
+    first, (log_joint, log_q) = len(latent) + len(seen), columns[-2:]
+    densities = dict(zip(seen, columns[first:-2], strict=True))
+    return ProgramDraws(
+        {name: _variable(nodes, name, named[name]) for name in latent},
+        {name: _variable(nodes, name, named[name]) for name in seen},
+        {name: (_variable(nodes, name, named[name])[0][1:], nodes[name]["value"].cpu().numpy()) for name in seen},
+        None if summed else {name: _variable(nodes, name, densities[name]) for name in seen},
+        log_joint.double(),
+        log_q.double(),
+        _without_density(drawn, summed),
+    )
+
+
+def program_tree(
+    chains: Sequence[Fit], data: Any, num_samples: int, seed: int
+) -> tuple[dict[str, xr.Dataset], dict[str, Any]]:
+    """The groups of several fits of a program on the same data, and attributes that describe them.
+
+    Args:
+        chains: the fits; each is a chain.
+        data: as of `Fit.elbo`.
+        num_samples: draws of each.
+        seed: of the draws of the first chain; chain c uses ``seed + c``.
+
+    Raises:
+        ValueError: the fits have different data.
+    """
+    first = chains[0]
+    if len({fit.fingerprint for fit in chains}) > 1:
+        raise ValueError(
+            "chains must be restarts on the same data; got replicates with different data: take one of them"
+        )
+    given = arguments_of(data_for(first, "to_arviz", data), first.device)
+    drawn = [program_draws(fit, given, num_samples, seed + number) for number, fit in enumerate(chains)]
+    groups = {
+        "posterior": _joined([one.posterior for one in drawn]),
+        "posterior_predictive": _joined([one.predictive for one in drawn]),
+        "observed_data": xr.Dataset(drawn[0].observed),
+    }
+    densities = [one.log_likelihood for one in drawn if one.log_likelihood is not None]
+    groups |= {"log_likelihood": _joined(densities)} if densities else {}
+    elbos = [fit.elbo(_ELBO_DRAWS, data) for fit in chains]
+    attrs: dict[str, Any] = {"guide": describe(first.guide), "model": describe(first.model)}
+    attrs |= {"elbo": _one([e.value for e in elbos]), "elbo_se": _one([e.se for e in elbos])}
+    attrs["elbo_convention"] = str(elbos[0].convention)
+    missing = drawn[0].no_density or (f"{num_samples} draws, fewer than {LEAST}" if num_samples < LEAST else "")
+    if missing:
+        return groups, attrs | {"khat_missing": missing}
+    stats = {"lp": [one.log_joint for one in drawn], "log_q": [one.log_q for one in drawn]}
+    groups["sample_stats"] = xr.Dataset(
+        {name: (("chain", "draw"), torch.stack(values).numpy()) for name, values in stats.items()}
+    )
+    return groups, attrs | {"khat": _one([k_hat(one.log_joint - one.log_q) for one in drawn])}
+
+
+def _joined(chains: Sequence[Variables]) -> xr.Dataset:
+    return xr.concat([xr.Dataset(own) for own in chains], dim="chain")
+
+
+def _one(values: Sequence[Any]) -> Any:
+    return values[0] if len(values) == 1 else np.array(values)
+
+
+def _is_site(node: Any) -> bool:
+    return node["type"] == "sample" and not site_is_subsample(node) and not isinstance(node["fn"], Unit)
+
+
+def _variable(nodes: dict[str, Any], name: str, values: Tensor) -> tuple[tuple[str, ...], Any]:
+    """Dimensions and values of a site's draws: plates by their names, others by numbers."""
+    node = nodes[name]
+    batch = len(node["fn"].batch_shape)
+    plates = {frame.dim + batch: frame.name for frame in node["cond_indep_stack"] if frame.vectorized}
+    dims = [plates.get(number, f"{name}_dim_{number}") for number in range(values.dim() - 1)]
+    return ("draw", *(f"{dim}_plate" if dim in nodes else dim for dim in dims)), values.numpy()
+
+
+def _without_density(drawn: Any, summed: list[str]) -> str:
+    if summed:
+        return f"discrete sites were summed out in training: {', '.join(summed)}"
+    nodes = [node for node in drawn.nodes.values() if _is_site(node)]
+    if any(node["infer"].get("is_auxiliary") for node in nodes):
+        return ""
+    points = [node["name"] for node in nodes if isinstance(_innermost(node["fn"]), Delta)]
+    return f"the guide has points, which have no density: {', '.join(points)}" if points else ""
+
+
+def _innermost(fn: Any) -> Any:
+    while isinstance(fn, Independent) or type(fn).__name__ == "MaskedDistribution":
+        fn = fn.base_dist
+    return fn

@@ -1,0 +1,90 @@
+"""The data of a Pyro program: the keyword arguments that its model and its guide are called with."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrodrop.arguments import shown
+from pyrodrop.identity import made_of, values_of
+from pyrodrop.inputs import over_tensors
+
+
+class Keywords:
+    """Keyword arguments, ``model(**values)``. Every step has all of them; plates of the program take subsamples.
+
+    Args:
+        values: by name. Tensors, also within tuples, lists and dictionaries, are data; all else is the program's own.
+
+    Raises:
+        TypeError: `values` is no mapping, or a name is no word.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        if not isinstance(values, Mapping):
+            raise TypeError(f"values must be a mapping of keyword arguments by name; got {shown(values)}")
+        wrong = [name for name in values if not isinstance(name, str)]
+        if wrong:
+            raise TypeError(
+                "values of data must have the names of the program's keyword arguments, model(**data), as keys; got "
+                f"{shown(wrong[0])}"
+            )
+        self.values = over_tensors(lambda tensor: tensor.detach(), dict(values))
+
+    @classmethod
+    def of(cls, values: Keywords | Mapping[str, Any]) -> Keywords:
+        """The arguments as they are, or of a mapping."""
+        return values if isinstance(values, Keywords) else cls(values)
+
+    @classmethod
+    def named(cls, values: Any, names: Sequence[str]) -> Keywords:
+        """Values of the arguments of these names.
+
+        Raises:
+            TypeError: they are no mapping.
+            ValueError: they have other names.
+        """
+        if not isinstance(values, Mapping):
+            raise TypeError(
+                f"data must be a mapping of the keyword arguments {', '.join(names)}, as in training, or None; got "
+                f"{shown(values)}"
+            )
+        if values.keys() != set(names):
+            raise ValueError(
+                f"data must have the names of the arguments in training, {', '.join(names)}; got "
+                f"{', '.join(map(str, values)) or 'none'}"
+            )
+        return cls(values)
+
+    @functools.cached_property
+    def words(self) -> dict[str, str]:
+        """What the arguments are, in words: the values of tensors by their digest."""
+        return made_of(self.values, "data") | values_of(dict(_placed(self.values, "data")))
+
+    @property
+    def outline(self) -> str:
+        """The arguments in words, without the values of tensors: replicates have the same."""
+        like = over_tensors(lambda tensor: f"{tensor.dtype} {list(tensor.shape)}", self.values)
+        return ", ".join(f"{name} {word}" for name, word in sorted(made_of(like, "data").items()))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Hash of the names and values, as 32 hexadecimal digits."""
+        return hashlib.blake2b(repr(sorted(self.words.items())).encode(), digest_size=16).hexdigest()
+
+    def on(self, device: torch.device) -> dict[str, Any]:
+        """The arguments, with all tensors on a device."""
+        return over_tensors(lambda tensor: tensor.to(device), self.values)  # type: ignore[no-any-return]
+
+
+def _placed(tree: Any, name: str) -> list[tuple[str, Tensor]]:
+    """The tensors of nested collections, each with its place in words."""
+    if isinstance(tree, Tensor):
+        return [(name, tree)]
+    items = tree.items() if isinstance(tree, Mapping) else enumerate(tree) if isinstance(tree, tuple | list) else ()
+    return [found for key, value in items for found in _placed(value, f"{name}.{key}")]

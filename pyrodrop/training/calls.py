@@ -1,0 +1,104 @@
+"""The arguments of Pyro programs in place of minibatches: every step has all of them, and an epoch is a step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from pyrodrop.data import Dataset, Keywords
+from pyrodrop.engines import Arguments, Batch, Call
+from pyrodrop.inputs import mapped, over_tensors, tensors_in
+from pyrodrop.training.minibatches import Minibatches, StackedMinibatches, check_minibatches, usable
+from pyrodrop.training.problem import Problem
+from pyrodrop.training.settings import Settings
+
+
+class WholeCall:
+    """The arguments of a Pyro program in place of minibatches: there is one, and an epoch is a step.
+
+    Args:
+        data: the arguments.
+        device: to put their tensors on.
+    """
+
+    size = num_rows = per_epoch = 1
+
+    def __init__(self, data: Keywords, device: torch.device) -> None:
+        self._call = Call((), over_tensors(lambda tensor: usable(tensor, device), data.values))
+        self.order, self.position = torch.empty(0, dtype=torch.long, device=device), 0
+
+    def first(self) -> Call:
+        """The arguments."""
+        return self._call
+
+    def samples(self, steps: int | None) -> list[Call]:
+        """The arguments, which are those of every step."""
+        return [self._call]
+
+    def next(self) -> Call:
+        """The arguments."""
+        return self._call
+
+    def coming(self) -> tuple[int, int]:
+        """One row in place of a minibatch's, and as many steps as one likes."""
+        return 1, sys.maxsize
+
+
+def batches_of(data: Dataset | Keywords, settings: Settings) -> Minibatches | WholeCall:
+    """The minibatches of a data set, or the arguments of a Pyro program."""
+    if isinstance(data, Keywords):
+        return WholeCall(data, settings.place)
+    return Minibatches(data, settings.batch_size, settings.place)
+
+
+class StackedCalls(WholeCall):
+    """The arguments of R Pyro programs, ``[R, ...]``, in place of minibatches; replicates draw noise alone.
+
+    Args:
+        data: R mappings that differ in the values of tensors alone.
+        device: to put their tensors on.
+    """
+
+    def __init__(self, data: Sequence[Keywords], device: torch.device) -> None:
+        columns = zip(*(tensors_in(own.values) for own in data), strict=True)
+        stacked = iter([torch.stack([usable(value, device) for value in column]) for column in columns])
+        self._call = Call((), over_tensors(lambda _: next(stacked), data[0].values))
+        self.order, self.position = torch.empty(len(data), 0, dtype=torch.long, device=device), 0
+
+
+def arguments_of(data: Dataset | Keywords, device: torch.device) -> Arguments:
+    """All of the data as arguments of one call."""
+    if isinstance(data, Keywords):
+        return Call((), data.on(device))
+    return Batch(mapped(lambda x: x.to(device), data.x), data.y.to(device), {})
+
+
+def stacked_batches_of(
+    data: Sequence[Dataset | Keywords], generators: Sequence[torch.Generator], settings: Settings
+) -> StackedMinibatches | StackedCalls:
+    """The minibatches of several data sets at once, or the arguments of several calls of a Pyro program."""
+    rows = [one for one in data if isinstance(one, Dataset)]
+    if rows:
+        return StackedMinibatches(rows, settings.batch_size, generators, settings.place)
+    return StackedCalls([one for one in data if isinstance(one, Keywords)], settings.place)
+
+
+def check_batches(problem: Problem, settings: Settings, ranks: int = 1) -> None:
+    """Raise a ValueError for minibatches that model, guide or network do not support, and for those of a Pyro program.
+
+    Args:
+        problem, settings: of the training.
+        ranks: number of processes that share a minibatch.
+    """
+    size, parts = settings.batch_size, settings.accumulate
+    if isinstance(problem.data, Dataset):
+        check_minibatches(size, problem.data.x, problem.model, problem.guide, parts=parts, ranks=ranks)
+    elif size is not None or parts > 1 or ranks > 1:
+        got = f"batch_size {size}, accumulate {parts}, {ranks} rank(s)"
+        raise ValueError(
+            "batch_size must be None, accumulate 1 and the process alone (distributed=False) where data are the keyword "
+            f"arguments of a Pyro program, which has no rows; got {got}. In the program, "
+            "pyro.plate(name, size, subsample_size=...) takes a minibatch at every step"
+        )

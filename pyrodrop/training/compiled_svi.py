@@ -1,0 +1,480 @@
+"""`pyro.infer.SVI` whose steps replay or compile what Pyro would compute.
+
+Pyro makes the first step with arguments of new shapes, or of another structure. What it computes is then recorded as a graph
+of the parameters, the arguments and the random numbers, and later steps run the graph. The parameters stay where Pyro keeps
+them, and the optimiser's states too, so any step may be Pyro's, and is wherever something is not as it was when the graph
+was recorded.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.infer import ELBO, SVI
+from pyro.infer.util import zero_grads
+from pyro.optim import PyroOptim
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyrodrop.arguments import shown
+from pyrodrop.constraints import checked
+from pyrodrop.engines import Call, Loss, Name, OfPyro, Parameter, Untraceable, Watch, worth_compiling
+from pyrodrop.engines.graph import Graph
+from pyrodrop.engines.in_parts import compiled_gradient
+from pyrodrop.engines.simplify import SMALL
+from pyrodrop.networks.modes import undisturbed
+from pyrodrop.private_apis import pyro_handlers, scripts_as_they_are
+from pyrodrop.threads import drawing
+from pyrodrop.training.own_update import Update
+from pyrodrop.training.watched import Watched
+
+_log = logging.getLogger("pyrodrop")
+
+_STRUCTURES = 1000  # that are remembered
+_CHECKED_FIRST, _CHECKED_EVERY = 4, 1024  # steps
+_WORTH_A_RECORD = 100  # steps
+_CONSTANTS = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size}
+
+
+@checked
+def compile_svi(
+    model: Callable[..., Any], guide: Callable[..., Any], optim: PyroOptim, loss: Any, *, engine: Name = "auto"
+) -> CompiledSVI:
+    """`pyro.infer.SVI` with faster steps: ``svi = compile_svi(model, guide, optim, loss)`` in place of ``SVI(...)``.
+
+    A step makes the same change of Pyro's parameter store and of the optimiser as `SVI.step`, with the same random numbers,
+    and returns the same loss, up to rounding. Pyro makes the first step with arguments of a new structure; the second is
+    recorded as a graph, which later ones run. There is one graph for all arguments of the same structure: the shapes of
+    tensors, also within tuples, lists and dictionaries, and the values of numbers, strings and None. So what changes at
+    every step, such as the factor of an annealed term, should be a tensor.
+
+    Pyro makes a step itself where a graph would not do what the program says, and one logged line says why: the program
+    cannot be recorded, an argument is an object of another kind or requires a gradient, a parameter has a hook, the loss is
+    not finite. A number, flag or object that model and guide read from attributes, closures or global names is compared at
+    every step, and the program is recorded again when it has changed. What is read elsewhere, such as an entry of an array,
+    cannot be seen; steps 1 to 4 of a graph, those whose number is a power of two and every 1,024th are made by Pyro, and
+    compared. Arguments are validated at Pyro's steps only.
+
+    Args:
+        model, guide: as of `pyro.infer.SVI`.
+        optim: Pyro's optimiser. Adam, AdamW, ClippedAdam and SGD are stepped together for all parameters.
+        loss: an ELBO of Pyro, or a function as `SVI` takes it.
+        engine: ``"traced"`` replays the graph; ``"compiled"`` compiles it, which takes seconds; ``"pyro"`` is `SVI` itself;
+            ``"auto"`` replays it and compiles it once so many steps have been made that this pays.
+
+    Raises:
+        TypeError: model, guide or loss cannot be called, or optim is no `pyro.optim.PyroOptim`.
+
+    Example:
+        >>> import pyro, torch, pyrodrop
+        >>> import pyro.distributions as dist
+        >>> from pyro.infer import SVI, Trace_ELBO
+        >>> def model(y):
+        ...     with pyro.plate("data", len(y)):
+        ...         pyro.sample("y", dist.Normal(pyro.sample("mean", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+        >>> def guide(y):
+        ...     loc = pyro.param("loc", torch.zeros(()))
+        ...     pyro.sample("mean", dist.Normal(loc, 0.1))
+        >>> pyro.set_rng_seed(0)
+        >>> svi = pyrodrop.compile_svi(model, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
+        >>> losses = [svi.step(torch.ones(10)) for _ in range(100)]
+        >>> isinstance(svi, SVI), svi.engine, round(pyro.param("loc").item(), 1)
+        (True, 'traced', 0.9)
+    """
+    for name, part in (("model", model), ("guide", guide), ("loss", loss)):
+        if isinstance(part, type) or not (callable(part) or (name == "loss" and isinstance(part, ELBO))):
+            raise TypeError(f"{name} must be one of Pyro's, which can be called; got {shown(part)}")
+    if not isinstance(optim, PyroOptim):
+        raise TypeError(f"optim must be an optimiser of pyro.optim, such as pyro.optim.Adam(...); got {shown(optim)}")
+    return CompiledSVI(model, guide, optim, loss, engine)
+
+
+class CompiledSVI(SVI):  # type: ignore[misc]
+    """`pyro.infer.SVI` whose steps run recorded graphs; made by `compile_svi`.
+
+    Attributes:
+        engine: which made the last step: pyro, traced or compiled.
+    """
+
+    def __init__(self, model: Any, guide: Any, optim: PyroOptim, loss: Any, engine: Name = "auto") -> None:
+        super().__init__(model, guide, optim, loss)
+        self.engine: Name = "pyro"
+        self._wanted, self._given = engine, loss
+        self._structures: dict[Any, _Structure] = {}
+        self._said: set[str] = set()
+        self._own_update = Update(optim)
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        """Make a step, as `SVI.step`; returns the loss."""
+        with drawing():
+            self.engine = "pyro"
+            tensors: list[Tensor] = []
+            try:
+                _refuse_surroundings()
+                key = (torch.get_default_dtype(), _structure(args, tensors), _structure(kwargs, tensors))
+            except Untraceable as error:
+                return self._by_pyro(args, kwargs, str(error))
+            structure = self._structures.get(key)
+            if structure is None:
+                if len(self._structures) >= _STRUCTURES:
+                    self._structures.clear()
+                structure = self._structures[key] = _Structure()
+            if structure.record is None and not self._is_recorded(structure, args, kwargs):
+                loss = self._by_pyro(args, kwargs, structure.refused)
+                if not structure.refused:
+                    structure.watched = Watched(self.model, self.guide, self._given)
+                return loss
+            return self._by_record(structure, tensors, args, kwargs)
+
+    def _by_pyro(self, args: Any, kwargs: Any, reason: str = "") -> Any:
+        """A step of Pyro, for a reason that is logged once."""
+        if reason and reason not in self._said and self._wanted != "pyro":
+            self._said.add(reason)
+            _log.log(logging.INFO if self._wanted == "auto" else logging.WARNING, "a step by Pyro: %s", reason)
+        return super().step(*args, **kwargs)
+
+    def _is_recorded(self, structure: _Structure, args: Any, kwargs: Any) -> bool:
+        """Whether there is a record: it is made if Pyro has made such a step and nothing has changed since."""
+        if self._wanted == "pyro" or structure.refused or structure.watched is None:
+            return False
+        name = structure.watched.changed()
+        structure.quiet = 0 if name else structure.quiet + 1
+        if structure.quiet < structure.patience:
+            return False
+        try:
+            structure.record = self._recorded(args, kwargs, structure.watched)
+            if self._wanted == "compiled":
+                structure.record.compile(Call(args, kwargs))
+        except Untraceable as error:
+            if structure.record is None:
+                structure.refused = str(error)
+                return False
+            _log.warning("steps are traced, not compiled: %s", error)
+        return True
+
+    def _recorded(self, args: Any, kwargs: Any, watched: Watched) -> _Record:
+        """The record of a step; nothing else changes."""
+        objective: Any = (
+            self._given
+            if isinstance(self._given, ELBO)
+            else SimpleNamespace(loss=self.loss, loss_and_grads=self.loss_and_grads)
+        )
+        objective = OfPyro(objective, self.model, self.guide)
+        call, modules = Call(args, kwargs), watched.modules
+        devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+        before = _random_state(devices)
+        try:
+            with undisturbed(modules), poutine.trace(param_only=True) as capture, Watch(modules, None) as seen:
+                objective.terms(call)
+            nodes: dict[str, Any] = dict(capture.trace.nodes)
+            sites = {name: site["value"].unconstrained() for name, site in nodes.items()}
+            parameters = {n: Parameter(p, constraints.real) for n, p in _once(sites).items() if p.requires_grad}
+            if not parameters:
+                raise Untraceable("there is no parameter that a step changes")
+            with undisturbed(modules):
+                moved = _with_gradient(objective, call, [parameter.unconstrained for parameter in parameters.values()])
+            loss = Loss(objective, parameters, seen.moving, seen.changes)
+            graph = loss.graph(call)
+        except Untraceable:
+            raise
+        except Exception as error:  # Pyro's step, which comes next, raises it as well if it is the program's
+            raise Untraceable(f"it cannot be evaluated twice: {type(error).__name__}: {error}") from error
+        finally:
+            _set_random_state(devices, before)
+        name = watched.changed()
+        if name:
+            raise Untraceable(f"a call changes {name}, which a trace would freeze")
+        return _Record(self, loss, graph, sites, moved, watched)
+
+    def _by_record(self, structure: _Structure, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
+        record = structure.record
+        assert record is not None
+        reason = record.stale(self) or record.odd()
+        if reason:
+            loss = self._by_pyro(args, kwargs, reason)
+            if record.stale(self):
+                structure.forget()
+                structure.watched = Watched(self.model, self.guide, self._given)
+            return loss
+        before = _random_state(record.devices)
+        terms, gradients, buffers = record.run(tensors)
+        loss = terms[0].item()
+        record.steps += 1
+        finite = math.isfinite(loss)
+        if not finite or record.is_to_be_checked():
+            _set_random_state(record.devices, before)
+            exact = self._by_pyro(args, kwargs, "" if finite else "the loss is not finite")
+            if finite:
+                self._compare(structure, loss, exact)
+            return exact
+        self._update(record, gradients)
+        record.loss.moving.take(buffers)
+        self.engine = record.engine
+        if self._wanted == "auto" and record.pays_to_compile():
+            try:
+                record.compile(Call(args, kwargs))
+            except Untraceable as error:
+                _log.info("steps are traced, not compiled: %s", error)
+        return loss
+
+    def _update(self, record: _Record, gradients: Sequence[Tensor]) -> None:
+        """What `SVI.step` does with the gradients."""
+        pairs = [
+            (leaf, gradient)
+            for leaf, gradient, moves in zip(record.leaves, gradients, record.moved, strict=True)
+            if moves or leaf.grad is not None
+        ]
+        if self._own_update.optim is not self.optim:
+            self._own_update = Update(self.optim)
+        if self._own_update(*zip(*pairs, strict=True)):
+            return
+        for leaf, gradient in pairs:
+            leaf.grad = gradient.to(leaf.dtype, copy=True, memory_format=torch.contiguous_format)
+        everything = set(record.sites.values())
+        self.optim(everything)
+        zero_grads(everything)
+
+    def _compare(self, structure: _Structure, loss: float, exact: Any) -> None:
+        """Compare the losses of a graph and of Pyro, of the same random numbers.
+
+        Raises:
+            RuntimeError: they differ, and steps may have been wrong.
+        """
+        record = structure.record
+        assert record is not None
+        record.largest = max(record.largest, abs(loss))
+        tolerance = 1e-3 if record.leaves[0].dtype != torch.float64 else 1e-7
+        if isinstance(exact, float) and abs(loss - exact) <= tolerance * record.largest:
+            record.compared = record.steps
+            return
+        structure.record = None
+        structure.refused = (
+            "its trace gives other numbers than Pyro does: something changes between calls that is no tensor"
+        )
+        if record.steps > record.compared + 1:
+            raise RuntimeError(
+                f"the loss of a recorded step is {loss}, and {exact} by Pyro: model and guide must depend only on "
+                "arguments, parameters, attributes and global names; something else that they read has changed since "
+                f"recorded step {record.compared}, and the steps since then may be wrong. Pass it as a tensor, or use "
+                "engine='pyro'"
+            )
+
+
+class _Structure:
+    """What is known of arguments of one structure.
+
+    Attributes:
+        record: of a step; None before there is one.
+        refused: why there is none; empty if there may be.
+        watched: what model and guide read at the last step by Pyro.
+        quiet: the number of steps by Pyro since which nothing of that has changed.
+        patience: the number of them before the next recording.
+    """
+
+    def __init__(self) -> None:
+        self.record: _Record | None = None
+        self.refused = ""
+        self.watched: Watched | None = None
+        self.quiet, self.patience = 0, 1
+
+    def forget(self) -> None:
+        """Record again, after more steps by Pyro if that was in vain."""
+        assert self.record is not None
+        self.patience = 1 if self.record.steps > _WORTH_A_RECORD else 2 * self.patience
+        self.record, self.quiet = None, 0
+
+
+class _Record:
+    """A step as a graph.
+
+    Args:
+        svi: whose step it is.
+        loss: with the parameters that require a gradient.
+        graph: of its gradient.
+        sites: all parameters, by the names of Pyro's param sites.
+        moved: whether Pyro gives a parameter a gradient, by parameter.
+        watched: what model and guide read.
+
+    Attributes:
+        steps: made so far.
+        compared: number of the last step whose loss was compared with Pyro's.
+        largest: absolute loss of these steps.
+    """
+
+    def __init__(
+        self,
+        svi: CompiledSVI,
+        loss: Loss,
+        graph: Graph,
+        sites: Mapping[str, Tensor],
+        moved: list[bool],
+        watched: Watched,
+    ) -> None:
+        self.loss, self.graph, self.sites, self.moved, self.watched = loss, graph, sites, moved, watched
+        self.leaves = loss.leaves
+        self.engine: Name = "traced"
+        self.program: Callable[..., Sequence[Tensor]] = graph.program
+        self.steps, self.compared, self.largest = 0, 0, 0.0
+        self.devices = sorted({leaf.device.index for leaf in self.leaves if leaf.is_cuda})
+        self._of = svi.model, svi.guide, svi.loss_and_grads
+        self._factors = torch.ones(2).to(self.leaves[0])
+        self._places = list(_places(watched, sites))
+        self._versions = [tensor._version for tensor in graph.met if not tensor.is_inference()]
+        self._met = [tensor for tensor in graph.met if not tensor.is_inference()]
+        self._values = [(view, view.tobytes()) for view in map(_view, self._met) if view is not None]
+        self._zeros: list[tuple[Tensor | None, int]] = [(None, 0)] * len(self.leaves)
+
+    def stale(self, svi: CompiledSVI) -> str:
+        """Why the record is no longer that of the program; empty if it is."""
+        if any(
+            one is not other for one, other in zip(self._of, (svi.model, svi.guide, svi.loss_and_grads), strict=True)
+        ):
+            return "model, guide or loss has been replaced"
+        store = dict(pyro.get_param_store().named_parameters())
+        for where, name, leaf in self._places:
+            if (store if where is None else where).get(name) is not leaf:
+                return f"the parameter {name} has been replaced"
+        name = self.watched.changed()
+        return f"{name} has changed" if name else ""
+
+    def odd(self) -> str:
+        """Why a graph would not do with a parameter what Pyro does; empty if it would."""
+        for number, leaf in enumerate(self.leaves):
+            if leaf._backward_hooks or getattr(leaf, "_post_accumulate_grad_hooks", None):
+                return "a parameter has a hook"
+            gradient, (zero, version) = leaf.grad, self._zeros[number]
+            if gradient is not None and (gradient is not zero or gradient._version != version):
+                if bool(gradient.any()):
+                    return "a parameter has a gradient before the step"
+                self._zeros[number] = gradient, gradient._version
+        return ""
+
+    def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+        """Loss ``[2]``, whose second number is 0, gradients and buffers, for the tensors of the arguments."""
+        if [tensor._version for tensor in self._met] != self._versions or any(
+            view.tobytes() != values for view, values in self._values
+        ):
+            self.graph.refresh()
+            self._versions = [tensor._version for tensor in self._met]
+            self._values = [(view, view.tobytes()) for view, _ in self._values]
+        with torch.no_grad(), scripts_as_they_are():
+            leaves = [leaf.detach() for leaf in self.leaves]
+            inputs = [*leaves, *self.loss.buffers, *tensors, self._factors, *self.graph.constants, *self.graph.draw()]
+            terms, *results = self.program(*inputs)
+        return terms, results[: len(leaves)], results[len(leaves) :]
+
+    def is_to_be_checked(self) -> bool:
+        """Whether Pyro makes this step, too."""
+        steps = self.steps
+        return steps <= _CHECKED_FIRST or steps & (steps - 1) == 0 or steps % _CHECKED_EVERY == 0
+
+    def pays_to_compile(self) -> bool:
+        """Whether compiled steps would save the time of a compilation in as many steps as have been made."""
+        made = self.steps - 1  # at a power of two Pyro made the step
+        return self.engine == "traced" and made >= 64 and made & (made - 1) == 0 and worth_compiling(self.graph, made)
+
+    def compile(self, call: Call) -> None:
+        """Run the graph compiled from now on.
+
+        Raises:
+            Untraceable: that is impossible.
+        """
+        self.program, self.engine = compiled_gradient(self.loss, call), "compiled"
+
+
+def _refuse_surroundings() -> None:
+    """Raise `Untraceable` where what is around the step changes what it does."""
+    if pyro_handlers():
+        raise Untraceable("a handler of Pyro is active around the step")
+    if not torch.is_grad_enabled() or torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"):
+        raise Untraceable("gradients are off, or autocast is on")
+
+
+def _structure(one: Any, tensors: list[Tensor]) -> Any:
+    """What a graph takes for granted of an argument, and its tensors, in the order in which graphs take them.
+
+    Raises:
+        Untraceable: it may change without being seen.
+    """
+    kind = type(one)
+    if kind is Tensor and one.layout is torch.strided and not one.requires_grad:
+        tensors.append(one)
+        return one.shape, one.stride(), one.dtype, one.device
+    if kind in _CONSTANTS:
+        return kind, one
+    if kind is dict:
+        return kind, tuple([(_structure(name, tensors), _structure(value, tensors)) for name, value in one.items()])
+    if kind is list or kind is tuple or (isinstance(one, tuple) and hasattr(one, "_fields")):
+        return kind, tuple([_structure(value, tensors) for value in one])
+    if isinstance(one, Tensor):
+        raise Untraceable("an argument is a tensor that requires a gradient, or of a kind of its own")
+    raise Untraceable(f"an argument is {shown(one)}, which may change without being seen; pass tensors")
+
+
+def _once(sites: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each tensor once, by its first name."""
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in sites.items():
+        found.setdefault(id(tensor), (name, tensor))
+    return dict(found.values())
+
+
+def _with_gradient(objective: OfPyro, call: Call, leaves: Sequence[Tensor]) -> list[bool]:
+    """Whether Pyro gives a gradient to each of these parameters."""
+    kept = [leaf.grad for leaf in leaves]
+    try:
+        for leaf in leaves:
+            leaf.grad = None
+        objective.backward(call, (1.0, 1.0))
+        return [leaf.grad is not None for leaf in leaves]
+    finally:
+        for leaf, gradient in zip(leaves, kept, strict=True):
+            leaf.grad = gradient
+
+
+def _places(watched: Watched, sites: Mapping[str, Tensor]) -> Iterator[tuple[Any, str, Tensor]]:
+    """Where Pyro finds each parameter: a dictionary, None for its store, and a name there.
+
+    Raises:
+        Untraceable: that is not known.
+    """
+    store = dict(pyro.get_param_store().named_parameters())
+    for name, leaf in sites.items():
+        if store.get(name) is leaf:
+            yield None, name, leaf
+            continue
+        places = [
+            (module._parameters, n)
+            for module in watched.modules.modules()
+            for n, own in module._parameters.items()
+            if own is leaf
+        ]
+        if not places:
+            raise Untraceable(
+                f"the parameter {name} is neither in Pyro's store nor in a module that model or guide names"
+            )
+        yield from ((parameters, n, leaf) for parameters, n in places)
+
+
+def _view(tensor: Tensor) -> Any:
+    """A small tensor's memory as an array, whose values `Tensor.data` changes without a new version."""
+    plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.dtype != torch.bfloat16
+    return tensor.detach().numpy() if plain and tensor.nbytes <= SMALL else None
+
+
+def _random_state(devices: Sequence[int]) -> list[Tensor]:
+    """The states of torch's generators on the CPU and on some GPUs."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
+
+
+def _set_random_state(devices: Sequence[int], states: Sequence[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    for device, state in zip(devices, states[1:], strict=True):
+        torch.cuda.set_rng_state(state, device)

@@ -1,0 +1,213 @@
+"""The update of parameters by the optimisers of a `pyro.optim.PyroOptim`, one operation for many of them.
+
+Pyro keeps a torch optimiser for every parameter, and a step of each takes 50 microseconds of Python. Here their states and
+settings are read and written where they keep them, so `get_state`, `save` and Pyro's own step find the present ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import torch
+from pyro.optim.clipped_adam import ClippedAdam
+from pyro.optim.optim import PyroOptim
+from torch import Tensor
+
+from pyrodrop.engines.optimizers import does_more
+from pyrodrop.private_apis import fused_adam, fused_sgd
+
+Settings = dict[str, Any]  # the param_group of an optimiser of one parameter
+State = dict[str, Any]
+_NUMBERS = (int, float, bool, type(None), tuple)
+
+
+class _Group(NamedTuple):
+    """Parameters whose optimisers do the same: of one class, with the same settings.
+
+    Attributes:
+        settings, states, moments: of each; the moments are the tensors of the state in the shape of the parameter.
+        weights, gradients: of each.
+    """
+
+    settings: list[Settings]
+    states: list[State]
+    moments: list[list[Tensor]]
+    weights: list[Tensor]
+    gradients: list[Tensor]
+
+
+class _Kind(NamedTuple):
+    """How optimisers of a class step.
+
+    Attributes:
+        read: names of the settings that are numbers.
+        off: names of those that must be false.
+        moments: names of the moments, by the settings.
+        step: of a group.
+    """
+
+    read: tuple[str, ...]
+    off: tuple[str, ...]
+    moments: Callable[[Settings], tuple[str, ...]]
+    step: Callable[[_Group], None]
+
+
+class _Own(NamedTuple):
+    """The optimiser of a parameter, and what it has, by reference; `numbers` reads its settings."""
+
+    optimizer: Any
+    kind: _Kind
+    groups: Any
+    all_states: Any
+    settings: Settings
+    state: State
+    names: tuple[str, ...]
+    moments: list[Tensor]
+    hooks: list[Any]
+    numbers: Callable[[Settings], Any]
+
+    def has_its_moments(self) -> bool:
+        """Whether the tensors of the state are those that were found."""
+        return all([self.state.get(name) is one for name, one in zip(self.names, self.moments, strict=True)])  # noqa: C419
+
+
+class Update:
+    """Makes the steps of the optimisers of some parameters.
+
+    Args:
+        optim: Pyro's optimiser.
+    """
+
+    def __init__(self, optim: PyroOptim) -> None:
+        self.optim = optim
+        self._known: dict[Tensor, _Own] = {}
+
+    def __call__(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+        """Make a step; False, without any change, where only the optimisers themselves can.
+
+        Args:
+            weights: the parameters, without constraint.
+            gradients: of the parameters.
+        """
+        if type(self.optim).__call__ is not PyroOptim.__call__:
+            return False
+        groups: dict[Any, _Group] = {}
+        for weight, gradient in zip(weights, gradients, strict=True):
+            own = self._own(weight)
+            if own is None:
+                return False
+            settings, state = own.settings, own.state
+            count = state["step"] if type(own.optimizer) is ClippedAdam else None
+            key = (type(own.optimizer), weight.dtype, weight.device, count, own.numbers(settings))
+            group = groups.get(key)
+            if group is None:
+                if any(settings.get(name) for name in own.kind.off) or not all(
+                    type(n) in _NUMBERS for n in (*key[-1], *settings.get("betas", ()))
+                ):
+                    return False
+                group = groups[key] = _Group([], [], [], [], [])
+            group.settings.append(settings)
+            group.states.append(state)
+            group.moments.append(own.moments)
+            group.weights.append(weight)
+            gradient = gradient if gradient.dtype == weight.dtype else gradient.to(weight.dtype)
+            group.gradients.append(gradient.contiguous())
+        with torch.no_grad():
+            for (kind, *_), group in groups.items():
+                _KINDS[kind].step(group)
+        return True
+
+    def _own(self, weight: Tensor) -> _Own | None:
+        """The optimiser of a parameter; None if it does more than the operation of many."""
+        optimizer, own = self.optim.optim_objs.get(weight), self._known.get(weight)
+        if (
+            own is None
+            or own.optimizer is not optimizer
+            or own.groups is not optimizer.param_groups
+            or own.all_states is not optimizer.state
+            or own.all_states.get(weight) is not own.state
+            or not own.has_its_moments()
+        ):
+            own = self._found(weight, optimizer)
+            if own is None:
+                return None
+            self._known[weight] = own
+        more = any(own.hooks) or "step" in optimizer.__dict__ or self.optim.grad_clip.get(weight) is not None
+        return None if more else own
+
+    def _found(self, weight: Tensor, optimizer: Any) -> _Own | None:
+        kind = _KINDS.get(type(optimizer))
+        if kind is None or does_more(optimizer) or len(optimizer.param_groups) != 1 or not weight.is_contiguous():
+            return None
+        (settings,), state = optimizer.param_groups, optimizer.state.get(weight)
+        if state is None:
+            return None
+        names = kind.moments(settings)
+        moments = [state.get(name) for name in names]
+        if not all(isinstance(one, Tensor) and one.is_contiguous() and one.dtype == weight.dtype for one in moments):
+            return None  # such as those of an optimiser that has not made a step
+        hooks = [
+            value for name, value in vars(optimizer).items() if name.endswith(("step_pre_hooks", "step_post_hooks"))
+        ]
+        numbers = itemgetter(*(name for name in (*kind.read, *kind.off) if name in settings))
+        groups, states = optimizer.param_groups, optimizer.state
+        return _Own(optimizer, kind, groups, states, settings, state, names, moments, hooks, numbers)
+
+
+def _adam(group: _Group, decoupled: bool = False) -> None:
+    settings, device = group.settings[0], group.weights[0].device
+    steps = [state["step"] for state in group.states]
+    for step in steps:
+        step.add_(1)
+    decoupled = decoupled or bool(settings.get("decoupled_weight_decay"))
+    _fused(group, group.gradients, [step.to(device) for step in steps], settings["eps"], decoupled)
+
+
+def _adamw(group: _Group) -> None:
+    _adam(group, decoupled=True)
+
+
+def _clipped_adam(group: _Group) -> None:
+    """Adam of clipped gradients, with eps outside of the bias correction; the learning rate decays first."""
+    for settings, state in zip(group.settings, group.states, strict=True):
+        settings["lr"] *= settings["lrd"]
+        state["step"] += 1
+    settings, count = group.settings[0], group.states[0]["step"]
+    bound, eps = settings["clip_norm"], settings["eps"] / math.sqrt(1 - settings["betas"][1] ** count)
+    clipped = [gradient.clamp(-bound, bound) for gradient in group.gradients]
+    step = torch.tensor(float(count), device=group.weights[0].device)
+    _fused(group, clipped, [step] * len(clipped), eps, decoupled=False)
+
+
+def _fused(group: _Group, gradients: list[Tensor], steps: list[Tensor], eps: float, decoupled: bool) -> None:
+    settings, (means, squares) = group.settings[0], zip(*group.moments, strict=True)
+    operation: Any = fused_adam(decoupled=decoupled)
+    operation(
+        group.weights, gradients, means, squares, [], steps, lr=settings["lr"], beta1=settings["betas"][0],
+        beta2=settings["betas"][1], weight_decay=settings["weight_decay"], eps=eps, amsgrad=False, maximize=False,
+    )  # fmt: skip
+
+
+def _sgd(group: _Group) -> None:
+    numbers = {name: group.settings[0][name] for name in _SGD}
+    operation: Any = fused_sgd()
+    velocities = [one for moments in group.moments for one in moments]
+    operation(group.weights, group.gradients, velocities, **numbers, maximize=False, is_first_step=False)
+
+
+_ADAM = ("lr", "betas", "eps", "weight_decay")
+_SGD = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
+_OFF = ("amsgrad", "maximize", "differentiable")
+_KINDS: dict[Any, _Kind] = {}
+if fused_adam(decoupled=False) is not None and fused_adam(decoupled=True) is not None:
+    moments = ("exp_avg", "exp_avg_sq")
+    _KINDS |= {
+        torch.optim.Adam: _Kind((*_ADAM, "decoupled_weight_decay"), _OFF, lambda _: moments, _adam),
+        torch.optim.AdamW: _Kind(_ADAM, _OFF, lambda _: moments, _adamw),
+        ClippedAdam: _Kind((*_ADAM, "clip_norm", "lrd"), ("centered_variance",), lambda _: moments, _clipped_adam),
+    }
+if fused_sgd() is not None:
+    _KINDS[torch.optim.SGD] = _Kind(_SGD, _OFF, lambda own: ("momentum_buffer",) if own["momentum"] else (), _sgd)

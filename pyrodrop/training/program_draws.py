@@ -1,0 +1,182 @@
+"""Draws of all sites of a Pyro program: latent ones from the guide, observed ones from the model given these.
+
+    z_s ~ guide(...)        y_s ~ model(...) given z_s        s = 1 ... S
+
+as `pyro.infer.Predictive` draws them one by one. One draw is recorded as a graph of its noise and mapped over the noise of
+many. Programs that cannot be recorded, such as those with counts or labels whose probabilities depend on the latent sites,
+are called for every draw.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions import Unit
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+
+from pyrodrop.arguments import count, shown
+from pyrodrop.arguments import seed as checked_seed
+from pyrodrop.devices import available, seeded
+from pyrodrop.engines import Arguments, Untraceable
+from pyrodrop.engines.graph import Graph, loosen_views, near, peak, pure_graph
+from pyrodrop.networks.agreement import called
+from pyrodrop.networks.modes import evaluating, undisturbed
+
+_log = logging.getLogger("pyrodrop")
+
+_BYTES = 256 * 2**20  # of the results of all operations at a time
+_WORTH_A_TRACE = 30  # draws
+_CHECKED = 2  # draws that are made both ways
+
+Sites = dict[str, Tensor]
+
+
+def draw_sites(
+    model: Any, guide: Any, given: Arguments, num_samples: int, seed: int, sites: Sequence[str] | None = None
+) -> Sites:
+    """Draws of the sites of a program, ``[S, ...]`` each, in evaluation mode.
+
+    Args:
+        model, guide: a trained pair.
+        given: their arguments; observations among them are drawn anew.
+        num_samples: S.
+        seed: of the draws.
+        sites: names of those to return; None for all.
+
+    Raises:
+        TypeError: the program cannot be called with these arguments; `sites` is not a sequence of names.
+        ValueError: an unknown site; a site in a plate that takes subsamples, whose draws would be of other rows each; the
+            draws do not fit into memory.
+    """
+    num_samples, seed = count(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
+    with evaluating(model, guide), undisturbed(model, guide), torch.no_grad():
+        with seeded(seed, given.device), poutine.block():
+            called("guide", guide, given.args, given.kwargs)
+            called("model", poutine.uncondition(model), given.args, given.kwargs)
+        draw = _Draw(model, guide, given, sites, seed)
+        return dict(zip(draw.names, many(draw, num_samples, seed, given.device), strict=True))
+
+
+def many(draw: Callable[[], list[Tensor]], num_samples: int, seed: int, device: torch.device) -> list[Tensor]:
+    """The results of S calls, ``[S, ...]`` each, made at once where the call can be recorded and mapped.
+
+    Args:
+        draw: returns tensors of some random numbers; calls must not differ in anything else.
+        num_samples: S.
+        seed: of the random numbers.
+        device: of the results.
+
+    Raises:
+        ValueError: they do not fit into memory.
+    """
+    with torch.no_grad(), seeded(seed, device), pyro.validation_enabled(False):
+        _check_memory(sum(value.nbytes for value in draw()), num_samples, device)
+    with torch.no_grad(), seeded(seed, device), pyro.validation_enabled(False):
+        mapped = _mapped(draw, seed, device) if num_samples >= _WORTH_A_TRACE else None
+        if mapped is not None:
+            return mapped(num_samples)
+        values = [draw() for _ in range(num_samples)]
+    return [torch.stack(own) for own in zip(*values, strict=True)]
+
+
+class _Draw:
+    """One draw of guide and model.
+
+    Attributes:
+        names: of the sites that a call returns, in this order.
+    """
+
+    def __init__(self, model: Any, guide: Any, given: Arguments, sites: Sequence[str] | None, seed: int) -> None:
+        self.model, self.guide, self.given = poutine.uncondition(model), guide, given
+        if sites is not None and (isinstance(sites, str) or not all(isinstance(name, str) for name in sites)):
+            raise TypeError(f"sites must be a sequence of names of sites, or None for all; got {shown(sites)}")
+        with seeded(seed, given.device):
+            found = {
+                str(name): site
+                for name, site in self._nodes().items()
+                if site["type"] == "sample" and not site_is_subsample(site) and not isinstance(site["fn"], Unit)
+            }
+        unknown = [name for name in sites or () if name not in found]
+        if unknown:
+            raise ValueError(f"sites must be among those of the model, {', '.join(found)}; got {unknown[0]!r}")
+        self.names = list(found if sites is None else sites)
+        for name in self.names:
+            check_whole(found[name])
+
+    def __call__(self) -> list[Tensor]:
+        nodes = self._nodes()
+        return [nodes[name]["value"] for name in self.names]
+
+    def _nodes(self) -> Any:
+        args, kwargs = self.given.args, self.given.kwargs
+        drawn = poutine.trace(self.guide).get_trace(*args, **kwargs)
+        return poutine.trace(poutine.replay(self.model, trace=drawn)).get_trace(*args, **kwargs).nodes
+
+
+def check_whole(site: Any) -> None:
+    """Raise a ValueError for a site in a plate that takes subsamples."""
+    for frame in site["cond_indep_stack"]:
+        if frame.full_size is not None and frame.size < frame.full_size:
+            raise ValueError(
+                f"the site {site['name']!r} is in the plate {frame.name!r} with {frame.size} of {frame.full_size} rows, "
+                "others in every draw: pass arguments with which the program takes all, or sites=... outside of it"
+            )
+
+
+def _check_memory(size: int, num_samples: int, device: torch.device) -> None:
+    """Raise a ValueError for draws of so many bytes that do not fit into the memory that can be had."""
+    if 2 * num_samples * size > available(device):
+        raise ValueError(
+            f"{num_samples:,} draws take {num_samples * size / 2**30:,.1f} GiB, and {available(device) / 2**30:,.1f} GiB "
+            "are free: take a smaller num_samples, or fewer sites"
+        )
+
+
+def _mapped(draw: Callable[[], list[Tensor]], seed: int, device: torch.device) -> Callable[[int], list[Tensor]] | None:
+    """A function of the number of draws that makes all of them at once; None where there is none."""
+    try:
+        graph = pure_graph(lambda _: [value.clone() for value in draw()], [torch.zeros((), device=device)])
+        loosen_views(graph.module)
+        several = _several(graph, device)
+        with seeded(seed, device):
+            ours = several(_CHECKED)
+        with seeded(seed, device):
+            theirs = [draw() for _ in range(_CHECKED)]
+    except Untraceable as error:
+        _log.info("the program is called for every draw: %s", error)
+        return None
+    except (RuntimeError, ValueError, NotImplementedError, TypeError) as error:  # an operation that cannot be mapped
+        _log.info("the program is called for every draw: %s", str(error).splitlines()[0])
+        return None
+    same = all(
+        near(want, got[number], 1e-3 if want.dtype == torch.float32 else 1e-7)
+        for number, one in enumerate(theirs)
+        for want, got in zip(one, ours, strict=True)
+    )
+    return several if same else None
+
+
+def _several(graph: Graph, device: torch.device) -> Callable[[int], list[Tensor]]:
+    """A recorded draw, mapped over the noise of many, as many at a time as fit into memory."""
+    start = torch.zeros((), device=device)
+    axes = (None, *(None for _ in graph.constants), *(0 for _ in graph.noise))
+    one: Callable[..., Any] = lambda *inputs: tuple(graph.module(*inputs))  # noqa: E731
+    size = max(1, _BYTES // max(1, peak(graph.graph)))
+
+    def draws(count: int) -> list[Tensor]:
+        if not graph.noise:  # a point
+            return [value.expand(count, *value.shape).clone() for value in one(start, *graph.constants)]
+        parts = []
+        for first in range(0, count, size):
+            noise = zip(*(graph.draw() for _ in range(min(size, count - first))), strict=True)
+            stacked = [torch.stack(own) for own in noise]
+            parts.append(torch.vmap(one, in_dims=axes)(start, *graph.constants, *stacked))
+        return [torch.cat(column) for column in zip(*parts, strict=True)]
+
+    return draws

@@ -1,0 +1,99 @@
+"""Data trees of Pyro programs."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import TraceEnum_ELBO, config_enumerate
+from pyro.infer.autoguide import AutoDelta, AutoNormal
+from torch import Tensor
+
+import pyrodrop
+from pyrodrop.analysis import to_arviz
+
+G = torch.Generator().manual_seed(0)
+X = torch.randn(12, 2, generator=G)
+Y = X.sum(1) + 0.3 * torch.randn(12, generator=G)
+DATA = {"x": X, "y": Y}
+
+
+@pytest.fixture(autouse=True)
+def _empty_store() -> None:
+    gc.collect()
+    pyro.clear_param_store()
+
+
+def regression(x: Tensor, y: Tensor) -> None:
+    with pyro.plate("columns", 2):
+        weights = pyro.sample("weights", dist.Normal(0.0, 1.0))
+    pyro.deterministic("total", weights.sum())
+    with pyro.plate("y", len(x)):
+        pyro.sample("y_seen", dist.Normal(x @ weights, 0.5), obs=y)
+
+
+def fitted(auto: Any = AutoNormal) -> pyrodrop.Fit:
+    return pyrodrop.fit(regression, auto(regression), DATA, steps=300, lr=0.03)
+
+
+def test_sites_have_plates_as_dimensions() -> None:
+    fit = fitted()
+    tree = to_arviz(fit, num_samples=200)
+    assert tree["posterior"]["weights"].dims == ("chain", "draw", "columns")
+    assert tree["posterior"]["total"].shape == (1, 200)
+    assert tree["posterior_predictive"]["y_seen"].dims == ("chain", "draw", "y")
+    drawn = fit.predict(num_samples=200)
+    np.testing.assert_allclose(tree["posterior"]["weights"].values[0], drawn["weights"].numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(tree["observed_data"]["y_seen"].values, Y.numpy())
+
+
+def test_densities_are_those_of_the_draws() -> None:
+    tree = to_arviz(fitted(), DATA, num_samples=200, log_likelihood=True)
+    weights = torch.as_tensor(tree["posterior"]["weights"].values[0])
+    of_y = torch.distributions.Normal(weights @ X.T, 0.5).log_prob(Y)
+    np.testing.assert_allclose(tree["log_likelihood"]["y_seen"].values[0], of_y.numpy(), rtol=1e-4, atol=1e-4)
+    lp = of_y.sum(1) + torch.distributions.Normal(0.0, 1.0).log_prob(weights).sum(1)
+    np.testing.assert_allclose(tree["sample_stats"]["lp"].values[0], lp.numpy(), rtol=1e-4)
+    assert tree.attrs["khat"] < 1.5
+
+
+def test_points_and_sums_have_no_densities() -> None:
+    tree = to_arviz(fitted(AutoDelta), num_samples=50)
+    assert "points, which have no density: weights" in tree.attrs["log_likelihood_missing"]
+    assert "log_likelihood" not in tree.children
+
+    @config_enumerate
+    def mixture(y: Tensor) -> None:
+        means = pyro.sample("means", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
+        with pyro.plate("rows", len(y)):
+            kind = pyro.sample("kind", dist.Categorical(torch.ones(2)))
+            pyro.sample("y", dist.Normal(means[kind], 1.0), obs=y)
+
+    guide = AutoNormal(poutine.block(mixture, hide=["kind"]))
+    fit = pyrodrop.fit(mixture, guide, {"y": Y}, steps=2, objective=TraceEnum_ELBO(max_plate_nesting=1))
+    tree = to_arviz(fit, num_samples=5)
+    assert tree["posterior"]["means"].dims == ("chain", "draw", "means_dim_0")
+    with pytest.raises(ValueError, match="summed out in training: kind"):
+        to_arviz(fit, num_samples=5, log_likelihood=True)
+
+
+def test_replicates_are_chains() -> None:
+    guides = [AutoNormal(regression) for _ in range(2)]
+    many = pyrodrop.fit_replicates(regression, guides, DATA, count=2, steps=5)
+    assert to_arviz(many, num_samples=4)["posterior"].sizes["chain"] == 2
+    guides = [AutoNormal(regression) for _ in range(2)]
+    sets = [DATA, {"x": X, "y": -Y}]
+    other = pyrodrop.fit_replicates(regression, guides, sets, count=2, steps=5)
+    with pytest.raises(ValueError, match="different data"):
+        to_arviz(other, num_samples=4)
+
+
+def test_a_test_set_is_refused() -> None:
+    with pytest.raises(ValueError, match="test must be None for a Pyro program"):
+        to_arviz(fitted(), DATA, test=X)

@@ -1,0 +1,558 @@
+"""Programs of Pyro, traced under its loss objects, against a loop of `SVI.step`; what cannot be traced, and where."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import pyro
+import pyro.distributions as dist
+import pyro.optim
+import pytest
+import torch
+from pyro import poutine
+from pyro.contrib.easyguide import EasyGuide
+from pyro.distributions import constraints
+from pyro.distributions.transforms import affine_autoregressive, iterated, planar
+from pyro.infer import (
+    SVI,
+    EnergyDistance,
+    JitTrace_ELBO,
+    RenyiELBO,
+    ReweightedWakeSleep,
+    Trace_ELBO,
+    TraceEnum_ELBO,
+    TraceGraph_ELBO,
+    TraceMeanField_ELBO,
+    config_enumerate,
+)
+from pyro.infer.autoguide import (
+    AutoDelta,
+    AutoGaussian,
+    AutoGuideList,
+    AutoIAFNormal,
+    AutoLaplaceApproximation,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+    AutoNormalizingFlow,
+    AutoStructured,
+)
+from pyro.nn import PyroModule, PyroParam, PyroSample
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop.analysis.programs.program import parameters
+
+G = torch.Generator().manual_seed(0)
+X = torch.randn(24, generator=G, dtype=torch.double)
+GROUP = torch.randint(0, 4, (24,), generator=G)
+Y = X * 0.5 + GROUP * 0.1 + 0.1 * torch.randn(24, generator=G, dtype=torch.double)
+POSITIVE = constraints.positive
+ENUM = partial(TraceEnum_ELBO, max_plate_nesting=1)
+
+
+@pytest.fixture(autouse=True)
+def _in_float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.double)
+    yield
+    torch.set_default_dtype(torch.float)
+
+
+def by_svi(model: Any, guide: Any, loss: Any, data: Mapping[str, Any], steps: int) -> Tensor:
+    """The losses of Pyro's own loop."""
+    torch.manual_seed(0)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), loss)
+    return torch.tensor([svi.step(**data) for _ in range(steps)])
+
+
+def assert_as_svi(
+    model: Any, make: Callable[[Any], Any], loss: Callable[[], Any], data: Mapping[str, Any], engine: str = "traced"
+) -> None:
+    """Losses and parameters of 12 steps, to 1e-10; modules are as new in both runs."""
+    held = [part for part in (model, getattr(model, "__self__", None)) if isinstance(part, nn.Module)]
+    states = [copy.deepcopy(part.state_dict()) for part in held]
+
+    def guide() -> Any:
+        pyro.clear_param_store()
+        for part, state in zip(held, states, strict=True):
+            part.load_state_dict(state)
+        torch.manual_seed(1)
+        made = make(model)
+        made(**data)
+        return made
+
+    own = guide()
+    want, (_, trained) = by_svi(model, own, loss(), data, 12), parameters(model, own, data)
+    fit = pyrodrop.fit(
+        model, guide(), data, steps=12, lr=0.01, engine=engine, objective=loss(), seed=0, optimizer=torch.optim.Adam
+    )
+    assert fit.settings["engine"] == engine
+    torch.testing.assert_close(fit.losses.double(), want, rtol=1e-10, atol=0)
+    torch.testing.assert_close(parameters(fit.model, fit.guide, data)[1], trained, rtol=1e-10, atol=1e-12)
+
+
+def regression(x: Tensor, y: Tensor, group: Tensor) -> None:
+    mu = pyro.sample("mu", dist.Normal(0.0, 1.0))
+    tau = pyro.sample("tau", dist.HalfNormal(1.0))
+    with pyro.plate("groups", 4):
+        a = pyro.sample("a", dist.Normal(mu, tau))
+    s = pyro.sample("s", dist.HalfNormal(1.0))
+    b = pyro.sample("b", dist.Normal(0.0, 1.0))
+    with pyro.plate("rows", len(x), subsample_size=8) as i:
+        pyro.sample("y", dist.Normal(a[group[i]] + b * x[i], s), obs=y[i])
+
+
+REGRESSION = {"x": X, "y": Y, "group": GROUP}
+
+
+class Grouped(EasyGuide):
+    def guide(self, x: Tensor, y: Tensor, group: Tensor) -> None:
+        self.map_estimate("mu")
+        self.map_estimate("b")
+        both = self.group(match="tau|s")
+        loc = pyro.param("loc", torch.zeros(both.event_shape))
+        both.sample("both", dist.Normal(loc, pyro.param("scale", 0.1 + 0 * loc, constraint=POSITIVE)).to_event(1))
+        with self.plate("groups", 4):
+            pyro.sample("a", dist.Normal(pyro.param("a_loc", torch.zeros(4)), 0.1))
+
+
+def in_two(model: Any) -> Any:
+    guide = AutoGuideList(model)
+    guide.append(AutoDelta(poutine.block(model, expose=["mu", "tau"])))
+    guide.append(AutoLowRankMultivariateNormal(poutine.block(model, expose=["a", "s", "b"]), rank=2))
+    return guide
+
+
+def by_hand(x: Tensor, y: Tensor, group: Tensor) -> None:
+    """A parameter of every kind of constraint."""
+    pyro.sample(
+        "mu", dist.Normal(pyro.param("mu_loc", torch.tensor(0.1)), pyro.param("mu_s", torch.tensor(0.1), POSITIVE))
+    )
+    pyro.sample("tau", dist.LogNormal(pyro.param("tau_loc", torch.tensor(0.1)), 0.1))
+    root = pyro.param("root", torch.eye(4) * 0.1, constraint=constraints.lower_cholesky)
+    with pyro.plate("groups", 4):
+        scale = pyro.param("a_scale", torch.full((4,), 0.1), constraint=constraints.softplus_positive)
+        pyro.sample("a", dist.Normal(pyro.param("a_loc", torch.zeros(4)), scale))
+    unit = pyro.param("unit", torch.tensor(0.3), constraint=constraints.unit_interval)
+    pyro.sample("s", dist.LogNormal(-0.1, unit))
+    ordered = pyro.param("ordered", torch.tensor([-1.0, 0.0, 1.0]), constraint=constraints.ordered_vector)
+    simplex = pyro.param("simplex", torch.full((3,), 1 / 3), constraint=constraints.simplex)
+    within = pyro.param("within", torch.tensor(0.5), constraint=constraints.interval(0.1, 2.0))
+    pyro.sample("b", dist.Normal((ordered * simplex).sum() + 0.01 * root.sum(), within))
+
+
+def local(x: Tensor) -> None:
+    s = pyro.sample("s", dist.LogNormal(0.0, 1.0))
+    with pyro.plate("rows", 24, subsample_size=8) as i:
+        z = pyro.sample("z", dist.Normal(0.0, 1.0))
+        pyro.sample("x", dist.Normal(z, s), obs=x[i])
+
+
+def local_guide(x: Tensor) -> None:
+    pyro.sample("s", dist.LogNormal(pyro.param("s_loc", torch.tensor(0.0)), 0.1))
+    with pyro.plate("rows", 24, subsample_size=8):
+        loc = pyro.param("loc", lambda: torch.zeros(24), event_dim=0)
+        scale = pyro.param("scale", lambda: torch.full((24,), 0.1), event_dim=0, constraint=POSITIVE)
+        pyro.sample("z", dist.Normal(loc, scale))
+
+
+class Line(PyroModule):
+    """With a prior that was expanded, and so validates, outside of the recording."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = PyroModule[nn.Linear](1, 1)
+        self.line.weight = PyroSample(dist.Normal(X.new_zeros(()), 1.0).expand([1, 1]).to_event(2))
+        self.line.bias = PyroSample(lambda _: dist.Normal(torch.zeros(1), 1.0).to_event(1))
+        self.s = PyroParam(X.new_tensor(0.5), POSITIVE)
+
+    def forward(self, x: Tensor) -> None:
+        mean = self.line(x[:, None])[:, 0]
+        with pyro.plate("rows", 24):
+            pyro.sample("y", dist.Normal(mean, self.s), obs=Y)
+
+
+class LineGuide(PyroModule):
+    def __init__(self, _: Any = None) -> None:
+        super().__init__()
+        self.loc = PyroParam(torch.zeros(1, 1))
+        self.scale = PyroParam(torch.full((1, 1), 0.1), POSITIVE, event_dim=2)
+        self.start = nn.Parameter(torch.ones(1))
+        self.net = PyroModule[nn.Linear](1, 1)
+
+    def forward(self, x: Tensor) -> None:
+        pyro.sample("line.weight", dist.Normal(self.loc, self.scale).to_event(2))
+        pyro.sample("line.bias", dist.Normal(self.net(self.start), 0.1).to_event(1))
+
+
+class Autoencoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(1, 2), nn.Linear(1, 1)
+
+    def model(self, x: Tensor) -> None:
+        pyro.module("decoder", self.decoder)
+        with pyro.plate("rows", 24, subsample_size=8) as i:
+            z = pyro.sample("z", dist.Normal(0.0, 1.0))
+            pyro.sample("x", dist.Normal(self.decoder(z[:, None])[:, 0], 0.3), obs=x[i])
+
+    def guide(self, x: Tensor) -> None:
+        pyro.module("encoder", self.encoder)
+        with pyro.plate("rows", 24, subsample_size=8) as i:
+            loc, scale = self.encoder(x[i][:, None]).unbind(-1)
+            pyro.sample("z", dist.Normal(loc, scale.exp()))
+
+
+def factors(x: Tensor) -> None:
+    m = pyro.sample("m", dist.Normal(0.0, 1.0))
+    double = pyro.deterministic("double", m * 2)
+    pyro.factor("factor", -((double - x.mean()) ** 2))
+    with pyro.plate("rows", 24):
+        pyro.sample("x", dist.Normal(m, 1.0), obs=x, obs_mask=x > 0)
+
+
+def nested(x: Tensor) -> None:
+    columns, rows, allocated = pyro.plate("a", 3, dim=-1), pyro.plate("b", 2, dim=-2), pyro.plate("c", 2)
+    with columns:
+        u = pyro.sample("u", dist.Normal(0.0, 1.0))
+    with columns, rows:
+        v = pyro.sample("v", dist.Normal(u, 1.0))
+    with columns, rows, allocated:
+        w = pyro.sample("w", dist.Normal(v, 1.0))
+    with poutine.mask(mask=x > 0), poutine.scale(scale=0.5), pyro.plate("rows", 24):
+        pyro.sample("x", dist.Normal(w.mean(), 1.0), obs=x)
+
+
+def scalar(x: Tensor) -> None:
+    m = pyro.sample("m", dist.Normal(0.0, 1.0))
+    s = pyro.sample("s", dist.HalfNormal(1.0))
+    with pyro.plate("rows", 24):
+        pyro.sample("x", dist.Normal(m, s), obs=x)
+
+
+class Case(NamedTuple):
+    model: Any
+    guide: Callable[[Any], Any]
+    loss: Callable[[], Any] = Trace_ELBO
+    data: Mapping[str, Any] = {"x": X}
+
+
+def some_of(cases: Mapping[str, Case], count: int) -> list[Any]:
+    """The names of all cases; those after the first `count` are further ones."""
+    return [pytest.param(name, marks=[pytest.mark.more] * (n >= count)) for n, name in enumerate(cases)]
+
+
+VECTORISED = {"num_particles": 3, "vectorize_particles": True, "max_plate_nesting": 1}
+CONTINUOUS = {
+    "by hand": Case(regression, lambda _: by_hand, data=REGRESSION),
+    "by hand, mean field": Case(regression, lambda _: by_hand, TraceMeanField_ELBO, REGRESSION),
+    "local parameters": Case(local, lambda _: local_guide),
+    "modules": Case(Line(), LineGuide),
+    "module, full rank": Case(Line(), AutoMultivariateNormal),
+    "nested plates": Case(nested, AutoNormal),
+    "factors": Case(factors, AutoNormal),
+    "EasyGuide": Case(regression, Grouped, data=REGRESSION),
+    "two guides": Case(regression, in_two, data=REGRESSION),
+    "autoregressive flow": Case(regression, AutoIAFNormal, data=REGRESSION),
+    "planar flow": Case(regression, lambda m: AutoNormalizingFlow(m, partial(iterated, 2, planar)), data=REGRESSION),
+    "flow": Case(
+        regression, lambda m: AutoNormalizingFlow(m, partial(iterated, 1, affine_autoregressive)), data=REGRESSION
+    ),
+    "structured": Case(regression, lambda m: AutoStructured(m, conditionals="normal", dependencies="linear"),
+                       data=REGRESSION),
+    "Gaussian": Case(regression, AutoGaussian, data=REGRESSION),
+    "Laplace": Case(regression, AutoLaplaceApproximation, data=REGRESSION),
+    "conditioned": Case(poutine.condition(regression, data={"b": torch.tensor(0.4)}), AutoNormal, data=REGRESSION),
+    "graph": Case(scalar, AutoNormal, TraceGraph_ELBO),
+    "Renyi": Case(scalar, AutoNormal, lambda: RenyiELBO(alpha=0.5, num_particles=2)),
+    "particles": Case(scalar, AutoNormal, lambda: Trace_ELBO(num_particles=3)),
+    "particles at once": Case(scalar, AutoNormal, lambda: TraceMeanField_ELBO(**VECTORISED)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", some_of(CONTINUOUS, 7))
+def test_traced_losses_are_those_of_svi(name: str) -> None:
+    case = CONTINUOUS[name]
+    assert_as_svi(case.model, case.guide, case.loss, case.data)
+
+
+def test_networks_of_bound_methods_and_of_guides_that_were_called() -> None:
+    """Pyro's store then holds the parameters of the user's modules, and `fit` trains copies."""
+    torch.manual_seed(0)
+    vae = Autoencoder()
+    losses = []
+    for engine in ("pyro", "traced"):
+        vae.guide(X)
+        fit = pyrodrop.fit(vae.model, vae.guide, {"x": X}, steps=5, lr=0.1, engine=engine, objective=Trace_ELBO())
+        assert not torch.equal(fit.guide.__self__.encoder.weight, vae.encoder.weight)
+        losses.append(fit.losses)
+    pyro.clear_param_store()
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-10, atol=0)
+
+
+def test_two_names_of_one_parameter_are_one_parameter() -> None:
+    """An `AutoIAFNormal` registers its networks twice; a second update would be another step of Adam."""
+    fits = []
+    for engine in ("pyro", "traced"):
+        pyro.clear_param_store()
+        torch.manual_seed(1)
+        guide = AutoIAFNormal(scalar)
+        guide(X)
+        names = list(guide.named_parameters(remove_duplicate=False))
+        assert len(names) > len(list(guide.parameters()))
+        fits.append(pyrodrop.fit(scalar, guide, {"x": X}, steps=3, engine=engine, objective=Trace_ELBO()))
+    torch.testing.assert_close(fits[0].losses, fits[1].losses, rtol=1e-10, atol=0)
+
+
+def test_the_laplace_approximation_after_training() -> None:
+    guide = AutoLaplaceApproximation(scalar)
+    fit = pyrodrop.fit(scalar, guide, {"x": X}, steps=20, lr=0.1, engine="traced", objective=Trace_ELBO())
+    assert isinstance(fit.guide.laplace_approximation(X), AutoMultivariateNormal)
+
+
+def mixture(x: Tensor) -> None:
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(3)))
+    with pyro.plate("k", 3):
+        loc = pyro.sample("loc", dist.Normal(0.0, 3.0))
+    with pyro.plate("rows", 24, subsample_size=8) as i:
+        z = pyro.sample("z", dist.Categorical(weights), infer={"enumerate": "parallel"})
+        chosen = (nn.functional.one_hot(z, 3) * loc.unsqueeze(-2)).sum(-1)
+        pyro.sample("x", dist.Normal(chosen, 1.0), obs=x[i])
+
+
+def chain(x: Tensor) -> None:
+    with pyro.plate("k", 2):
+        loc = pyro.sample("loc", dist.Normal(0.0, 3.0))
+        moves = pyro.sample("moves", dist.Dirichlet(torch.ones(2)))
+    z: Any = 0
+    for t in pyro.markov(range(4)):
+        z = pyro.sample(f"z_{t}", dist.Categorical(moves[z]), infer={"enumerate": "parallel"})
+        pyro.sample(f"x_{t}", dist.Normal(loc[z], 1.0), obs=x[t])
+
+
+def switches(x: Tensor) -> None:
+    on = pyro.sample("on", dist.Bernoulli(0.4))
+    m = pyro.sample("m", dist.Normal(0.0, 1.0))
+    with pyro.plate("rows", 24, subsample_size=8) as i:
+        z = pyro.sample("z", dist.Bernoulli(0.5))
+        pyro.sample("x", dist.Normal(m + 2 * z - 1 + on, 1.0), obs=x[i])
+
+
+def switches_guide(x: Tensor, ways: tuple[str | None, str | None]) -> None:
+    first, second = ({"enumerate": way} if way else {} for way in ways)
+    unit = constraints.unit_interval
+    on = pyro.sample("on", dist.Bernoulli(pyro.param("on_rate", torch.tensor(0.4), constraint=unit)), infer=first)
+    pyro.sample(
+        "m", dist.Normal(pyro.param("loc", torch.tensor(0.1)) + on, pyro.param("scale", torch.tensor(0.5), POSITIVE))
+    )
+    with pyro.plate("rows", 24, subsample_size=8):
+        rates = pyro.param("rates", torch.full((24,), 0.3), constraint=unit, event_dim=0)
+        pyro.sample("z", dist.Bernoulli(rates), infer=second)
+
+
+def scaled(x: Tensor) -> None:
+    c = pyro.sample("c", dist.Categorical(torch.tensor([0.2, 0.5, 0.3])))
+    m = pyro.sample("m", dist.Normal(0.0, 1.0))
+    with pyro.plate("rows", 24, subsample_size=8) as i, poutine.scale(scale=0.5), poutine.mask(mask=x[i] > -1):
+        z = pyro.sample("z", dist.Categorical(torch.tensor([0.3, 0.7])), infer={"enumerate": "parallel"})
+        pyro.sample("x", dist.Normal(m + z + c, 1.0), obs=x[i])
+
+
+def with_zero(x: Tensor) -> None:
+    """A value of probability 0, whose cost is infinite."""
+    logits = torch.cat([pyro.param("logits", torch.tensor([0.1, 0.2])), X.new_full((1,), -torch.inf)])
+    c = pyro.sample("c", dist.Categorical(logits=logits), infer={"enumerate": "parallel"})
+    pyro.sample("m", dist.Normal(pyro.param("loc", torch.tensor([0.0, 0.1, 0.2]))[c], 1.0))
+
+
+def several(x: Tensor) -> None:
+    """Several draws of a continuous site."""
+    pyro.sample("on", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+    loc = pyro.param("loc", torch.tensor(0.0))
+    pyro.sample("m", dist.Normal(loc, 1.0), infer={"enumerate": "parallel", "num_samples": 4})
+    with pyro.plate("rows", 24, subsample_size=8):
+        pyro.sample("z", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+
+
+def hidden(model: Any) -> Any:
+    return AutoNormal(poutine.block(model, hide_fn=lambda site: site["name"].startswith("z")))
+
+
+def enumerated(*ways: str | None) -> Callable[[Any], Any]:
+    return lambda _: partial(switches_guide, ways=ways)  # type: ignore[arg-type]
+
+
+DISCRETE = {
+    "mixture": Case(mixture, hidden, ENUM),
+    "guide": Case(switches, enumerated("parallel", "parallel"), ENUM),
+    "sequential": Case(switches, enumerated("sequential", "parallel"), ENUM),
+    "model and guide": Case(scaled, lambda _: with_zero, ENUM),
+    "Markov chain": Case(chain, hidden, ENUM),
+    "sequential in a plate": Case(switches, enumerated("parallel", "sequential"), ENUM),
+    "mixture, point": Case(mixture, lambda m: AutoDelta(poutine.block(m, hide=["z"])), ENUM),
+    "mixture, particles": Case(mixture, hidden, lambda: ENUM(num_particles=2)),
+    "mixture, particles at once": Case(mixture, hidden, lambda: TraceEnum_ELBO(**VECTORISED)),
+    "sequential, particles": Case(switches, enumerated("sequential", "parallel"), lambda: ENUM(num_particles=2)),
+    "several draws": Case(config_enumerate(switches), lambda _: several, ENUM),
+}
+
+
+@pytest.mark.parametrize("name", some_of(DISCRETE, 6))
+def test_sites_that_are_summed_out_are_traced(name: str) -> None:
+    """Losses, and so gradients, of Pyro's sums over the values of discrete sites."""
+    case = DISCRETE[name]
+    assert_as_svi(case.model, case.guide, case.loss, case.data)
+
+
+def test_discrete_draws_that_are_learned_are_traced() -> None:
+    """With the gradient of the score function, and with the random numbers of Pyro."""
+    assert_as_svi(switches, enumerated(None, None), Trace_ELBO, {"x": X}, "traced")
+
+
+def mixed(y: Tensor) -> None:
+    a, d = (pyro.sample(name, dist.Gamma(2.0, 1.0)) for name in "ad")
+    b = pyro.sample("b", dist.Normal(0.0, 1.0))
+    shares = pyro.sample("c", dist.Dirichlet(torch.ones(3)))
+    e = pyro.sample("e", dist.Normal(torch.zeros(7), 1.0).to_event(1))
+    with pyro.plate("rows", len(y)):
+        pyro.sample("y", dist.Normal(b + shares[0] + d + e.sum(), a), obs=y)
+
+
+def mixed_guide(y: Tensor) -> None:
+    """Noise that is an input of the graph, then noise that depends on parameters, and both in turn."""
+    names = {"as": 2.0, "bs": 1.0, "cs": torch.ones(3), "ds": 2.0, "es": 0.3}
+    scale = {name: pyro.param(name, torch.as_tensor(start), constraint=POSITIVE) for name, start in names.items()}
+    pyro.sample("e", dist.Normal(torch.zeros(7), scale["es"]).to_event(1))
+    pyro.sample("a", dist.Gamma(scale["as"], 1.0))
+    pyro.sample("b", dist.Normal(0.0, scale["bs"]))
+    pyro.sample("c", dist.Dirichlet(scale["cs"]))
+    pyro.sample("d", dist.Gamma(scale["ds"], 1.0))
+
+
+@pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.more)])
+def test_noise_that_depends_on_parameters_is_drawn_in_the_order_of_pyro(engine: str) -> None:
+    assert_as_svi(mixed, lambda _: mixed_guide, Trace_ELBO, {"y": Y}, engine)
+
+
+def test_a_program_that_would_draw_other_numbers_is_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    def coin(y: Tensor) -> None:
+        z = pyro.sample("z", dist.Bernoulli(0.5))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Normal(z, 1.0), obs=y)
+
+    def guess(y: Tensor) -> None:
+        rate = pyro.param("rate", torch.tensor(0.4), constraint=constraints.unit_interval)
+        pyro.sample("z", dist.Bernoulli(rate))
+
+    fit = pyrodrop.fit(coin, guess, {"y": Y}, steps=60, engine="compiled", objective=Trace_ELBO())
+    assert fit.settings["engine"] == "traced"
+    assert "by aten.bernoulli.default, of which a compiled program would draw other numbers" in caplog.text
+
+
+def test_the_default_refuses_discrete_draws_that_are_learned() -> None:
+    """Its gradient would lack the score function; fixed probabilities need none."""
+
+    def guide(x: Tensor, rate: Any) -> None:
+        pyro.sample("on", dist.Bernoulli(rate()))
+        pyro.sample("m", dist.Normal(pyro.param("loc", torch.tensor(0.1)), 0.5))
+        with pyro.plate("rows", 24, subsample_size=8):
+            pyro.sample("z", dist.Bernoulli(torch.tensor(0.5)))
+
+    learned = partial(guide, rate=lambda: pyro.param("rate", torch.tensor(0.4), constraint=constraints.unit_interval))
+    with pytest.raises(ValueError, match=r"'on' with its Bernoulli .* Pass objective=pyro\.infer\.Trace_ELBO\(\)"):
+        pyrodrop.fit(switches, learned, {"x": X}, steps=1)
+    fixed = partial(guide, rate=lambda: torch.tensor(0.4))
+    pyrodrop.fit(switches, fixed, {"x": X}, steps=3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "got"),
+    [
+        (ReweightedWakeSleep(num_particles=2), "which has two"),
+        (EnergyDistance(), "a EnergyDistance"),
+        ("elbo", "'elbo'"),
+    ],
+)
+def test_what_is_no_single_loss_is_refused(loss: Any, got: str) -> None:
+    with pytest.raises(TypeError, match=f"objective must .*{got}"):
+        pyrodrop.fit(scalar, AutoNormal(scalar), {"x": X}, steps=1, objective=loss)
+
+
+def sized(m: Tensor, x: Tensor) -> None:
+    with pyro.plate("some", int((m > 0).sum()) + 1):
+        pyro.sample("u", dist.Normal(m, 1.0), obs=torch.tensor(0.5))
+
+
+def branching(m: Tensor, x: Tensor) -> None:
+    if m > 0:
+        pyro.factor("u", -(m**2))
+
+
+def named(m: Tensor, x: Tensor) -> None:
+    pyro.factor(f"u_{m.item() > 0}", -(m**2))
+
+
+def supported(m: Tensor, x: Tensor) -> None:
+    pyro.sample("u", dist.Uniform(0.0, float(m.abs()) + 1), obs=torch.tensor(0.5))
+
+
+def catching(m: Tensor, x: Tensor) -> None:
+    try:
+        often = int(m.abs() * 2) + 1
+    except RuntimeError:
+        often = 1
+    pyro.factor("u", -(m**2) * often)
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        (branching, "if m > 0:"),
+        (sized, 'with pyro.plate("some", int((m > 0).sum()) + 1):'),
+        (catching, "often = int(m.abs() * 2) + 1"),
+        pytest.param(named, 'pyro.factor(f"u_{m.item() > 0}", -(m**2))', marks=pytest.mark.more),
+        pytest.param(supported, "pyro.sample(", marks=pytest.mark.more),
+    ],
+)
+def test_a_program_that_changes_with_its_values_is_trained_by_pyro(
+    what: Any, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reason names the line of the program that prevents a trace."""
+
+    def model(x: Tensor) -> None:
+        m = pyro.sample("m", dist.Normal(0.0, 1.0))
+        what(m, x)
+        with pyro.plate("rows", 24):
+            pyro.sample("x", dist.Normal(m, 1.0), obs=x)
+
+    def guide(x: Tensor) -> None:
+        pyro.sample("m", dist.Normal(pyro.param("loc", torch.tensor(0.1)), 0.5))
+
+    with caplog.at_level(logging.INFO, "pyrodrop"), pyro.validation_enabled(False):
+        pyrodrop.fit(model, guide, {"x": X}, steps=2, engine="traced", objective=Trace_ELBO())
+    assert "at test_objectives.py, line" in caplog.text
+    assert f": {line}" in caplog.text
+
+
+@pytest.mark.more
+def test_a_jitted_loss_is_trained_by_pyro() -> None:
+    assert_as_svi(scalar, AutoNormal, JitTrace_ELBO, {"x": X}, "pyro")
+
+
+@pytest.mark.slow
+def test_a_compiled_program_with_a_cholesky_factor(capfd: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    """The numbers of Pyro, and nothing of the compiler's on the standard error."""
+
+    def process(x: Tensor) -> None:
+        scale = pyro.sample("scale", dist.LogNormal(0.0, 1.0))
+        noise = pyro.sample("noise", dist.LogNormal(-2.0, 1.0))
+        kernel = torch.exp(-0.5 * (x[:, None] - x).square() / scale**2) + noise * torch.eye(24)
+        pyro.sample("y", dist.MultivariateNormal(torch.zeros(24), kernel), obs=Y)
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert_as_svi(process, AutoMultivariateNormal, Trace_ELBO, {"x": X}, "compiled")
+    assert "c-shim" not in capfd.readouterr().err

@@ -1,0 +1,550 @@
+"""`compile_svi` against `pyro.infer.SVI` from the same seed: losses, the parameter store and the optimiser's states."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import SVI, RenyiELBO, Trace_ELBO, TraceEnum_ELBO, TraceGraph_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
+from torch import Tensor, nn
+
+import pyrodrop
+
+Make = Callable[..., SVI]
+STEPS = 12
+
+
+@pytest.fixture(autouse=True)
+def _doubles() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+    torch.set_default_dtype(torch.float32)
+
+
+GROUPS = torch.arange(40) % 4
+X = torch.linspace(-1, 1, 40, dtype=torch.float64)
+Y = X.sin() + 0.3 * GROUPS
+
+
+def hierarchical(x: Tensor, groups: Tensor, y: Tensor) -> None:
+    mean = pyro.sample("mean", dist.Normal(0.0, 10.0))
+    scale = pyro.sample("scale", dist.HalfCauchy(5.0))
+    with pyro.plate("groups", 4):
+        slope = pyro.sample("slope", dist.Normal(mean, scale))
+    noise = pyro.sample("noise", dist.HalfNormal(5.0))
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal(slope[groups] * x, noise), obs=y)
+
+
+def logistic(x: Tensor, y: Tensor, beta: Any = 1.0) -> None:
+    weight = pyro.sample("weight", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("data", len(x)), pyro.poutine.scale(scale=beta):
+        pyro.sample("y", dist.Bernoulli(logits=(x * weight).sum(-1)), obs=y)
+
+
+def by_hand(x: Tensor, y: Tensor, beta: Any = 1.0) -> None:
+    loc = pyro.param("loc", torch.zeros(2))
+    scale = pyro.param("scale", torch.ones(2), constraint=dist.constraints.positive)
+    pyro.sample("weight", dist.Normal(loc, scale).to_event(1))
+
+
+PAIRS = torch.stack([X, X**2], 1)
+LABELS = (X > 0.2).double()
+
+
+def subsampled(y: Tensor) -> None:
+    mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+    with pyro.plate("data", len(y), subsample_size=10) as rows:
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y[rows])
+
+
+class VAE(nn.Module):
+    """Called by its methods, as in Pyro's tutorial; the encoder has running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.encoder = nn.Sequential(nn.Linear(3, 8, bias=False), nn.BatchNorm1d(8), nn.Softplus(), nn.Linear(8, 4))
+            self.decoder = nn.Sequential(nn.Linear(2, 8), nn.Softplus(), nn.Linear(8, 3))
+        self.weight = 1.0
+
+    def model(self, x: Tensor) -> None:
+        pyro.module("decoder", self.decoder)
+        with pyro.plate("data", len(x)), pyro.poutine.scale(scale=self.weight):
+            z = pyro.sample("z", dist.Normal(torch.zeros(len(x), 2), 1.0).to_event(1))
+            pyro.sample("x", dist.Bernoulli(logits=self.decoder(z)).to_event(1), obs=x)
+
+    def guide(self, x: Tensor) -> None:
+        pyro.module("encoder", self.encoder)
+        with pyro.plate("data", len(x)), pyro.poutine.scale(scale=self.weight):
+            loc, scale = self.encoder(x).chunk(2, -1)
+            pyro.sample("z", dist.Normal(loc, scale.exp()).to_event(1))
+
+
+def adam() -> Any:
+    return pyro.optim.Adam({"lr": 0.02})
+
+
+def both(
+    program: Callable[[Make], SVI],
+    calls: list[tuple[Any, ...]],
+    between: Callable[[SVI, int], None] = lambda svi, number: None,
+    *,
+    traced: int | None = None,
+    engine: str = "traced",
+    rtol: float = 1e-10,
+) -> SVI:
+    """Compare steps by SVI and by compile_svi; returns the latter.
+
+    Args:
+        program: from SVI, or what makes it, to the inference of a program.
+        calls: the arguments of every step.
+        between: is called before every step.
+        traced: the least number of steps that are not made by Pyro; all but the first and those that are compared if None.
+        engine: of compile_svi.
+        rtol: of the losses.
+    """
+    results = []
+    for make in (SVI, functools.partial(pyrodrop.compile_svi, engine=engine)):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(3)
+        svi, losses, engines = program(make), [], []
+        for number, call in enumerate(calls):
+            between(svi, number)
+            losses.append(
+                svi.step(*call[0], **call[1]) if len(call) == 2 and type(call[1]) is dict else svi.step(*call)
+            )
+            engines.append(getattr(svi, "engine", ""))
+        results.append((losses, stored(), svi.optim.get_state(), torch.rand(3)))
+    (losses, store, states, drawn), (ours, our_store, our_states, our_drawn) = results
+    torch.testing.assert_close(ours, losses, rtol=rtol, atol=0, equal_nan=True)
+    torch.testing.assert_close(our_store, store, rtol=10 * rtol, atol=rtol / 100, equal_nan=True)
+    torch.testing.assert_close(our_states, states, rtol=10 * rtol, atol=rtol / 100, equal_nan=True)
+    assert torch.equal(drawn, our_drawn)
+    assert all(type(loss) is float for loss in ours)
+    wanted = sum(number > 4 and number & (number - 1) != 0 for number in range(1, len(calls)))
+    assert len([name for name in engines if name != "pyro"]) >= (wanted if traced is None else traced), engines
+    return svi
+
+
+def stored() -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in pyro.get_param_store().items()}
+
+
+def program(model: Any, guide: Any, optim: Any = adam, loss: Any = Trace_ELBO) -> Callable[[Make], SVI]:
+    """A guide of a class is made of the model anew for every inference."""
+    return lambda make: make(model, guide(model) if isinstance(guide, type) else guide, optim(), loss())
+
+
+OPTIMISERS: dict[str, Callable[[], Any]] = {
+    "adam": lambda: pyro.optim.Adam({"lr": 0.02, "weight_decay": 0.01, "betas": (0.8, 0.95)}),
+    "adamw": lambda: pyro.optim.AdamW({"lr": 0.02, "weight_decay": 0.1}),
+    "clipped": lambda: pyro.optim.ClippedAdam(
+        {"lr": 0.05, "lrd": 0.9, "clip_norm": 0.5, "eps": 1e-3, "weight_decay": 0.1}
+    ),
+    "centered": lambda: pyro.optim.ClippedAdam({"lr": 0.05, "centered_variance": True}),
+    "sgd": lambda: pyro.optim.SGD({"lr": 1e-4}),
+    "momentum": lambda: pyro.optim.SGD({"lr": 1e-4, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    "amsgrad": lambda: pyro.optim.Adam({"lr": 0.02, "amsgrad": True}),
+    "rprop": lambda: pyro.optim.Rprop({"lr": 0.02}),
+    "by parameter": lambda: pyro.optim.Adam(lambda name: {"lr": 0.1 if "loc" in name else 0.01}),
+    "clip": lambda: pyro.optim.Adam({"lr": 0.02}, {"clip_norm": 0.1}),
+}
+
+
+@pytest.mark.few(5)
+@pytest.mark.parametrize("optim", OPTIMISERS.values(), ids=OPTIMISERS)
+def test_optimisers(optim: Callable[[], Any]) -> None:
+    both(program(logistic, by_hand, optim), [(PAIRS, LABELS)] * STEPS)
+
+
+@pytest.mark.parametrize("guide", [AutoNormal, AutoMultivariateNormal, AutoDelta])
+def test_autoguides(guide: Any) -> None:
+    both(program(hierarchical, guide), [(X, GROUPS, Y)] * STEPS)
+
+
+def test_compiled() -> None:
+    svi = both(program(logistic, by_hand, OPTIMISERS["clipped"]), [(PAIRS, LABELS)] * STEPS, engine="compiled")
+    assert svi.engine == "compiled"
+
+
+def test_auto_compiles_when_it_has_paid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyrodrop.training.compiled_svi.worth_compiling", lambda graph, steps: steps >= 64)
+    svi = pyrodrop.compile_svi(logistic, by_hand, adam(), Trace_ELBO())
+    engines = [svi.step(PAIRS, LABELS) and svi.engine for _ in range(72)]
+    assert set(engines[5:60]) == {"traced", "pyro"}
+    assert engines[-1] == "compiled"
+
+
+def test_a_vae_with_minibatches_of_two_sizes() -> None:
+    """Modules of methods; BatchNorm's running statistics are updated as Pyro does."""
+    rows = torch.rand(50, 3, generator=torch.Generator().manual_seed(0)).round()
+    batches = [(one,) for one in rows.split(20)] * 8
+    found = []
+
+    def vae(make: Make) -> SVI:
+        own = VAE()
+        found.append(own)
+        return make(own.model, own.guide, adam(), TraceMeanField_ELBO())
+
+    both(vae, batches, traced=10)
+    for one, other in zip(*(own.buffers() for own in found), strict=True):
+        torch.testing.assert_close(one, other)
+    assert bool(found[1].encoder[1].num_batches_tracked == len(batches))
+
+
+def test_modules_of_a_closure_are_neither_updated_twice_nor_frozen() -> None:
+    found = []
+
+    def vae(make: Make) -> SVI:
+        own = VAE()
+        found.append(own)
+        return make(lambda x: own.model(x), lambda x: own.guide(x), adam(), Trace_ELBO())
+
+    both(vae, [(PAIRS.abs().round()[:, [0, 1, 1]],)] * STEPS)
+    for one, other in zip(*(own.buffers() for own in found), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+LOSSES: dict[str, Callable[[], Any]] = {
+    "mean field": TraceMeanField_ELBO,
+    "graph": TraceGraph_ELBO,
+    "particles": lambda: Trace_ELBO(num_particles=3),
+    "vectorized": lambda: Trace_ELBO(num_particles=3, vectorize_particles=True, max_plate_nesting=1),
+    "renyi": lambda: RenyiELBO(alpha=0.5, num_particles=3),
+    "enum": lambda: TraceEnum_ELBO(max_plate_nesting=1),
+    "function": lambda: lambda model, guide, *args: Trace_ELBO().differentiable_loss(model, guide, *args),
+}
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(name: str) -> None:
+    both(program(logistic, by_hand, loss=LOSSES[name]), [(PAIRS, LABELS)] * STEPS)
+
+
+def test_in_single_precision() -> None:
+    torch.set_default_dtype(torch.float32)
+    data = [(X.float(), GROUPS, Y.float())] * STEPS
+    both(program(hierarchical, AutoNormal), data, rtol=1e-5)
+
+
+def test_a_plate_with_subsampling() -> None:
+    both(program(subsampled, AutoNormal), [(Y,)] * STEPS)
+
+
+def test_keywords_numbers_and_new_shapes() -> None:
+    calls = [
+        ((PAIRS[:n], LABELS[:n]), {"beta": beta}) for n, beta in ((40, 1.0), (30, 1.0), (30, 0.5)) for _ in range(9)
+    ]
+    both(program(logistic, by_hand), calls, traced=9)
+
+
+def test_a_tensor_that_changes_at_every_step() -> None:
+    both(program(logistic, by_hand), [(PAIRS, LABELS, torch.tensor(n / 20)) for n in range(1, 20)])
+
+
+def test_a_number_that_changes_at_every_step_is_not_recorded() -> None:
+    svi = both(program(logistic, by_hand), [(PAIRS, LABELS, n / 20) for n in range(1, 20)], traced=0)
+    assert svi.engine == "pyro"
+
+
+BETA = 1.0
+
+
+def annealed(x: Tensor, y: Tensor) -> None:
+    logistic(x, y, BETA)
+
+
+@pytest.mark.parametrize("every", [1, 8])
+def test_a_global_number_that_changes(every: int) -> None:
+    def between(svi: SVI, number: int) -> None:
+        global BETA
+        BETA = 1.0 / (1 + number // every)
+
+    both(program(annealed, by_hand), [(PAIRS, LABELS)] * 32, between, traced=0 if every == 1 else 4)
+
+
+@pytest.mark.parametrize("what", ["attribute", "mode", "buffer", "entries"])
+def test_what_changes_in_a_module(what: str) -> None:
+    def between(svi: SVI, number: int) -> None:
+        own = svi.model.__self__
+        if number == 9:
+            if what == "attribute":
+                own.weight = 0.3
+            elif what == "mode":
+                own.eval()
+            elif what == "buffer":
+                own.encoder[1].running_mean = torch.ones(8)
+            else:
+                own.eval()
+                own.encoder[1].running_mean.data.fill_(0.3)
+
+    def vae(make: Make) -> SVI:
+        own = VAE()
+        return make(own.model, own.guide, adam(), Trace_ELBO())
+
+    both(vae, [(PAIRS.abs().round()[:, [0, 1, 1]],)] * 20, between, traced=6)
+
+
+def test_tensors_of_a_closure() -> None:
+    """Written to in place, replaced, and their `data` changed."""
+
+    def closed(make: Make) -> SVI:
+        kept = {"prior": torch.tensor(1.0)}
+        prior = torch.tensor(1.0)
+
+        def model(y: Tensor) -> None:
+            mean = pyro.sample("mean", dist.Normal(0.0, prior * kept["prior"]))
+            with pyro.plate("data", len(y)):
+                pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+        def change(number: int) -> None:
+            nonlocal prior
+            if number == 8:
+                prior.fill_(2.0)
+            elif number == 14:
+                prior = torch.tensor(0.5)
+            elif number == 21:
+                prior.data.fill_(0.2)
+            elif number == 28:
+                kept["prior"] = torch.tensor(3.0)
+
+        svi = make(model, AutoNormal(model), adam(), Trace_ELBO())
+        svi.change = change
+        return svi
+
+    both(closed, [(Y,)] * 36, lambda svi, number: svi.change(number), traced=12)  # type: ignore[attr-defined]
+
+
+def test_parameters_that_are_replaced_or_cleared() -> None:
+    def between(svi: SVI, number: int) -> None:
+        store = pyro.get_param_store()
+        if number == 8:
+            pyro.clear_param_store()
+        elif number == 16:
+            store["loc"] = torch.ones(2)
+        elif number == 24:
+            pyro.param("loc").data.fill_(-1.0)
+        elif number == 28:
+            pyro.param("loc").data = torch.full((2,), 0.5)
+        elif number == 32:
+            store.set_state(store.get_state())
+
+    both(program(logistic, by_hand), [(PAIRS, LABELS)] * 40, between, traced=15)
+
+
+def test_an_autoguide_after_the_store_is_cleared() -> None:
+    def between(svi: SVI, number: int) -> None:
+        if number == 8:
+            pyro.clear_param_store()
+
+    both(program(hierarchical, AutoNormal), [(X, GROUPS, Y)] * 20, between, traced=8)
+
+
+def test_an_optimiser_that_is_changed_between_steps() -> None:
+    def between(svi: SVI, number: int) -> None:
+        for own in svi.optim.optim_objs.values():
+            if number == 8:
+                own.param_groups[0]["lr"] = 0.1
+            elif number == 12:
+                own.load_state_dict(own.state_dict())
+            elif number == 16:
+                own.param_groups[0]["amsgrad"] = True
+                for state in own.state.values():
+                    state["max_exp_avg_sq"] = torch.zeros_like(state["exp_avg_sq"])
+        if number == 20:
+            svi.optim = pyro.optim.SGD({"lr": 1e-3})
+
+    both(program(logistic, by_hand), [(PAIRS, LABELS)] * 24, between)
+
+
+def test_a_scheduler() -> None:
+    def optim() -> Any:
+        return pyro.optim.ExponentialLR({"optimizer": torch.optim.Adam, "optim_args": {"lr": 0.1}, "gamma": 0.8})
+
+    both(program(logistic, by_hand, optim), [(PAIRS, LABELS)] * STEPS, lambda svi, n: svi.optim.step() if n else None)
+
+
+def test_states_go_from_one_to_the_other() -> None:
+    """Steps by SVI continue those of compile_svi, and the other way round, by get_state and set_state."""
+    losses = []
+    for makes in ((SVI, SVI), (pyrodrop.compile_svi, SVI), (SVI, pyrodrop.compile_svi)):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        first = makes[0](logistic, by_hand, adam(), Trace_ELBO())
+        loss = [first.step(PAIRS, LABELS) for _ in range(9)]
+        optim = adam()
+        optim.set_state(first.optim.get_state())
+        second = makes[1](logistic, by_hand, optim, Trace_ELBO())
+        losses.append(loss + [second.step(PAIRS, LABELS) for _ in range(9)] + [second.evaluate_loss(PAIRS, LABELS)])
+    torch.testing.assert_close(losses[1:], losses[:1] * 2, rtol=1e-10, atol=0)
+
+
+def test_hooks_and_gradients_of_parameters() -> None:
+    norms: list[list[float]] = []
+
+    def between(svi: SVI, number: int) -> None:
+        if number == 7:
+            norms.append([])
+            pyro.param("loc").unconstrained().register_hook(lambda g, own=norms[-1]: own.append(float(g.norm())))
+        elif number == 3:
+            pyro.param("loc").unconstrained().grad = torch.ones(2)
+
+    both(program(logistic, by_hand), [(PAIRS, LABELS)] * STEPS, between, traced=1)
+    torch.testing.assert_close(*norms)
+
+
+def test_a_parameter_that_only_some_arguments_use() -> None:
+    """Pyro leaves it a gradient of 0, with which Adam moves it on; one without any gradient stays."""
+
+    def model(x: Tensor, y: Tensor) -> None:
+        pyro.param("unused", torch.ones(2))
+        logistic(x, y)
+
+    def guide(x: Tensor, y: Tensor) -> None:
+        other = pyro.param("other", torch.ones(2))
+        loc = pyro.param("loc", torch.zeros(2))
+        pyro.sample("weight", dist.Normal(loc + other if len(x) == 40 else loc, 1.0).to_event(1))
+
+    calls = [(PAIRS[:n], LABELS[:n]) for n in (30, 40, 30) for _ in range(8)]
+    optim = functools.partial(pyro.optim.Adam, {"lr": 0.1, "weight_decay": 0.1})
+    both(program(model, guide, optim), calls, traced=8)
+
+
+@pytest.mark.parametrize("validation", [False, True])
+def test_nan_in_the_data(validation: bool) -> None:
+    """Pyro's step warns and returns NaN, or raises where it validates; so does ours, with what comes after it."""
+    bad = torch.full_like(Y, math.nan)
+    outcomes = []
+    for make in (SVI, pyrodrop.compile_svi):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        svi = make(subsampled, by_mean, adam(), Trace_ELBO())
+        for _ in range(8):
+            svi.step(Y)
+        with pyro.validation_enabled(validation), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                said = str(svi.step(bad))
+            except ValueError as error:
+                said = str(error)
+        outcomes.append((said, [str(one.message) for one in caught], stored()["loc"].tolist() if validation else 0))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] == "nan" or validation
+
+
+def by_mean(y: Tensor) -> None:
+    pyro.sample("mean", dist.Normal(pyro.param("loc", torch.zeros(())), 1.0))
+
+
+def test_an_error_of_the_program_is_pyros() -> None:
+    svi = pyrodrop.compile_svi(hierarchical, AutoNormal(hierarchical), adam(), Trace_ELBO())
+    for _ in range(4):
+        svi.step(X, GROUPS, Y)
+    with pytest.raises(ValueError, match="not broadcastable"):
+        svi.step(X, GROUPS, Y[:3])
+    assert math.isfinite(svi.step(X, GROUPS, Y))
+
+
+@pytest.mark.parametrize("kind", ["branch", "object", "counter", "handler"])
+def test_what_cannot_be_recorded_is_stepped_by_pyro(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    said = {
+        "branch": "cannot be traced",
+        "object": "an argument is",
+        "counter": "something changes between calls",
+        "handler": "a handler of Pyro",
+    }[kind]
+
+    def make(what: Make) -> SVI:
+        calls = [0]
+
+        def model(y: Tensor, more: Any = None) -> None:
+            mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+            if kind == "branch" and mean > 0:
+                mean = mean * 2
+            if kind == "counter":
+                calls[0] += 1
+            with pyro.plate("data", len(y)):
+                pyro.sample("y", dist.Normal(mean, 1.0 + calls[0]), obs=y)
+
+        def guide(y: Tensor, more: Any = None) -> None:
+            by_mean(y)
+
+        return what(model, guide, adam(), Trace_ELBO())
+
+    more = (Y.numpy(),) if kind == "object" else ()
+    with caplog.at_level(logging.INFO, "pyrodrop"):
+        if kind == "handler":
+            with pyro.poutine.scale(scale=0.5):
+                both(make, [(Y, *more)] * 6, traced=0)
+        elif kind == "counter":
+            steps = make(functools.partial(pyrodrop.compile_svi, engine="traced"))
+            assert all(math.isfinite(steps.step(Y)) and steps.engine == "pyro" for _ in range(4))
+        else:
+            both(make, [(Y, *more)] * 6, traced=0)
+    lines = [record.message for record in caplog.records]
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+def test_what_cannot_be_seen_is_found_by_comparison() -> None:
+    """An entry of an array is read when the step is recorded; while every step is compared no step is wrong."""
+    hidden = torch.ones(1).numpy()
+
+    def model(y: Tensor) -> None:
+        mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal(mean, float(hidden[0])), obs=y)
+
+    def between(svi: SVI, number: int) -> None:
+        hidden[0] = 1.0 + number
+
+    both(program(model, by_mean), [(Y,)] * 10, between, traced=0)
+    hidden[0] = 1.0
+    svi = pyrodrop.compile_svi(model, by_mean, adam(), Trace_ELBO())
+    for _ in range(12):
+        svi.step(Y)
+    hidden[0] = 2.0
+    with pytest.raises(RuntimeError, match="something else that they read has changed since recorded step 8"):
+        _ = [svi.step(Y) for _ in range(8)]
+    assert math.isfinite(svi.step(Y))
+    assert svi.engine == "pyro"
+
+
+def test_recording_leaves_the_program_and_the_generator_as_they_are() -> None:
+    """Steps by Pyro and recording draw the same numbers; the guide's modules have the same attributes and no gradients."""
+    svi = both(program(hierarchical, AutoNormal), [(X, GROUPS, Y)] * 2, traced=0)
+    assert isinstance(svi, SVI)
+    assert svi.model is hierarchical
+    assert all(bool((p.grad == 0).all()) for _, p in pyro.get_param_store().named_parameters())
+
+
+def test_arguments_are_read_at_every_step() -> None:
+    """New tensors, the same tensor changed in place, other strides, and a nested structure."""
+
+    def model(data: dict[str, Any]) -> None:
+        logistic(data["x"], data["rest"][0])
+
+    def guide(data: dict[str, Any]) -> None:
+        by_hand(data["x"], data["rest"][0])
+
+    x = PAIRS.clone()
+    calls = [({"x": x if n < 8 else PAIRS.T.contiguous().T, "rest": [LABELS, None]},) for n in range(20)]
+
+    def between(svi: SVI, number: int) -> None:
+        x.copy_(PAIRS * (number + 1))
+
+    both(program(model, guide), calls, between, traced=8)

@@ -1,0 +1,310 @@
+"""Pyro programs that are trained on keyword arguments: estimates, files, checkpoints, replicates."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import SVI, RenyiELBO, Trace_ELBO, TraceEnum_ELBO, config_enumerate
+from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
+from pyro.nn import PyroModule, PyroParam
+from torch import Tensor
+
+import pyrodrop
+from pyrodrop import analysis
+from pyrodrop.training.fitted import Fit
+
+G = torch.Generator().manual_seed(0)
+X = torch.randn(30, generator=G)
+Y = 2 * X + 0.3 * torch.randn(30, generator=G)
+DATA = {"x": X, "y": Y}
+
+
+@pytest.fixture(autouse=True)
+def _empty_store() -> None:
+    gc.collect()
+    pyro.clear_param_store()
+
+
+def line(x: Tensor, y: Tensor | None = None, size: int | None = None) -> Any:
+    slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
+    noise = pyro.sample("noise", dist.LogNormal(0.0, 1.0))
+    with pyro.plate("rows", len(x), subsample_size=size) as rows:
+        return pyro.sample("y", dist.Normal(slope * x[rows], noise), obs=None if y is None else y[rows])
+
+
+@config_enumerate
+def mixture(y: Tensor) -> None:
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(2)))
+    means = pyro.sample("means", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
+    with pyro.plate("rows", len(y)):
+        kind = pyro.sample("kind", dist.Categorical(weights))
+        pyro.sample("y", dist.Normal(means[kind], 1.0), obs=y)
+
+
+def trained(steps: int = 20, **options: Any) -> Fit:
+    return pyrodrop.fit(line, AutoNormal(line), DATA, steps=steps, lr=0.05, **options)
+
+
+@pytest.mark.parametrize("size", [None, 10])
+def test_the_elbo_is_that_of_pyro(size: int | None) -> None:
+    guide = AutoNormal(line)
+    fit = pyrodrop.fit(line, guide, DATA | {"size": size}, steps=100, lr=0.05)
+    ours = fit.elbo(200)
+    with torch.no_grad():
+        theirs = torch.tensor([-Trace_ELBO().loss(line, guide, X, Y, size=size) for _ in range(200)])
+    se = (ours.se**2 + float(theirs.var()) / 200) ** 0.5
+    assert abs(ours.value - float(theirs.mean())) < 5 * se
+    assert str(ours.convention) == "exact"
+    assert abs(fit.objective(200).value - ours.value) < 5 * ours.se
+
+
+def test_a_guide_that_draws_in_another_order_has_the_elbo_of_its_draws() -> None:
+    """KL(q(b) || p(b | a)) at an a that was drawn given b has another mean than log q - log p."""
+
+    def model(y: Tensor) -> None:
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(pyro.sample("b", dist.Normal(a, 0.5)), 1.0), obs=y)
+
+    def guide(y: Tensor) -> None:
+        b = pyro.sample("b", dist.Normal(pyro.param("loc", torch.tensor(0.5)), 0.5))
+        pyro.sample("a", dist.Normal(0.9 * b, 0.3))
+
+    fit = pyrodrop.fit(model, guide, {"y": torch.tensor(1.0)}, steps=1, lr=1e-6)
+    ours = fit.elbo(500)
+    with torch.no_grad():
+        theirs = torch.tensor([-Trace_ELBO().loss(model, guide, y=torch.tensor(1.0)) for _ in range(500)])
+    assert abs(ours.value - float(theirs.mean())) < 5 * (ours.se**2 + float(theirs.var()) / 500) ** 0.5
+
+
+@pytest.mark.parametrize("auto", [AutoNormal, AutoDelta])
+def test_sites_that_are_summed_out_have_the_elbo_of_the_loss_object(auto: Any) -> None:
+    guide = auto(poutine.block(mixture, hide=["kind"]))
+    loss = TraceEnum_ELBO(max_plate_nesting=1)
+    fit = pyrodrop.fit(mixture, guide, {"y": Y}, steps=3, lr=0.01, objective=loss, engine="pyro")
+    with torch.no_grad():
+        theirs = torch.tensor([-loss.loss(mixture, guide, Y) for _ in range(100)])
+    for estimate in (fit.elbo(100), fit.objective(100)):
+        assert (
+            abs(estimate.value - float(theirs.mean())) <= 1e-4 + 5 * (estimate.se**2 + float(theirs.var()) / 100) ** 0.5
+        )
+        assert math.isnan(estimate.nll + estimate.kl)  # the loss has no terms
+    assert fit.elbo(2).convention.kind == ("up_to_constant" if auto is AutoDelta else "exact")
+    assert "TraceEnum_ELBO" in str(fit)
+
+
+def test_the_objective_is_the_loss_object_and_the_elbo_is_not() -> None:
+    fit = trained(objective=RenyiELBO(alpha=0.0, num_particles=20))
+    assert fit.objective(50).value > fit.elbo(200).value
+    assert "RenyiELBO" in str(fit.objective(2).convention)
+    assert float(fit.history[:, 1].abs().max()) == 0
+
+
+def test_other_data_must_have_the_names_of_the_arguments() -> None:
+    fit = trained(2)
+    assert fit.elbo(3, DATA).value == fit.elbo(3).value
+    assert fit.elbo(3, {"x": X[:5], "y": Y[:5]}).value != fit.elbo(3).value
+    with pytest.raises(ValueError, match=r"names of the arguments in training, x, y; got x, z"):
+        fit.elbo(data={"x": X, "z": Y})
+    with pytest.raises(TypeError, match=r"mapping of the keyword arguments x, y.*got a tuple"):
+        fit.elbo(data=(X, Y))
+
+
+def test_cards_name_the_arguments() -> None:
+    fit = trained(2)
+    assert "x, y" in str(fit)
+    assert "rows" not in str(fit)
+    assert "x, y" in fit._repr_html_()
+
+
+def test_a_file_restores_the_guide_of_a_function(tmp_path: Path) -> None:
+    fit = trained()
+    path, want = fit.save(tmp_path / "fit.safetensors"), fit.elbo(5)
+    guide = AutoNormal(line)
+    with pytest.raises(ValueError, match="must have been called once"):
+        Fit.load(path, line, guide)
+    guide(**DATA)
+    loaded = Fit.load(path, line, guide)
+    assert loaded.elbo(5, DATA) == want
+    assert loaded.fingerprint == fit.fingerprint
+    with pytest.raises(TypeError, match="keyword arguments x, y"):
+        loaded.elbo(5, (X, Y))
+
+
+def by_hand(x: Tensor, y: Tensor | None = None, size: int | None = None) -> None:
+    positive = dist.constraints.positive
+    pyro.sample("slope", dist.Normal(pyro.param("loc", torch.tensor(0.0)), 0.1))
+    pyro.sample("noise", dist.LogNormal(0.0, pyro.param("scale", torch.tensor(0.1), constraint=positive)))
+
+
+def test_parameters_in_the_store_are_not_saved(tmp_path: Path) -> None:
+    fit = pyrodrop.fit(line, by_hand, DATA, steps=2)
+    with pytest.raises(TypeError, match="loc, scale of this fit are in Pyro's global store"):
+        fit.save(tmp_path / "fit.safetensors")
+
+
+@pytest.mark.parametrize("hand", [False, True])
+def test_a_run_continues_to_the_same_bits_in_a_new_process(tmp_path: Path, hand: bool) -> None:
+    def run(steps: int, **more: Any) -> Fit:
+        """As a new process would: an empty store, new objects."""
+        gc.collect()
+        pyro.clear_param_store()
+        guide = by_hand if hand else AutoNormal(line)
+        return pyrodrop.fit(line, guide, DATA | {"size": 10}, steps=steps, lr=0.05, engine="traced", **more)
+
+    path = tmp_path / "state.safetensors"
+    want = run(12).losses
+    run(5, checkpoint=path)
+    assert torch.equal(run(12, checkpoint=path).losses, want)
+    with pytest.raises(ValueError, match="data"):
+        pyrodrop.fit(
+            line, by_hand if hand else AutoNormal(line), DATA, steps=12, lr=0.05, engine="traced", checkpoint=path
+        )
+
+
+def test_steps_one_by_one_are_those_of_fit() -> None:
+    want = trained(12, engine="traced").losses
+    training = pyrodrop.Training(line, AutoNormal(line), DATA, steps=12, lr=0.05, engine="traced")
+    first = training.advance(5)
+    state = training.state()
+    rest = training.advance(7)
+    assert torch.equal(torch.cat([first.nll + first.kl, rest.nll + rest.kl]), want)
+    training.load_state(state)
+    assert torch.equal(training.advance(7).nll, rest.nll)
+    assert training.steps_per_epoch == 1
+
+
+def test_an_epoch_is_a_step() -> None:
+    seen: list[int] = []
+    trained(3, after_epoch=lambda fit, epoch: seen.append(epoch))
+    assert seen == [1, 2, 3]
+
+
+def test_losses_are_those_of_svi() -> None:
+    guide = AutoMultivariateNormal(line)
+    fit = pyrodrop.fit(line, guide, DATA, steps=10, lr=0.05, objective=Trace_ELBO(), engine="traced")
+    pyro.clear_param_store()
+    theirs = AutoMultivariateNormal(line)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        theirs(**DATA)
+        torch.manual_seed(0)
+        svi = SVI(line, theirs, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
+        want = torch.tensor([svi.step(**DATA) for _ in range(10)])
+    torch.testing.assert_close(fit.losses.float(), want, rtol=1e-4, atol=1e-4)
+
+
+def of_x(x: Tensor, y: Tensor | None = None) -> Any:
+    return line(x[:, 0], y)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("pruned", "needs a per-weight alpha"),
+        ("compress", "model must be a model of pyrodrop.models"),
+        ("compression_report", "needs data with rows|model must be a model of pyrodrop.models"),
+        ("ensemble", "model must be a model of pyrodrop.models"),
+        ("loo", "needs data with rows|must be one of pyrodrop.models"),
+        ("compare", "must be a mapping|must have predictions with a density"),
+        ("log_density", "must be a mapping|must have predictions with a density"),
+    ],
+)
+def test_what_only_networks_have_is_refused(name: str, said: str) -> None:
+    rows = (X[:, None], Y)
+    calls: dict[str, Any] = {
+        "ensemble": lambda fit: fit.ensemble(2)[0],
+        "loo": analysis.loo,
+        "compare": lambda fit: analysis.compare({"one": fit, "other": fit}, rows),
+        "log_density": lambda fit: analysis.log_density(fit, rows, 3),
+    }
+    for fit in (trained(2), pyrodrop.fit(of_x, AutoNormal(of_x), rows, steps=2)):
+        with pytest.raises(TypeError, match=said):
+            calls.get(name, lambda fit: getattr(fit, name)())(fit)
+
+
+@pytest.mark.parametrize("slowly", [False, True])
+def test_programs_that_count_their_calls_are_trained_by_pyro(slowly: bool) -> None:
+    """Also where what a call changes is too little for the trace's own comparison with Pyro."""
+    calls = [0]
+
+    def annealed(y: Tensor) -> None:
+        calls[0] += 1
+        factor = 1 + calls[0] / 1e6 if slowly else float(calls[0] < 40)
+        mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Normal(factor * mean, 1.0), obs=y)
+
+    fit = pyrodrop.fit(annealed, AutoNormal(annealed), {"y": torch.ones(5)}, steps=60, engine="traced", progress=False)
+    assert fit.settings["engine"] == "pyro"
+
+
+def test_a_number_that_changes_between_recorded_steps_is_an_error() -> None:
+    beta = 1.0
+
+    def scaled(y: Tensor) -> None:
+        mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(y)), poutine.scale(scale=beta):
+            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    training = pyrodrop.Training(scaled, AutoNormal(scaled), {"y": torch.ones(5)}, steps=60, engine="traced")
+    training.advance(20)
+    training.advance(20)
+    beta = 0.5
+    with pytest.raises(RuntimeError, match="beta, which model or guide reads, has changed since the first step"):
+        training.advance(20)
+
+
+class Line(PyroModule):
+    """A model with parameters, constrained and not, and a submodule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise = PyroParam(torch.tensor(1.0), dist.constraints.positive)
+        self.linear = PyroModule[torch.nn.Linear](2, 1)
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(x @ w + self.linear(x)[:, 0], self.noise), obs=y)
+
+
+class Weights(PyroModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loc = torch.nn.Parameter(torch.zeros(2))
+        self.scale = PyroParam(torch.full((2,), 0.1), dist.constraints.positive)
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        pyro.sample("w", dist.Normal(self.loc, self.scale).to_event(1))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_fits_of_pyro_modules_share_nothing(begun: bool) -> None:
+    """Neither with each other, nor with what SVI trains, whatever the names in Pyro's store."""
+    torch.manual_seed(0)
+    x = torch.randn(50, 2)
+    model, guide, data = Line(), Weights(), {"x": x, "y": x.sum(1) + 0.1 * torch.randn(50)}
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
+    if begun:
+        svi.step(**data)
+    one = pyrodrop.fit(model, guide, data, steps=200, lr=0.02, progress=False)
+    before, elbo = one.predict(num_samples=20), one.elbo(20).value
+    other = pyrodrop.fit(model, guide, data, steps=3, lr=0.02, progress=False)
+    copied, pickled = copy.deepcopy(one), pickle.loads(pickle.dumps(one))
+    losses = [svi.step(**data) for _ in range(200)]
+    assert losses[-1] < losses[0] - 20  # SVI trains the modules that were given
+    for same in (one, copied, pickled):
+        assert type(same.model).__name__ == "Line"
+        assert same.elbo(20).value == elbo
+        assert all(torch.equal(value, before[site]) for site, value in same.predict(num_samples=20).items())
+    assert other.elbo(20).value < elbo - 20
