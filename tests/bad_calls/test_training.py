@@ -309,7 +309,7 @@ def test_a_schedule_that_turns_wrong_is_refused_with_its_time(given: Any, said: 
         ({"batch_size": 4}, "batch_size must be None.*got batch_size 4"),
         ({"accumulate": 2}, "accumulate 1.*got batch_size None, accumulate 2"),
         ({"estimator": "local"}, "estimator must be 'shared'.*got 'local'"),
-        ({"model": mlp(), "guide": guides.Point(mlp())}, r"data must be \(x, y\) or a Dataset for a model of a network.*got a dict"),
+        ({"model": mlp(), "guide": guides.Point(mlp())}, r"data must be \(x, y\) or a Dataset for a model.*got a dict"),
         ({"objective": Trace_ELBO(), "kl_weight": 0.5}, "kl_weight must be 1 with an objective.*got the float 0.5"),
         ({"objective": Trace_ELBO(), "likelihood_power": 2.0}, "likelihood_power must be 1 .*got the float 2.0"),
         ({"starts": "new"}, "new initial weights need a guide with a method restart"),
