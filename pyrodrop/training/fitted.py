@@ -53,7 +53,7 @@ class Fit:
         data: the training data, `Keywords` of a Pyro program that was trained on a mapping; None after loading.
         history: nll, kl and the weight of the weights' kl in the loss, for every step, ``[steps, 3]``. kl includes a guide's
             ``kl_scale``. After training with an `objective` of Pyro, whose loss has no such terms, it stands in the first
-            column, and the second is 0.
+            column, and the second is 0. Of a posterior from `pyrodrop.zoo.load`, means over 100 stretches of the steps.
         settings: the settings of the training in plain numbers and words, with the fingerprint of the data.
         device: where the parameters are.
         loss: the loss object of Pyro that was minimised; None for the default, and after loading.
@@ -89,7 +89,7 @@ class Fit:
     def card(self) -> Card:
         """What text and HTML show of the fit."""
         told, losses = self.settings, self.losses
-        training = [f"{len(losses)} steps"]
+        training = [f"{told.get('history_steps', len(losses))} steps"]
         training += [f"batches of {told['batch_size']}"] if told.get("batch_size", 0) < told.get("num_data", 0) else []
         training += [f"{name} {told[name]}" for name in ("estimator", "engine", "seed") if name in told]
         training += [f"{told['seconds']:.1f} s"] if "seconds" in told else []
@@ -101,7 +101,7 @@ class Fit:
             "model": describe(self.model),
             "data": f"{told['num_data']} rows" if "num_data" in told else ", ".join(told.get("arguments", ())),
             "training": ", ".join(training + factors),
-            "loss": in_words(losses),
+            "loss": in_words(losses, told.get("history_steps", len(losses))),
             "objective": told.get("objective", ""),
             "ELBO": convention_in_words(self.model, self.guide, self.data),
         }
@@ -414,14 +414,9 @@ class Fit:
             TypeError: parameters of model or guide are in Pyro's global store and not in a module.
             OSError: the file cannot be written; the message names it.
         """
-        self._check_in_modules()
-        tensors = {"history": self.history}
-        for part, module in self._modules().items():
-            tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
-        path = Path(path)
-        made = {part: made_of(value, part) for part, value in self._parts().items()}
-        write_tensors(path, tensors, {"kind": _FILE, "settings": self.settings, "made_of": made})
-        return path
+        tensors, about = contents(self)
+        write_tensors(Path(path), tensors, {"kind": _FILE, **about})
+        return Path(path)
 
     @classmethod
     def load(
@@ -452,28 +447,9 @@ class Fit:
             OSError: the file cannot be read; the message names it.
         """
         tensors, about = read_tensors(Path(path))
-        settings, history = about.get("settings"), tensors.get("history")
-        if about.get("kind", _FILE) != _FILE or not is_settings(settings) or not _is_history(history):
-            raise ValueError(f"{path} is no file of Fit.save: it lacks the history or the settings of a fit")
-        chosen = resolve(device)
-        fit = cls(model, guide, None, history, settings, chosen)
-        modules = fit._modules()
-        states = {part: under(f"{part}.", tensors) for part in modules}
-        for part, module in modules.items():
-            if states[part] and autoguides(module) and not list(module.parameters()):
-                raise ValueError(
-                    f"{part} must have been called once before a file is read into it, {part}(...) with the data, since an "
-                    f"autoguide has no parameters before; got an {type(module).__name__} that was not"
-                )
-            check_assignable(module, states[part], f"the fit in {path}")
-        check_made_of(about.get("made_of"), fit._parts(), path, allow)
-        columns = Columns.of_words(settings["columns"], str(path)) if "columns" in settings else None
-        for part, module in modules.items():
-            assign(module, states[part])
-            module.to(chosen).eval()
-        if columns is not None:
-            model.columns = columns  # type: ignore[attr-defined]
-        return fit
+        if about.get("kind", _FILE) != _FILE:
+            raise ValueError(f"{path} is no file of Fit.save: it is one of {about['kind']!r}")
+        return restoring(tensors, about, model, guide, str(path), device, allow)()
 
     def _parts(self) -> dict[str, Any]:
         return {"model": self.model, "guide": self.guide}
@@ -492,6 +468,67 @@ class Fit:
                 f"only parameters of modules can be saved; {', '.join(found)} of this fit are in Pyro's global store: keep "
                 "them in a PyroModule, or save them by pyro.get_param_store().save(path)"
             )
+
+
+def contents(fit: Fit) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What a file has of a fit: its tensors by name, and settings and words about what it is made of.
+
+    Raises:
+        TypeError: parameters of model or guide are in Pyro's global store and not in a module.
+    """
+    fit._check_in_modules()
+    tensors = {"history": fit.history}
+    for part, module in fit._modules().items():
+        tensors |= {f"{part}.{name}": value for name, value in module.state_dict().items()}
+    made = {part: made_of(value, part) for part, value in fit._parts().items()}
+    return tensors, {"settings": fit.settings, "made_of": made}
+
+
+def restoring(
+    tensors: Mapping[str, Tensor],
+    about: Mapping[str, Any],
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    where: str,
+    device: str | torch.device = "auto",
+    allow: Collection[str] = (),
+) -> Callable[[], Fit]:
+    """Check `contents` that were read from a file against model and guide, and return what puts them there.
+
+    Args:
+        tensors, about: from the file.
+        model, guide, device, allow: as of `Fit.load`; unchanged until the result is called.
+        where: what the contents are, for messages.
+
+    Raises:
+        ValueError: as `Fit.load`.
+    """
+    settings, history = about.get("settings"), tensors.get("history")
+    if not is_settings(settings) or not _is_history(history):
+        raise ValueError(f"{where} is no file of Fit.save: it lacks the history or the settings of a fit")
+    chosen = resolve(device)
+    fit = Fit(model, guide, None, history, settings, chosen)
+    modules = fit._modules()
+    states = {part: under(f"{part}.", tensors) for part in modules}
+    for part, module in modules.items():
+        if states[part] and autoguides(module) and not list(module.parameters()):
+            raise ValueError(
+                f"{part} must have been called once before a file is read into it, {part}(...) with the data, since an "
+                f"autoguide has no parameters before; got an {type(module).__name__} that was not"
+            )
+        check_assignable(module, states[part], f"the fit in {where}")
+    check_made_of(about.get("made_of"), fit._parts(), where, allow)
+    columns = Columns.of_words(settings["columns"], where) if "columns" in settings else None
+
+    def restore() -> Fit:
+        for part, module in modules.items():
+            assign(module, states[part])
+            module.to(chosen).eval()
+        if columns is not None:
+            model.columns = columns  # type: ignore[attr-defined]
+        return fit
+
+    return restore
 
 
 def data_for(fit: Fit, name: str, data: Data | Mapping[str, Any] | None) -> Dataset | Keywords:
@@ -530,13 +567,13 @@ def _check_alone(ranks: int, name: str) -> None:
         raise ValueError(f"{name} of a Pyro program is estimated by each process alone: distributed must be False")
 
 
-def in_words(losses: Tensor) -> str:
+def in_words(losses: Tensor, steps: int) -> str:
     """The loss at the start and at the end of training, each the mean of a tenth of the steps."""
     if not len(losses):
         return ""
     tenth = max(1, len(losses) // 10)
     first, last = float(losses[:tenth].mean()), float(losses[-tenth:].mean())
-    return f"{number(last)} in the last {tenth} steps, {number(first)} in the first"
+    return f"{number(last)} in the last {max(1, steps // 10)} steps, {number(first)} in the first"
 
 
 def _is_history(value: Tensor | None) -> TypeGuard[Tensor]:

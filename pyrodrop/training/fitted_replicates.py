@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeGuard
 
 import torch
+from torch import Tensor
 
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.cards import Card, carded, number
 from pyrodrop.distributions.rebuilt import rebuilt
+from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.training.fitted import Fit
+from pyrodrop.training.fitted import Fit, contents, restoring
+
+_FILE = "replicates"
 
 
 @carded
@@ -79,6 +84,85 @@ class Replicates(Sequence[Fit]):
         return Prediction(
             f=torch.cat([part.f for part in parts]), distribution=distribution, seed=seed, missing=parts[0].missing
         )
+
+
+    def save(self, path: str | Path) -> Path:
+        """Write all fits to one safetensors file, as `Fit.save` does one.
+
+        Raises:
+            TypeError: as `Fit.save`.
+            OSError: the file cannot be written; the message names it.
+        """
+        tensors, about = contents_of_all(self)
+        write_tensors(Path(path), tensors, about)
+        return Path(path)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        models: Sequence[Callable[..., Any]],
+        guides: Sequence[Callable[..., Any]],
+        *,
+        device: str | torch.device = "auto",
+        allow: Collection[str] = (),
+    ) -> Replicates:
+        """Read saved replicates into models and guides that were built like the saved ones, as `Fit.load` does one.
+
+        Everything in the file is checked before any of them changes.
+
+        Args:
+            path: of the file.
+            models, guides: one for each replicate, in their order.
+            device, allow: as of `Fit.load`.
+
+        Raises:
+            ValueError: the file has another number of replicates, or as `Fit.load`.
+            OSError: the file cannot be read; the message names it.
+        """
+        tensors, about = read_tensors(Path(path))
+        return restored(tensors, about, list(zip(models, guides, strict=True)), str(path), device, allow)
+
+
+def contents_of_all(replicates: Replicates) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What a file has of replicates: the contents of every fit, whose tensors' names begin with its number."""
+    each = [contents(fit) for fit in replicates.fits]
+    tensors = {f"{r}.{name}": value for r, (own, _) in enumerate(each) for name, value in own.items()}
+    failed = {str(r): step for r, step in replicates.failed.items()}
+    return tensors, {"kind": _FILE, "fits": [about for _, about in each], "failed": failed}
+
+
+def restored(
+    tensors: Mapping[str, Tensor],
+    about: Mapping[str, Any],
+    pairs: Sequence[tuple[Callable[..., Any], Callable[..., Any]]],
+    where: str,
+    device: str | torch.device = "auto",
+    allow: Collection[str] = (),
+) -> Replicates:
+    """`contents_of_all` that were read from a file, put into a model and a guide for each fit once all are checked.
+
+    Raises:
+        ValueError: as `Replicates.load`.
+    """
+    fits, failed = about.get("fits"), about.get("failed")
+    if about.get("kind") != _FILE or not _are_descriptions(fits) or not _are_steps(failed):
+        raise ValueError(f"{where} is no file of Replicates.save")
+    if len(fits) != len(pairs):
+        raise ValueError(f"{where} has {len(fits)} replicates, each of which needs a model and a guide; got {len(pairs)}")
+    restore = [
+        restoring(under(f"{r}.", tensors), told, model, guide, f"{where}, replicate {r},", device, allow)
+        for r, (told, (model, guide)) in enumerate(zip(fits, pairs, strict=True))
+    ]
+    return Replicates([put() for put in restore], {int(r): step for r, step in failed.items()})
+
+
+def _are_descriptions(value: Any) -> TypeGuard[list[dict[str, Any]]]:
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
+
+
+def _are_steps(value: Any) -> TypeGuard[dict[str, int]]:
+    return isinstance(value, dict) and all(r.isdecimal() and type(step) is int for r, step in value.items())
 
 
 def grouped(keys: Iterable[Hashable]) -> list[list[int]]:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop.analysis.experiments.references.posteriors import LEARNING_RATES, POSTERIORS, trained
-from pyrodrop.analysis.experiments.references.problems import PROBLEMS, Problem
+from pyrodrop.zoo.exact import PROBLEMS, Problem
 from pyrodrop.analysis.experiments.references.stored import load, save
 from pyrodrop.analysis.experiments.references.table import distance_table
 from pyrodrop.analysis.reports.console import versions

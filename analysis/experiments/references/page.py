@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyrodrop.analysis.experiments.references.posteriors import POSTERIORS
-from pyrodrop.analysis.experiments.references.problems import PROBLEMS
+from pyrodrop.zoo.exact import PROBLEMS
 from pyrodrop.analysis.experiments.references.stored import FOLDER, facts
 from pyrodrop.analysis.reports import generated
 

@@ -1,4 +1,4 @@
-"""Stored references: thinned draws in ``NAME.safetensors``, and ``NAME.json`` with how they were made and what they gave.
+"""Stored references: thinned draws, which `pyrodrop.zoo.load` reads as ``exact/NAME``, and ``NAME.json`` with how they were made and what they gave.
 
 problem, recipe      the name, and everything that the result depends on besides the versions
 diagnostics          of all draws before thinning, with what speaks against using them (`problems`; empty if they have mixed)
@@ -19,16 +19,17 @@ from typing import Any
 
 import torch
 
-from pyrodrop.analysis.experiments.references.problems import PROBLEMS
+from pyrodrop.zoo.exact import PROBLEMS
 from pyrodrop.analysis.zoo.references import FOLDER as REFERENCE
 from pyrodrop.json_files import read_record
 from pyrodrop.names import known
 from pyrodrop.sampling import Sampled
+from pyrodrop.zoo import trained
 
 FOLDER = REFERENCE / "posterior"
 
 
-def load(name: str, folder: Path = FOLDER) -> Sampled:
+def load(name: str, folder: Path | None = None) -> Sampled:
     """The stored draws of a reference, which predict like a fit, in the units of its data.
 
     Args:
@@ -38,7 +39,8 @@ def load(name: str, folder: Path = FOLDER) -> Sampled:
     Raises:
         ValueError: the name is unknown, or there is no such file.
     """
-    path = folder / f"{known(name, PROBLEMS, 'reference')}.safetensors"
+    known(name, PROBLEMS, "reference")
+    path = (folder or trained.SHIPPED / "exact") / f"{name}.safetensors"
     if not path.is_file():
         raise ValueError(
             f"{name} has no stored draws: {path.name} is not in {path.parent}; pyrodrop run references makes it"

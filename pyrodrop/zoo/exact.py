@@ -1,4 +1,4 @@
-"""The problems: a network with proper priors, its data, and the points at which posteriors are compared.
+"""Small problems whose exact posterior was sampled: a network with proper priors, its data, and points to compare at.
 
     w ~ N(0, scale^2 / fan-in),   b ~ N(0, 1)          in standardised units where the data are standardised
 
@@ -30,6 +30,7 @@ class Problem:
     """One problem.
 
     Attributes:
+        name: ``exact/NAME``, of its draws for `pyrodrop.zoo.load`.
         summary: one line.
         widths, activation, scale: of the network and its prior; see the module docstring.
         likelihood: makes the likelihood.
@@ -39,6 +40,7 @@ class Problem:
         observed: whether the test part has observations. If not, y is drawn from the reference's predictive distribution.
     """
 
+    name: str
     summary: str
     widths: Sequence[int]
     activation: str
@@ -94,6 +96,7 @@ def _digits() -> tuple[Dataset, Dataset]:
 def _table(name: str, features: int, **options: int) -> Problem:
     setting = SETTINGS[name]
     return Problem(
+        name=f"exact/{name}",
         summary=f"UCI {name}, first split, {features}-{setting.hidden}-1 ReLU",
         widths=(features, setting.hidden, 1),
         activation="relu",
@@ -106,6 +109,7 @@ def _table(name: str, features: int, **options: int) -> Problem:
 
 PROBLEMS = {
     "co2": Problem(
+        name="exact/co2",
         summary="Mauna Loa CO2, 272 months to train and the 249 after them, 1-20-1 tanh, noise sd 2 ppm (the seasons)",
         widths=(1, 20, 1),
         activation="tanh",
@@ -115,6 +119,7 @@ PROBLEMS = {
         kept=640,
     ),
     "mnist": Problem(
+        name="exact/mnist",
         summary=f"{DIGITS} MNIST digits of {SIDE} x {SIDE} pixels, {SIDE**2}-16-10 tanh",
         widths=(SIDE**2, 16, 10),
         activation="tanh",
@@ -124,6 +129,7 @@ PROBLEMS = {
         kept=128,
     ),
     "foong": Problem(
+        name="exact/foong",
         summary="two clusters in the plane (Foong et al. 2020), points on the diagonal through them, 2-50-1 ReLU",
         widths=(2, 50, 1),
         activation="relu",

@@ -1,0 +1,329 @@
+"""Trained posteriors: `load` makes of a file of the zoo what can predict, without the data.
+
+``NAME.safetensors`` of an entry has what `Replicates.save` writes, a fit per split of the data, less what can be made again:
+
+    initial weights      the entry builds them from the seed; so all tensors that training left as they were
+    losses               means over 100 equal stretches of the training are kept
+    pruned weights       of a posterior that prunes, the weights with ln alpha < 3 are kept; what is mostly 0 is kept as the
+                         places and values of the rest
+
+That of an exact posterior has what `Sampled.save` writes. Both have besides
+
+    zoo                  in the header: name, result of the run (scores, seed, date, versions, ...), and of the training data
+                         of every fit rows, shapes and dtypes
+    data                 their standardisations, with which the model is built
+    points               ten inputs, and the mean and the standard deviation of 100 draws of f there, seed 0
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pooch
+import torch
+from torch import Tensor
+
+from pyrodrop.data import Dataset
+from pyrodrop.data.download import fetch, has_sha256
+from pyrodrop.failed import Failed
+from pyrodrop.files import read_tensors, under, write_tensors
+from pyrodrop.json_files import Record
+from pyrodrop.sampling import Sampled
+from pyrodrop.scaling import Standardize
+from pyrodrop.training.fitted import Fit, contents
+from pyrodrop.training.fitted_replicates import Replicates, contents_of_all, restored
+from pyrodrop.zoo.entry import Entry
+from pyrodrop.zoo.exact import Problem
+
+ADDRESS = ""  # of the folder with released files, on the web; empty until there is a release
+RELEASED: dict[str, str] = {}  # their SHA-256 by name
+SHIPPED = Path(__file__).parent / "posteriors"
+POINTS, DRAWS, STRETCHES, THRESHOLD = 10, 100, 100, 3.0
+_MOST = 2**26  # bytes of a released file
+_LARGE = 1000  # elements from which a tensor that is mostly 0 is kept as places and values
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
+_ROWS = 2**31
+
+Trained = Fit | Replicates | Sampled
+
+
+def file(name: str) -> Path | None:
+    """The file of this name: in the folder that ``PYRODROP_ZOO`` names, in this package, or downloaded earlier.
+
+    Raises:
+        Failed: ``PYRODROP_ZOO`` is no folder.
+    """
+    own = os.environ.get("PYRODROP_ZOO")
+    if own and not Path(own).is_dir():
+        raise Failed(f"PYRODROP_ZOO must be a folder with trained posteriors; got {own}")
+    places = [*([Path(own)] if own else []), SHIPPED, *([_downloads()] if name in RELEASED else [])]
+    return next((path for place in places if (path := place / f"{name}.safetensors").is_file()), None)
+
+
+def pull(name: str, *, progress: bool = False) -> Path:
+    """The file of this name; a released one that is not here is downloaded.
+
+    Raises:
+        Failed: there is none, or what was downloaded is not the released file.
+        ConnectionError: it cannot be downloaded.
+    """
+    path = file(name)
+    if path is not None:
+        return path
+    if name not in RELEASED:
+        raise Failed(
+            f"no trained posterior of {name} comes with this package: pyrodrop run {name} --save FOLDER makes one, which is "
+            "found if the environment variable PYRODROP_ZOO names the folder"
+        )
+    url, check = f"{ADDRESS}/{name}.safetensors", has_sha256(RELEASED[name], f"the trained posterior of {name}")
+    try:
+        return fetch(url, _downloads() / f"{name}.safetensors", check, most=_MOST, progress=progress)
+    except OSError as error:
+        raise ConnectionError(
+            f"the trained posterior of {name} could not be downloaded from {url} ({error}); alternatively, put it at "
+            f"{name}.safetensors in a folder and set PYRODROP_ZOO to that folder"
+        ) from error
+
+
+def _downloads() -> Path:
+    return Path(pooch.os_cache("pyrodrop")) / "zoo"
+
+
+def header(path: Path) -> dict[str, Any]:
+    """What a file says of itself: ``name``, ``result`` with scores, ``data``.
+
+    Raises:
+        Failed: it is no trained posterior, or damaged.
+    """
+    return _told(path, read_tensors(path)[1])
+
+
+def _told(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    told = about.get("zoo")
+    if not isinstance(told, dict):
+        raise Failed(f"{path} is no trained posterior of the zoo: its header has no entry 'zoo'")
+    record = Record(path, told, where="zoo")
+    record.text("name")
+    scores = record.record("result").record("scores")
+    for score in scores.content:
+        scores.number(score)
+    return told
+
+
+def restore(of: Entry | Problem, path: Path, device: str | torch.device = "auto") -> Trained:
+    """Make of a file what can predict: a `Fit`, `Replicates` of all splits, or `Sampled` of an exact posterior.
+
+    Args:
+        of: what the file should be of.
+        path: of the file.
+        device: where to put the parameters; draws of an exact posterior stay on the CPU.
+
+    Raises:
+        ValueError: it is no such file, is damaged, or of something else than the entry is now.
+        OSError: it cannot be read; the message names it.
+    """
+    tensors, about = read_tensors(path)
+    told = _told(path, about)
+    if told["name"] != of.name:
+        raise Failed(f"{path} is of {told['name']}; asked for was {of.name}")
+    if isinstance(of, Problem):
+        sampled = Sampled.load(path, of.model())
+        sampled.settings["zoo"] = told
+        return sampled
+    described = Record(path, told, where="zoo").records("data")
+    seeds = [record.whole("seed") for record in described]
+    pairs = [
+        of.build(_stand_in(data, under(f"data.{r}.", tensors)), seed)
+        for r, (data, seed) in enumerate(zip(described, seeds, strict=True))
+    ]
+    new = {f"{r}.{name}": value for r, pair in enumerate(pairs) for name, value in _untrained(pair).items()}
+    made = restored({**new, **_unpacked(path, tensors)}, about, pairs, str(path), device)
+    fits = [fit.pruned(THRESHOLD) if prunes(fit) else fit for fit in made]
+    for fit in fits:
+        fit.settings["zoo"] = told
+    return replace(made, fits=fits) if len(fits) > 1 else fits[0]
+
+
+def save(
+    path: Path,
+    entry: Entry,
+    fits: Sequence[Fit],
+    sets: Sequence[Dataset],
+    x: Tensor,
+    result: Mapping[str, Any],
+) -> Path:
+    """Write the trained posterior of an entry.
+
+    Args:
+        path: of the file.
+        entry: the entry.
+        fits: one per split, from `Entry.fit` or `Entry.fit_splits`.
+        sets: the training data of each.
+        x: inputs ``[N, ...]``, of which ten are kept.
+        result: of the run, with ``scores``, finite numbers by name.
+
+    Raises:
+        TypeError: an input is not one tensor.
+        OSError: the file cannot be written; the message names it.
+    """
+    for part in (x, *(data.x for data in sets)):
+        if not isinstance(part, Tensor):
+            raise TypeError(f"the zoo keeps posteriors of networks whose input is one tensor; got a {type(part).__name__}")
+    kept = Replicates([_as_kept(fit) for fit in fits])
+    tensors, about = contents_of_all(kept)
+    for r, (fit, data) in enumerate(zip(fits, sets, strict=True)):
+        for name, value in _untrained(entry.build(data, fit.settings["seed"])).items():
+            if torch.equal(value, tensors[f"{r}.{name}"]):
+                del tensors[f"{r}.{name}"]
+        tensors |= {f"data.{r}.{name}": value for name, value in _standardisations(data).items()}
+    points = x[:POINTS]
+    shown = {"x": points, **_predicted(kept if len(kept) > 1 else kept[0], points)}
+    tensors = _packed(tensors) | {f"points.{name}": value for name, value in shown.items()}
+    described = [_described(data) | {"seed": fit.settings["seed"]} for fit, data in zip(fits, sets, strict=True)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(path, tensors, about | {"zoo": {"name": entry.name, "result": dict(result), "data": described}})
+    return path
+
+
+def save_sampled(path: Path, problem: Problem, sampled: Sampled, x: Tensor, result: Mapping[str, Any]) -> Path:
+    """Write draws of an exact posterior; the arguments are as of `save`."""
+    sampled.save(path)
+    tensors, about = read_tensors(path)
+    points = x[:POINTS]
+    shown = {"x": points, **_predicted(sampled, points)}
+    tensors |= {f"points.{name}": value for name, value in shown.items()}
+    write_tensors(path, tensors, about | {"zoo": {"name": problem.name, "result": dict(result)}})
+    return path
+
+
+def difference(trained: Trained, path: Path) -> float:
+    """The largest difference between predictions and those that a file has of its ten points, less is better.
+
+    It is that of the mean and the standard deviation of f, in units of the largest number among those.
+    """
+    points = under("points.", read_tensors(path)[0])
+    found = _predicted(trained, points["x"])
+    apart = max(float((value - points[name]).abs().max()) for name, value in found.items())
+    return apart / max(float(points[name].abs().max()) for name in found)
+
+
+def _predicted(trained: Trained, x: Tensor) -> dict[str, Tensor]:
+    """Mean and standard deviation of f at x, ``[N, D]``, in double precision."""
+    f = trained.predict(x, DRAWS, seed=0).f.double().cpu()
+    return {"mean": f.mean(0), "sd": f.std(0)}
+
+
+def prunes(fit: Fit) -> bool:
+    """Whether this is a posterior that prunes weights, trained with the full weight of the KL divergence at the end."""
+    return callable(getattr(fit.guide, "pruned", None)) and float(fit.history[-1, 2]) >= 1
+
+
+def _untrained(pair: tuple[Any, Any]) -> dict[str, Tensor]:
+    """The tensors of a new model and guide, by the names that they have in a file."""
+    tensors, _ = contents(Fit(*pair, None, torch.zeros(0, 3), {}))
+    return {name: value for name, value in tensors.items() if name != "history"}
+
+
+def _as_kept(fit: Fit) -> Fit:
+    """A copy with means of the losses, and 0 for the weights that are pruned."""
+    steps = len(fit.history)
+    edges = [steps * n // STRETCHES for n in range(STRETCHES + 1)] if steps > STRETCHES else range(steps + 1)
+    means = torch.stack([fit.history[a:b].double().mean(0) for a, b in itertools.pairwise(edges)]).float()
+    means[-1, 2] = fit.history[-1, 2]
+    kept = replace(fit, history=means, settings=fit.settings | {"history_steps": steps})
+    if not prunes(fit):
+        return kept
+    guide = copy.deepcopy(fit.guide)
+    masks = guide.keep_mask(THRESHOLD)
+    with torch.no_grad():
+        for tree in (guide.loc, guide.log_variance):
+            for name, mask in masks.items():
+                tree[name].mul_(mask)
+    return replace(kept, guide=guide)
+
+
+def _packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors that are mostly 0 as ``NAME:places`` and ``NAME:values`` of the rest, with ``NAME:shape``."""
+    packed: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        places = value.reshape(-1).nonzero()[:, 0]
+        if value.numel() < _LARGE or 2 * len(places) > value.numel():
+            packed[name] = value
+        else:
+            packed |= {
+                f"{name}:places": places.int(),
+                f"{name}:values": value.reshape(-1)[places],
+                f"{name}:shape": torch.tensor(value.shape),
+            }
+    return packed
+
+
+def _unpacked(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Undo `_packed`.
+
+    Raises:
+        Failed: places and values do not fit to each other or to the shape.
+    """
+    whole = {name: value for name, value in tensors.items() if ":" not in name}
+    for name in {name.partition(":")[0] for name in tensors.keys() - whole.keys()}:
+        places, values, shape = (tensors.get(f"{name}:{part}") for part in ("places", "values", "shape"))
+        if places is None or values is None or shape is None or places.shape != values.shape or shape.dim() != 1:
+            raise Failed(f"{path} is damaged: {name} needs places and values of one length, and a shape")
+        sizes = [int(size) for size in shape]
+        count = math.prod(sizes)
+        if min(sizes, default=0) < 0 or count > _ROWS or not bool(((places >= 0) & (places < count)).all()):
+            raise Failed(f"{path} is damaged: {name} has places outside of its shape, {sizes}")
+        whole[name] = values.new_zeros(count).index_put((places.long(),), values).reshape(sizes)
+    return whole
+
+
+def _described(data: Dataset) -> dict[str, Any]:
+    """Rows, shapes and dtypes of a data set."""
+    parts = {"x": data.x, "y": data.y}
+    return {"rows": len(data)} | {
+        name: {"shape": list(value.shape[1:]), "dtype": str(value.dtype).removeprefix("torch.")}
+        for name, value in parts.items()
+    }
+
+
+def _standardisations(data: Dataset) -> dict[str, Tensor]:
+    given = {"inputs": data.inputs, "targets": data.targets}
+    return {f"{name}.{part}": getattr(one, part) for name, one in given.items() if one is not None for part in ("loc", "scale")}
+
+
+def _stand_in(data: Record, standardisations: Mapping[str, Tensor]) -> Dataset:
+    """What a model is built from in the place of the training data: as many rows of these shapes and standardisations.
+
+    x is 0; y is alternately one standard deviation above and below its mean.
+
+    Raises:
+        Failed: the file does not say that.
+    """
+    rows = data.whole("rows")
+    if not 1 <= rows <= _ROWS:
+        raise data.fault(f"must have between 1 and {_ROWS} rows as {data.where}.rows; it has {rows}")
+    x, y = (_zeros(data.record(name), rows) for name in ("x", "y"))
+    both = {
+        name: Standardize(under(f"{name}.", standardisations)["loc"], under(f"{name}.", standardisations)["scale"])
+        for name in ("inputs", "targets")
+        if f"{name}.loc" in standardisations
+    }
+    if "targets" in both:
+        y = both["targets"].inverse(1.0 - 2.0 * (torch.arange(rows) % 2).reshape(-1, *[1] * (y.dim() - 1)) + y).to(y.dtype)
+    return Dataset(x, y, **both)
+
+
+def _zeros(part: Record, rows: int) -> Tensor:
+    """So many rows of 0, which take the memory of one."""
+    dtype, shape = _DTYPES.get(part.text("dtype")), part.content.get("shape")
+    right = isinstance(shape, list) and all(type(size) is int and 0 < size <= _ROWS for size in shape)
+    if dtype is None or not right:
+        raise part.fault(f"must have a shape and one of the dtypes {', '.join(_DTYPES)} as {part.where}")
+    return torch.zeros(1, *shape, dtype=dtype).expand(rows, *shape)
