@@ -1,4 +1,4 @@
-"""The command line: ``pyrodrop run``, ``list``, ``show``, ``check``, ``compare`` and ``report``.
+"""The command line: ``pyrodrop run``, ``list``, ``show``, ``pull``, ``check``, ``compare`` and ``report``.
 
 Whatever goes wrong is one line on stderr, which begins with ``pyrodrop:``; ``--debug`` anywhere shows its traceback too.
 Exit statuses:
@@ -232,8 +232,23 @@ def _show(entry: _Entry) -> int:
     return 0
 
 
+def _pull(entries: list[_Entry]) -> int:
+    """Where the trained posteriors of entries are; one that is not here is downloaded.
+
+    Args:
+        entries: names of zoo entries, see pyrodrop list.
+    """
+    from pyrodrop import zoo
+    from pyrodrop.zoo import trained
+
+    for name in entries:
+        path = trained.pull(zoo.entry(name).name, progress=True)
+        print(f"{name}: {path}, {path.stat().st_size / 1000:.0f} kB")
+    return 0
+
+
 def _check(entries: list[_Entry], *, jobs: int | None = None, quiet: bool = False) -> int:
-    """Train entries briefly and compare with their references; status 1 if one is missed.
+    """Predict with trained posteriors, train briefly, compare with the references; status 1 if one is missed.
 
     Args:
         entries: names of zoo entries, see pyrodrop list.
@@ -326,6 +341,7 @@ COMMANDS: Mapping[str, Callable[..., int]] = {
     "run": _run,
     "list": _list,
     "show": _show,
+    "pull": _pull,
     "check": _check,
     "compare": _compare,
     "report": _report,

@@ -10,7 +10,7 @@ from rich.text import Text
 from pyrodrop.analysis.reports.terminal import console, pairs, print_table
 from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.train import load_splits, scores_table
-from pyrodrop.zoo import Entry
+from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo.sources import SOURCES
 
 
@@ -43,6 +43,7 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
     parts += [f"{count:,} to {what}" for what, count in (("train", run.train), ("test", run.test)) if count]
     parts += [f"{run.splits} splits"] if run.splits > 1 else []
     lines.append(("check", ", ".join(parts)))
+    lines.append(("trained", _trained(entry)))
     if not entry.published:
         lines.append(("published", "only curves or text, no scores to compare with"))
     if reference is None:
@@ -51,6 +52,15 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
     words = f"no full run: {result}" if isinstance(result, str) else _result(result)
     versions = ", ".join(f"{name} {reference['versions'][name]}" for name in ("pyrodrop", "pyro-ppl", "torch"))
     return [*lines, ("reference", f"{words}; {machine['processor']}, {machine['device']}; {versions}")]
+
+
+def _trained(entry: Entry) -> str:
+    """Where the trained posterior is."""
+    path = trained.file(entry.name)
+    if path is None:
+        return f"not here; pyrodrop run {entry.name} --save FOLDER makes it"
+    place = "in this package" if path.is_relative_to(trained.SHIPPED) else str(path.parent)
+    return f'pyrodrop.zoo.load("{entry.name}"), {path.stat().st_size / 1000:.0f} kB, {place}'
 
 
 def _result(result: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from pyrodrop.data import Split
 from pyrodrop.devices import resolve
 from pyrodrop.files import write_json
 from pyrodrop.training.jobs import run_each, through_joblib
-from pyrodrop.zoo import Entry
+from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo import entry as entry_of
 
 SEEDS = (0, 1, 2, 3)  # the first is the seed of the check
@@ -68,6 +68,7 @@ def _reported(entry: Entry, measured: Measured) -> bool:
     """Print the scores next to the reference, and return whether every score is within its tolerance."""
     content = references.load(entry.name)["check"]
     missed = references.misses(entry.name, measured.scores)
+    equal = _stored_predicts(entry)
     table = Table(title=f"{entry.name}, check: {entry.check.steps:,} steps, {measured.seconds:.0f} s")
     for header in ("score", "now", "reference", "tolerance", ""):
         table.add_column(header, justify="left" if header in ("score", "") else "right")
@@ -84,7 +85,18 @@ def _reported(entry: Entry, measured: Measured) -> bool:
             f"{entry.name}: the reference of this check is no good fit itself: after {entry.check.steps:,} steps {wrong}. "
             f"{f'The full run has {fully}.' if fully else 'There is no full run to compare with.'}"
         )
-    return not missed
+    return equal and not missed
+
+
+def _stored_predicts(entry: Entry) -> bool:
+    """Print whether the trained posterior, if there is one here, predicts what it predicted when it was written."""
+    path = trained.file(entry.name)
+    if path is None:
+        return True
+    apart = trained.difference(trained.restore(entry, path, "cpu"), path)
+    words = "as when it was written" if apart <= trained.TOLERANCE else f"MISS: {apart:.1g} of the largest value apart"
+    paragraph(f"{entry.name}: the trained posterior predicts {words} ({path.name}, ten points)")
+    return apart <= trained.TOLERANCE
 
 
 def shortcoming(scores: Mapping[str, float], classes: Callable[[], int]) -> str:

@@ -11,6 +11,7 @@ For a data set without test observations, the training observations are scored, 
 
 from __future__ import annotations
 
+import datetime
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,12 +30,12 @@ from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.analysis.zoo import references
 from pyrodrop.compression.kept import compression
-from pyrodrop.data import Split
+from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import processor
 from pyrodrop.files import write_json
 from pyrodrop.metrics import classification_scores, regression_scores
 from pyrodrop.training.fitted import Fit
-from pyrodrop.zoo import Entry
+from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo.sources import SOURCES
 
 _LONG = 20_000  # number of steps from which a run writes checkpoints
@@ -78,15 +79,20 @@ def measure(
     return Measured(fits, means, errors, time.perf_counter() - start)
 
 
+def judged(split: Split) -> Dataset:
+    """The data that a fit is scored on."""
+    return split.test if split.truth else split.train
+
+
 def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
-    judged = split.test if split.truth else split.train
-    prediction = fit.predict(judged.x, draws, seed=seed)
+    data = judged(split)
+    prediction = fit.predict(data.x, draws, seed=seed)
     if isinstance(prediction.distribution, Categorical):
-        scores = classification_scores(prediction, judged.y)
+        scores = classification_scores(prediction, data.y)
         scores = {"error_percent": 100 * (1 - scores.pop("accuracy")), **scores}
     else:
         scores = {
-            **regression_scores(prediction, judged.y),
+            **regression_scores(prediction, data.y),
             "epistemic_sd": float(prediction.spread.square().mean().sqrt()),
         }
     if not split.truth:
@@ -105,6 +111,7 @@ def run_entry(
     *,
     steps: int | None = None,
     out: Path | None = None,
+    save: Path | None = None,
 ) -> dict[str, Any]:
     """Train an entry of the zoo, print its scores next to the published ones and the reference, and save the fit.
 
@@ -112,6 +119,7 @@ def run_entry(
         entry: the entry.
         steps: gradient steps; those of the entry if not given.
         out: folder for results.json and fit.safetensors (one per split); runs/NAME if not given.
+        save: folder to add the trained posterior to, for zoo.load; the environment variable PYRODROP_ZOO then names it.
 
     Returns:
         The content of results.json.
@@ -138,10 +146,27 @@ def run_entry(
             "machine": machine(job.device),
         }
         write_json(folder / "results.json", content)
+        result = {
+            "scores": measured.scores,
+            "standard_errors": measured.errors,
+            "splits": len(splits),
+            "seed": job.seed,
+            "seconds": measured.seconds,
+            "date": datetime.date.today().isoformat(),
+            "versions": versions(),
+        }
         title = f"{entry.name}, seed {job.seed}, {measured.seconds:.0f} s"
         print_table(scores_table(title, entry, {"this run": measured.scores}))
         print(f"results: {folder / 'results.json'}")
+        if save is not None:
+            path = trained.save(save / f"{entry.name}.safetensors", entry, measured.fits, *_sets(splits), result)
+            print(f"trained posterior: {path}; PYRODROP_ZOO={save} lets zoo.load find it")
         return content
+
+
+def _sets(splits: Sequence[Split]) -> tuple[list[Dataset], Any]:
+    """The training data of every split, and inputs to predict at."""
+    return [split.train for split in splits], judged(splits[0]).x
 
 
 def settings_of(fit: Fit) -> dict[str, Any]:

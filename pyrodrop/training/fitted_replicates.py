@@ -85,7 +85,6 @@ class Replicates(Sequence[Fit]):
             f=torch.cat([part.f for part in parts]), distribution=distribution, seed=seed, missing=parts[0].missing
         )
 
-
     def save(self, path: str | Path) -> Path:
         """Write all fits to one safetensors file, as `Fit.save` does one.
 
@@ -149,7 +148,9 @@ def restored(
     if about.get("kind") != _FILE or not _are_descriptions(fits) or not _are_steps(failed):
         raise ValueError(f"{where} is no file of Replicates.save")
     if len(fits) != len(pairs):
-        raise ValueError(f"{where} has {len(fits)} replicates, each of which needs a model and a guide; got {len(pairs)}")
+        raise ValueError(
+            f"{where} has {len(fits)} replicates, each of which needs a model and a guide; got {len(pairs)}"
+        )
     restore = [
         restoring(under(f"{r}.", tensors), told, model, guide, f"{where}, replicate {r},", device, allow)
         for r, (told, (model, guide)) in enumerate(zip(fits, pairs, strict=True))

@@ -5,8 +5,18 @@ from __future__ import annotations
 import torch
 
 from pyrodrop.names import known
-from pyrodrop.zoo import co2, co2_paper, concrete, kingma, kingma_fig1a, kingma_fig1b, rotated_digit, sparse, uci
-from pyrodrop.zoo import trained
+from pyrodrop.zoo import (
+    co2,
+    co2_paper,
+    concrete,
+    kingma,
+    kingma_fig1a,
+    kingma_fig1b,
+    rotated_digit,
+    sparse,
+    trained,
+    uci,
+)
 from pyrodrop.zoo.entry import Check, Entry
 from pyrodrop.zoo.exact import PROBLEMS, Problem
 from pyrodrop.zoo.trained import Trained
@@ -34,7 +44,7 @@ def load(name: str, *, device: str | torch.device = "auto") -> Trained:
     run, its seed, date and versions.
 
     Args:
-        name: of an entry, such as ``uci/yacht``, or ``exact/NAME`` with the name of a problem of ``pyrodrop run references``.
+        name: of an entry, such as ``uci/yacht``, or ``exact/NAME``, where NAME is a problem of ``pyrodrop run references``.
         device: where to put the parameters; draws of an exact posterior stay on the CPU.
 
     Returns:

@@ -46,6 +46,7 @@ ADDRESS = ""  # of the folder with released files, on the web; empty until there
 RELEASED: dict[str, str] = {}  # their SHA-256 by name
 SHIPPED = Path(__file__).parent / "posteriors"
 POINTS, DRAWS, STRETCHES, THRESHOLD = 10, 100, 100, 3.0
+TOLERANCE = 1e-6  # of predictions on any processor, in units of the largest of them
 _MOST = 2**26  # bytes of a released file
 _LARGE = 1000  # elements from which a tensor that is mostly 0 is kept as places and values
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float64, torch.int64)}
@@ -166,7 +167,7 @@ def save(
         entry: the entry.
         fits: one per split, from `Entry.fit` or `Entry.fit_splits`.
         sets: the training data of each.
-        x: inputs ``[N, ...]``, of which ten are kept.
+        x: inputs ``[N, ...]``, of which ten, evenly spaced, are kept.
         result: of the run, with ``scores``, finite numbers by name.
 
     Raises:
@@ -175,7 +176,9 @@ def save(
     """
     for part in (x, *(data.x for data in sets)):
         if not isinstance(part, Tensor):
-            raise TypeError(f"the zoo keeps posteriors of networks whose input is one tensor; got a {type(part).__name__}")
+            raise TypeError(
+                f"the zoo keeps posteriors of networks whose input is one tensor; got a {type(part).__name__}"
+            )
     kept = Replicates([_as_kept(fit) for fit in fits])
     tensors, about = contents_of_all(kept)
     for r, (fit, data) in enumerate(zip(fits, sets, strict=True)):
@@ -183,7 +186,7 @@ def save(
             if torch.equal(value, tensors[f"{r}.{name}"]):
                 del tensors[f"{r}.{name}"]
         tensors |= {f"data.{r}.{name}": value for name, value in _standardisations(data).items()}
-    points = x[:POINTS]
+    points = _spread(x)
     shown = {"x": points, **_predicted(kept if len(kept) > 1 else kept[0], points)}
     tensors = _packed(tensors) | {f"points.{name}": value for name, value in shown.items()}
     described = [_described(data) | {"seed": fit.settings["seed"]} for fit, data in zip(fits, sets, strict=True)]
@@ -196,7 +199,7 @@ def save_sampled(path: Path, problem: Problem, sampled: Sampled, x: Tensor, resu
     """Write draws of an exact posterior; the arguments are as of `save`."""
     sampled.save(path)
     tensors, about = read_tensors(path)
-    points = x[:POINTS]
+    points = _spread(x)
     shown = {"x": points, **_predicted(sampled, points)}
     tensors |= {f"points.{name}": value for name, value in shown.items()}
     write_tensors(path, tensors, about | {"zoo": {"name": problem.name, "result": dict(result)}})
@@ -212,6 +215,11 @@ def difference(trained: Trained, path: Path) -> float:
     found = _predicted(trained, points["x"])
     apart = max(float((value - points[name]).abs().max()) for name, value in found.items())
     return apart / max(float(points[name].abs().max()) for name in found)
+
+
+def _spread(x: Tensor) -> Tensor:
+    """Ten of the rows."""
+    return x[torch.arange(POINTS) * len(x) // POINTS]
 
 
 def _predicted(trained: Trained, x: Tensor) -> dict[str, Tensor]:
@@ -295,7 +303,12 @@ def _described(data: Dataset) -> dict[str, Any]:
 
 def _standardisations(data: Dataset) -> dict[str, Tensor]:
     given = {"inputs": data.inputs, "targets": data.targets}
-    return {f"{name}.{part}": getattr(one, part) for name, one in given.items() if one is not None for part in ("loc", "scale")}
+    return {
+        f"{name}.{part}": getattr(one, part)
+        for name, one in given.items()
+        if one is not None
+        for part in ("loc", "scale")
+    }
 
 
 def _stand_in(data: Record, standardisations: Mapping[str, Tensor]) -> Dataset:
@@ -316,7 +329,11 @@ def _stand_in(data: Record, standardisations: Mapping[str, Tensor]) -> Dataset:
         if f"{name}.loc" in standardisations
     }
     if "targets" in both:
-        y = both["targets"].inverse(1.0 - 2.0 * (torch.arange(rows) % 2).reshape(-1, *[1] * (y.dim() - 1)) + y).to(y.dtype)
+        y = (
+            both["targets"]
+            .inverse(1.0 - 2.0 * (torch.arange(rows) % 2).reshape(-1, *[1] * (y.dim() - 1)) + y)
+            .to(y.dtype)
+        )
     return Dataset(x, y, **both)
 
 

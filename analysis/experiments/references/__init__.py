@@ -6,7 +6,7 @@ pyrodrop.compare({"mine": fit}, test, reference=load("co2"))
 """
 
 from pyrodrop.analysis.experiments.references.experiment import run
-from pyrodrop.zoo.exact import PROBLEMS
 from pyrodrop.analysis.experiments.references.stored import load
+from pyrodrop.zoo.exact import PROBLEMS
 
 __all__ = ["PROBLEMS", "load", "run"]

@@ -13,8 +13,7 @@ from tqdm import tqdm
 
 import pyrodrop
 from pyrodrop.analysis.experiments.references.posteriors import LEARNING_RATES, POSTERIORS, trained
-from pyrodrop.zoo.exact import PROBLEMS, Problem
-from pyrodrop.analysis.experiments.references.stored import load, save
+from pyrodrop.analysis.experiments.references.stored import save
 from pyrodrop.analysis.experiments.references.table import distance_table
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder, say_reused
@@ -27,6 +26,7 @@ from pyrodrop.json_files import Record
 from pyrodrop.names import known
 from pyrodrop.sampling import Diagnostics, Sampled
 from pyrodrop.training.fitted import Fit
+from pyrodrop.zoo.exact import PROBLEMS, Problem
 
 ELBO_DRAWS = 200
 DRAWN = (
@@ -178,7 +178,7 @@ def _one(name: str, problem: Problem, size: Size, seed: int, cells: Cells, quiet
         )
     table = distance_table(fits, judged, sampled, num_samples=size.samples, seed=seed)
     table.comparison.notes[:0] = _first_notes(diagnostics, problem.observed)
-    save(sampled, cells.folder / f"{name}.safetensors", problem.kept)
+    log_density = save(sampled, cells.folder / f"{name}.safetensors", name, problem.kept, judged)
     content = {
         "problem": name,
         "recipe": about,
@@ -189,7 +189,7 @@ def _one(name: str, problem: Problem, size: Size, seed: int, cells: Cells, quiet
         "notes": table.comparison.notes,
         "members": table.members,
         "elbo": {posterior: [_elbo(fit, seed) for fit in many] for posterior, many in fits.items()},
-        "stored": {"draws": problem.kept, "log_density": stored_log_density(name, judged, cells.folder)},
+        "stored": {"draws": problem.kept, "log_density": log_density},
         "versions": versions(),
         "machine": {"processor": processor(), "threads": torch.get_num_threads()},
         "seconds": {"sampling": sampling, "all": time.perf_counter() - start},
@@ -210,12 +210,6 @@ def drawn(sampled: Sampled, x: Tensor, seed: int) -> Tensor:
     prediction = sampled.predict(x, sampled.chains * sampled.draws, seed=seed)
     rows = torch.randint(len(prediction.f), (len(x),), generator=torch.Generator().manual_seed(seed))
     return prediction.y[rows, torch.arange(len(x))]
-
-
-def stored_log_density(name: str, test: Dataset, folder: Path) -> float:
-    """Mean log density at the test points of the stored draws, read back from their file."""
-    kept = load(name, folder)
-    return float(kept.predict(test.x, kept.chains * kept.draws).log_density(test.y).mean())
 
 
 def _first_notes(diagnostics: Diagnostics, observed: bool) -> list[str]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyrodrop.analysis.experiments.references.posteriors import POSTERIORS
-from pyrodrop.zoo.exact import PROBLEMS
 from pyrodrop.analysis.experiments.references.stored import FOLDER, facts
 from pyrodrop.analysis.reports import generated
+from pyrodrop.zoo.exact import PROBLEMS
 
 
 def text(folder: Path = FOLDER) -> str:

@@ -1,4 +1,5 @@
-"""Stored references: thinned draws, which `pyrodrop.zoo.load` reads as ``exact/NAME``, and ``NAME.json`` with how they were made and what they gave.
+"""Stored references: thinned draws, the files of `pyrodrop.zoo.load("exact/NAME")`, and ``NAME.json``: how they were made,
+and what they gave.
 
 problem, recipe      the name, and everything that the result depends on besides the versions
 diagnostics          of all draws before thinning, with what speaks against using them (`problems`; empty if they have mixed)
@@ -14,17 +15,20 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pyrodrop.zoo.exact import PROBLEMS
+from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.zoo.references import FOLDER as REFERENCE
+from pyrodrop.data import Dataset
 from pyrodrop.json_files import read_record
 from pyrodrop.names import known
 from pyrodrop.sampling import Sampled
 from pyrodrop.zoo import trained
+from pyrodrop.zoo.exact import PROBLEMS
 
 FOLDER = REFERENCE / "posterior"
 
@@ -53,9 +57,13 @@ def facts(name: str, folder: Path = FOLDER) -> dict[str, Any]:
     return dict(read_record(folder / f"{known(name, PROBLEMS, 'reference')}.json").content)
 
 
-def save(sampled: Sampled, path: Path, kept: int) -> None:
-    """Write so many of the draws in float32."""
+def save(sampled: Sampled, path: Path, name: str, kept: int, judged: Dataset) -> float:
+    """Write so many of the draws in float32; returns their mean log density at the test points."""
     model = copy.deepcopy(sampled.model).float()
     samples = {name: values.float() for name, values in sampled.samples.items()}
     stats = {n: v.float() if v.dtype == torch.float64 else v for n, v in sampled.stats.items()}
-    dataclasses.replace(sampled, model=model, samples=samples, stats=stats).save(path, kept)
+    few = dataclasses.replace(sampled, model=model, samples=samples, stats=stats).thinned(kept)
+    log_density = float(few.predict(judged.x, kept).log_density(judged.y).mean())
+    result = {"scores": {"log_density": log_density}, "date": datetime.date.today().isoformat(), "versions": versions()}
+    trained.save_sampled(path, PROBLEMS[name], few, judged.x, result)
+    return log_density
