@@ -139,6 +139,10 @@ def restore(of: Entry | Problem, path: Path, device: str | torch.device = "auto"
         sampled.settings["zoo"] = told
         return sampled
     described = Record(path, told, where="zoo").records("data")
+    if len(described) != len(about.get("fits") or ()):
+        raise Failed(
+            f"{path} is damaged: it describes the data of {len(described)} fits and has another number of fits"
+        )
     seeds = [record.whole("seed") for record in described]
     pairs = [
         of.build(_stand_in(data, under(f"data.{r}.", tensors)), seed)
@@ -212,6 +216,8 @@ def difference(trained: Trained, path: Path) -> float:
     It is that of the mean and the standard deviation of f, in units of the largest number among those.
     """
     points = under("points.", read_tensors(path)[0])
+    if points.keys() != {"x", "mean", "sd"}:
+        raise Failed(f"{path} is damaged: it lacks the points x, mean and sd")
     found = _predicted(trained, points["x"])
     apart = max(float((value - points[name]).abs().max()) for name, value in found.items())
     return apart / max(float(points[name].abs().max()) for name in found)
@@ -248,7 +254,7 @@ def _as_kept(fit: Fit) -> Fit:
     kept = replace(fit, history=means, settings=fit.settings | {"history_steps": steps})
     if not prunes(fit):
         return kept
-    guide = copy.deepcopy(fit.guide)
+    guide: Any = copy.deepcopy(fit.guide)
     masks = guide.keep_mask(THRESHOLD)
     with torch.no_grad():
         for tree in (guide.loc, guide.log_variance):
@@ -323,11 +329,12 @@ def _stand_in(data: Record, standardisations: Mapping[str, Tensor]) -> Dataset:
     if not 1 <= rows <= _ROWS:
         raise data.fault(f"must have between 1 and {_ROWS} rows as {data.where}.rows; it has {rows}")
     x, y = (_zeros(data.record(name), rows) for name in ("x", "y"))
-    both = {
-        name: Standardize(under(f"{name}.", standardisations)["loc"], under(f"{name}.", standardisations)["scale"])
-        for name in ("inputs", "targets")
-        if f"{name}.loc" in standardisations
-    }
+    both = {}
+    for name in ("inputs", "targets"):
+        if given := under(f"{name}.", standardisations):
+            if given.keys() != {"loc", "scale"}:
+                raise data.fault(f"needs loc and scale of {name}")
+            both[name] = Standardize(**given)
     if "targets" in both:
         y = (
             both["targets"]
@@ -340,7 +347,10 @@ def _stand_in(data: Record, standardisations: Mapping[str, Tensor]) -> Dataset:
 def _zeros(part: Record, rows: int) -> Tensor:
     """So many rows of 0, which take the memory of one."""
     dtype, shape = _DTYPES.get(part.text("dtype")), part.content.get("shape")
-    right = isinstance(shape, list) and all(type(size) is int and 0 < size <= _ROWS for size in shape)
-    if dtype is None or not right:
+    if (
+        dtype is None
+        or not isinstance(shape, list)
+        or not all(type(size) is int and 0 < size <= _ROWS for size in shape)
+    ):
         raise part.fault(f"must have a shape and one of the dtypes {', '.join(_DTYPES)} as {part.where}")
     return torch.zeros(1, *shape, dtype=dtype).expand(rows, *shape)

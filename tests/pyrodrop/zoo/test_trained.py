@@ -1,0 +1,349 @@
+"""Trained posteriors: they predict what they predicted, need no data, and nothing in a file is trusted."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pyrodrop
+from pyrodrop import cli, guides, likelihoods, models, priors, zoo
+from pyrodrop.analysis.zoo import references
+from pyrodrop.data import Dataset, line_split
+from pyrodrop.files import read_tensors, write_tensors
+from pyrodrop.zoo import trained
+from pyrodrop.zoo.entry import Check, Entry
+from pyrodrop.zoo.sources import SOURCES
+
+SHIPPED = sorted(
+    str(path.relative_to(trained.SHIPPED).with_suffix("")) for path in trained.SHIPPED.rglob("*.safetensors")
+)
+NOISY = functools.partial(guides.SparseDropout, log_variance=1.6)  # prunes most weights
+
+
+def waves(rows: int = 31, seed: int = 0) -> Dataset:
+    noise = torch.randn(rows, 2, generator=torch.Generator().manual_seed(seed))
+    x = torch.linspace(1950, 1960, rows)[:, None].repeat(1, 3) + torch.arange(3)
+    return Dataset(x, 300 + 5 * torch.sin(x[:, :2]) + noise).standardized()
+
+
+def regressor(data: Dataset, width: int = 8) -> Any:
+    spread = float(data.y.std())  # as the CO2 entries use it
+    return models.MLP([3, width, 2], "tanh", prior=priors.Gaussian(1 / len(data) ** 0.5),
+                      likelihood=likelihoods.Gaussian(spread**-2, learned=True), seed=None)  # fmt: skip
+
+
+def classifier(data: Dataset) -> Any:
+    return models.MLP([3, 40, 4], prior=priors.LogUniform(), likelihood=likelihoods.Categorical(), seed=None)
+
+
+def entry(model: Any = regressor, guide: Any = guides.MeanField, **settings: Any) -> Entry:
+    settings = {"steps": 250, "lr": 1e-2, "progress": False, "engine": "traced", "device": "cpu", **settings}
+    return Entry("own/waves", "waves", "here", "line-1000", model, guide, lambda data: settings, {}, Check(steps=2))
+
+
+def kept(path: Path, of: Entry, sets: list[Dataset], **result: Any) -> tuple[list[Any], Any]:
+    """Fits, and what a file makes of them."""
+    fits = [of.fit(data, seed=3 + r) for r, data in enumerate(sets)]
+    trained.save(path, of, fits, sets, sets[0].x, {"scores": {"rmse": 1.0}, **result})
+    return fits, trained.restore(of, path, "cpu")
+
+
+# The files of the package
+
+
+@pytest.mark.unshifted
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_posterior_predicts_as_when_it_was_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYRODROP_DATA", "/nowhere")
+    loaded = zoo.load(name, device="cpu")
+    assert trained.difference(loaded, trained.SHIPPED / f"{name}.safetensors") <= trained.TOLERANCE
+    assert isinstance(loaded, pyrodrop.Sampled) == name.startswith("exact/")
+    told = (loaded[0] if isinstance(loaded, pyrodrop.Replicates) else loaded).settings["zoo"]
+    assert told["name"] == name
+    if name in zoo.ENTRIES:
+        assert told["result"]["scores"] == references.scores(name)
+        assert set(zoo.ENTRIES[name].published) <= set(told["result"]["scores"])
+        count = len(loaded) if isinstance(loaded, pyrodrop.Replicates) else 1
+        assert count == told["result"]["splits"]
+
+
+def test_the_shipped_files_are_small_and_cover_what_is_promised() -> None:
+    sizes = {name: (trained.SHIPPED / f"{name}.safetensors").stat().st_size for name in SHIPPED}
+    assert sum(sizes.values()) < 8e6
+    assert max(sizes.values()) < 1.1e6
+    wanted = {name for name in zoo.ENTRIES if name.startswith(("uci/", "co2/"))}
+    assert wanted | {problem.name for problem in zoo.PROBLEMS.values()} <= set(SHIPPED)
+
+
+@pytest.mark.unshifted
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", ["uci/yacht", "co2/mc-dropout-relu", "uci/boston"])
+def test_stored_scores_are_those_of_the_data(name: str, data_folder: Path) -> None:
+    """By our own arithmetic on the draws of every split, under the seeds of the run."""
+    splits, loaded = SOURCES[zoo.ENTRIES[name].data].load(), zoo.load(name, device="cpu")
+    fits = list(loaded) if isinstance(loaded, pyrodrop.Replicates) else [loaded]
+    errors = []
+    for split, fit in zip(splits, fits, strict=True):
+        assert fit.fingerprint == split.train.fingerprint  # type: ignore[union-attr]
+        f = fit.predict(split.test.x, zoo.ENTRIES[name].draws, seed=fit.settings["seed"]).f
+        errors.append(float((f.double().mean(0) - split.test.y).square().mean().sqrt()))
+    assert sum(errors) / len(errors) == pytest.approx(references.scores(name)["rmse"], rel=1e-4)
+
+
+# Round trips
+
+
+def test_a_fit_comes_back_without_its_data(tmp_path: Path) -> None:
+    [fit], back = kept(tmp_path / "f", entry(), [waves()], date="2026-11-24")
+    x = waves(9, 5).x
+    assert torch.equal(back.predict(x, 7, seed=2).f, fit.predict(x, 7, seed=2).f)
+    assert torch.equal(back.predict(x, 7, seed=2).sd, fit.predict(x, 7, seed=2).sd)
+    assert back.elbo(5, waves()).value == fit.elbo(5).value
+    assert back.settings["zoo"]["result"]["date"] == "2026-11-24"
+    assert len(back.history) == 100
+    assert back.history.mean(0).tolist() == pytest.approx(fit.history.mean(0).tolist(), rel=0.02)
+    assert "250 steps" in str(back)
+
+
+def test_replicates_come_back_with_their_own_standardisations_and_priors(tmp_path: Path) -> None:
+    sets = [waves(31, 0), Dataset(waves(20, 1).x * 2, waves(20, 1).y * 9).standardized()]
+    fits, back = kept(tmp_path / "f", entry(guide=functools.partial(guides.BernoulliDropout, drop_rate=0.1)), sets)
+    x = waves(9, 5).x
+    for fit, again in zip(fits, back, strict=True):
+        assert torch.equal(again.predict(x, 7, seed=2).f, fit.predict(x, 7, seed=2).f)
+    assert trained.difference(back, tmp_path / "f") == 0
+
+
+def test_classes_come_back(tmp_path: Path) -> None:
+    data = Dataset(waves().x - 1955, torch.arange(31) % 4)
+    [fit], back = kept(tmp_path / "f", entry(classifier), [data])
+    assert torch.equal(back.predict(data.x, 7).distribution.logits, fit.predict(data.x, 7).distribution.logits)
+
+
+def test_pruned_weights_are_left_out(tmp_path: Path) -> None:
+    """What comes back is the pruned posterior, and the file has no more than its weights."""
+    data = Dataset(waves().x - 1955, torch.arange(31) % 4)
+    of = entry(classifier, functools.partial(guides.SparseDropout, log_variance=-1.0), steps=400, lr=3e-2)
+    [fit], back = kept(tmp_path / "f", of, [data])
+    assert 0.1 < fit.guide.sparsity()["layers.0.weight"] < 0.9
+    assert torch.equal(back.predict(data.x, 7).f, fit.pruned().predict(data.x, 7).f)
+    assert not torch.equal(back.predict(data.x, 7).f, fit.predict(data.x, 7).f)
+    wide = entry(
+        functools.partial(regressor, width=3000), functools.partial(guides.SparseDropout, log_variance=9.0), steps=2
+    )
+    kept(tmp_path / "all", entry(functools.partial(regressor, width=3000), steps=2), [waves()])
+    kept(tmp_path / "none", wide, [waves()])
+    assert (tmp_path / "none").stat().st_size < 0.4 * (tmp_path / "all").stat().st_size
+
+
+def test_replicates_are_saved_and_loaded(tmp_path: Path) -> None:
+    made = [entry().build(waves(seed=r), r) for r in range(2)]
+    many = pyrodrop.fit_replicates(*map(list, zip(*made, strict=True)), waves(), count=2, steps=3, progress=False)
+    many.failed[1] = 2
+    many.save(tmp_path / "m")
+    new = [entry().build(waves(), 7 + r) for r in range(2)]
+    back = pyrodrop.Replicates.load(tmp_path / "m", *map(list, zip(*new, strict=True)), device="cpu")
+    assert back.failed == {1: 2}
+    assert all(
+        torch.equal(a.predict(waves().x, 3).f, b.predict(waves().x, 3).f) for a, b in zip(many, back, strict=True)
+    )
+    fit = many[0]
+    fit.save(tmp_path / "f")
+    before = new[0][1].state_dict()["loc.layers.0.weight_unconstrained"].clone()
+    wrong = entry(functools.partial(regressor, width=9)).build(waves())
+    for path, pairs, message in (
+        (tmp_path / "m", new[:1], "has 2 replicates, each of which needs a model and a guide; got 1"),
+        (tmp_path / "f", new, "is no file of Replicates.save"),
+        (tmp_path / "m", [new[0], wrong], "replicate 1,"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pyrodrop.Replicates.load(path, *map(list, zip(*pairs, strict=True)))
+    assert torch.equal(new[0][1].state_dict()["loc.layers.0.weight_unconstrained"], before)
+    with pytest.raises(ValueError, match=r"is no file of Fit.save: it is one of 'replicates'"):
+        pyrodrop.Fit.load(tmp_path / "m", *new[0])
+
+
+# Refusals
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("zoo") / "small.safetensors"
+    kept(path, entry(functools.partial(regressor, width=600), NOISY, steps=2), [waves()])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t, a: a.pop("zoo"), "is no trained posterior of the zoo"),
+        (lambda t, a: a["zoo"].update(name="uci/yacht"), "is of uci/yacht; asked for was own/waves"),
+        (lambda t, a: a["zoo"]["result"].update(scores={"rmse": "1"}), "a finite number as zoo.result.scores.rmse"),
+        (lambda t, a: a["zoo"]["data"][0].update(rows=10**12), "between 1 and"),
+        (lambda t, a: a["zoo"]["data"][0].update(seed=-1), "seed"),
+        (lambda t, a: a["zoo"]["data"][0]["x"].update(dtype="object"), "one of the dtypes float32"),
+        (lambda t, a: a["zoo"]["data"][0]["x"].update(shape=[-3]), "must have a shape"),
+        (lambda t, a: a["zoo"].update(data=a["zoo"]["data"] * 2), "describes the data of 2 fits"),
+        (lambda t, a: a["fits"][0].pop("settings"), "lacks the history or the settings"),
+        (lambda t, a: a.update(kind="fit"), "is no file of Replicates.save"),
+        (lambda t, a: t.pop("data.0.targets.scale"), "needs loc and scale of targets"),
+        (lambda t, a: t.pop("points.x"), "lacks the points x, mean and sd"),
+        (lambda t, a: places(t).fill_(10**6), "has places outside of its shape"),
+        (lambda t, a: t.pop(next(n for n in t if n.endswith(":values"))), "needs places and values of one length"),
+        (lambda t, a: t["data.0.targets.scale"].fill_(-1), "positive"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_file_is_said(change: Any, message: str, small: Path, tmp_path: Path) -> None:
+    tensors, about = read_tensors(small)
+    change(tensors, about)
+    write_tensors(tmp_path / "f", tensors, about)
+    of = entry(functools.partial(regressor, width=600), guides.SparseDropout)
+    with pytest.raises(ValueError, match=message):
+        trained.difference(trained.restore(of, tmp_path / "f"), tmp_path / "f")
+
+
+def places(tensors: dict[str, Any]) -> Any:
+    return next(value for name, value in tensors.items() if name.endswith(":places") and len(value))
+
+
+def test_an_entry_that_has_moved_on_is_refused(small: Path) -> None:
+    other = entry(
+        functools.partial(regressor, width=600), functools.partial(guides.SparseDropout, log_alpha_range=(-8.0, 8.0))
+    )
+    with pytest.raises(ValueError, match="is of another model or guide|is of another guide"):
+        trained.restore(other, small)
+
+
+def test_a_changed_byte_is_seen(small: Path, tmp_path: Path) -> None:
+    content = bytearray(small.read_bytes())
+    content[-3] ^= 1
+    (tmp_path / "f").write_bytes(content)
+    with pytest.raises(ValueError, match="checksum"):
+        trained.restore(entry(), tmp_path / "f")
+
+
+def test_inputs_of_several_tensors_are_refused(tmp_path: Path) -> None:
+    pair = Dataset((torch.zeros(3, 1), torch.zeros(3, 1)), torch.zeros(3, 1))
+    with pytest.raises(TypeError, match="one tensor; got a tuple"):
+        trained.save(tmp_path / "f", entry(), [], [pair], torch.zeros(3, 1), {"scores": {}})
+
+
+# Where files are
+
+
+def test_the_folder_of_the_user_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trained.file("uci/yacht") == trained.SHIPPED / "uci/yacht.safetensors"
+    (tmp_path / "uci").mkdir()
+    own = tmp_path / "uci" / "yacht.safetensors"
+    own.write_bytes((trained.SHIPPED / "uci/boston.safetensors").read_bytes())
+    monkeypatch.setenv("PYRODROP_ZOO", str(tmp_path))
+    assert trained.file("uci/yacht") == own
+    with pytest.raises(ValueError, match="is of uci/boston; asked for was uci/yacht"):
+        zoo.load("uci/yacht")
+    monkeypatch.setenv("PYRODROP_ZOO", str(own))
+    assert cli.main(["pull", "uci/yacht"]) == 1
+    assert "PYRODROP_ZOO must be a folder" in capsys.readouterr().err
+
+
+def test_what_is_not_there_says_how_to_make_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(
+        ValueError, match=r"no trained posterior of kingma/variational-b comes .* --save FOLDER makes one"
+    ):
+        zoo.load("kingma/variational-b")
+    with pytest.raises(ValueError, match="did you mean 'uci/yacht'"):
+        zoo.load("uci/yaht")
+    assert cli.main(["pull", "uci/yacht"]) == 0
+    assert "uci/yacht.safetensors" in "".join(capsys.readouterr().out.split())
+    assert cli.main(["pull", "kingma/variational-b"]) == 1
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """A release on a server of this machine."""
+    (tmp_path / "kingma").mkdir()
+    (tmp_path / "kingma" / "variational-b.safetensors").write_bytes(b"released")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_released_file_is_downloaded_once_and_checked(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trained, "ADDRESS", address)
+    monkeypatch.setattr(trained, "_downloads", lambda: tmp_path / "cache")
+    name = "kingma/variational-b"
+    monkeypatch.setitem(trained.RELEASED, name, "0" * 64)
+    with pytest.raises(ValueError, match="is not the file that is expected, and was not kept"):
+        trained.pull(name)
+    assert trained.file(name) is None
+    monkeypatch.setitem(trained.RELEASED, name, hashlib.sha256(b"released").hexdigest())
+    path = trained.pull(name)
+    assert path.read_bytes() == b"released"
+    monkeypatch.setattr(trained, "ADDRESS", "http://127.0.0.1:1")
+    assert trained.pull(name) == path
+    path.unlink()
+    with pytest.raises(ConnectionError, match="in a folder and set PYRODROP_ZOO"):
+        trained.pull(name)
+
+
+# The command line
+
+
+@pytest.mark.unshifted
+def test_a_run_is_saved_loaded_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(SOURCES, "small", SOURCES["line-1000"].__class__("lines", lambda: [line_split(20)]))
+    of = Entry(
+        "own/line", "a line", "here", "small", line, guides.MeanField, lambda data: {"steps": 5}, {}, Check(steps=2)
+    )
+    monkeypatch.setitem(zoo.ENTRIES, "own/line", of)
+    folder, out = tmp_path / "mine", tmp_path / "run"
+    assert cli.main(["run", "own/line", "--save", str(folder), "--out", str(out), "--quiet", "--device", "cpu"]) == 0
+    assert f"PYRODROP_ZOO={folder}" in "".join(capsys.readouterr().out.split())
+    monkeypatch.setenv("PYRODROP_ZOO", str(folder))
+    loaded: Any = zoo.load("own/line")
+    fit = pyrodrop.Fit.load(out / "fit.safetensors", *of.build(line_split(20).train))
+    x = line_split(20).test.x[:5]
+    assert torch.equal(loaded.predict(x, 4).f, fit.predict(x, 4).f)
+    scores = json.loads((out / "results.json").read_text())["models"]["own/line"]
+    assert loaded.settings["zoo"]["result"]["scores"] == scores
+    assert cli.main(["show", "own/line"]) == 0
+    assert 'pyrodrop.zoo.load("own/line")' in capsys.readouterr().out
+
+
+def line(data: Dataset) -> Any:
+    return models.MLP([1, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0), seed=None)
+
+
+@pytest.mark.unshifted
+def test_a_check_sees_a_posterior_that_predicts_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pyrodrop.analysis.zoo import check
+
+    name = "co2/mc-dropout-tanh-0.1"
+    assert check._stored_predicts(zoo.ENTRIES[name])
+    tensors, about = read_tensors(trained.SHIPPED / f"{name}.safetensors")
+    tensors["points.sd"] *= 1.01
+    (tmp_path / "co2").mkdir()
+    write_tensors(tmp_path / f"{name}.safetensors", tensors, about)
+    monkeypatch.setenv("PYRODROP_ZOO", str(tmp_path))
+    assert not check._stored_predicts(zoo.ENTRIES[name])
+    shown = capsys.readouterr().out
+    assert "predicts as when it was written" in shown
+    assert "MISS" in shown
