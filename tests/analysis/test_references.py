@@ -23,7 +23,9 @@ from pyrodrop.analysis.experiments.references.table import distance_table
 from pyrodrop.analysis.reports import generated
 from pyrodrop.data import Dataset
 from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.zoo import trained
 
+DRAWS = trained.SHIPPED / "exact"
 STORED = sorted(path.stem for path in FOLDER.glob("*.json"))
 MOST_BYTES = 800_000
 FEW = ("point", "MC dropout .05")  # posteriors of the short run
@@ -43,7 +45,7 @@ def data_of(name: str, request: pytest.FixtureRequest) -> tuple[Dataset, Dataset
 
 def test_every_problem_is_stored() -> None:
     assert set(STORED) == set(PROBLEMS)
-    assert {path.stem for path in FOLDER.glob("*.safetensors")} == set(PROBLEMS)
+    assert {path.stem for path in DRAWS.glob("*.safetensors")} == set(PROBLEMS)
 
 
 @pytest.mark.unshifted  # the inputs and y of two problems are drawn
@@ -115,7 +117,7 @@ def test_stored_draws_give_the_stored_log_density(name: str, request: pytest.Fix
 
 @pytest.mark.parametrize("name", STORED)
 def test_stored_draws_are_small_and_carry_their_diagnostics(name: str) -> None:
-    path, content = FOLDER / f"{name}.safetensors", facts(name)
+    path, content = DRAWS / f"{name}.safetensors", facts(name)
     assert path.stat().st_size < MOST_BYTES
     sampled = load(name)
     assert {values.dtype for values in sampled.samples.values()} == {torch.float32}
@@ -263,8 +265,9 @@ def test_double_precision_is_stored_in_single(tmp_path: Path) -> None:
         problem.model(), train, chains=4, draws=4, tune=100, max_steps=2, dtype=torch.float64, engine="traced",
         progress=False,
     )  # fmt: skip
-    save(sampled, tmp_path / "co2.safetensors", 8)
+    log_density = save(sampled, tmp_path / "co2.safetensors", "co2", 8, train)
     back = load("co2", tmp_path)
+    assert log_density == pytest.approx(float(back.predict(train.x, 8).log_density(train.y).mean()), rel=1e-5)
     assert {values.dtype for values in back.samples.values()} == {torch.float32}
     torch.testing.assert_close(
         back.samples["layers.0.weight"], sampled.samples["layers.0.weight"][:, [1, 3]].float(), rtol=0, atol=0

@@ -227,6 +227,7 @@ CALLS = [
         function=lambda number: data.Splits(**TABLE)[number],
     ),
     Call("zoo.entry", lambda: {"name": next(iter(zoo.ENTRIES))}, {"name": NAME}),
+    Call("zoo.load", lambda: {"name": "co2/mc-dropout-tanh-0.1"}, {"name": NAME}),
     Call(
         "zoo.Check",
         lambda: {"steps": 1},
