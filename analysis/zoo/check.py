@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from rich.table import Table
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.analysis.zoo import references
-from pyrodrop.analysis.zoo.train import Measured, load_splits, machine, measure
+from pyrodrop.analysis.zoo.train import Measured, keep, load_splits, machine, measure, result_of
 from pyrodrop.data import Split
 from pyrodrop.devices import resolve
 from pyrodrop.files import write_json
@@ -130,15 +131,24 @@ def check_splits(entry: Entry) -> list[Split]:
     return [_cut(split, run.train, run.test) for split in load_splits(entry, run.splits)]
 
 
-def record(entry: Entry, *, full: bool = False, why: str = "", seed: int = 0, device: str = "cpu") -> dict[str, Any]:
+def record(
+    entry: Entry,
+    *,
+    full: bool = False,
+    why: str = "",
+    seeds: Sequence[int] = (0,),
+    device: str = "cpu",
+    folder: Path | None = None,
+) -> dict[str, Any]:
     """Measure an entry and write its reference; existing results are kept if the entry has not changed.
 
     Args:
         entry: the entry.
         full: whether to train as published, in addition to the short runs.
         why: the reason for not making the full run.
-        seed: seed of the full run.
-        device: device of the full run.
+        seeds: seeds of the full runs.
+        device: device of the full runs.
+        folder: where the trained posterior of the first is written, ``NAME.safetensors``; nowhere if None.
 
     Returns:
         The content of the reference file.
@@ -148,14 +158,10 @@ def record(entry: Entry, *, full: bool = False, why: str = "", seed: int = 0, de
     result: dict[str, Any] | str = kept.get("result") or why or "not made yet"
     if full:
         splits = load_splits(entry)
-        done = measure(entry, splits, seed=seed, device=where, progress=False)
-        result = {
-            "scores": done.scores,
-            "standard_errors": done.errors,
-            "splits": len(splits),
-            "seed": seed,
-            "seconds": done.seconds,
-        }
+        runs = {seed: measure(entry, splits, seed=seed, device=where, progress=False) for seed in seeds}
+        result = result_of(entry, runs, where)
+        if folder is not None:
+            keep(folder, entry, runs[seeds[0]].fits, splits, result)
     content = {
         "entry": entry.name,
         "recipe": recipe,

@@ -7,6 +7,7 @@ existing result of the full run is kept if the entry has not changed.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from pyrodrop import zoo
 from pyrodrop.analysis.zoo.check import record
@@ -20,11 +21,16 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("entries", nargs="+", type=zoo.entry, metavar="ENTRY")
     parser.add_argument("--full", action="store_true", help="also make the full run, as published")
     parser.add_argument("--why", default="", help="the reason for not making the full run")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the full run")
-    parser.add_argument("--device", default="cpu", help="device of the full run")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[0], help="seeds of the full runs, the first is described"
+    )
+    parser.add_argument("--device", default="cpu", help="device of the full runs")
+    parser.add_argument("--save", type=Path, help="folder to write the trained posterior to")
     chosen = parser.parse_args(argv)
     for entry in chosen.entries:
-        content = record(entry, full=chosen.full, why=chosen.why, seed=chosen.seed, device=chosen.device)
+        content = record(
+            entry, full=chosen.full, why=chosen.why, seeds=chosen.seeds, device=chosen.device, folder=chosen.save
+        )
         result = content["result"]
         words = result if isinstance(result, str) else f"{result['seconds']:.0f} s"
         print(f"{entry.name}: {words}", flush=True)

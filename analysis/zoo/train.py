@@ -35,6 +35,7 @@ from pyrodrop.devices import processor
 from pyrodrop.files import write_json
 from pyrodrop.metrics import classification_scores, regression_scores
 from pyrodrop.training.fitted import Fit
+from pyrodrop.training.warnings import still_falls
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo.sources import SOURCES
 
@@ -49,12 +50,14 @@ class Measured:
         fits: one fit per split.
         scores: means over the splits.
         errors: standard errors of the means; empty for a single split.
+        each: scores by split, by the name of the score.
         seconds: duration of training and scoring.
     """
 
     fits: Sequence[Fit]
     scores: dict[str, float]
     errors: dict[str, float]
+    each: dict[str, list[float]]
     seconds: float
 
 
@@ -73,10 +76,15 @@ def measure(
     pairs = zip(fits, splits, strict=True)
     each = [_scores(fit, split, draws or entry.draws, seed + number) for number, (fit, split) in enumerate(pairs)]
     common = [name for name in each[0] if all(name in row for row in each)]
-    values = {name: torch.tensor([row[name] for row in each], dtype=torch.float64) for name in common}
-    errors = {name: float(v.std() / len(v) ** 0.5) for name, v in values.items()} if len(each) > 1 else {}
+    by_score = {name: [row[name] for row in each] for name in common}
+    return Measured(fits, *means_and_errors(by_score), by_score, time.perf_counter() - start)
+
+
+def means_and_errors(each: Mapping[str, Sequence[float]]) -> tuple[dict[str, float], dict[str, float]]:
+    """Means over splits, and their standard errors where there are several."""
+    values = {name: torch.tensor(row, dtype=torch.float64) for name, row in each.items()}
     means = {name: float(v.mean()) for name, v in values.items()}
-    return Measured(fits, means, errors, time.perf_counter() - start)
+    return means, {name: float(v.std() / len(v) ** 0.5) for name, v in values.items() if len(v) > 1}
 
 
 def judged(split: Split) -> Dataset:
@@ -146,27 +154,47 @@ def run_entry(
             "machine": machine(job.device),
         }
         write_json(folder / "results.json", content)
-        result = {
-            "scores": measured.scores,
-            "standard_errors": measured.errors,
-            "splits": len(splits),
-            "seed": job.seed,
-            "seconds": measured.seconds,
-            "date": datetime.date.today().isoformat(),
-            "versions": versions(),
-        }
+        result = result_of(entry, {job.seed: measured}, job.device)
         title = f"{entry.name}, seed {job.seed}, {measured.seconds:.0f} s"
         print_table(scores_table(title, entry, {"this run": measured.scores}))
         print(f"results: {folder / 'results.json'}")
         if save is not None:
-            path = trained.save(save / f"{entry.name}.safetensors", entry, measured.fits, *_sets(splits), result)
+            path = keep(save, entry, measured.fits, splits, result)
             print(f"trained posterior: {path}; PYRODROP_ZOO={save} lets zoo.load find it")
         return content
 
 
-def _sets(splits: Sequence[Split]) -> tuple[list[Dataset], Any]:
-    """The training data of every split, and inputs to predict at."""
-    return [split.train for split in splits], judged(splits[0]).x
+def keep(folder: Path, entry: Entry, fits: Sequence[Fit], splits: Sequence[Split], result: Mapping[str, Any]) -> Path:
+    """Write a trained posterior into a folder, ``NAME.safetensors``, with predictions for the first split."""
+    sets = [split.train for split in splits]
+    return trained.save(folder / f"{entry.name}.safetensors", entry, fits, sets, judged(splits[0]).x, result)
+
+
+def result_of(entry: Entry, runs: Mapping[int, Measured], device: torch.device) -> dict[str, Any]:
+    """What references and trained posteriors have of full runs, by seed: the first is described, of others scores are kept.
+
+    scores, standard_errors, splits, seed, seconds    of the first run
+    seeds                                             scores of every run by its seed
+    each                                              published scores by split, where there are several
+    diagnostics                                       fits whose loss still fell at the end, by the law of `fit`'s warnings
+    date, versions, machine, command
+    """
+    seed, first = next(iter(runs.items()))
+    splits = len(first.fits)
+    return {
+        "scores": first.scores,
+        "standard_errors": first.errors,
+        "splits": splits,
+        "seed": seed,
+        "seconds": first.seconds,
+        "seeds": {str(number): run.scores for number, run in runs.items()},
+        "each": {name: row for name, row in first.each.items() if splits > 1 and name in entry.published},
+        "diagnostics": {"fits": splits, "still_falling": sum(bool(still_falls(fit)) for fit in first.fits)},
+        "date": datetime.date.today().isoformat(),
+        "versions": versions(),
+        "machine": machine(device),
+        "command": f"pyrodrop run {entry.name} --seed {seed}",
+    }
 
 
 def settings_of(fit: Fit) -> dict[str, Any]:

@@ -55,14 +55,14 @@ def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
 
 def _words(fit: Fit) -> str:
     """The first of the findings, empty if there is none."""
-    return constant(fit) or _steep(fit) or point_estimate(fit)
+    return constant(fit) or still_falls(fit) or point_estimate(fit)
 
 
-def _steep(fit: Fit) -> str:
+def still_falls(fit: Fit) -> str:
     """Whether the loss still falls at the end, in words; empty if it does not."""
     nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
     tenth = len(nll) // 10
-    if not bool(nll.isfinite().all()):
+    if len(nll) < _STEPS or not bool(nll.isfinite().all()):
         return ""
     first, before, last = nll[:tenth], nll[-2 * tenth : -tenth], nll[-tenth:]
     fall, whole = float(before.mean() - last.mean()), float(first.mean() - last.mean())

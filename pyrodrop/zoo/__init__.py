@@ -11,7 +11,6 @@ from pyrodrop.zoo import (
     concrete,
     kingma,
     kingma_fig1a,
-    kingma_fig1b,
     rotated_digit,
     sparse,
     trained,
@@ -23,7 +22,7 @@ from pyrodrop.zoo.trained import Trained
 
 __all__ = ["ENTRIES", "Check", "Entry", "entry", "load"]
 
-_SETS = (co2, co2_paper, concrete, kingma, kingma_fig1a, kingma_fig1b, uci, rotated_digit, sparse)
+_SETS = (co2, co2_paper, concrete, kingma, kingma_fig1a, uci, rotated_digit, sparse)
 ENTRIES: dict[str, Entry] = {e.name: e for entries in _SETS for e in entries.ENTRIES}
 
 

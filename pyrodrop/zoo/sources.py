@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pyrodrop.data import Split, cifar10, gal2016, line_split, mauna_loa, mnist, uci
+from pyrodrop.data import Split, gal2016, line_split, mauna_loa, mnist, uci
 from pyrodrop.data.uci import TABLES
 
 
@@ -35,10 +35,6 @@ SOURCES: dict[str, Source] = {
     "mnist": Source("digits as rows of 784 grey values: 60,000 to train, 10,000 to test", lambda: [mnist()]),
     "mnist/images": Source(
         "digits as images of 28 x 28 grey values: 60,000 to train, 10,000 to test", lambda: [mnist(flat=False)]
-    ),
-    "cifar10/jpeg-subset": Source(
-        "a part of CIFAR-10 whose pixels went through JPEG, not CIFAR-10 itself: 10,000 images to train, 2,000 to test",
-        lambda: [cifar10(version="jpeg-subset")],
     ),
     **{
         f"uci/{name}": Source(

@@ -150,10 +150,9 @@ def restore(of: Entry | Problem, path: Path, device: str | torch.device = "auto"
     ]
     new = {f"{r}.{name}": value for r, pair in enumerate(pairs) for name, value in _untrained(pair).items()}
     made = restored({**new, **_unpacked(path, tensors)}, about, pairs, str(path), device)
-    fits = [fit.pruned(THRESHOLD) if prunes(fit) else fit for fit in made]
-    for fit in fits:
+    for fit in made:
         fit.settings["zoo"] = told
-    return replace(made, fits=fits) if len(fits) > 1 else fits[0]
+    return _as_loaded(made)
 
 
 def save(
@@ -191,7 +190,7 @@ def save(
                 del tensors[f"{r}.{name}"]
         tensors |= {f"data.{r}.{name}": value for name, value in _standardisations(data).items()}
     points = _spread(x)
-    shown = {"x": points, **_predicted(kept if len(kept) > 1 else kept[0], points)}
+    shown = {"x": points, **_predicted(_as_loaded(kept), points)}
     tensors = _packed(tensors) | {f"points.{name}": value for name, value in shown.items()}
     described = [_described(data) | {"seed": fit.settings["seed"]} for fit, data in zip(fits, sets, strict=True)]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -232,6 +231,12 @@ def _predicted(trained: Trained, x: Tensor) -> dict[str, Tensor]:
     """Mean and standard deviation of f at x, ``[N, D]``, in double precision."""
     f = trained.predict(x, DRAWS, seed=0).f.double().cpu()
     return {"mean": f.mean(0), "sd": f.std(0)}
+
+
+def _as_loaded(fits: Replicates) -> Fit | Replicates:
+    """A single fit by itself; without pruned weights."""
+    each = [fit.pruned(THRESHOLD) if prunes(fit) else fit for fit in fits]
+    return replace(fits, fits=each) if len(each) > 1 else each[0]
 
 
 def prunes(fit: Fit) -> bool:

@@ -61,7 +61,7 @@ def test_a_check_says_that_its_reference_is_no_good_fit_itself(
     data_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("uci/yacht", "uci/boston"):
-        measured = Measured((), references.load(name)["check"]["scores"], {}, 1.0)
+        measured = Measured((), references.load(name)["check"]["scores"], {}, {}, 1.0)
         assert check._reported(zoo.entry(name), measured)
     shown = " ".join(capsys.readouterr().out.split())
     assert (

@@ -137,6 +137,7 @@ def test_pruned_weights_are_left_out(tmp_path: Path) -> None:
     assert 0.1 < fit.guide.sparsity()["layers.0.weight"] < 0.9
     assert torch.equal(back.predict(data.x, 7).f, fit.pruned().predict(data.x, 7).f)
     assert not torch.equal(back.predict(data.x, 7).f, fit.predict(data.x, 7).f)
+    assert trained.difference(back, tmp_path / "f") == 0
     wide = entry(
         functools.partial(regressor, width=3000), functools.partial(guides.SparseDropout, log_variance=9.0), steps=2
     )
