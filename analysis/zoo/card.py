@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
 from rich.text import Text
 
+from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import console, pairs, print_table
 from pyrodrop.analysis.zoo import references
-from pyrodrop.analysis.zoo.train import load_splits, scores_table
+from pyrodrop.analysis.zoo.agreement import agreements, verdict
+from pyrodrop.analysis.zoo.train import load_splits
 from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo.sources import SOURCES
+
+FORMS = {"s.e.": ".2g", "its s.e.": ".2g", "sd of seeds": ".2g", "z": "+.1f"}
 
 
 def show(entry: Entry) -> None:
@@ -21,8 +26,9 @@ def show(entry: Entry) -> None:
     console().print(Text.assemble((entry.name, "bold"), "  ", entry.summary, "\n"))
     pairs(facts(entry, recipe, reference))
     print()
-    if references.scores(entry.name) or entry.published:
-        print_table(scores_table("scores", entry, {}))
+    rows = scores(entry, reference["result"] if reference else None)
+    if rows:
+        print_table(score_table(rows, title="scores", corner="score", forms=FORMS))
 
 
 def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -46,12 +52,42 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
     lines.append(("trained", _trained(entry)))
     if not entry.published:
         lines.append(("published", "only curves or text, no scores to compare with"))
+    result = None if reference is None else reference["result"]
+    if not isinstance(result, Mapping):
+        return [*lines, ("result", result or "not run yet"), *_checked(reference)]
+    lines += [("result", _result(result)), ("agreement", _agreement(entry, result))]
+    found = result["diagnostics"]
+    fits = "the fit" if found["fits"] == 1 else f"{found['still_falling']} of {found['fits']} fits"
+    falls = (
+        "still fell at the end" if found["fits"] > 1 or found["still_falling"] else "did not fall any more at the end"
+    )
+    lines += [("diagnostics", f"the loss of {fits} {falls}"), ("command", result["command"])]
+    return [*lines, *_checked(reference)]
+
+
+def _checked(reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Where and with what the scores of the check were recorded."""
     if reference is None:
-        return [*lines, ("reference", "none yet")]
-    result, machine = reference["result"], reference["machine"]
-    words = f"no full run: {result}" if isinstance(result, str) else _result(result)
-    versions = ", ".join(f"{name} {reference['versions'][name]}" for name in ("pyrodrop", "pyro-ppl", "torch"))
-    return [*lines, ("reference", f"{words}; {machine['processor']}, {machine['device']}; {versions}")]
+        return [("reference", "none yet")]
+    return [("check's reference", _where(reference))]
+
+
+def _where(made: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {made['versions'][name]}" for name in ("pyrodrop", "pyro-ppl", "torch"))
+    return f"{made['machine']['processor']}, {made['machine']['device']}; {versions}"
+
+
+def _agreement(entry: Entry, result: Mapping[str, Any]) -> str:
+    """z of every published score."""
+    if not entry.published:
+        return "nothing published to compare with"
+    each = agreements(entry, result)
+    known = [f"{name} z = {one.z:+.1f}" for name, one in each.items() if one.z is not None]
+    if not known:
+        reasons = "one run without a standard error" if result["splits"] == 1 else "no published standard error"
+        return f"no z: {reasons}"
+    paired = " (paired by split)" if any(one.paired for one in each.values()) else ""
+    return f"{verdict(entry, result)}: {', '.join(known)}{paired}"
 
 
 def _trained(entry: Entry) -> str:
@@ -64,9 +100,30 @@ def _trained(entry: Entry) -> str:
 
 
 def _result(result: Mapping[str, Any]) -> str:
-    splits = f"{result['splits']} splits, " if result["splits"] > 1 else ""
-    note = f" ({result['note']})" if "note" in result else ""
-    return f"{splits}seed {result['seed']}, {result['seconds']:.0f} s{note}"
+    seeds = list(result["seeds"])
+    parts = [f"{result['splits']} splits"] if result["splits"] > 1 else []
+    parts += [f"seeds {', '.join(seeds)}, of which the first is shown" if len(seeds) > 1 else f"one seed, {seeds[0]}"]
+    parts += [f"{result['seconds']:.0f} s", result["date"]]
+    return f"{', '.join(parts)}; {_where(result)}"
+
+
+def scores(entry: Entry, result: Mapping[str, Any] | str | None) -> dict[str, dict[str, float | None]]:
+    """A row per score: ours, its standard error and sd between seeds, the published one with its error, and z."""
+    compared = agreements(entry, result)
+    ours = result if isinstance(result, Mapping) else {"scores": {}, "standard_errors": {}, "seeds": {}}
+    rows: dict[str, dict[str, float | None]] = {}
+    for name in dict.fromkeys([*entry.published, *ours["scores"]]):
+        one, values = compared.get(name), [scores[name] for scores in ours["seeds"].values() if name in scores]
+        rows[name] = {
+            "ours": ours["scores"].get(name),
+            "s.e.": ours["standard_errors"].get(name),
+            "sd of seeds": statistics.stdev(values) if len(values) > 2 else None,
+            entry.published_as: entry.published.get(name),
+            "its s.e.": entry.published_errors.get(name),
+            "z": one.z if one else None,
+        }
+    shown = {column for row in rows.values() for column, value in row.items() if value is not None}
+    return {name: {c: v for c, v in row.items() if c in shown} for name, row in rows.items()}
 
 
 def _priors(prior: Mapping[str, str]) -> list[str]:

@@ -75,7 +75,9 @@ def problems(entry: Entry, data: Dataset | None = None) -> list[str]:
         entry: the entry.
         data: its training data, to check also whether the entry has changed since the reference was measured.
     """
-    empty = [f.name for f in fields(entry) if f.name != "published" and not getattr(entry, f.name)]
+    empty = [
+        f.name for f in fields(entry) if f.name not in ("published", "published_errors") and not getattr(entry, f.name)
+    ]
     faults = [f"it has no {name}" for name in empty]
     if "data" not in empty and entry.data not in SOURCES:
         faults.append(f"no data set is called {entry.data!r}")

@@ -15,10 +15,15 @@ from sphinx.application import Sphinx
 from zoo_figures import Figures, figures
 
 from pyrodrop import zoo
+from pyrodrop.analysis.reports.score_table import cell
 from pyrodrop.analysis.zoo import references
-from pyrodrop.analysis.zoo.card import facts
+from pyrodrop.analysis.zoo.agreement import verdict, waiting
+from pyrodrop.analysis.zoo.card import FORMS, facts
+from pyrodrop.analysis.zoo.card import scores as card_scores
 from pyrodrop.zoo import Entry
 from pyrodrop.zoo.entry import guide_class
+
+HEADS = ("Entry", "Data set", "Posterior", "Network", "Published", "Ours", "Agreement")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
@@ -67,15 +72,14 @@ def card(entry: Entry, drawn: Figures | None) -> str:
 
 def scores(entry: Entry, reference: Mapping[str, Any] | None) -> list[str]:
     """Published scores and ours as a Markdown table."""
-    ours, errors = result_of(reference)
-    if not ours and not entry.published:
+    rows = card_scores(entry, reference["result"] if reference else None)
+    if not rows:
         return ["Neither the source nor a full run of ours gives scores."]
-    columns = {"ours": (ours, 4), "standard error": (errors, 2), entry.published_as: (entry.published, 4)}
-    shown = {title: column for title, column in columns.items() if column[0]}
-    lines = [f"| score | {' | '.join(shown)} |", "|---|" + "--:|" * len(shown)]
-    for name in dict.fromkeys([*entry.published, *ours]):
-        row = [number(values.get(name), digits) for values, digits in shown.values()]
-        lines.append(f"| `{name}` | {' | '.join(row)} |")
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    lines = [f"| score | {' | '.join(columns)} |", "|---|" + "--:|" * len(columns)]
+    for name, row in rows.items():
+        cells = [cell(row.get(column), FORMS.get(column, ".4g")) for column in columns]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return lines
 
 
@@ -88,31 +92,38 @@ def index() -> str:
         "",
     ]
     lines += ["```{list-table}", ":header-rows: 1", ":class: zoo", ""]
-    lines += ["* - Entry", "  - Data set", "  - Posterior", "  - Network", "  - Published", "  - Ours"]
+    lines += [f"{'  ' if number else '* '}- {head}" for number, head in enumerate(HEADS)]
     for entry in zoo.ENTRIES.values():
-        reference = reference_of(entry)
-        recipe = reference["recipe"] if reference else {"network": "-"}
-        posterior = guide_class(entry)
-        ours, errors = result_of(reference)
-        score = next(iter([*entry.published, *ours]), "")
-        spread = f" ± {errors[score]:.2g}" if score in errors else ""
-        cells = [
-            f"[{entry.name}]({entry.name}.md)",
-            entry.data,
-            posterior.__name__ if posterior else "-",
-            recipe["network"].partition("(")[0],
-            _published(entry, score) if score in entry.published else "",
-            f"`{score}` {number(ours[score])}{spread}" if score in ours else "",
-        ]
+        cells = row(entry)
         lines += [f"* - {cells[0]}", *(f"  - {cell}" for cell in cells[1:])]
     lines += [
         "```",
         "",
-        "The first score of each card is shown; ± is one standard error over the splits of the data.",
+        "The first score of each card is shown; ± is one standard error over the splits of the data. *Fits the paper*: "
+        "every published score is within two standard errors of ours.",
         "",
     ]
     lines += ["```{toctree}", ":hidden:", "", *zoo.ENTRIES, "```", ""]
     return "\n".join(lines)
+
+
+def row(entry: Entry) -> list[str]:
+    """The cells of an entry, none of which is empty."""
+    reference, posterior = reference_of(entry), guide_class(entry)
+    result = reference["result"] if reference else None
+    network = reference["recipe"]["network"].partition("(")[0] if reference else "not built yet"
+    ours, errors = result_of(reference)
+    score = next(iter([*entry.published, *ours]), "")
+    spread = f" ± {errors[score]:.2g}" if score in errors else ""
+    return [
+        f"[{entry.name}]({entry.name}.md)",
+        entry.data,
+        posterior.__name__ if posterior else "own",
+        network,
+        _published(entry, score) if score in entry.published else "curves or text",
+        f"`{score}` {number(ours[score])}{spread}" if score in ours else waiting(result),
+        verdict(entry, result),
+    ]
 
 
 def _published(entry: Entry, score: str) -> str:

@@ -1,4 +1,4 @@
-// Filters for the zoo's table. Without this script the table is whole.
+// Filters and sorting for the zoo's table. Without this script the table is whole.
 document.addEventListener("DOMContentLoaded", () => {
   const table = document.querySelector("table.zoo");
   if (!table) return;
@@ -6,7 +6,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
   const bar = document.createElement("form");
   bar.className = "zoo-filters";
-  const choices = ["Data set", "Posterior", "Network"].map((name) => {
+  const choices = ["Data set", "Posterior", "Network", "Agreement"].map((name) => {
     const column = heads.indexOf(name);
     const label = document.createElement("label");
     const select = document.createElement("select");
@@ -28,6 +28,25 @@ document.addEventListener("DOMContentLoaded", () => {
   };
   bar.addEventListener("change", filter);
   bar.addEventListener("submit", (event) => event.preventDefault());
+  const key = (row, column) => {
+    const text = row.cells[column].textContent.trim();
+    const number = text.match(/^[a-z_]+ (-?[\d.]+(?:e-?\d+)?)/);
+    return number ? [text.split(" ")[0], Number(number[1])] : [text, 0];
+  };
+  const compare = ([a, x], [b, y]) => a.localeCompare(b) || x - y;
+  [...table.tHead.rows[0].cells].forEach((head, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      [...table.tHead.rows[0].cells].forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      rows.sort((a, b) => compare(key(a, column), key(b, column)) * (down ? -1 : 1));
+      table.tBodies[0].append(...rows);
+    });
+  });
   (table.closest(".table-wrapper") || table).before(bar);
   filter();
 });

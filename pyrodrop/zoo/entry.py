@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -65,10 +65,11 @@ class Entry:
         published: published results by the name of our score; empty if the source has only text, or curves that nobody read.
         check: settings of the short run of ``pyrodrop check``.
         draws: number of posterior samples for prediction.
+        published_errors: their standard errors, where they are known.
         published_as: what the published results are called in tables; says so if they were read off a figure, and how well.
 
     Raises:
-        ValueError: `draws` is below 1, or a published result is not finite.
+        ValueError: `draws` is below 1, a published result is not finite, or an error is of none.
         TypeError: a value is of another type.
     """
 
@@ -83,15 +84,20 @@ class Entry:
     check: Check
     draws: int = 100
     published_as: str = "published"
+    published_errors: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("name", "summary", "source", "data", "published_as"):
             arguments.instance(getattr(self, name), str, name, "a str")
         for name in ("model", "guide", "training"):
             arguments.function(getattr(self, name), name, "a function that makes a part of a run")
-        arguments.instance(self.published, Mapping, "published", "a mapping from scores to numbers")
-        for score, value in self.published.items():
-            arguments.real(value, f"published[{score!r}]", "a published result")
+        for name, what in (("published", "a published result"), ("published_errors", "the standard error of one")):
+            values = getattr(self, name)
+            arguments.instance(values, Mapping, name, "a mapping from scores to numbers")
+            for score, value in values.items():
+                arguments.real(value, f"{name}[{score!r}]", what)
+        if unknown := self.published_errors.keys() - self.published.keys():
+            raise ValueError(f"published_errors must be of published results; got {', '.join(sorted(unknown))}")
         arguments.instance(self.check, Check, "check", "a Check, the settings of the short run")
         arguments.count(self.draws, "draws", "the number of posterior samples")
 

@@ -147,6 +147,11 @@ def _entry(name: str) -> Entry:
         guide=functools.partial(BernoulliDropout, drop_rate=setting.drop_rate),
         training=functools.partial(_training, setting=setting),
         published={"rmse": published.rmse[0], "log_density": published.log_density[0]},
+        published_errors={
+            score: error
+            for score, (_, error) in (("rmse", published.rmse), ("log_density", published.log_density))
+            if error is not None
+        },
         check=Check(steps=300, splits=2),
         draws=1000,
     )

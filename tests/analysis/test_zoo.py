@@ -6,16 +6,19 @@ import dataclasses
 import functools
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import scipy.stats
 import torch
 
 from pyrodrop import Fit, cli, guides, zoo
-from pyrodrop.analysis.zoo import check, references, train
+from pyrodrop.analysis.zoo import card, check, references, train
+from pyrodrop.analysis.zoo.agreement import agreements, verdict
 from pyrodrop.analysis.zoo.train import Measured, load_splits, measure
 from pyrodrop.data import Dataset, Split, mauna_loa
 from pyrodrop.zoo.entry import Check, Entry
@@ -266,6 +269,66 @@ def test_published_uci_and_pruning_figures_are_the_list(data_folder: Path) -> No
         published = zoo.entry(name).published
         assert ("test error %", published["error_percent"]) in table
         assert ("compression", published["compression"]) in table
+
+
+# Agreement with what is published
+
+
+def outcome(scores: dict[str, float], errors: dict[str, float] | None = None, **more: Any) -> dict[str, Any]:
+    """The result of a full run."""
+    return {"scores": scores, "standard_errors": errors or {}, "splits": 1, "seeds": {"0": scores}, "each": {}, **more}
+
+
+def test_z_is_the_difference_in_standard_errors() -> None:
+    entry = dataclasses.replace(
+        zoo.entry("concrete/synthetic"), published={"rmse": 1.0}, published_errors={"rmse": 0.3}
+    )
+    [one] = agreements(entry, outcome({"rmse": 2.0}, {"rmse": 0.4})).values()
+    assert one.z == pytest.approx(2.0)
+    assert not one.paired
+    for ours, said in ((1.99, "fits the paper"), (2.01, "outside"), (0.02, "fits the paper"), (-0.01, "outside")):
+        assert verdict(entry, outcome({"rmse": ours}, {"rmse": 0.4})) == said
+    for error, theirs in ((None, {"rmse": 0.3}), ({"rmse": 0.4}, {})):
+        other = dataclasses.replace(entry, published_errors=theirs)
+        assert verdict(other, outcome({"rmse": 2.0}, error)) == "no error to compare"
+    assert verdict(dataclasses.replace(entry, published={}, published_errors={}), outcome({"rmse": 2.0})) == (
+        "no published figure"
+    )
+    assert verdict(entry, "waits for a GPU: a million steps") == "waits for a GPU"
+    assert verdict(entry, "10,000 steps") == "not run yet"
+
+
+def test_z_of_uci_is_that_of_the_authors_own_splits() -> None:
+    """Against SciPy's paired test, whose statistic it is."""
+    theirs = json.loads((references.FOLDER / "uci/published/gal2016.json").read_text())["sets"]["yacht"]
+    result = references.load("uci/yacht")["result"]
+    for name, one in agreements(YACHT, result).items():
+        expected = scipy.stats.ttest_rel(result["each"][name], theirs[name][:20]).statistic
+        assert one.z == pytest.approx(float(expected))
+        assert one.paired
+
+
+def test_errors_of_what_is_not_published_are_refused() -> None:
+    with pytest.raises(ValueError, match="published_errors must be of published results; got crps"):
+        dataclasses.replace(YACHT, published_errors={"crps": 0.1})
+
+
+@pytest.mark.parametrize("name", zoo.ENTRIES)
+def test_every_entry_has_a_result_or_what_it_would_take(name: str) -> None:
+    result, entry = references.load(name)["result"], zoo.entry(name)
+    if isinstance(result, str):
+        assert re.search(r"\d[\d,]* steps", result), result
+        assert re.search(r"(hours|minutes|days) of one core", result), result
+        return
+    assert set(result) >= {"seed", "seconds", "date", "versions", "machine", "command", "diagnostics", "each"}
+    assert result["seeds"][str(result["seed"])] == result["scores"]
+    assert result["command"] == f"pyrodrop run {name} --seed {result['seed']}"
+    for score, values in result["each"].items():
+        assert len(values) == result["splits"] > 1
+        assert sum(values) / len(values) == pytest.approx(result["scores"][score])
+    facts = dict(card.facts(entry, references.load(name)["recipe"], references.load(name)))
+    assert ("one seed" in facts["result"]) == (len(result["seeds"]) == 1)
+    assert result["date"] in facts["result"]
 
 
 def test_cutting_a_split_keeps_what_it_is() -> None:

@@ -27,6 +27,7 @@ import pyrodrop.analysis.gp
 import pyrodrop.analysis.plots
 from pyrodrop import zoo
 from pyrodrop.analysis.zoo import references
+from pyrodrop.analysis.zoo.agreement import agreements
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "docs" / "_build" / "html"
@@ -169,33 +170,42 @@ def test_a_card_has_the_numbers_of_its_reference() -> None:
     entry = zoo.entry("uci/yacht")
     result = references.load(entry.name)["result"]
     text = zoo_pages.card(entry, None)
-    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| (\S+) \| (\S+) \|$", text, re.MULTILINE)
-    assert {row[0] for row in rows} == {*result["scores"], *entry.published}
-    for name, ours, error, published in rows:
-        assert float(ours) == pytest.approx(result["scores"][name], rel=1e-3)
-        assert float(error) == pytest.approx(result["standard_errors"][name], rel=0.05)
-        assert float(published) == pytest.approx(entry.published[name], rel=1e-3)
+    head = re.search(r"^\| score \| (.*) \|$", text, re.MULTILINE)
+    assert head is not None
+    columns = head[1].split(" | ")
+    found = re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE)
+    rows = {name: dict(zip(columns, cells.split(" | "), strict=True)) for name, cells in found}
+    assert rows.keys() == {*result["scores"], *entry.published}
+    for name, row in rows.items():
+        assert float(row["ours"]) == pytest.approx(result["scores"][name], rel=1e-3)
+        assert float(row["s.e."]) == pytest.approx(result["standard_errors"][name], rel=0.05)
+        if name in entry.published:
+            assert float(row["published"]) == pytest.approx(entry.published[name], rel=1e-3)
+            assert float(row["z"]) == pytest.approx(agreements(entry, result)[name].z, abs=0.05)
+        else:
+            assert row["published"] == row["z"] == "-"
     assert "pyrodrop run uci/yacht" in text
     assert "Gal & Ghahramani (2016), table 1" in text
 
 
 def test_every_entry_is_in_the_index() -> None:
-    text = zoo_pages.index()
-    listed = re.findall(
-        r"^\* - \[(.+?)\]\((.+?)\.md\)\n  - (.*)\n  - (.*)\n  - (.*)\n  - (.*)\n  - (.*)$", text, re.MULTILINE
-    )
-    assert [row[0] for row in listed] == [row[1] for row in listed] == list(zoo.ENTRIES)
-    for name, _, data, posterior, network, published, ours in listed:
-        entry = zoo.entry(name)
+    rows = re.findall(r"^\* - (.+)\n" + r"  - (.+)\n" * (len(zoo_pages.HEADS) - 1), zoo_pages.index(), re.MULTILINE)
+    assert list(rows[0]) == list(zoo_pages.HEADS)
+    assert [row[0] for row in rows[1:]] == [f"[{name}]({name}.md)" for name in zoo.ENTRIES]
+    for name, (_, data, posterior, network, published, ours, agreement) in zip(zoo.ENTRIES, rows[1:], strict=True):
+        entry, scores = zoo.entry(name), references.scores(name)
+        assert all(cell.strip() for cell in (data, posterior, network, published, ours, agreement))
         assert data == entry.data
         assert posterior in dir(pyrodrop.guides)
-        assert network
-        assert bool(published) == bool(entry.published)
-        if published:
+        first = next(iter([*entry.published, *scores]), "")
+        if entry.published:
             score, value, known = re.fullmatch(r"`(\w+)` (\S+)(?: \((.+)\))?", published).groups()  # type: ignore[union-attr]
             assert float(value) == pytest.approx(entry.published[score], rel=1e-3)
             assert (known or "published") == entry.published_as
-        assert bool(ours) == bool(set(references.scores(name)) & set([*entry.published, *references.scores(name)][:1]))
+        else:
+            assert published == "curves or text"
+        assert (ours in ("waits for a GPU", "not run yet")) == (first not in scores)
+        assert (agreement == ours) == (first not in scores)
 
 
 def test_a_notebook_is_shown_with_its_outputs(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 from pyrodrop.analysis.experiments.uci.columns import COLUMNS
 from pyrodrop.analysis.experiments.uci.protocol import ALL, PROTOCOLS, RATES, SETTINGS, Protocol
-from pyrodrop.analysis.experiments.uci.published import by_split
 from pyrodrop.analysis.experiments.uci.released import FILE as RELEASED
 from pyrodrop.analysis.experiments.uci.table import (
     BASE,
@@ -31,6 +30,7 @@ from pyrodrop.analysis.experiments.uci.table import (
     z_score,
 )
 from pyrodrop.analysis.reports import generated
+from pyrodrop.analysis.zoo.published import by_split
 from pyrodrop.zoo.uci import LR
 
 REFERENCE = Path(__file__).parents[2] / "reference" / "uci"

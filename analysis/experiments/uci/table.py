@@ -18,9 +18,9 @@ from typing import Any
 from rich.table import Table
 
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS
-from pyrodrop.analysis.experiments.uci.published import by_split
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.analysis.zoo.published import by_split
 from pyrodrop.zoo.uci import PUBLISHED
 
 METRICS = {"rmse": "RMSE", "log_density": "log density"}

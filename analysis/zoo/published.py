@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[2] / "reference" / "uci" / "published"
+FOLDER = Path(__file__).parents[1] / "reference" / "uci" / "published"
 
 
 @functools.cache

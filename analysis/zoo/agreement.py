@@ -1,0 +1,81 @@
+"""Whether our result of an entry is the published one, up to standard errors.
+
+    z = mean of (ours - published) over splits / its standard error          published by split, of the same splits
+    z = (ours - published) / sqrt(e_ours^2 + e_published^2)                   otherwise
+
+Without a standard error of either there is no z.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyrodrop.analysis.zoo.published import by_split
+from pyrodrop.zoo import Entry
+
+_WITHIN = 2.0  # standard errors
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A published score and ours.
+
+    Attributes:
+        published, ours: the scores.
+        published_error, error: their standard errors; None where they are not known.
+        z: their difference in standard errors; None without one.
+        paired: whether z is of differences on the same splits.
+    """
+
+    published: float
+    ours: float
+    published_error: float | None
+    error: float | None
+    z: float | None
+    paired: bool
+
+
+def agreements(entry: Entry, result: Mapping[str, Any] | str | None) -> dict[str, Agreement]:
+    """The published scores of an entry that our run has, by name; none without a run."""
+    if not isinstance(result, Mapping):
+        return {}
+    return {name: _one(entry, name, result) for name in entry.published if name in result["scores"]}
+
+
+def verdict(entry: Entry, result: Mapping[str, Any] | str | None) -> str:
+    """How our result compares, in words that the index filters by."""
+    if not isinstance(result, Mapping):
+        return waiting(result)
+    if not entry.published:
+        return "no published figure"
+    z = [one.z for one in agreements(entry, result).values() if one.z is not None]
+    if not z:
+        return "no error to compare"
+    return "fits the paper" if max(map(abs, z)) <= _WITHIN else "outside"
+
+
+def waiting(result: str | None) -> str:
+    """Why there is no result, in two or four words: the sentence of the reference goes on after them."""
+    return "waits for a GPU" if result is not None and result.startswith("waits for a GPU") else "not run yet"
+
+
+def _one(entry: Entry, name: str, result: Mapping[str, Any]) -> Agreement:
+    ours, theirs = result["scores"][name], entry.published[name]
+    error, their_error = result["standard_errors"].get(name), entry.published_errors.get(name)
+    pairs = _differences(entry, name, result)
+    if len(pairs) > 1:
+        z: float | None = statistics.fmean(pairs) / (statistics.stdev(pairs) / math.sqrt(len(pairs)))
+    else:
+        z = None if error is None or their_error is None else (ours - theirs) / math.hypot(error, their_error)
+    return Agreement(theirs, ours, their_error, error, z, len(pairs) > 1)
+
+
+def _differences(entry: Entry, name: str, result: Mapping[str, Any]) -> list[float]:
+    """Ours less published by split, where both are known."""
+    kind, _, data = entry.name.partition("/")
+    theirs = by_split("gal2016").get(data, {}).get(name, []) if kind == "uci" else []
+    return [a - b for a, b in zip(result["each"].get(name, []), theirs, strict=False)]
