@@ -69,7 +69,7 @@ def _checked(reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """Where and with what the scores of the check were recorded."""
     if reference is None:
         return [("reference", "none yet")]
-    return [("check's reference", _where(reference))]
+    return [("checked on", _where(reference))]
 
 
 def _where(made: Mapping[str, Any]) -> str:
@@ -96,7 +96,7 @@ def _trained(entry: Entry) -> str:
     if path is None:
         return f"not here; pyrodrop run {entry.name} --save FOLDER makes it"
     place = "in this package" if path.is_relative_to(trained.SHIPPED) else str(path.parent)
-    return f'pyrodrop.zoo.load("{entry.name}"), {path.stat().st_size / 1000:.0f} kB, {place}'
+    return f"zoo.load(NAME): {path.stat().st_size / 1000:.0f} kB, {place}"
 
 
 def _result(result: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.agreement import verdict, waiting
 from pyrodrop.analysis.zoo.card import FORMS, facts
 from pyrodrop.analysis.zoo.card import scores as card_scores
-from pyrodrop.zoo import Entry
+from pyrodrop.zoo import Entry, trained
 from pyrodrop.zoo.entry import guide_class
 
 HEADS = ("Entry", "Data set", "Posterior", "Network", "Published", "Ours", "Agreement")
@@ -66,7 +66,10 @@ def card(entry: Entry, drawn: Figures | None) -> str:
     lines += ["## Run it", "", "```bash", f"pyrodrop show {entry.name}     # this card"]
     lines += [f"pyrodrop check {entry.name}    # a short run, compared with the reference"]
     lines += [f"pyrodrop run {entry.name}      # as published", "```", "", "```python", "from pyrodrop import zoo", ""]
-    lines += [f'entry = zoo.entry("{entry.name}")', "model, guide = entry.build(train)  # a Dataset", "```", ""]
+    lines += [f'entry = zoo.entry("{entry.name}")', "model, guide = entry.build(train)  # a Dataset"]
+    if trained.file(entry.name):
+        lines.append(f'posterior = zoo.load("{entry.name}")  # trained, predicts without the data')
+    lines += ["```", ""]
     return "\n".join(lines)
 
 

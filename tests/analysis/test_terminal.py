@@ -198,7 +198,7 @@ def the_scores(values: Iterator[float]) -> None:
 def the_check(values: Iterator[float]) -> None:
     name = "co2/mean-field"  # a regression: of a classifier the data have to be there, to count the classes
     scores = references.load(name)["check"]["scores"]
-    check._reported(zoo.entry(name), Measured((), row(values, *scores), {}, next(values)))
+    check._reported(zoo.entry(name), Measured((), row(values, *scores), {}, {}, next(values)))
 
 
 def the_command(*words: str) -> Callable[[Iterator[float]], None]:

@@ -108,7 +108,10 @@ def test_a_check_misses_what_changed(
         ({"summary": ""}, "uci/yacht: it has no summary"),
         ({"data": "uci/yatch"}, "uci/yacht: no data set is called 'uci/yatch'"),
         ({"guide": lambda model: guides.Point(model)}, "uci/yacht: its guide is no class of pyrodrop.guides"),
-        ({"published": {"rsme": 1.0}}, "uci/yacht: it has published rsme, which no run of it measures"),
+        (
+            {"published": {"rsme": 1.0}, "published_errors": {}},
+            "uci/yacht: it has published rsme, which no run of it measures",
+        ),
         ({"check": Check(steps=7)}, "uci/yacht: its reference is of another check"),
         ({"name": "uci/sailing"}, "uci/sailing: uci/sailing has no reference"),
     ],
