@@ -196,26 +196,27 @@ def _runs(name: str) -> tuple[Callable[..., Any], dict[str, Any], str]:
     """What runs under this name: a function, its first arguments, and what it is about."""
     from pyrodrop.analysis.experiments import JOBS, job
     from pyrodrop.names import known
-    from pyrodrop.zoo import ENTRIES
+    from pyrodrop.zoo import every
 
-    if known(name, [*JOBS, *ENTRIES], "job or zoo entry", "pyrodrop list") in JOBS:
+    entries = every()
+    if known(name, [*JOBS, *entries], "job or zoo entry", "pyrodrop list") in JOBS:
         return job(name).function, {}, JOBS[name].summary
     from pyrodrop.analysis.zoo.train import run_entry
 
-    return run_entry, {"entry": ENTRIES[name]}, ENTRIES[name].summary
+    return run_entry, {"entry": entries[name]}, entries[name].summary
 
 
 def _list() -> int:
     """List what can be run, and the entries of the zoo."""
     from pyrodrop.analysis.experiments import JOBS
     from pyrodrop.analysis.reports.terminal import pairs, paragraph
-    from pyrodrop.zoo import ENTRIES
+    from pyrodrop.zoo import every
 
     print("jobs (pyrodrop run JOB)")
     pairs({name: entry.summary for name, entry in JOBS.items()})
     print()
     paragraph("zoo entries (pyrodrop show, run, check ENTRY; pyrodrop.zoo.entry(ENTRY))")
-    pairs({name: entry.summary for name, entry in ENTRIES.items()})
+    pairs({name: entry.summary for name, entry in every().items()})
     return 0
 
 
@@ -311,20 +312,21 @@ def _completion(shell: Literal["bash", "zsh", "tcsh"]) -> int:
 def _every_parser(files: Any) -> Parser:
     """One parser with all commands, jobs and entries and their options; `files` says how paths are completed."""
     from pyrodrop.analysis.experiments import JOBS
-    from pyrodrop.zoo import ENTRIES
+    from pyrodrop.zoo import every
 
+    entries = every()
     whole = Parser("pyrodrop")
     commands = whole.add_subparsers()
     for name, command in COMMANDS.items():
         parser = commands.add_parser(name, help=Parser.of(name, command).description)
         parser.add_function(command, leave_out=["name"])  # of run, in whose place there are parsers
         names = parser.add_subparsers() if name == "run" else None
-        for each in [*JOBS, *ENTRIES] if names else ():
+        for each in [*JOBS, *entries] if names else ():
             function, fixed, summary = _runs(each)
             of_job = names.add_parser(each, help=summary)  # type: ignore[union-attr]
             of_job.add_function(function, leave_out=fixed)
-            _complete(of_job, ENTRIES, files)
-        _complete(parser, ENTRIES, files)
+            _complete(of_job, entries, files)
+        _complete(parser, entries, files)
     return whole
 
 

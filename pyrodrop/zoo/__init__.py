@@ -1,9 +1,19 @@
-"""The zoo: published models and posteriors by name, each with its data, training settings and published results."""
+"""The zoo: published models and posteriors by name, each with its data, training settings and published results.
+
+Packages add entries of their own by an entry point of the group ``pyrodrop.zoo``, a function without arguments that calls
+`add`. It is called once, when all entries are asked for.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
+import logging
+from collections.abc import Mapping
+
 import torch
 
+from pyrodrop import arguments
 from pyrodrop.names import known
 from pyrodrop.zoo import (
     co2,
@@ -18,21 +28,69 @@ from pyrodrop.zoo import (
 )
 from pyrodrop.zoo.entry import Check, Entry
 from pyrodrop.zoo.exact import PROBLEMS, Problem
+from pyrodrop.zoo.sources import SOURCES, Source
 from pyrodrop.zoo.trained import Trained
 
-__all__ = ["ENTRIES", "Check", "Entry", "entry", "load"]
+__all__ = ["ENTRIES", "Check", "Entry", "Source", "add", "entry", "every", "load"]
+
+_log = logging.getLogger("pyrodrop")
 
 _SETS = (co2, co2_paper, concrete, kingma, kingma_fig1a, uci, rotated_digit, sparse)
 ENTRIES: dict[str, Entry] = {e.name: e for entries in _SETS for e in entries.ENTRIES}
+
+
+def add(*entries: Entry, sources: Mapping[str, Source] | None = None) -> None:
+    """Add entries to the zoo of this process, for `entry`, `load` and the command line; a page shows a whole package.
+
+    Args:
+        entries: each with a name that is not taken.
+        sources: data sets by the name that the entries have as ``data``, if they are not the zoo's.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: a name is taken, or an entry names data that nobody has.
+    """
+    given: Mapping[str, Source] = (
+        {} if sources is None else arguments.instance(sources, Mapping, "sources", "data sets by name")
+    )
+    for name, source in given.items():
+        arguments.instance(source, Source, f"sources[{name!r}]", "a zoo.Source")
+    for one in entries:
+        arguments.instance(one, Entry, "entries", "a zoo.Entry each")
+    for names, taken, what in ((given, SOURCES, "data set"), ({one.name: one for one in entries}, ENTRIES, "entry")):
+        twice = [name for name, value in names.items() if taken.get(name, value) is not value]
+        if twice:
+            raise ValueError(f"the zoo has another {what} called {twice[0]!r}: choose another name")
+    for one in entries:
+        known(one.data, {**SOURCES, **given}, "data set of the zoo")
+    SOURCES.update(given)
+    ENTRIES.update({one.name: one for one in entries})
+
+
+def every() -> Mapping[str, Entry]:
+    """All entries by name, with those of other packages. One that cannot be read is left out, with a warning in the log."""
+    _read_packages()
+    return ENTRIES
+
+
+@functools.cache
+def _read_packages() -> None:
+    for point in importlib.metadata.entry_points(group="pyrodrop.zoo"):
+        try:
+            point.load()()
+        except Exception as error:  # code of another package: whatever it raises, the other entries are there
+            _log.warning("the zoo entries of %s were left out: %s: %s", point.value, type(error).__name__, error)
 
 
 def entry(name: str) -> Entry:
     """The entry of this name.
 
     Raises:
+        TypeError: the name is no string.
         ValueError: no entry has this name; the message suggests the most similar ones.
     """
-    return ENTRIES[known(name, ENTRIES, "zoo entry", "pyrodrop list")]
+    arguments.instance(name, str, "name", "the name of an entry")
+    return ENTRIES[known(name, ENTRIES if name in ENTRIES else every(), "zoo entry", "pyrodrop list")]
 
 
 def load(name: str, *, device: str | torch.device = "auto") -> Trained:
@@ -50,6 +108,7 @@ def load(name: str, *, device: str | torch.device = "auto") -> Trained:
         A `Fit`; `Replicates`, one fit per split, of data with several splits; `Sampled` of an exact posterior.
 
     Raises:
+        TypeError: the name is no string.
         ValueError: nothing has this name, there is no file of it, or the file is damaged or of another entry.
         ConnectionError: a released file cannot be downloaded.
         OSError: the file cannot be read; the message names it.
@@ -65,6 +124,8 @@ def load(name: str, *, device: str | torch.device = "auto") -> Trained:
 
 def _named(name: str) -> Entry | Problem:
     """The entry or problem of this name."""
+    arguments.instance(name, str, "name", "the name of an entry or of an exact posterior")
     exact = {problem.name: problem for problem in PROBLEMS.values()}
-    every: dict[str, Entry | Problem] = {**ENTRIES, **exact}
-    return every[known(name, every, "trained posterior", "pyrodrop list")]
+    if name in ENTRIES or name in exact:
+        return ENTRIES.get(name) or exact[name]
+    return entry(known(name, {**every(), **exact}, "trained posterior", "pyrodrop list"))

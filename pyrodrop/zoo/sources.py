@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pyrodrop import arguments
 from pyrodrop.data import Split, gal2016, line_split, mauna_loa, mnist, uci
 from pyrodrop.data.uci import TABLES
 
@@ -17,10 +18,17 @@ class Source:
     Attributes:
         summary: one-line description with the number of observations.
         load: loads the splits; most data sets have one.
+
+    Raises:
+        TypeError: an argument is of another type.
     """
 
     summary: str
     load: Callable[[], Sequence[Split]]
+
+    def __post_init__(self) -> None:
+        arguments.instance(self.summary, str, "summary", "a str")
+        arguments.function(self.load, "load", "a function that loads splits")
 
 
 SOURCES: dict[str, Source] = {

@@ -227,6 +227,13 @@ CALLS = [
         function=lambda number: data.Splits(**TABLE)[number],
     ),
     Call("zoo.entry", lambda: {"name": next(iter(zoo.ENTRIES))}, {"name": NAME}),
+    Call(
+        "zoo.add",
+        lambda: {"entries": zoo.entry("uci/yacht")},
+        {"entries": OBJECT},
+        function=lambda entries: zoo.add(entries),
+    ),
+    Call("zoo.add", lambda: {"sources": {}}, {"sources": OBJECT.but("dict", "None")}),
     Call("zoo.load", lambda: {"name": "co2/mc-dropout-tanh-0.1"}, {"name": NAME}),
     Call(
         "zoo.Check",
