@@ -234,6 +234,7 @@ CALLS = [
         function=lambda entries: zoo.add(entries),
     ),
     Call("zoo.add", lambda: {"sources": {}}, {"sources": OBJECT.but("dict", "None")}),
+    Call("zoo.Source", lambda: {"summary": "s", "load": list}, {"summary": OBJECT.but("string"), "load": FUNCTION}),
     Call("zoo.load", lambda: {"name": "co2/mc-dropout-tanh-0.1"}, {"name": NAME}),
     Call(
         "zoo.Check",
