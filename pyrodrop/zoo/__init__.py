@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
@@ -57,14 +58,20 @@ def add(*entries: Entry, sources: Mapping[str, Source] | None = None) -> None:
         arguments.instance(source, Source, f"sources[{name!r}]", "a zoo.Source")
     for one in entries:
         arguments.instance(one, Entry, "entries", "a zoo.Entry each")
-    for names, taken, what in ((given, SOURCES, "data set"), ({one.name: one for one in entries}, ENTRIES, "entry")):
-        twice = [name for name, value in names.items() if taken.get(name, value) is not value]
-        if twice:
-            raise ValueError(f"the zoo has another {what} called {twice[0]!r}: choose another name")
+    data, cards = dict(SOURCES), dict(ENTRIES)
+    _put(data, given.items(), "data set")
+    _put(cards, ((one.name, one) for one in entries), "entry")
     for one in entries:
-        known(one.data, {**SOURCES, **given}, "data set of the zoo")
-    SOURCES.update(given)
-    ENTRIES.update({one.name: one for one in entries})
+        known(one.data, data, "data set of the zoo")
+    SOURCES.update(data)
+    ENTRIES.update(cards)
+
+
+def _put(there: dict[str, Any], new: Iterable[tuple[str, Any]], what: str) -> None:
+    """Add to what is there by name; a ValueError for a name that something else has."""
+    for name, value in new:
+        if there.setdefault(name, value) is not value:
+            raise ValueError(f"the zoo has another {what} called {name!r}: choose another name")
 
 
 def every() -> Mapping[str, Entry]:
@@ -79,7 +86,8 @@ def _read_packages() -> None:
         try:
             point.load()()
         except Exception as error:  # code of another package: whatever it raises, the other entries are there
-            _log.warning("the zoo entries of %s were left out: %s: %s", point.value, type(error).__name__, error)
+            words = " ".join(f"{type(error).__name__}: {error}".split())
+            _log.warning("the zoo entries of %s were left out: %s", point.value, words)
 
 
 def entry(name: str) -> Entry:

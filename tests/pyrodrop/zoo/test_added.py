@@ -54,7 +54,7 @@ def test_entries_of_a_package_are_listed_shown_run_and_loaded(tmp_path: Path) ->
     site.mkdir()
     (work / "saved").mkdir(parents=True)
     package(site, "mine", CARDS)
-    package(site, "broken", "raise RuntimeError('no such model')")
+    package(site, "broken", "raise RuntimeError('no such\\nmodel')")
     root = str(Path(zoo.__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(site), root)), "PYRODROP_ZOO": "saved"}
     done = subprocess.run(
@@ -80,6 +80,7 @@ def test_what_is_added_is_checked_first(monkeypatch: pytest.MonkeyPatch) -> None
     line = zoo.Source("a line", list)
     for entries, sources, message in (
         ([own, dataclasses.replace(yacht, draws=7)], {}, "another entry called 'uci/yacht'"),
+        ([own, dataclasses.replace(own, draws=7)], {}, "another entry called 'own/yacht'"),
         ([own], {"uci/yacht": line}, "another data set called 'uci/yacht'"),
         ([dataclasses.replace(own, data="uci/yatch")], {}, "no data set of the zoo is called 'uci/yatch'"),
     ):
