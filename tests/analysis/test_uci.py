@@ -19,7 +19,7 @@ from torch import Tensor
 import pyrodrop
 from pyrodrop import cli
 from pyrodrop.analysis.experiments.uci import cell as uci_cell
-from pyrodrop.analysis.experiments.uci.cell import Cell, divided, run_cell, score
+from pyrodrop.analysis.experiments.uci.cell import Cell, Scores, divided, run_cell, score
 from pyrodrop.analysis.experiments.uci.columns import COLUMNS
 from pyrodrop.analysis.experiments.uci.plan import Part, Plan
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS, RATES, SETTINGS, Point, Protocol, chosen_sets
@@ -43,7 +43,7 @@ from pyrodrop.zoo.uci import PUBLISHED
 
 pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
 CPU = torch.device("cpu")
-PLAN = Plan(3, 128, 50, "grid", "released", 7, CPU)
+PLAN = Plan(3, 128, (50,), "grid", "released", 7, CPU)
 SEARCH = Cell("yacht", "bernoulli", "gal2018", "auto", "released", 2, 0)
 
 
@@ -102,7 +102,7 @@ def test_the_penalty_is_the_released_codes_or_the_papers(penalty: Any, data_fold
 def test_the_network_starts_as_keras_starts_it(data_folder: Path) -> None:
     """Glorot & Bengio's uniform distribution for p M, and zeros."""
     data = uci("boston")[0].train
-    model, guide = COLUMNS["bernoulli"].build(data, replace(PLAN, hidden=2000), Point(0.1, 0.1, 0.01), 0)
+    model, guide = COLUMNS["bernoulli"].build(data, replace(PLAN, hidden=(2000,)), Point(0.1, 0.1, 0.01), 0)
     first = 0.9 * guide.loc["layers.0.weight"].detach()  # type: ignore[attr-defined]
     bound = math.sqrt(6 / (13 + 2000))
     assert float(first.abs().max()) == pytest.approx(bound, rel=1e-3)
@@ -131,8 +131,10 @@ def test_tau_is_in_raw_units(data_folder: Path) -> None:
     densities = (
         logsumexp(-0.5 * 0.05 * (y - f[..., :]) ** 2, axis=0) - math.log(200) + 0.5 * math.log(0.05 / (2 * math.pi))
     )
-    assert ours[0] == pytest.approx(np.sqrt(((f.mean(0) - y) ** 2).mean()), rel=1e-5)
-    assert ours[1] == pytest.approx(densities.mean(), rel=1e-5)
+    rows = np.arange(len(y))
+    assert ours.rmse == pytest.approx(np.sqrt(((f.mean(0) - y) ** 2).mean()), rel=1e-5)
+    assert ours.rmse_of_one_pass == pytest.approx(np.sqrt(((f[rows, rows] - y) ** 2).mean()), rel=1e-5)
+    assert ours.log_density == pytest.approx(densities.mean(), rel=1e-5)
 
 
 class Far:
@@ -157,8 +159,10 @@ def test_ten_thousand_draws_do_not_underflow(data_folder: Path) -> None:
     f = draws.double().numpy()[..., 0]
     want = logsumexp(-0.5 * f**2, axis=0) - math.log(10_000) - 0.5 * math.log(2 * math.pi)
     assert want.max() < -300
-    assert ours[1] == pytest.approx(want.mean(), rel=1e-6)
-    assert ours[0] == pytest.approx(np.sqrt((f.mean(0) ** 2).mean()), rel=1e-6)
+    assert ours.log_density == pytest.approx(want.mean(), rel=1e-6)
+    assert ours.rmse == pytest.approx(np.sqrt((f.mean(0) ** 2).mean()), rel=1e-6)
+    rows = np.arange(900)
+    assert ours.rmse_of_one_pass == pytest.approx(np.sqrt((f[rows, rows] ** 2).mean()), rel=1e-6)
 
 
 @pytest.mark.few(1)
@@ -236,7 +240,7 @@ def test_a_killed_run_ends_with_the_same_numbers(short: None, tmp_path: Path, mo
     np.testing.assert_allclose(in_one["validation"], whole["validation"], rtol=1e-4)
     calls = 0
 
-    def killed(*arguments: Any, **options: Any) -> tuple[float, float]:
+    def killed(*arguments: Any, **options: Any) -> Scores:
         nonlocal calls
         calls += 1
         if calls in (9, 16):
@@ -252,7 +256,7 @@ def test_a_killed_run_ends_with_the_same_numbers(short: None, tmp_path: Path, mo
         assert len(json.loads(file.read_text())["log_density"]) == kept
     resumed = run_cell(SEARCH, tmp_path / "b", CPU, False)
     assert [p.name for p in (tmp_path / "b").iterdir()] == ["yacht-bernoulli.json"]
-    for key in ("validation", "chosen", "rmse", "log_density"):
+    for key in ("validation", "chosen", "rmse", "rmse_of_one_pass", "log_density"):
         assert resumed[key] == whole[key]
     assert len(whole["validation"]) == 6
     for split, choice in enumerate(whole["chosen"]):

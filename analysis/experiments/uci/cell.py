@@ -2,7 +2,8 @@
 
     validation   train on the first 80 % of every training split, at every point of the grid; log density of the last 20 %
     choice       for every split, the grid point with the largest mean log density
-    test         train on the whole training split; RMSE of the mean of T functions and mean log density of the test split
+    test         train on the whole training split; RMSE of the mean of T functions, of one pass through the network with
+                 masks of its own for every row, and mean log density of the test split
 
 A protocol without a grid tests its single point. The state of a cell is written atomically after each fit, so that an
 interrupted cell resumes and gives the same results.
@@ -15,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -35,6 +36,14 @@ from pyrodrop.prediction.prediction import Predicts
 POSTERIORS: Mapping[str, Posterior] = {**COLUMNS, **PROCESSES}
 _HELD = 4_000_000  # function values at a time
 _TEST_SEED = 100_000  # added to the seed where the trainings for the test begin
+
+
+class Scores(NamedTuple):
+    """Of the test rows of a split, in units of y."""
+
+    rmse: float
+    rmse_of_one_pass: float
+    log_density: float
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,8 @@ class Cell:
         return f"{self.data}/{self.guide}"
 
     def plan(self, device: torch.device) -> Plan:
-        protocol, hidden = PROTOCOLS[self.protocol], SETTINGS[self.data].hidden
+        protocol = PROTOCOLS[self.protocol]
+        hidden = (SETTINGS[self.data].hidden,) * protocol.layers
         return Plan(protocol.epochs(self.data), protocol.batch, hidden, self.noise, self.penalty, self.seed, device)
 
     def points(self) -> list[Point]:
@@ -125,12 +135,11 @@ def run_cell(cell: Cell, folder: Path, device: torch.device, progress: bool | No
         "points": [asdict(point) for point in points],
         "validation": [validation[s :: len(points)] for s in range(len(points))] if validation else None,
         "chosen": chosen,
-        "rmse": [score[0] for score in scores if score],
-        "log_density": [score[1] for score in scores if score],
+        **{metric: [getattr(score, metric) for score in scores if score] for metric in Scores._fields},
         "plan": {
             "epochs": plan.epochs,
             "batch": plan.batch,
-            "hidden": plan.hidden,
+            "hidden": list(plan.hidden),
             "precision": plan.precision,
             "draws": _draws(cell),
         },
@@ -160,7 +169,7 @@ def _validate(
         start = time.perf_counter()
         group = slice(len(log_densities), len(log_densities) + size)
         scores = _scores(cell, parts[group], held_out[group], plan, progress, len(log_densities))
-        log_densities += [-math.inf if score is None else score[1] for score in scores]
+        log_densities += [-math.inf if score is None else score.log_density for score in scores]
         spent += time.perf_counter() - start
         values = [None if value == -math.inf else value for value in log_densities]
         begun.keep(_begun(cell), {"log_density": values, "seconds": spent})
@@ -194,10 +203,10 @@ def divided(table: Splits, split: int) -> tuple[Dataset, Dataset]:
 
 def _scores(
     cell: Cell, parts: Sequence[Part], tests: Sequence[Dataset], plan: Plan, progress: bool | None, first: int = 0
-) -> list[tuple[float, float] | None]:
+) -> list[Scores | None]:
     """Train all parts, as many at once as is sensible, and score each; None for one that failed."""
     size = cell.column.at_once(len(parts[0].train), plan)
-    scores: list[tuple[float, float] | None] = []
+    scores: list[Scores | None] = []
     for begin in range(0, len(parts), size):
         group = parts[begin : begin + size]
         predictors = cell.column.predictors(group, plan, first + begin, progress)
@@ -207,14 +216,16 @@ def _scores(
     return scores
 
 
-def score(predictor: Predicts, test: Dataset, draws: int, seed: int) -> tuple[float, float]:
-    """RMSE of the mean of `draws` functions and mean log density, in raw units; rows in chunks that fit into memory."""
-    means, densities = [], []
+def score(predictor: Predicts, test: Dataset, draws: int, seed: int) -> Scores:
+    """Scores of `draws` functions in raw units; rows in chunks that fit into memory."""
+    means, passes, densities = [], [], []
     for rows in torch.arange(len(test)).split(max(1, _HELD // draws)):
         prediction = predictor.predict(test.x[rows], draws, seed=seed)
         means.append(prediction.mean)
+        passes.append(prediction.f[rows % len(prediction.f), torch.arange(len(rows)), :1])
         densities.append(prediction.log_density(test.y[rows]).double())
-    return rmse(torch.cat(means), test.y), float(torch.cat(densities).mean())
+    log_density = float(torch.cat(densities).mean())
+    return Scores(rmse(torch.cat(means), test.y), rmse(torch.cat(passes), test.y), log_density)
 
 
 def _draws(cell: Cell) -> int:

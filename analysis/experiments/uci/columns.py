@@ -86,7 +86,7 @@ class Column:
         """Model and guide, with the initial weights that `seed` draws."""
         width, outputs = data.x.shape[1], 2 if plan.precision == "heteroscedastic" else 1
         with seeded(seed, torch.device("cpu")):
-            network = keras_start([width, plan.hidden, outputs], _keep(point))
+            network = keras_start([width, *plan.hidden, outputs], _keep(point))
         prior, likelihood = self.prior(data, point, plan.penalty), _likelihood(data, point, plan.precision)
         model = NetworkModel(network, prior=prior, likelihood=likelihood, bias_prior=None, in_features=width)
         return model, self.guide(model, point.drop_rate)

@@ -32,7 +32,7 @@ def run(
     *,
     data: list[str] | None = None,
     guides: list[str] | None = None,
-    protocol: Literal["gal2016", "gal2018", "quick"] = "quick",
+    protocol: Literal["gal2016", "gal2016-100x", "gal2016-500x", "gal2018", "quick"] = "quick",
     precision: Precision = "auto",
     penalty: Penalty = "released",
     splits: int | None = None,
@@ -45,7 +45,8 @@ def run(
             take minutes, all for the nine. Small if not given.
         guides: posteriors: bernoulli, mean-field, variational-a, variational-b, sparse, ard, concrete, ensemble, gp, nngp;
             bernoulli if not given.
-        protocol: quick and gal2016 train 400 epochs with the published settings; gal2018 trains 4,000 with a grid search.
+        protocol: quick and gal2016 train 400 epochs with the published settings; gal2016-100x trains 4,000 and gal2016-500x
+            20,000 of two hidden layers; gal2018 trains 4,000 with a grid search.
         precision: noise precision: from the published grid, learned or heteroscedastic; auto is the posterior's default.
         penalty: weight penalty of MC dropout: that of the released code, or that of the paper.
         splits: number of splits, the first ones; all if not given.

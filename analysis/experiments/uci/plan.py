@@ -32,7 +32,7 @@ class Plan:
 
     epochs: int
     batch: int
-    hidden: int
+    hidden: tuple[int, ...]
     precision: Noise
     penalty: Penalty
     seed: int

@@ -51,14 +51,11 @@ class Process:
 
 def _network(data: Dataset, plan: Plan) -> Start:
     """The network of the table; the search starts at weight variances of one over the fan-in."""
-    width = data.x.shape[1]
+    widths = [data.x.shape[1], *plan.hidden, 1]
     assert data.targets is not None
     model = models.MLP(
-        [width, plan.hidden, 1],
-        prior={
-            "layers.0.weight": priors.Gaussian(1 / math.sqrt(width)),
-            "layers.1.weight": priors.Gaussian(1 / math.sqrt(plan.hidden)),
-        },
+        widths,
+        prior={f"layers.{n}.weight": priors.Gaussian(1 / math.sqrt(width)) for n, width in enumerate(widths[:-1])},
         bias_prior=priors.Gaussian(1.0),
         likelihood=likelihoods.Gaussian(10 / float(data.targets.scale) ** 2),
     )

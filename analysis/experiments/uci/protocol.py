@@ -4,6 +4,8 @@
               which were tuned on test rows of other splits
     gal2018   4,000 epochs (protein 2,000) of batches of 128; 4 drop rates x 3 precisions, the last fifth of every training
               split validates
+    gal2016-100x, gal2016-500x    the authors' longer runs of September 2016: the same settings in batches of 128, for 4,000
+              epochs (protein 2,000), and for 20,000 (10,000) of a network with two hidden layers
     quick     gal2016 with 1,000 samples, for comparing many posteriors
 
 Gal & Ghahramani (2016), section 5.3; https://github.com/yaringal/DropoutUncertaintyExps, whose re-run of 2018 searched the
@@ -52,7 +54,8 @@ class Protocol:
         batch: rows per minibatch.
         searches: whether to search the grid on validation rows.
         draws: T, number of posterior samples.
-        published: the results of `pyrodrop.zoo.uci.PUBLISHED` that it reproduces.
+        published: the results by split that it reproduces, a file of ``analysis/reference/uci/published``.
+        layers: number of hidden layers.
     """
 
     factor: int
@@ -60,6 +63,7 @@ class Protocol:
     searches: bool
     draws: int
     published: str
+    layers: int = 1
 
     def epochs(self, name: str) -> int:
         """Passes over the training rows of this set."""
@@ -87,6 +91,8 @@ class Protocol:
 PROTOCOLS = {
     "gal2016": Protocol(10, 32, False, 10_000, "gal2016"),
     "gal2018": Protocol(100, 128, True, 10_000, "gal2018"),
+    "gal2016-100x": Protocol(100, 128, False, 10_000, "gal2016-100x"),
+    "gal2016-500x": Protocol(500, 128, False, 10_000, "gal2016-500x", layers=2),
     "quick": Protocol(10, 32, False, 1000, "gal2016"),
 }
 

@@ -48,6 +48,15 @@ def z_score(gain: Gain) -> float | None:
     return mean / error if error else None
 
 
+def published_score(published: str, name: str, metric: str) -> Gain | None:
+    """Mean over the published splits and its standard error; None if the set is not among them."""
+    splits = by_split(published).get(name)
+    if splits is not None:
+        return mean_and_error(splits[metric])
+    whole = PUBLISHED.get(published, {}).get(name)
+    return None if whole is None else getattr(whole, metric)  # type: ignore[no-any-return]
+
+
 def treatment(cell: Mapping[str, Any]) -> str:
     """What a cell does about tau: fixed, searched, learned, or of x."""
     kind = cell["plan"]["precision"]
@@ -63,8 +72,7 @@ def rows_of(cells: Cells, metric: str, published: str) -> list[list[str]]:
     columns = list(dict.fromkeys(column for _, column in cells))
     rows = [["set", "published", *columns]]
     for name in names:
-        theirs = PUBLISHED[published].get(name)
-        reference = None if theirs is None else getattr(theirs, metric)
+        reference = published_score(published, name, metric)
         row = [name, "-" if reference is None else pair(*reference)]
         for column in columns:
             cell = cells.get((name, column))
@@ -135,7 +143,12 @@ def results(cells: Cells, protocol: str) -> dict[str, Any]:
     sets, columns = ([*dict.fromkeys(key[part] for key in cells)] for part in (0, 1))
     names = {key: key[1] if len(sets) == 1 else "/".join(key) for key in cells}
     scores = {names[key]: {metric: mean_and_error(cell[metric]) for metric in METRICS} for key, cell in cells.items()}
-    theirs = PUBLISHED[PROTOCOLS[protocol].published]
+    theirs = {
+        (name, metric): score
+        for name in sets
+        for metric in METRICS
+        if (score := published_score(PROTOCOLS[protocol].published, name, metric)) is not None
+    }
     return {
         "models": {
             name: {metric: value for metric, (value, _) in row.items()} | {"seconds": cells[key]["seconds"]}
@@ -143,7 +156,7 @@ def results(cells: Cells, protocol: str) -> dict[str, Any]:
         },
         "standard_errors": {name: {metric: error for metric, (_, error) in row.items()} for name, row in scores.items()},
         "published": {
-            name: {metric: getattr(theirs[name], metric)[0] for metric in METRICS} for name in sets if name in theirs
+            name: {metric: theirs[name, metric][0] for metric in METRICS} for name in sets if (name, "rmse") in theirs
         },
         "data_of_models": {
             names[key]: f"UCI {key[0]}, {len(cell['rmse'])} splits" for key, cell in cells.items()
