@@ -8,7 +8,7 @@ DOCS_STAMP := $(VENV)/.docs
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
 
-.PHONY: help co2 test test-all any-processor slow gpu docs lint types clean
+.PHONY: help co2 test test-all any-processor slow gpu zoo docs lint types clean
 
 help:
 	@echo "make co2     install and run the Mauna Loa CO2 experiment: table and figure"
@@ -16,6 +16,7 @@ help:
 	@echo "make any-processor    all tests as on other processors, and with other seeds: hours"
 	@echo "make slow    the long reproductions"
 	@echo "make gpu     all that waits for a GPU, in pieces that go on where they were; ARGS='--list' shows them"
+	@echo "make zoo     every entry and experiment of the zoo anew, in such pieces: days; timeout 600 make zoo does ten minutes"
 	@echo "make docs    build the documentation site, without the network: docs/_build/html/index.html"
 	@echo "make lint    ruff; make types: mypy; make clean: remove the environment and what was built"
 
@@ -47,7 +48,10 @@ slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 gpu: $(STAMP)
-	$(BIN)/python -m pyrodrop.analysis.gpu $(ARGS)
+	$(BIN)/python -m pyrodrop.analysis.pieces.gpu $(ARGS)
+
+zoo: $(STAMP)
+	$(BIN)/python -m pyrodrop.analysis.pieces.zoo $(ARGS)
 
 $(DOCS_STAMP): $(STAMP)
 	@echo "installing what builds the documentation (once)"

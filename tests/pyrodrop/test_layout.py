@@ -53,7 +53,8 @@ LAYERS = (
     ("analysis/comparison", "analysis/gp"),
     ("analysis/arviz", "analysis/calibration", "analysis/divergences", "analysis/networks")
     + ("analysis/plots.py", "analysis/programs", "analysis/zoo"),
-    ("analysis/benchmarks", "analysis/experiments", "analysis/gpu.py"),
+    ("analysis/benchmarks", "analysis/experiments"),
+    ("analysis/pieces",),
     ("pyrodrop/cli.py",),
     ("pyrodrop/__main__.py",),
 )

@@ -1,9 +1,8 @@
-"""What waits for a GPU, one command after the other: ``python -m pyrodrop.analysis.gpu``, or ``make gpu``.
+"""Pieces of long work, one command after the other: those of `gpu` and of `zoo`.
 
 A piece is a command that goes on where it was when it is given again. It writes to the folder OUT/NAME, with what it prints
 in log.txt; its record OUT/NAME.json has the results with device, processor and versions. The same call goes on with
-the pieces that are not done with these versions on this device: ``timeout 480 make gpu`` does eight minutes of them. Data
-sets are read from PYRODROP_DATA.
+the pieces that are not done with these versions on this device, so that a call may be broken off at any time.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ from pyrodrop.files import write_json
 from pyrodrop.json_files import read_record
 from pyrodrop.names import known
 
-ROOT = Path(__file__).resolve().parents[1]  # of a checkout
-LARGE_SETS = ("kin8nm", "power", "naval", "protein")  # of the UCI sets, those that take hours on a CPU
+ROOT = Path(__file__).resolve().parents[2]  # of a checkout
 _ADVICE = "remove it to run the piece again"
 
 
@@ -61,58 +59,36 @@ class Piece:
         return [*self.words, *(self.small if small else self.full)]
 
 
-def pieces() -> list[Piece]:
-    """All pieces, the safest first; the last one may have to download CIFAR-10."""
-    tests = ("pytest", "-m", "gpu", "-q", "--junitxml={folder}/junit.xml", "{root}/tests")
-    return [
-        Piece("tests", tests, results="junit.xml"),
-        _benchmark("steps", ("--no-peers",), ("--no-peers", "--rounds", "1")),
-        *(
-            _benchmark("replicates", ("--count", f"{count}"), ("--count", "8"), name=f"replicates-{count}")
-            for count in (240, 1_000, 10_000)
-        ),
-        _benchmark("predict", (), ("--rounds", "1")),
-        _benchmark("graphs_and_precisions", (), ("--rounds", "1", "--width", "16"), name="graphs-and-precisions"),
-        _job("sparse-lenet-5", "sparse", "--net lenet-5", "--net lenet-5 --epochs 21 --digits 256"),
-        _job(
-            "kingma-fig1a-paper", "kingma-fig1a", "--preset paper",
-            "--preset paper --epochs 1 --digits 512 --seeds 2 --widths 8 --methods variational-b",
-        ),
-        _job("co2-paper", "co2", "--preset paper", "--preset default --steps 3"),
-        *(
-            _job(
-                f"uci-gal2018-{name}", "uci", f"--data {name} --protocol gal2018",
-                "--data yacht --protocol quick --splits 1", results="*-bernoulli.json",
-            )
-            for name in LARGE_SETS
-        ),
-        _job(
-            "kingma-fig1b-paper", "kingma-fig1b", "--preset paper",
-            "--preset paper --images jpeg-subset --epochs 1 --train 512 --seeds 2 --scales 0.25 --methods variational-b",
-        ),
-    ]  # fmt: skip
-
-
-def _benchmark(module: str, full: tuple[str, ...], small: tuple[str, ...], *, name: str = "") -> Piece:
+def benchmark(module: str, full: tuple[str, ...], small: tuple[str, ...], *, name: str = "") -> Piece:
+    """A script of `pyrodrop.analysis.benchmarks`."""
     words = (f"pyrodrop.analysis.benchmarks.{module}", "--device", "{device}", "--out", "{folder}/result.json")
     return Piece(name or module, words, full, small)
 
 
-def _job(name: str, job: str, full: str, small: str, results: str = "results.json") -> Piece:
+def job(name: str, job: str, full: str, small: str, results: str = "results.json") -> Piece:
+    """``pyrodrop run`` with a job, or an entry of the zoo."""
     words = ("pyrodrop", "run", job, "--device", "{device}", "--out", "{folder}", "--quiet")
     return Piece(name, words, tuple(full.split()), tuple(small.split()), results)
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Run the pieces; 0 if all is done, 1 if something failed or there is no GPU, 2 for a wrong call, 130 if interrupted."""
-    every, options = pieces(), _parser().parse_args(words)
+def main(every: Sequence[Piece], words: Sequence[str] | None, *, name: str, about: str, device: str) -> int:
+    """Run the pieces; 0 if all is done, 1 if something failed or there is no GPU, 2 for a wrong call, 130 if interrupted.
+
+    Args:
+        every: the pieces.
+        words: of the command line; None for those of this process.
+        name: of the module that has the pieces, and of the folder of their records.
+        about: what ``--help`` says.
+        device: where they run, if the command line does not say it.
+    """
+    options = _parser(name, about, device).parse_args(words)
     if options.list:
         for piece in every:
             print(f"{piece.name:24} python -m {' '.join(piece.command(small=options.small))}")
         return 0
     try:
         chosen = [known(name, [piece.name for piece in every], "piece") for name in options.only]
-        out = options.out or Path("runs/gpu-small" if options.small else "runs/gpu")
+        out = options.out or Path("runs") / (f"{name}-small" if options.small else name)
         every = [piece for piece in every if not chosen or piece.name in chosen]
         return drive(every, out, _device(options.device), small=options.small)
     except ValueError as error:
@@ -123,13 +99,13 @@ def main(words: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m pyrodrop.analysis.gpu", description=__doc__)
+def _parser(name: str, about: str, device: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(f"python -m pyrodrop.analysis.pieces.{name}", description=about)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--out", type=Path, help="folder of the records (default: runs/gpu)")
+    parser.add_argument("--out", type=Path, help=f"folder of the records (default: runs/{name})")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="run this piece; may be repeated")
     parser.add_argument("--list", action="store_true", help="print the pieces and their commands, and run nothing")
-    parser.add_argument("--device", default="cuda", help="cuda, cuda:1 ... or cpu, to try the commands (default: cuda)")
+    parser.add_argument("--device", default=device, help=f"cuda, cuda:1 ... or cpu (default: {device})")
     parser.add_argument("--small", action="store_true", help="small settings, to try the commands in minutes")
     return parser
 
@@ -148,7 +124,7 @@ def drive(chosen: Sequence[Piece], out: Path, device: str, *, small: bool = Fals
         KeyboardInterrupt: also for SIGTERM, as of ``timeout``.
     """
     on = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
-    failed = []
+    failed, seconds = [], 0.0
     with locked(out):
         before = signal.signal(signal.SIGTERM, _interrupted)
         try:
@@ -159,8 +135,10 @@ def drive(chosen: Sequence[Piece], out: Path, device: str, *, small: bool = Fals
                     print(f"{piece.name}: done before, in {kept['seconds']:.0f} s", flush=True)
                 elif not _done(out, piece, about, device, kept.get("seconds", 0.0)):
                     failed.append(piece.name)
+                seconds += float(_kept(out, piece, about)["seconds"])
         finally:
             signal.signal(signal.SIGTERM, before)
+    print(f"all together: {seconds / 60:.1f} minutes")
     print(f"records: {out}" + (f"\nfailed: {', '.join(failed)}; the same command tries them again" if failed else ""))
     return int(bool(failed))
 
@@ -258,7 +236,3 @@ def junit(file: Path) -> dict[str, Any]:
         if case.find("failure") is not None or case.find("error") is not None
     ]
     return {**counts, "seconds": sum(float(suite.get("time", 0)) for suite in suites), "broken": broken}
-
-
-if __name__ == "__main__":
-    sys.exit(main())

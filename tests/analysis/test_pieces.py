@@ -19,9 +19,14 @@ import torch
 from filelock import FileLock
 
 from pyrodrop import cli
-from pyrodrop.analysis import experiments, gpu
+from pyrodrop.analysis import experiments
 from pyrodrop.analysis.benchmarks import graphs_and_precisions, predict, replicates, steps
-from pyrodrop.analysis.gpu import LARGE_SETS, Piece, drive, main, pieces
+from pyrodrop.analysis.pieces import runner
+from pyrodrop.analysis.pieces import zoo as whole_zoo
+from pyrodrop.analysis.pieces.gpu import LARGE_SETS, main, pieces
+from pyrodrop.analysis.pieces.runner import Piece, drive
+from pyrodrop.analysis.zoo import train
+from pyrodrop.zoo import ENTRIES
 
 # A training of four parts, whose process ends after the second: `python -m timeit` is a module of Python that runs code.
 PARTS = """
@@ -80,14 +85,16 @@ def test_what_is_done_is_skipped_and_what_fails_is_left_behind(out: Path, capsys
     assert content(out, "answers") == done
 
 
-def test_a_piece_that_was_broken_off_goes_on(out: Path) -> None:
+def test_a_piece_that_was_broken_off_goes_on(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parts = piece("parts", PARTS)
     assert drive([parts], out, "cpu") == 1
     first = content(out, "parts")
     assert len(list((out / "parts").glob("part-*"))) == 2
+    capsys.readouterr()
     assert drive([parts], out, "cpu") == 0
     last = content(out, "parts")
     assert last["state"] == "done"
+    assert f"all together: {last['seconds'] / 60:.1f} minutes" in capsys.readouterr().out, "of both calls"
     assert last["seconds"] > first["seconds"] > 0
     assert last["results"] == {"result.json": {"parts": 4, "device": "cpu"}}
 
@@ -103,7 +110,7 @@ def test_a_record_of_an_older_version_is_read(out: Path) -> None:
 
 def test_results_of_another_version_are_put_aside(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert drive([answers()], out, "cpu") == 0
-    monkeypatch.setattr(gpu, "versions", lambda: {"torch": "9"})
+    monkeypatch.setattr(runner, "versions", lambda: {"torch": "9"})
     for number in (1, 2):
         assert drive([answers(number)], out, "cpu") == 0
         assert content(out, f"answers.{number}")["results"]["result.json"]["answer"] == max(1, number - 1)
@@ -157,7 +164,7 @@ def test_results_of_tests_are_counted(tmp_path: Path) -> None:
     )
     run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=junit.xml", "test_some.py"]
     subprocess.run(run, cwd=tmp_path, capture_output=True, check=False)
-    found = gpu.junit(tmp_path / "junit.xml")
+    found = runner.junit(tmp_path / "junit.xml")
     assert found.pop("seconds") >= 0
     assert found == {"tests": 3, "failures": 1, "errors": 0, "skipped": 1, "broken": ["test_some::test_two"]}
 
@@ -195,6 +202,10 @@ def taken(command: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
         return called
 
     module, *options = command
+    if module == "pyrodrop" and options[1] in ENTRIES:
+        monkeypatch.setattr(train, "run_entry", instead(train.run_entry))
+        assert cli.main(options) == 0
+        return given
     if module == "pyrodrop":
         job = experiments.JOBS[options[1]].named(options[1])
         function = instead(job.function)
@@ -233,6 +244,26 @@ def test_commands_are_read_by_what_they_start(
         assert given["preset"] == ("default" if small and piece.name == "co2-paper" else "paper")
     if "out" in given:
         assert str(given["out"]).startswith(str(tmp_path / piece.name))
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_the_commands_of_the_zoo_are_read_by_what_they_start(
+    small: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all experiments, and of the first and last entry: the others have the same options."""
+    every = whole_zoo.pieces()
+    assert {piece.name for piece in every} >= {name.replace("/", "-") for name in ENTRIES}
+    assert len({piece.name for piece in every}) == len(every)
+    entries = [piece for piece in every if piece.words[2] in ENTRIES]
+    for piece in [entries[0], entries[-1], *(piece for piece in every if piece not in entries)]:
+        words = [word.format(device="cpu", folder=tmp_path / piece.name) for word in piece.command(small=small)]
+        with monkeypatch.context() as patch:
+            given = taken(words, patch)
+        assert str(given["out"]) == str(tmp_path / piece.name)
+        if piece.words[2] == "uci" and not small:
+            protocol, _, name = piece.name.removeprefix("uci-").rpartition("-")
+            assert (given["protocol"], given["data"]) == (protocol, [name])
+    assert whole_zoo.main(["--list"]) == 0
 
 
 def test_the_list() -> None:

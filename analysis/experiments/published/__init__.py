@@ -1,0 +1,5 @@
+"""The published figures of dropout as variational inference, each beside ours."""
+
+from pyrodrop.analysis.experiments.published.experiment import run
+
+__all__ = ["run"]

@@ -1,0 +1,198 @@
+"""336 published figures beside ours: which agree within two standard errors, and of each other one why not.
+
+Nothing is trained: ours are the results in ``analysis/reference``, which ``make zoo`` makes anew, and what the package
+computes. Where data are not here, facts about them are those of the stored outcome,
+``analysis/reference/published-results.json``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from pyrodrop import priors
+from pyrodrop.analysis.experiments.published.compare import outcome
+from pyrodrop.analysis.experiments.published.facts import PAPERS, REFERENCE, Figure, figures
+from pyrodrop.analysis.experiments.published.outcome import Outcome
+from pyrodrop.analysis.experiments.uci.table import lines
+from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.folder import run_folder
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.devices import processor
+from pyrodrop.files import write_json
+from pyrodrop.json_files import read_record
+
+STORED = REFERENCE / "published-results.json"
+Row = tuple[Figure, Outcome]
+_COLUMNS = (
+    "figures",
+    "of this zoo",
+    "with an error",
+    "within 2 s.e.",
+    "outside",
+    "equal",
+    "unequal",
+    "no error",
+    "missing",
+)
+
+
+@with_job_options()
+def run(job: JobOptions, *, out: Path = Path("runs/published")) -> dict[str, Any]:
+    """Print how many published figures agree with ours, by paper, and for all others why not.
+
+    Args:
+        out: folder for results.json, which has every figure, and published.md.
+
+    Returns:
+        What is written to results.json.
+    """
+    with run_folder(out, "published", {}) as folder:
+        rows = compare()
+        content = results(rows)
+        write_json(folder / "results.json", content)
+        (folder / "published.md").write_text(page(rows), encoding="utf-8")
+        print_table(_table(rows))
+        print()
+        paragraph(summary(rows))
+        print()
+        for line in _reasons(rows):
+            paragraph(line)
+        print(f"every figure: {folder / 'results.json'}, {folder / 'published.md'}")
+        return content
+
+
+def compare() -> list[Row]:
+    """Every figure with its outcome; where data are not here, the stored outcome."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", priors.ImproperPrior)
+        return [(figure, _outcome(number, figure)) for number, figure in enumerate(figures())]
+
+
+def _outcome(number: int, figure: Figure) -> Outcome:
+    try:
+        return outcome(figure)
+    except FileNotFoundError:
+        return stored()[number][1]
+
+
+def stored() -> list[Row]:
+    """The outcomes in ``analysis/reference/published-results.json``, in the order of the figures."""
+    rows = read_record(STORED).content["figures"]
+    return [(figure, Outcome(**row["outcome"])) for figure, row in zip(figures(), rows, strict=True)]
+
+
+def results(rows: Sequence[Row]) -> dict[str, Any]:
+    """Everything as JSON."""
+    return {
+        "tally": tally(rows),
+        "figures": [{"figure": asdict(figure), "outcome": asdict(found)} for figure, found in rows],
+        "date": datetime.date.today().isoformat(),
+        "versions": versions(),
+        "machine": {"processor": processor()},
+        "command": "pyrodrop run published",
+    }
+
+
+def tally(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
+    """Numbers of figures by paper, and of all."""
+    counts = {paper: _count([row for row in rows if row[0].paper == paper]) for paper in PAPERS}
+    return {**{paper: row for paper, row in counts.items() if row["figures"]}, "all": _count(rows)}
+
+
+def _count(rows: Sequence[Row]) -> dict[str, int]:
+    own = [row for row in rows if not row[0].foreign]
+    by_status = Counter(found.status for _, found in own)
+    errors = sum(figure.error is not None for figure, _ in own)
+    numbers = (by_status[status] for status in ("within", "outside", "equal", "unequal", "compared", "missing"))
+    return dict(zip(_COLUMNS, (len(rows), len(own), errors, *numbers), strict=True))
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """The tally in sentences."""
+    of = tally(rows)["all"]
+    printed = [found for figure, found in rows if (figure.paper, figure.where) == ("gal2016", "Table 1")]
+    twice = sum(found.status == "within" for found in printed)
+    return (
+        f"{of['figures']} figures, {of['of this zoo']} of them of methods of this zoo and {of['with an error']} of these "
+        f"with a standard error or an error bar: {of['within 2 s.e.']} are within two standard errors, of which {twice} are "
+        f"in the paper and, with more digits, in its released results; {of['outside']} are outside. Without an error, "
+        f"{of['equal']} are equal (coefficients, settings, facts about data), {of['unequal']} are not, and "
+        f"{of['no error']} have ours beside them. Of {of['missing']} there is no number of ours, for the reasons below."
+    )
+
+
+def page(rows: Sequence[Row]) -> str:
+    """Tally, figures that do not agree, and reasons for those that are missing, in Markdown."""
+    head = [["paper", *_COLUMNS]]
+    counts = [[PAPERS.get(paper, "all"), *map(str, row.values())] for paper, row in tally(rows).items()]
+    apart = [
+        [PAPERS[figure.paper], _where(figure), _short(figure.value), _short(found.ours), _z(found), found.reason]
+        for figure, found in rows
+        if found.status in ("outside", "unequal", "compared")
+    ]
+    gone = [[str(count), PAPERS[paper], reason] for (paper, reason), count in _missing(rows).items()]
+    return (
+        "\n\n".join(
+            [
+                summary(rows),
+                lines([*head, *counts]),
+                "Outside, unequal, or without a published error:",
+                lines([["paper", "figure", "published", "ours", "z", "why, or how far"], *apart]),
+                "Without a number of ours:",
+                lines([["figures", "paper", "why"], *gone]),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _missing(rows: Sequence[Row]) -> Counter[tuple[str, str]]:
+    return Counter((figure.paper, found.reason) for figure, found in rows if found.status == "missing")
+
+
+def _where(figure: Figure) -> str:
+    parts = (figure.where.split(" (")[0], figure.data, figure.method, figure.metric.split(" (")[0])
+    return ", ".join(part for part in parts if part != "-")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return " ".join(_short(each) for each in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_short(each)}" for name, each in value.items())
+    return str(value)
+
+
+def _z(found: Outcome) -> str:
+    return "" if found.z is None else f"{found.z:+.1f}"
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table(title="published figures beside ours")
+    table.add_column("paper")
+    for column in _COLUMNS:
+        table.add_column(column, justify="right")
+    for paper, row in tally(rows).items():
+        table.add_row(PAPERS.get(paper, "all"), *map(str, row.values()))
+    return table
+
+
+def _reasons(rows: Sequence[Row]) -> list[str]:
+    """Of every figure that is neither within two standard errors nor equal, why, in one line for all of one reason."""
+    groups = Counter(
+        (PAPERS[figure.paper], found.status, found.reason)
+        for figure, found in rows
+        if found.status in ("outside", "unequal", "missing")
+    )
+    return [f"{count} {status}, {paper}: {reason}" for (paper, status, reason), count in groups.items()]

@@ -1,0 +1,78 @@
+"""What became of a published figure.
+
+    z = (ours - published) / sqrt(e_ours^2 + e_published^2)
+
+or, where the published numbers of every split are known, the mean of the paired differences in its standard errors. Where
+no error of the published figure is known, z is in standard errors of ours alone, and the figure is not counted as one that
+agrees or not.
+
+    within       at most two standard errors apart, or equal in every split
+    outside      further apart
+    equal        the same to the printed digits: settings, coefficients, exact values, facts about data
+    unequal      not the same
+    compared     both numbers are known, but no error of the published one
+    missing      no number of ours yet; the reason says what it would take, or why there will be none
+    foreign      of a method that is not in this zoo
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Status = Literal["within", "outside", "equal", "unequal", "compared", "missing", "foreign"]
+WITHIN = 2.0  # standard errors
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one figure.
+
+    Attributes:
+        status: see above.
+        ours: our number or numbers; None without one.
+        z: difference in standard errors; None without one.
+        reason: a sentence; of figures that agree it may be empty.
+        file: the stored result in ``analysis/reference``; empty without one.
+    """
+
+    status: Status
+    ours: Any = None
+    z: float | None = None
+    reason: str = ""
+    file: str = ""
+
+
+def missing(reason: str) -> Outcome:
+    """No number of ours, and why."""
+    return Outcome("missing", reason=reason)
+
+
+def measured(ours: float, z: float | None, why: str, file: str) -> Outcome:
+    """A figure with a known error; `why` is said of one that is outside."""
+    if z is None:
+        return Outcome("compared", ours, None, why, file)
+    inside = abs(z) <= WITHIN
+    return Outcome("within" if inside else "outside", ours, z, "" if inside else why, file)
+
+
+def apart(ours: float, error: float | None, published: float, their_error: float | None) -> float | None:
+    """z of two independent numbers; None if neither has an error."""
+    scale = math.hypot(error or 0.0, their_error or 0.0)
+    return (ours - published) / scale if scale else None
+
+
+def same(ours: Any, published: Any, file: str = "", *, digits: float = 1e-5) -> Outcome:
+    """Numbers, lists of numbers or settings that must be the same up to a relative `digits`."""
+    equal = _same(ours, published, digits)
+    return Outcome("equal" if equal else "unequal", ours, None, "" if equal else "not the same", file)
+
+
+def _same(ours: Any, published: Any, digits: float) -> bool:
+    if isinstance(published, dict):
+        return set(ours) == set(published) and all(_same(ours[key], published[key], digits) for key in published)
+    if isinstance(published, Sequence) and not isinstance(published, str):
+        return len(ours) == len(published) and all(_same(a, b, digits) for a, b in zip(ours, published, strict=True))
+    return math.isclose(ours, published, rel_tol=digits, abs_tol=1e-6)

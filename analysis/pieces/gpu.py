@@ -1,0 +1,56 @@
+"""What waits for a GPU, one command after the other: ``python -m pyrodrop.analysis.pieces.gpu``, or ``make gpu``.
+
+The same call goes on with what is not done: ``timeout 480 make gpu`` does eight minutes of it. Data sets are read from
+PYRODROP_DATA.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from pyrodrop.analysis.pieces import runner
+from pyrodrop.analysis.pieces.runner import Piece, benchmark, job
+
+LARGE_SETS = ("kin8nm", "power", "naval", "protein")  # of the UCI sets, those that take hours on a CPU
+
+
+def pieces() -> list[Piece]:
+    """All pieces, the safest first; the last one may have to download CIFAR-10."""
+    tests = ("pytest", "-m", "gpu", "-q", "--junitxml={folder}/junit.xml", "{root}/tests")
+    return [
+        Piece("tests", tests, results="junit.xml"),
+        benchmark("steps", ("--no-peers",), ("--no-peers", "--rounds", "1")),
+        *(
+            benchmark("replicates", ("--count", f"{count}"), ("--count", "8"), name=f"replicates-{count}")
+            for count in (240, 1_000, 10_000)
+        ),
+        benchmark("predict", (), ("--rounds", "1")),
+        benchmark("graphs_and_precisions", (), ("--rounds", "1", "--width", "16"), name="graphs-and-precisions"),
+        job("sparse-lenet-5", "sparse", "--net lenet-5", "--net lenet-5 --epochs 21 --digits 256"),
+        job(
+            "kingma-fig1a-paper", "kingma-fig1a", "--preset paper",
+            "--preset paper --epochs 1 --digits 512 --seeds 2 --widths 8 --methods variational-b",
+        ),
+        job("co2-paper", "co2", "--preset paper", "--preset default --steps 3"),
+        *(
+            job(
+                f"uci-gal2018-{name}", "uci", f"--data {name} --protocol gal2018",
+                "--data yacht --protocol quick --splits 1", results="*-bernoulli.json",
+            )
+            for name in LARGE_SETS
+        ),
+        job(
+            "kingma-fig1b-paper", "kingma-fig1b", "--preset paper",
+            "--preset paper --images jpeg-subset --epochs 1 --train 512 --seeds 2 --scales 0.25 --methods variational-b",
+        ),
+    ]  # fmt: skip
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the pieces, as `runner.main`."""
+    return runner.main(pieces(), words, name="gpu", about=__doc__ or "", device="cuda")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

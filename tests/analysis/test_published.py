@@ -1,0 +1,127 @@
+"""The published figures: the list, the rules by hand, and that the stored outcome and the page are up to date."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pyrodrop import cli
+from pyrodrop.analysis.experiments.published import compare, experiment
+from pyrodrop.analysis.experiments.published import page as published_page
+from pyrodrop.analysis.experiments.published.facts import FOREIGN, PAPERS, REFERENCE, Figure, figures
+from pyrodrop.analysis.experiments.published.outcome import Outcome, apart, measured, same
+from pyrodrop.analysis.reports import generated
+
+ROWS = list(zip(figures(), [found for _, found in experiment.stored()], strict=True))
+
+
+def found(paper: str, **of: str) -> tuple[Figure, Outcome]:
+    """The one figure of this paper with these words in its attributes."""
+    rows = [row for row in ROWS if row[0].paper == paper]
+    for name, words in of.items():
+        rows = [row for row in rows if words in getattr(row[0], name)]
+    assert len(rows) == 1, rows
+    return rows[0]
+
+
+def test_the_figures_are_those_of_the_list(data_folder: Path) -> None:
+    """Where the list of published figures lies beside the data: value by value, and the denominators."""
+    path = data_folder.parent / "reference" / "published.json"
+    if not path.is_file():
+        pytest.skip("needs the list of published figures beside the data")
+    theirs = json.loads(path.read_text(encoding="utf-8"))
+    ours = figures()
+    assert [(f.where, f.data, f.method, f.metric, f.value, f.error) for f in ours] == [
+        (r["table_or_figure"], r["data_set"], r["method"], r["metric"], r["value"], r.get("uncertainty"))
+        for r in theirs
+    ]
+    by_paper = [len({r["source"] for r, f in zip(theirs, ours, strict=True) if f.paper == paper}) for paper in PAPERS]
+    assert max(by_paper) <= 2, "a paper, and what was computed for reference under two titles"
+
+
+def test_the_denominators() -> None:
+    total = experiment.tally(ROWS)["all"]
+    assert (total["figures"], total["of this zoo"], total["with an error"]) == (336, 276, 162)
+    statuses = ("within 2 s.e.", "outside", "equal", "unequal", "no error", "missing")
+    assert sum(total[status] for status in statuses) == 276
+    for name in total:
+        assert sum(row[name] for paper, row in experiment.tally(ROWS).items() if paper != "all") == total[name]
+    assert all(found.status == "foreign" for figure, found in ROWS if figure.method in FOREIGN)
+
+
+def test_every_other_figure_has_a_sentence() -> None:
+    for figure, outcome in ROWS:
+        if outcome.status not in ("within", "equal"):
+            assert len(outcome.reason) > 10, figure
+        if outcome.status in ("within", "outside", "compared"):
+            assert outcome.ours is not None
+            assert figure.paper == "quadrature" or (REFERENCE / outcome.file).is_file(), outcome.file
+
+
+def test_the_page_and_the_stored_outcome_are_up_to_date(data_folder: Path) -> None:
+    """Compared anew: nothing else than what is stored. Numbers of another machine differ in their last digits."""
+    assert generated.marked("published", published_page.text()) in generated.REFERENCES.read_text(encoding="utf-8")
+    for (figure, fresh), (_, old) in zip(experiment.compare(), ROWS, strict=True):
+        assert (fresh.status, fresh.reason, fresh.file) == (old.status, old.reason, old.file), figure
+        assert (fresh.z is None) == (old.z is None), figure
+        assert fresh.z is None or fresh.z == pytest.approx(old.z, rel=1e-3, abs=2e-3), figure
+
+
+def test_without_the_data_the_stored_outcome_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def load(self) -> None:
+            raise FileNotFoundError
+
+    monkeypatch.setitem(compare.SOURCES, "gal2016/co2", Gone())  # type: ignore[arg-type]
+    assert [outcome.status for _, outcome in experiment.compare()] == [outcome.status for _, outcome in ROWS]
+
+
+def test_paired_by_split_by_hand() -> None:
+    """Both files read here, with numpy."""
+    figure, outcome = found("released", where="original", data="yacht", metric="test RMSE")
+    ours = np.array(json.loads((REFERENCE / "uci/gal2016/yacht-bernoulli.json").read_text())["rmse"])
+    theirs = np.array(json.loads((REFERENCE / "uci/published/gal2016.json").read_text())["sets"]["yacht"]["rmse"])
+    d = ours - theirs
+    assert outcome.z == pytest.approx(d.mean() / (d.std(ddof=1) / math.sqrt(20)))
+    assert outcome.ours == pytest.approx(ours.mean())
+    assert theirs.mean() == pytest.approx(figure.value, rel=1e-6)
+    _, table = found("gal2016", where="Table 1", data="yacht", method="Dropout", metric="test RMSE")
+    assert table.z == outcome.z
+
+
+def test_a_run_of_figure_1a_by_hand() -> None:
+    """The mean of five published runs, and one run of ours."""
+    rows = [row for row in ROWS if row[0].method == "Variational dropout A" and "250 units" in row[0].metric]
+    ((figure, outcome),) = [row for row in rows if "1250" not in row[0].metric]
+    ours = json.loads((REFERENCE / "kingma-fig1a/variational-a.json").read_text())["result"]["scores"]["error_percent"]
+    assert outcome.z == pytest.approx((ours - figure.value) / math.sqrt(0.03**2 + 5 * 0.03**2))
+
+
+def test_statuses() -> None:
+    assert apart(3.0, 0.3, 2.0, 0.4) == pytest.approx(2.0)
+    assert apart(3.0, None, 2.0, 0.5) == pytest.approx(2.0)
+    assert apart(3.0, None, 2.0, None) is None
+    assert measured(1.0, -1.99, "why", "f").status == "within"
+    assert measured(1.0, 2.01, "why", "f") == Outcome("outside", 1.0, 2.01, "why", "f")
+    assert measured(1.0, None, "why", "f").status == "compared"
+    assert same([1.0, 2.0], [1.0, 2.0000001]).status == "equal"
+    assert same({"a": 1.0}, {"a": 1.1}).status == "unequal"
+    assert same({"a": 1.0, "b": 1.0}, {"a": 1.0}).status == "unequal"
+    assert same([1.0], [1.0, 1.0]).status == "unequal"
+
+
+def test_the_command_prints_the_tally(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "published", "--out", str(tmp_path), "--quiet"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    total = experiment.tally(ROWS)["all"]
+    assert f"{total['within 2 s.e.']} are within two standard errors" in said
+    assert "5 of 12 the same" in said
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert written["tally"] == experiment.tally(ROWS)
+    assert written["date"]
+    assert len(written["figures"]) == 336
+    assert (tmp_path / "published.md").read_text() == experiment.page(ROWS)
