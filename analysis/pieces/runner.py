@@ -8,6 +8,7 @@ the pieces that are not done with these versions on this device, so that a call 
 from __future__ import annotations
 
 import argparse
+import datetime
 import itertools
 import json
 import os
@@ -138,7 +139,7 @@ def drive(chosen: Sequence[Piece], out: Path, device: str, *, small: bool = Fals
                 seconds += float(_kept(out, piece, about)["seconds"])
         finally:
             signal.signal(signal.SIGTERM, before)
-    print(f"all together: {seconds / 60:.1f} minutes")
+    print(f"all together: {datetime.timedelta(seconds=round(seconds))}")
     print(f"records: {out}" + (f"\nfailed: {', '.join(failed)}; the same command tries them again" if failed else ""))
     return int(bool(failed))
 

@@ -111,6 +111,27 @@ def test_the_network_starts_as_keras_starts_it(data_folder: Path) -> None:
     assert all(bool((bias == 0).all()) for bias in model.parameters())
 
 
+def test_the_longer_runs_of_2016(data_folder: Path) -> None:
+    """100 and 500 times the table's number of epochs, in batches of 128; the second has two hidden layers."""
+    plans = {
+        (name, protocol): Cell(name, "bernoulli", protocol, "auto", "released", 5, 0).plan(CPU)
+        for name in ("boston", "protein")
+        for protocol in ("gal2016-100x", "gal2016-500x")
+    }
+    assert {key: (plan.epochs, plan.hidden) for key, plan in plans.items()} == {
+        ("boston", "gal2016-100x"): (4000, (50,)),
+        ("boston", "gal2016-500x"): (20_000, (50, 50)),
+        ("protein", "gal2016-100x"): (2000, (100,)),
+        ("protein", "gal2016-500x"): (10_000, (100, 100)),
+    }
+    assert {plan.batch for plan in plans.values()} == {128}
+    (point,) = PROTOCOLS["gal2016-500x"].points("boston")
+    assert (point.precision, point.drop_rate, point.length_scale) == (0.159707652696, 0.05, 0.01)
+    model, guide = COLUMNS["bernoulli"].build(uci("boston")[0].train, plans["boston", "gal2016-500x"], point, 0)
+    assert [tuple(site.shape) for site in model.weight_sites().values()] == [(50, 13), (50, 50), (1, 50)]
+    assert set(guide.rates().values()) == {0.05}, "inputs and both layers"  # type: ignore[attr-defined]
+
+
 def test_tau_is_in_raw_units(data_folder: Path) -> None:
     """RMSE and log density from the weights alone, in float64 by numpy and scipy, for y in its own units."""
     split = uci("concrete")[0]
