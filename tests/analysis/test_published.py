@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pyrodrop import cli
-from pyrodrop.analysis.experiments.published import compare, experiment
+from pyrodrop.analysis.experiments.published import experiment
 from pyrodrop.analysis.experiments.published import page as published_page
 from pyrodrop.analysis.experiments.published.facts import FOREIGN, PAPERS, REFERENCE, Figure, figures
 from pyrodrop.analysis.experiments.published.outcome import Outcome, apart, measured, same
@@ -72,12 +72,17 @@ def test_the_page_and_the_stored_outcome_are_up_to_date(data_folder: Path) -> No
 
 
 def test_without_the_data_the_stored_outcome_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gone:
-        def load(self) -> None:
-            raise FileNotFoundError
+    """Neither without a folder of data, and then nothing is downloaded, nor with an empty one."""
 
-    monkeypatch.setitem(compare.SOURCES, "gal2016/co2", Gone())  # type: ignore[arg-type]
-    assert [outcome.status for _, outcome in experiment.compare()] == [outcome.status for _, outcome in ROWS]
+    def fetched(*_: object, **__: object) -> None:
+        raise AssertionError("asked the network")
+
+    monkeypatch.setattr("socket.socket.connect", fetched)
+    for setting in (None, "/nowhere"):
+        monkeypatch.delenv("PYRODROP_DATA", raising=False)
+        if setting:
+            monkeypatch.setenv("PYRODROP_DATA", setting)
+        assert [outcome.status for _, outcome in experiment.compare()] == [outcome.status for _, outcome in ROWS]
 
 
 def test_paired_by_split_by_hand() -> None:

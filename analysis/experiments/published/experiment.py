@@ -125,7 +125,7 @@ def summary(rows: Sequence[Row]) -> str:
         f"{of['figures']} figures, {of['of this zoo']} of them of methods of this zoo and {of['with an error']} of these "
         f"with a standard error or an error bar: {of['within 2 s.e.']} are within two standard errors, of which {twice} are "
         f"in the paper and, with more digits, in its released results; {of['outside']} are outside. Without an error, "
-        f"{of['equal']} are equal (coefficients, settings, facts about data), {of['unequal']} are not, and "
+        f"{of['equal']} are equal (coefficients, settings, facts about data), {of['unequal']} unequal, and "
         f"{of['no error']} have ours beside them. Of {of['missing']} there is no number of ours, for the reasons below."
     )
 
