@@ -36,6 +36,9 @@ from pyrodrop.analysis.experiments import tuning as tuning_job
 from pyrodrop.analysis.experiments.critiques import experiment as critiques
 from pyrodrop.analysis.experiments.critiques.panel import Panel
 from pyrodrop.analysis.experiments.error_by_size import Study, tables
+from pyrodrop.analysis.experiments.published.experiment import print_figures
+from pyrodrop.analysis.experiments.published.facts import figures
+from pyrodrop.analysis.experiments.published.outcome import Outcome
 from pyrodrop.analysis.experiments.rotated_digit.report import print_tables as print_rotated
 from pyrodrop.analysis.experiments.sparse import experiment as sparse
 from pyrodrop.analysis.experiments.uci.table import print_tables as print_uci
@@ -157,6 +160,11 @@ def the_critiques(values: Iterator[float]) -> None:
     critiques._print({"one": Panel(**words, tables={}, facts=dict(made), helps=(), figure=b"")})
 
 
+def the_published_figures(values: Iterator[float]) -> None:
+    found = [Outcome("outside", next(values), next(values), f"it is {next(values)} times as large") for _ in figures()]
+    print_figures(list(zip(figures(), found, strict=True)))
+
+
 def the_calibration(values: Iterator[float]) -> None:
     found = {
         name: SimpleNamespace(verdict=f"f[0] too wide ({next(values)}), f[1] biased ({next(values)}), " * 2,
@@ -214,6 +222,7 @@ PRINTED: Mapping[str, Callable[[Iterator[float]], None]] = {
     "rotated-digit": the_turned_digit,
     "sparse": the_sparse_network,
     "concrete": the_concrete_rates,
+    "published": the_published_figures,
     "references": the_distances,
     "trained-network": the_trained_network,
     "critiques": the_critiques,

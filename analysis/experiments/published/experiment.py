@@ -60,14 +60,19 @@ def run(job: JobOptions, *, out: Path = Path("runs/published")) -> dict[str, Any
         content = results(rows)
         write_json(folder / "results.json", content)
         (folder / "published.md").write_text(page(rows), encoding="utf-8")
-        print_table(_table(rows))
-        print()
-        paragraph(summary(rows))
-        print()
-        for line in _reasons(rows):
-            paragraph(line)
+        print_figures(rows)
         print(f"every figure: {folder / 'results.json'}, {folder / 'published.md'}")
         return content
+
+
+def print_figures(rows: Sequence[Row]) -> None:
+    """The tally as a table and in sentences, and the reasons."""
+    print_table(_table(rows))
+    print()
+    paragraph(summary(rows))
+    print()
+    for line in _reasons(rows):
+        paragraph(line)
 
 
 def compare() -> list[Row]:

@@ -8,7 +8,7 @@ its replicates.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -32,7 +32,7 @@ def run(
     *,
     data: list[str] | None = None,
     guides: list[str] | None = None,
-    protocol: Literal["gal2016", "gal2016-100x", "gal2016-500x", "gal2018", "quick"] = "quick",
+    protocol: str = "quick",
     precision: Precision = "auto",
     penalty: Penalty = "released",
     splits: int | None = None,
@@ -56,6 +56,7 @@ def run(
         The cells of the folder, by set and guide: those of earlier runs stay in the table.
     """
     names = chosen_sets(some(data, ["small"], "data"))
+    protocol = known(protocol, PROTOCOLS, "protocol of the UCI table")
     columns = [
         known(guide, POSTERIORS, "posterior of the UCI table") for guide in some(guides, ["bernoulli"], "guides")
     ]
