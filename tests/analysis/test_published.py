@@ -122,6 +122,7 @@ def test_statuses() -> None:
     assert same([1.0, 2.0], [1.0, 2.0000001]).status == "equal"
     assert same({"a": 1.0}, {"a": 1.1}).status == "unequal"
     assert same({"a": 1.0, "b": 1.0}, {"a": 1.0}).status == "unequal"
+    assert same({"weight_decay": 0.0}, {"weight_decay": 5e-7}).status == "unequal", "small is not nothing"
     assert same([1.0], [1.0, 1.0]).status == "unequal"
 
 

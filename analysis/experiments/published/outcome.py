@@ -75,4 +75,4 @@ def _same(ours: Any, published: Any, digits: float) -> bool:
         return set(ours) == set(published) and all(_same(ours[key], published[key], digits) for key in published)
     if isinstance(published, Sequence) and not isinstance(published, str):
         return len(ours) == len(published) and all(_same(a, b, digits) for a, b in zip(ours, published, strict=True))
-    return math.isclose(ours, published, rel_tol=digits, abs_tol=1e-6)
+    return math.isclose(ours, published, rel_tol=digits, abs_tol=1e-9)
