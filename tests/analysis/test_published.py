@@ -123,6 +123,8 @@ def test_statuses() -> None:
     assert same({"a": 1.0}, {"a": 1.1}).status == "unequal"
     assert same({"a": 1.0, "b": 1.0}, {"a": 1.0}).status == "unequal"
     assert same({"weight_decay": 0.0}, {"weight_decay": 5e-7}).status == "unequal", "small is not nothing"
+    assert same([3e-5, 1.0051], [0.0, 1.005], rtol=0.0, atol=5e-4).status == "equal", "the printed digits"
+    assert same([6e-4, 1.005], [0.0, 1.005], rtol=0.0, atol=5e-4).status == "unequal"
     assert same([1.0], [1.0, 1.0]).status == "unequal"
 
 

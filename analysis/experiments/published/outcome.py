@@ -64,15 +64,15 @@ def apart(ours: float, error: float | None, published: float, their_error: float
     return (ours - published) / scale if scale else None
 
 
-def same(ours: Any, published: Any, file: str = "", *, digits: float = 1e-5) -> Outcome:
-    """Numbers, lists of numbers or settings that must be the same up to a relative `digits`."""
-    equal = _same(ours, published, digits)
+def same(ours: Any, published: Any, file: str = "", *, rtol: float = 1e-5, atol: float = 0.0) -> Outcome:
+    """Numbers, lists of numbers or settings that must be the same up to a relative `rtol`, or an absolute `atol`."""
+    equal = _same(ours, published, rtol, atol)
     return Outcome("equal" if equal else "unequal", ours, None, "" if equal else "not the same", file)
 
 
-def _same(ours: Any, published: Any, digits: float) -> bool:
+def _same(ours: Any, published: Any, rtol: float, atol: float) -> bool:
     if isinstance(published, dict):
-        return set(ours) == set(published) and all(_same(ours[key], published[key], digits) for key in published)
+        return set(ours) == set(published) and all(_same(ours[key], published[key], rtol, atol) for key in published)
     if isinstance(published, Sequence) and not isinstance(published, str):
-        return len(ours) == len(published) and all(_same(a, b, digits) for a, b in zip(ours, published, strict=True))
-    return math.isclose(ours, published, rel_tol=digits, abs_tol=1e-9)
+        return len(ours) == len(published) and all(_same(a, b, rtol, atol) for a, b in zip(ours, published, strict=True))
+    return math.isclose(ours, published, rel_tol=rtol, abs_tol=atol)
