@@ -248,15 +248,15 @@ def test_gaussian_processes_are_columns(guide: str, tmp_path: Path, data_folder:
 
 @pytest.mark.slow  # tests/faults kills jobs, and test_run_folder goes on with their cells
 def test_a_killed_run_ends_with_the_same_numbers(short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed in the second of two validation fits, then in the test; nor does it matter that they are two."""
-    monkeypatch.setattr("pyrodrop.analysis.experiments.uci.columns._LOSSES", 24)
+    """Killed in the fifth of six validation fits, then in the second of two tests; nor does it matter that they are many."""
+    monkeypatch.setattr("pyrodrop.analysis.experiments.uci.columns._STEPS", 11)
     monkeypatch.setattr("pyrodrop.analysis.experiments.uci.protocol.RATES", (0.01, 0.1))
-    assert COLUMNS["bernoulli"].at_once(221, SEARCH.plan(CPU)) == 6, "two epochs of two minibatches"
+    assert COLUMNS["bernoulli"].at_once(221, SEARCH.plan(CPU)) == 2, "two epochs of two minibatches"
     for folder in "abc":
         (tmp_path / folder).mkdir()
     whole = run_cell(SEARCH, tmp_path / "a", CPU, False)
     with monkeypatch.context() as at_once:
-        at_once.setattr("pyrodrop.analysis.experiments.uci.columns._LOSSES", 1000)
+        at_once.setattr("pyrodrop.analysis.experiments.uci.columns._STEPS", 1000)
         in_one = run_cell(SEARCH, tmp_path / "c", CPU, False)
     np.testing.assert_allclose(in_one["validation"], whole["validation"], rtol=1e-4)
     calls = 0
@@ -264,17 +264,16 @@ def test_a_killed_run_ends_with_the_same_numbers(short: None, tmp_path: Path, mo
     def killed(*arguments: Any, **options: Any) -> Scores:
         nonlocal calls
         calls += 1
-        if calls in (9, 16):
+        if calls in (9, 15):
             raise KeyboardInterrupt
         return score(*arguments, **options)
 
     monkeypatch.setattr(uci_cell, "score", killed)
-    for kept in (6, 12):
+    for left in (["validation 8"], ["test 1", "validation 12"]):
         with pytest.raises(KeyboardInterrupt):
             run_cell(SEARCH, tmp_path / "b", CPU, False)
-        (file,) = (tmp_path / "b").iterdir()
-        assert file.name == "yacht-bernoulli.validation.json"
-        assert len(json.loads(file.read_text())["log_density"]) == kept
+        counts = [(path, len(json.loads(path.read_text())["scores"])) for path in sorted((tmp_path / "b").iterdir())]
+        assert [f"{path.stem.split('.')[1]} {count}" for path, count in counts] == left
     resumed = run_cell(SEARCH, tmp_path / "b", CPU, False)
     assert [p.name for p in (tmp_path / "b").iterdir()] == ["yacht-bernoulli.json"]
     for key in ("validation", "chosen", "rmse", "rmse_of_one_pass", "log_density"):

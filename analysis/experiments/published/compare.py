@@ -331,7 +331,9 @@ def _process(figure: Figure) -> Outcome:
     process = GaussianProcess(train, Start(kernel, noise), learn=False, progress=False)
     if figure.metric.startswith("mean"):
         away = process.predict(torch.linspace(2.0, 3.72, 50)[:, None], 10)
-        return same([float(away.mean.abs().max()), float(away.sd.min())], figure.value, rtol=0.0, atol=5e-4)  # printed to .001
+        return same(
+            [float(away.mean.abs().max()), float(away.sd.min())], figure.value, rtol=0.0, atol=5e-4
+        )  # printed to .001
     ours = [length, variance, noise, -process.log_evidence]
     return same(ours, figure.value, rtol=2e-3)  # half a digit of l moves the evidence by .2 %
 

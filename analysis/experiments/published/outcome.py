@@ -74,5 +74,7 @@ def _same(ours: Any, published: Any, rtol: float, atol: float) -> bool:
     if isinstance(published, dict):
         return set(ours) == set(published) and all(_same(ours[key], published[key], rtol, atol) for key in published)
     if isinstance(published, Sequence) and not isinstance(published, str):
-        return len(ours) == len(published) and all(_same(a, b, rtol, atol) for a, b in zip(ours, published, strict=True))
+        return len(ours) == len(published) and all(
+            _same(a, b, rtol, atol) for a, b in zip(ours, published, strict=True)
+        )
     return math.isclose(ours, published, rel_tol=rtol, abs_tol=atol)

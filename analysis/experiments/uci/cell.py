@@ -114,28 +114,27 @@ def run_cell(cell: Cell, folder: Path, device: torch.device, progress: bool | No
     if done is not None:
         return done
     table, points, plan = uci(cell.data), cell.points(), cell.plan(device)
-    numbers = range(cell.splits)
-    validation: list[float] = []
     begun = Cells(folder, lambda name: asdict(cell), _check_begun)
+    numbers, spent, validation = range(cell.splits), 0.0, None
+    chosen = [0 for _ in numbers]
     if len(points) > 1:
-        validation, spent = _validate(cell, table, points, plan, begun, progress)
-    else:
-        spent = 0.0
-    chosen = [_best(validation[len(points) * s : len(points) * (s + 1)]) if validation else 0 for s in numbers]
-    start = time.perf_counter()
+        halves = [divided(table, split) for split in numbers]
+        parts = [(Part(train, point), held_out) for train, held_out in halves for point in points]
+        scores, spent = _scores(cell, "validation", parts, plan, begun, progress)
+        values = [-math.inf if score is None else score.log_density for score in scores]
+        validation = [values[s :: len(points)] for s in range(len(points))]
+        chosen = [_best(values[len(points) * s : len(points) * (s + 1)]) for s in numbers]
     splits = [table[s] for s in numbers]
-    parts = [Part(split.train, points[c]) for split, c in zip(splits, chosen, strict=True)]
-    scores = _scores(
-        cell, parts, [split.test for split in splits], replace(plan, seed=plan.seed + _TEST_SEED), progress
-    )
-    for number, score in enumerate(scores):
-        if score is None:
-            raise FloatingPointError(f"the loss of {cell.guide} on split {number} of {cell.data} stopped being finite")
+    parts = [(Part(split.train, points[c]), split.test) for split, c in zip(splits, chosen, strict=True)]
+    tested, seconds = _scores(cell, "test", parts, replace(plan, seed=plan.seed + _TEST_SEED), begun, progress)
+    if None in tested:
+        number = tested.index(None)
+        raise FloatingPointError(f"the loss of {cell.guide} on split {number} of {cell.data} stopped being finite")
     content = {
         "points": [asdict(point) for point in points],
-        "validation": [validation[s :: len(points)] for s in range(len(points))] if validation else None,
+        "validation": validation,
         "chosen": chosen,
-        **{metric: [getattr(score, metric) for score in scores if score] for metric in Scores._fields},
+        **{metric: [getattr(score, metric) for score in tested] for metric in Scores._fields},
         "plan": {
             "epochs": plan.epochs,
             "batch": plan.batch,
@@ -143,53 +142,52 @@ def run_cell(cell: Cell, folder: Path, device: torch.device, progress: bool | No
             "precision": plan.precision,
             "draws": _draws(cell),
         },
-        "seconds": spent + time.perf_counter() - start,
+        "seconds": spent + seconds,
         "versions": versions(),
         "machine": {"processor": processor(), "device": device.type, "threads": torch.get_num_threads()},
     }
     content = results.keep(cell.name, content)
-    begun.file(_begun(cell)).unlink(missing_ok=True)
+    for phase in ("validation", "test"):
+        begun.file(f"{cell.name}.{phase}").unlink(missing_ok=True)
     return content
 
 
-def _validate(
-    cell: Cell, table: Splits, points: Sequence[Point], plan: Plan, begun: Cells, progress: bool | None
-) -> tuple[list[float], float]:
-    """Validation log densities by split and point, and the seconds they took; -inf where training failed."""
-    kept = begun.kept(_begun(cell)) or {"log_density": [], "seconds": 0.0}
-    log_densities, spent = (
-        [-math.inf if value is None else float(value) for value in kept["log_density"]],
-        float(kept["seconds"]),
-    )
-    halves = [divided(table, split) for split in range(cell.splits)]
-    parts = [Part(train, point) for train, _ in halves for point in points]
-    held_out = [test for _, test in halves for _ in points]
-    size = cell.column.at_once(len(parts[0].train), plan)
-    while len(log_densities) < len(parts):
-        start = time.perf_counter()
-        group = slice(len(log_densities), len(log_densities) + size)
-        scores = _scores(cell, parts[group], held_out[group], plan, progress, len(log_densities))
-        log_densities += [-math.inf if score is None else score.log_density for score in scores]
+def _scores(
+    cell: Cell,
+    phase: str,
+    parts: Sequence[tuple[Part, Dataset]],
+    plan: Plan,
+    begun: Cells,
+    progress: bool | None,
+) -> tuple[list[Scores | None], float]:
+    """Train all parts, as many at once as is sensible, and score each on its rows; None for one that failed.
+
+    What was scored by a run that was interrupted is taken from its file, with the seconds that it took.
+    """
+    name = f"{cell.name}.{phase}"
+    kept = begun.kept(name) or {"scores": [], "seconds": 0.0}
+    scores, spent = [row and Scores(*row) for row in kept["scores"]], float(kept["seconds"])
+    size = cell.column.at_once(len(parts[0][0].train), plan)
+    while len(scores) < len(parts):
+        start, first = time.perf_counter(), len(scores)
+        group = parts[first : first + size]
+        predictors = cell.column.predictors([part for part, _ in group], plan, first, progress)
+        for number, (predictor, (_, rows)) in enumerate(zip(predictors, group, strict=True), plan.seed + first):
+            scores.append(None if predictor is None else score(predictor, rows, _draws(cell), number))
         spent += time.perf_counter() - start
-        values = [None if value == -math.inf else value for value in log_densities]
-        begun.keep(_begun(cell), {"log_density": values, "seconds": spent})
-    return log_densities, spent
-
-
-def _begun(cell: Cell) -> str:
-    """The name of what a run that was broken off has validated."""
-    return f"{cell.name}.validation"
+        begun.keep(name, {"scores": scores, "seconds": spent})
+    return scores, spent
 
 
 def _check_begun(record: Record) -> None:
-    """Numbers, with null where training failed."""
+    """Three numbers per training, with null where it failed."""
     record.number("seconds")
-    values = record.content.get("log_density")
-    if not isinstance(values, list):
-        raise record.fault("must have a list of numbers as log_density")
-    if values:
-        finite = {"log_density": [0.0 if value is None else value for value in values]}
-        Record(record.path, finite, record.advice).numbers("log_density")
+    rows = record.content.get("scores")
+    if not isinstance(rows, list):
+        raise record.fault("must have a list as scores")
+    for row in rows:
+        if row is not None:
+            Record(record.path, {"scores": row}, record.advice).numbers("scores", len(Scores._fields))
 
 
 def divided(table: Splits, split: int) -> tuple[Dataset, Dataset]:
@@ -199,21 +197,6 @@ def divided(table: Splits, split: int) -> tuple[Dataset, Dataset]:
     train = standardized(table.x[rows[:first]], table.y[rows[:first]], f"split {split} of {table.name}")
     x, y = table.x[rows[first:]].float(), table.y[rows[first:]].float()
     return train, Dataset(x, y, inputs=train.inputs, targets=train.targets)
-
-
-def _scores(
-    cell: Cell, parts: Sequence[Part], tests: Sequence[Dataset], plan: Plan, progress: bool | None, first: int = 0
-) -> list[Scores | None]:
-    """Train all parts, as many at once as is sensible, and score each; None for one that failed."""
-    size = cell.column.at_once(len(parts[0].train), plan)
-    scores: list[Scores | None] = []
-    for begin in range(0, len(parts), size):
-        group = parts[begin : begin + size]
-        predictors = cell.column.predictors(group, plan, first + begin, progress)
-        for number, (predictor, test) in enumerate(zip(predictors, tests[begin : begin + size], strict=True)):
-            seed = plan.seed + first + begin + number
-            scores.append(None if predictor is None else score(predictor, test, _draws(cell), seed))
-    return scores
 
 
 def score(predictor: Predicts, test: Dataset, draws: int, seed: int) -> Scores:

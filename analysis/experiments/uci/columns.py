@@ -22,7 +22,7 @@ from pyrodrop.priors import Prior
 from pyrodrop.training.replicates import Replicates, fit_replicates
 from pyrodrop.zoo.uci import LR, keras_start, released_prior
 
-_LOSSES = 25_000_000  # steps of replicates in one fit
+_STEPS = 8_000_000  # of all replicates of one fit: at most ten minutes of a core, after which scores are kept
 _START = 10.0  # learned precisions start at this over the variance of y
 
 
@@ -75,8 +75,8 @@ class Column:
         return predictors
 
     def at_once(self, rows: int, plan: Plan) -> int:
-        """As many as memory has room for: the losses of all their steps are kept."""
-        return max(1, _LOSSES // (plan.epochs * -(-rows // plan.batch) * self.members))
+        """As many as ten minutes allow."""
+        return max(1, _STEPS // (plan.epochs * -(-rows // plan.batch) * self.members))
 
     def rate_of(self, name: str) -> float:
         """Learning rate of a parameter."""
