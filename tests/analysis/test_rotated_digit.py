@@ -117,6 +117,15 @@ def test_paired_scores_are_those_of_each_and_their_difference(small: Any) -> Non
     assert compared({"draws": fit}, test, 5, 0)[1] == {}
 
 
+def test_the_largest_angle_is_searched() -> None:
+    """A digit that is a 1 up to 45 degrees, a 5 up to 65 and a 7 to the end, in whole degrees."""
+    by_degree = [1] * 46 + [5] * 20 + [7] * 115
+    found = rotated_digit.search(by_degree)
+    assert (found["turn"], found["same"]) == (103, 12), "the eighth view, 7/11 of the largest angle, is past 65"
+    assert found["classes"] == list(rotated_digit.PUBLISHED)
+    assert rotated_digit.search([1] * 181) == {"turn": 0, "classes": [1] * 12, "same": 5}
+
+
 def test_averaged_weights_are_keep_times_m() -> None:
     x, y = torch.randn(20, 3), torch.randn(20, 1)
     model = models.MLP([3, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0))

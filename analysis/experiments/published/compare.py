@@ -17,7 +17,7 @@ from torch import Tensor
 from pyrodrop import zoo
 from pyrodrop.analysis.experiments.concrete import figures as concrete_figures
 from pyrodrop.analysis.experiments.published.facts import FOREIGN, REFERENCE, Figure
-from pyrodrop.analysis.experiments.published.outcome import Outcome, apart, measured, missing, same
+from pyrodrop.analysis.experiments.published.outcome import Outcome, Status, apart, measured, missing, same
 from pyrodrop.analysis.experiments.uci.table import mean_and_error, paired, z_score
 from pyrodrop.analysis.zoo.published import by_split
 from pyrodrop.data import Split
@@ -105,13 +105,13 @@ def _gal2016(figure: Figure) -> Outcome:
     if figure.where.startswith(("Fig 2/3", "App. Fig")):
         return _settings(figure)
     if figure.where == "Fig 4":
-        views = (_stored("rotated-digit.json") or {})["angles"].values()
-        ours = [view["class"] for view in views]
-        right = sum(a == b for a, b in zip(ours, figure.value, strict=True))
+        search = (_stored("rotated-digit.json") or {})["search"]
         why = (
-            f"{right} of {len(ours)} the same; the paper does not state its angles, here equal steps up to 180 degrees"
+            f"{search['same']} of {len(figure.value)} the same with views up to {search['turn']} degrees, the largest angle "
+            "that agrees best; the paper does not state its angles"
         )
-        return Outcome("unequal", ours, None, why, "rotated-digit.json")
+        status: Status = "equal" if search["classes"] == figure.value else "unequal"
+        return Outcome(status, search["classes"], None, why, "rotated-digit.json")
     return missing("a curve or a sentence, no number to compare")
 
 

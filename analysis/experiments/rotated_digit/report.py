@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREY, RED, SERIES, styled
-from pyrodrop.analysis.reports.terminal import facts, print_table
+from pyrodrop.analysis.reports.terminal import facts, paragraph, print_table
 
 CLASSES = (1, 5, 7)  # that the paper's figure shows
 _INNER = (0.05, 0.95)  # quantiles of a class's softmax inputs, its spread
@@ -86,6 +86,11 @@ def print_tables(content: Mapping[str, Any], published: Sequence[int]) -> None:
     for name, row in content["scores"].items():
         test.add_row(name, *(f"{row[key]:.4f}" for key in names), f"{content['auroc']['mean'][name]:.4f}")
     print_table(test)
+    found = content["search"]
+    paragraph(
+        f"with views up to {found['turn']} degrees {found['same']} of {len(published)} classes are those of the paper, and "
+        "with no other largest angle more"
+    )
     facts(content["facts"])
 
 
