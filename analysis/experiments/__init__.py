@@ -19,6 +19,7 @@ JOBS = {
     "sparse": Job(
         "sparse LeNets on MNIST: pruning, compression, test error (Molchanov, Ashukha & Vetrov 2017, table 1)"
     ),
+    "boston-ard": Job("sparse variational dropout on Boston housing by the weight of the KL divergence (pytorch_ard)"),
     "concrete": Job(
         "concrete dropout: error, uncertainty and learned rates on synthetic data (Gal, Hron & Kendall 2017)"
     ),

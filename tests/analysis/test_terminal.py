@@ -24,6 +24,7 @@ from pyrodrop import cli, zoo
 from pyrodrop.analysis.comparison.comparison import Comparison
 from pyrodrop.analysis.experiments import (
     JOBS,
+    boston_ard,
     concrete,
     estimators,
     kingma_fig1a,
@@ -127,6 +128,12 @@ def the_sparse_network(values: Iterator[float]) -> None:
     print_table(CompressionReport(sizes[0], sizes[1], "error", 3.0, 1.0, 2))
 
 
+def the_boston_table(values: Iterator[float]) -> None:
+    boston_ard._print(
+        {name: {q: [next(values) for _ in range(3)] for q in boston_ard.METRICS} for name in boston_ard.FACTORS}
+    )
+
+
 def the_concrete_rates(values: Iterator[float]) -> None:
     concrete._print({n: [row(values, *concrete.QUANTITIES) for _ in range(3)] for n in (10, 10_000)})
 
@@ -222,6 +229,7 @@ PRINTED: Mapping[str, Callable[[Iterator[float]], None]] = {
     "estimators": the_estimators,
     "rotated-digit": the_turned_digit,
     "sparse": the_sparse_network,
+    "boston-ard": the_boston_table,
     "concrete": the_concrete_rates,
     "published": the_published_figures,
     "references": the_distances,

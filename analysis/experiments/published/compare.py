@@ -280,7 +280,14 @@ def _mittov(figure: Figure) -> Outcome:
 
 
 def _pytorch_ard(figure: Figure) -> Outcome:
-    return missing("not run yet: 100,000 epochs on one random split that is not stored, for many such splits")
+    """Of one random split that is not known, beside several: z by the standard deviation between ours."""
+    content = _stored("boston-ard.json")
+    if content is None:
+        return missing("not run yet: pyrodrop run boston-ard")
+    ours = torch.tensor(content["columns"][figure.method][figure.metric], dtype=torch.float64)
+    mean, scale = float(ours.mean()), float(ours.std()) * math.sqrt(1 + 1 / len(ours))
+    why = f"one random split of theirs, {len(ours)} of ours; z by the standard deviation between ours"
+    return Outcome("compared", mean, (mean - figure.value) / scale if scale else None, why, "boston-ard.json")
 
 
 def _gal2017(figure: Figure) -> Outcome:

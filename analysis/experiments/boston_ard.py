@@ -1,0 +1,158 @@
+"""Sparse variational dropout on Boston housing by the weight of the KL divergence: the table of pytorch_ard.
+
+    minimise  mean (y - f)^2 + factor KL(q || log-uniform),     f = relu(W_2 tanh(W_1 x + b_1) + b_2)
+
+150 hidden units; x and y as they are, not standardised; all rows in every step, Adam, 100,000 steps. The squared error is
+N times the expected minus log likelihood under a precision of 2 / N. https://github.com/HolyBayes/pytorch_ard, first commit
+with results. The error of the training rows is that of one draw, as there; that of the test rows is of the mean weights
+without those of log alpha >= 3. Published is one random split that is not known; here are several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.table import Table
+from torch import nn
+
+from pyrodrop import arguments, likelihoods, priors
+from pyrodrop.analysis.experiments.averaged import averaged
+from pyrodrop.analysis.experiments.parallel import train_each
+from pyrodrop.analysis.experiments.published.facts import figures
+from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.terminal import print_table
+from pyrodrop.data import Dataset, uci
+from pyrodrop.devices import processor, seeded
+from pyrodrop.files import write_json
+from pyrodrop.guides import Point, SparseDropout
+from pyrodrop.json_files import Record
+from pyrodrop.metrics import rmse
+from pyrodrop.models import NetworkModel
+from pyrodrop.training.fitted import Fit
+from pyrodrop.training.replicates import fit_replicates
+
+UNITS, STEPS, SHARE = 150, 100_000, 0.8
+METRICS = ("MSE train", "MSE test", "dropped %")
+FACTORS: Mapping[str, float | None] = {
+    "nn.Linear": None, "LinearARD no reg": 0.0, "reg 1e-4": 1e-4, "reg 1e-3": 1e-3, "reg .1": 0.1, "reg 1": 1.0,
+}  # fmt: skip
+
+
+@with_job_options("device", "jobs")
+def run(job: JobOptions, *, splits: int = 3, steps: int = STEPS, out: Path = Path("runs/boston-ard")) -> dict[str, Any]:
+    """Train every column of the table on random splits, and print the errors next to the published ones.
+
+    Args:
+        splits: number of random splits; 10 minutes of a core each.
+        steps: gradient steps.
+        out: folder for results.json and the finished columns: a run that was broken off goes on there.
+
+    Returns:
+        What is written to results.json.
+    """
+    splits = arguments.count(splits, "splits", "the number of random splits")
+    steps = arguments.count(steps, "steps", "the number of gradient steps")
+    settings = {"device": job.device.type, "seed": job.seed, "splits": splits, "steps": steps}
+    with run_folder(out, "boston-ard", settings) as folder:
+        cells = Cells(folder / "cells", lambda name: {"name": name, **settings}, _checked)
+        options = {"splits": splits, "steps": steps, "seed": job.seed}
+        columns = train_each(measure, tuple(FACTORS), job, keep=cells, **options)
+        content: dict[str, Any] = {
+            "columns": {name: {metric: row[metric] for metric in METRICS} for name, row in columns.items()},
+            "published": _published(),
+            "settings": settings,
+            "date": f"{date.today()}",
+            "versions": versions(),
+            "machine": {"processor": processor(), "device": job.device.type, "threads": 1},
+            "command": f"pyrodrop run boston-ard --splits {splits} --steps {steps} --seed {job.seed}",
+        }
+        write_json(folder / "results.json", content)
+        _print(content["columns"])
+        print(f"results: {folder / 'results.json'}")
+        return content
+
+
+def measure(
+    name: str, *, splits: int, steps: int, seed: int, device: torch.device, progress: bool | None
+) -> dict[str, list[float]]:
+    """A column: its numbers on every split."""
+    pairs, factor = [_split(seed + number) for number in range(splits)], FACTORS[name]
+    built = [_build(train, factor, seed + number) for number, (train, _) in enumerate(pairs)]
+    many = fit_replicates(
+        [model for model, _ in built], [guide for _, guide in built], [train for train, _ in pairs],
+        count=splits, steps=steps, lr=1e-3, kl_weight=factor or 0.0, estimator="local", device=device, seed=seed,
+        progress=progress,
+    )  # fmt: skip
+    rows = [_scores(many[number], *pairs[number], seed + number) for number in range(splits)]
+    return dict(zip(METRICS, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def _split(seed: int) -> tuple[Dataset, Dataset]:
+    """A random fifth of the rows to test, in raw units."""
+    table = uci("boston")
+    rows = np.random.RandomState(seed).permutation(len(table.x))
+    first = int(SHARE * len(rows))
+    train, test = (Dataset(table.x[part].float(), table.y[part].float()) for part in (rows[:first], rows[first:]))
+    return train, test
+
+
+def _build(train: Dataset, factor: float | None, seed: int) -> tuple[NetworkModel, Point | SparseDropout]:
+    """PyTorch's initial weights without, and N(0, .01^2) and biases of 0 with the divergence."""
+    with seeded(seed, torch.device("cpu")):
+        width = train.x.shape[1]
+        network = nn.Sequential(nn.Linear(width, UNITS), nn.Tanh(), nn.Linear(UNITS, 1), nn.ReLU())
+        if factor is not None:
+            for layer in (network[0], network[2]):
+                nn.init.normal_(layer.weight, 0, 0.01)  # type: ignore[arg-type]
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    likelihood = likelihoods.Gaussian(2 / len(train))
+    prior = priors.Gaussian() if factor is None else priors.LogUniform()
+    model = NetworkModel(network, prior=prior, likelihood=likelihood, bias_prior=None, in_features=width)
+    return model, Point(model) if factor is None else SparseDropout(model)
+
+
+def _scores(fit: Fit, train: Dataset, test: Dataset, seed: int) -> tuple[float, float, float]:
+    """Squared error of one draw on the training rows, that of the weights that are left on the others, dropped percent."""
+    noisy, left, dropped = rmse(fit.predict(train.x, 1, seed=seed).mean, train.y) ** 2, averaged(fit), 0.0
+    if isinstance(fit.guide, SparseDropout):
+        masks = fit.guide.keep_mask()
+        with torch.no_grad():
+            for name, mask in masks.items():
+                left.guide.loc[name].mul_(mask)  # type: ignore[attr-defined]
+        kept = torch.cat([mask.flatten() for mask in masks.values()])
+        dropped = 100 * (1 - float(kept.double().mean()))
+    return noisy, rmse(left.predict(test.x, 1).mean, test.y) ** 2, dropped
+
+
+def _published() -> dict[str, dict[str, float]]:
+    """The table, by column and metric."""
+    values = {(f.method, f.metric): float(f.value) for f in figures() if f.paper == "pytorch_ard"}
+    return {name: {metric: values[name, metric] for metric in METRICS} for name in FACTORS}
+
+
+def _checked(record: Record) -> None:
+    """What a kept column must have."""
+    for metric in METRICS:
+        record.numbers(metric)
+
+
+def _print(columns: Mapping[str, Mapping[str, list[float]]]) -> None:
+    table = Table(title="Boston housing: mean (least-most of the splits), published below", show_lines=True)
+    table.add_column("KL divergence")
+    for metric in METRICS:
+        table.add_column(metric, justify="right")
+    published = _published()
+    for name, row in columns.items():
+        cells = (
+            f"{np.mean(row[metric]):.4g} ({min(row[metric]):.4g}-{max(row[metric]):.4g})\n{value:.4g}"
+            for metric, value in published[name].items()
+        )
+        table.add_row(name, *cells)
+    print_table(table)
