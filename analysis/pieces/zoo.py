@@ -54,6 +54,13 @@ def _experiments() -> list[Piece]:
             for name in ALL
         ),
         job("concrete-figures", "concrete", "--seeds 3 --sizes 10 25 50 100 1000", "--seeds 1 --sizes 10"),
+        job(
+            "no-dropout",
+            "uci",
+            "--data boston --guides none --protocol gal2016",
+            "--data yacht --guides none --splits 1",
+            "*-none.json",
+        ),
         job("boston-ard", "boston-ard", "", "--splits 1 --steps 10"),
         job("kingma-table1", "kingma-table1", "--preset paper", ""),
         Piece("published", ("pyrodrop", "run", "published", "--out", "{folder}", "--quiet"), results="results.json"),

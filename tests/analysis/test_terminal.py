@@ -107,7 +107,7 @@ def the_turned_digit(values: Iterator[float]) -> None:
             "difference": {"ece": row(values, "difference", "se")},
             "auroc": {"mean": {name: next(values) for name in scores}},
             "settings": {"posterior": "mc-dropout", "steps": 20_000, "draws": 100},
-            "search": {"turn": 111, "same": 11},
+            "search": {"digit": 13, "turn": 111, "same": 11, "ones": 100, "whole": 2},
         },
         (1, 7, 5),
     )  # fmt: skip

@@ -17,7 +17,7 @@ from torch import Tensor
 from pyrodrop import zoo
 from pyrodrop.analysis.experiments.concrete import figures as concrete_figures
 from pyrodrop.analysis.experiments.published.facts import FOREIGN, REFERENCE, Figure
-from pyrodrop.analysis.experiments.published.outcome import Outcome, Status, apart, measured, missing, same
+from pyrodrop.analysis.experiments.published.outcome import Outcome, apart, measured, missing, same
 from pyrodrop.analysis.experiments.uci.table import mean_and_error, paired, z_score
 from pyrodrop.analysis.zoo.published import by_split
 from pyrodrop.data import Split
@@ -107,11 +107,10 @@ def _gal2016(figure: Figure) -> Outcome:
     if figure.where == "Fig 4":
         search = (_stored("rotated-digit.json") or {})["search"]
         why = (
-            f"{search['same']} of {len(figure.value)} the same with views up to {search['turn']} degrees, the largest angle "
-            "that agrees best; the paper does not state its angles"
+            f"{search['same']} of {len(figure.value)} the same for one of the first {search['ones']} ones, turned up to "
+            f"{search['turn']} degrees, and for {search['whole'] - 1} others; the paper states neither, they are searched"
         )
-        status: Status = "equal" if search["classes"] == figure.value else "unequal"
-        return Outcome(status, search["classes"], None, why, "rotated-digit.json")
+        return Outcome("compared", search["classes"], None, why, "rotated-digit.json")
     return missing("a curve or a sentence, no number to compare")
 
 
@@ -146,8 +145,11 @@ def _uci(figure: Figure, protocol: str) -> Outcome:
 
 def _section(figure: Figure) -> Outcome:
     """Medians over splits; their standard errors by resampling the splits, in pairs."""
-    if figure.method != "Dropout (MC)":
-        return missing("not run yet: the network of table 1 without dropout")
+    if figure.method == "p=0":
+        file = "uci/gal2016/boston-none.json"
+        content, unknown = _stored(file), "whether theirs is a mean or a median, and its precision, is not said"
+        mean = content and mean_and_error(content[METRICS[figure.metric]])[0]
+        return _without_error(mean, figure, file, unknown)
     metric, file = METRICS[figure.metric.removeprefix("median ")], f"uci/gal2016/{SETS[figure.data]}-bernoulli.json"
     cell = _stored(file)
     assert cell is not None

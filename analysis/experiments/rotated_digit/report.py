@@ -88,8 +88,9 @@ def print_tables(content: Mapping[str, Any], published: Sequence[int]) -> None:
     print_table(test)
     found = content["search"]
     paragraph(
-        f"with views up to {found['turn']} degrees {found['same']} of {len(published)} classes are those of the paper, and "
-        "with no other largest angle more"
+        f"the paper states neither digit nor angles. Of the first {found['ones']} ones, {found['whole']} can be turned so "
+        f"far that all classes are those of the paper; digit {found['digit']} up to {found['turn']} degrees agrees in "
+        f"{found['same']} of {len(published)}"
     )
     facts(content["facts"])
 

@@ -127,6 +127,14 @@ COLUMNS = {
         lr=LR,
         decays=False,
     ),
+    "none": Column(
+        "the network of MC dropout without dropout",
+        lambda model, _: guides.Point(model),
+        _gal,
+        noises=("grid", "learned", "heteroscedastic"),
+        lr=LR,
+        decays=False,
+    ),
     "mean-field": Column("mean-field Gaussian", lambda model, _: guides.MeanField(model, 0.05), _standard),
     "variational-a": Column(
         "variational dropout A, one rate per input (Kingma et al. 2015)",

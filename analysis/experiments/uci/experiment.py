@@ -43,8 +43,8 @@ def run(
     Args:
         data: data sets: boston, concrete, energy, kin8nm, naval, power, protein, wine, yacht, year; small for the five that
             take minutes, all for the nine. Small if not given.
-        guides: posteriors: bernoulli, mean-field, variational-a, variational-b, sparse, ard, concrete, ensemble, gp, nngp;
-            bernoulli if not given.
+        guides: posteriors: bernoulli, none, mean-field, variational-a, variational-b, sparse, ard, concrete, ensemble, gp,
+            nngp; bernoulli if not given.
         protocol: quick and gal2016 train 400 epochs with the published settings; gal2016-100x trains 4,000 and gal2016-500x
             20,000 of two hidden layers; gal2018 trains 4,000 with a grid search.
         precision: noise precision: from the published grid, learned or heteroscedastic; auto is the posterior's default.
