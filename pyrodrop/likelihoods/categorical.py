@@ -36,12 +36,7 @@ class Categorical(Likelihood):
         return output
 
     def as_target(self, y: Tensor) -> Tensor:
-        if y.is_floating_point() or y.is_complex():
-            raise ValueError(
-                f"y: class labels must be whole numbers of an integer dtype, of shape [N] for outputs [N, classes]; got "
-                f"{y.dtype} of shape {tuple(y.shape)}"
-            )
-        return y.to(torch.long)
+        return labels(y)
 
     def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
         y = self.as_target(y)
@@ -61,6 +56,20 @@ class Categorical(Likelihood):
                 f"y: class labels must lie in 0 ... {output.shape[-1] - 1}, for a network with {output.shape[-1]} outputs; "
                 f"got {int(y.min())} to {int(y.max())}{_hint(y, output.shape[-1])}"
             )
+
+
+def labels(y: Tensor) -> Tensor:
+    """Class labels as int64.
+
+    Raises:
+        ValueError: they are not of an integer dtype or bools.
+    """
+    if y.is_floating_point() or y.is_complex():
+        raise ValueError(
+            f"y: class labels must be whole numbers of an integer dtype, of shape [N] for outputs [N, classes]; got "
+            f"{y.dtype} of shape {tuple(y.shape)}"
+        )
+    return y.to(torch.long)
 
 
 def _hint(y: Tensor, classes: int) -> str:

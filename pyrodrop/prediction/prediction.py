@@ -204,7 +204,7 @@ class Prediction:
 
         Raises:
             TypeError: y are class labels, which have no quantiles; or neither PyTorch nor this package knows the cumulative
-                distribution function of the likelihood's distribution and its inverse (Gamma).
+                distribution function of the likelihood's distribution and its inverse.
             ValueError: q is not between 0 and 1, or within 1e-9 of it for another distribution than a Gaussian, Student's t
                 or counts; ``of="f"`` has too few draws, less than one beyond a quantile; a prediction is not finite, or a
                 quantile is above 2^53 (counts) or 1e308.

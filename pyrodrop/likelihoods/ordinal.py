@@ -1,0 +1,101 @@
+"""Ordinal likelihood: classes in an order.
+
+P(y <= k) = sigmoid(c_k - f)        f [N, 1], y [N] in 0 ... K - 1,   c_0 < ... < c_(K-2) learned
+
+McCullagh (1980), Regression Models for Ordinal Data, https://doi.org/10.1111/j.2517-6161.1980.tb01109.x: the proportional
+odds model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions import TorchDistribution
+from pyro.nn import PyroParam
+from torch import Tensor
+from torch.distributions import constraints
+from torch.nn.functional import logsigmoid
+
+from pyrodrop.arguments import count
+from pyrodrop.likelihoods.categorical import labels
+from pyrodrop.likelihoods.likelihood import Likelihood
+from pyrodrop.scaling import Standardize
+
+
+class Ordinal(Likelihood):
+    """Ordered classes, such as grades; the one output of the network is larger for higher classes.
+
+    The cutpoints between the classes are learned, and start where they give the frequencies of the classes in the y that
+    they are trained on. Predictions are probabilities of classes, as those of `Categorical`.
+
+    Args:
+        classes: K, at least 2.
+
+    Raises:
+        ValueError: `classes` is less than 2.
+        TypeError: it is no whole number.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import likelihoods
+        >>> from pyrodrop.scaling import Standardize
+        >>> likelihood = likelihoods.Ordinal(3)
+        >>> likelihood.start(torch.tensor([0, 1, 1, 2]))
+        >>> likelihood(torch.tensor([[0.0], [2.0]]), Standardize()).probs
+        tensor([[0.2500, 0.5000, 0.2500],
+                [0.0432, 0.2458, 0.7109]])
+    """
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.classes = count(classes, "classes", "the number of classes", least=2)
+        self.first: Any = PyroParam(torch.tensor(-1.0), constraints.real)
+        self.gaps: Any = PyroParam(torch.ones(self.classes - 2), constraints.positive)
+
+    @property
+    def cutpoints(self) -> Tensor:
+        """c, ``[K - 1]``, ascending."""
+        first = self.first[None]
+        return torch.cat([first, first + self.gaps.cumsum(0)])
+
+    def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
+        above = self.cutpoints.to(output.dtype) - output  # c_k - f, [..., N, K - 1]
+        upto, beyond = logsigmoid(above), logsigmoid(-above)  # ln P(y <= k), ln P(y > k)
+        # sigmoid(b) - sigmoid(a) = sigmoid(b) sigmoid(-a) (1 - exp(a - b))
+        apart = (-(above[..., :-1] - above[..., 1:]).exp()).log1p()
+        between = upto[..., 1:] + beyond[..., :-1] + apart
+        return dist.Categorical(logits=torch.cat([upto[..., :1], between, beyond[..., -1:]], -1))
+
+    def location(self, output: Tensor, targets: Standardize) -> Tensor:
+        return output
+
+    def start(self, y: Tensor) -> None:
+        if not bool((self.cutpoints == torch.arange(-1.0, self.classes - 2)).all()):
+            return  # has been trained, or started
+        shares = torch.bincount(y.detach().cpu().long().flatten(), minlength=self.classes).double() + 1e-2
+        cuts = torch.logit((shares.cumsum(0) / shares.sum())[:-1])
+        self.first, self.gaps = cuts[0].to(self.first), cuts.diff().to(self.first)
+
+    def as_target(self, y: Tensor) -> Tensor:
+        return labels(y)
+
+    def outputs(self, targets: int) -> int:
+        return 1
+
+    def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
+        y = self.as_target(y)
+        if output.shape[1:] != (1,) or y.shape != (len(y),):
+            raise ValueError(
+                f"y: ordered classes must have shape [N], for a network with one output, [N, 1]; got y of shape "
+                f"{list(y.shape)} and outputs [N, {', '.join(map(str, output.shape[1:]))}]"
+            )
+        if not 0 <= int(y.min()) <= int(y.max()) < self.classes:
+            raise ValueError(
+                f"y: ordered classes must lie in 0 ... {self.classes - 1}, of {self.classes} classes; got {int(y.min())} "
+                f"to {int(y.max())}"
+            )
+
+    def describe(self) -> str:
+        return f"Ordinal({self.classes})"
