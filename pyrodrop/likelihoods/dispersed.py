@@ -14,12 +14,12 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyrodrop.arguments import flag, real, shown
+from pyrodrop.arguments import flag, shown, variance
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
 
 Dispersion: TypeAlias = float | Literal["network"] | None
-_LEAST, _MOST = 1e-6, 1e6  # of starts from data
+_LEAST, _MOST = 1e-3, 1e6  # of starts from data: those of counts that vary less than their mean are below 0
 
 
 class Dispersed(Likelihood):
@@ -36,13 +36,12 @@ class Dispersed(Likelihood):
         self._from_data, self.by_network = value is None, isinstance(value, str)
         self.learned = flag(learned, "learned", f"whether the {self.parameter} is trained") or self._from_data
         if self.by_network:
-            if value != "network" or learned:
-                raise ValueError(
-                    f"{self.parameter} must be a positive number, None or 'network', which is not learned beside; got "
-                    f"{shown(value)} with learned={learned}"
-                )
+            if value != "network":
+                raise ValueError(f"{self.parameter} must be a positive number, None or 'network'; got {shown(value)}")
+            if learned:
+                raise ValueError(f"learned is for a {self.parameter} that is one number; got {self.parameter}='network'")
             return
-        start = torch.tensor(1.0 if value is None else real(value, self.parameter, what, above=0))
+        start = torch.tensor(1.0 if value is None else variance(value, self.parameter, what))
         if self.learned:
             setattr(self, self.parameter, PyroParam(start, constraints.positive))
         else:

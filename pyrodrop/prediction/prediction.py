@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import Categorical, Normal
+from torch.distributions import Bernoulli, Categorical, Normal
 
 from pyrodrop.arguments import shown
 from pyrodrop.arrays import tensor_of
@@ -289,7 +289,7 @@ class Prediction:
                 )
             return y
         check_support(y, one, f"the prediction, of {type(one).__name__} distributions")
-        return y
+        return y.to(one.logits.dtype) if isinstance(one, Bernoulli) else y
 
 
 class Predicts(Protocol):
