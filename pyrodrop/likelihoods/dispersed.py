@@ -39,7 +39,9 @@ class Dispersed(Likelihood):
             if value != "network":
                 raise ValueError(f"{self.parameter} must be a positive number, None or 'network'; got {shown(value)}")
             if learned:
-                raise ValueError(f"learned is for a {self.parameter} that is one number; got {self.parameter}='network'")
+                raise ValueError(
+                    f"learned is for a {self.parameter} that is one number; got {self.parameter}='network'"
+                )
             return
         start = torch.tensor(1.0 if value is None else variance(value, self.parameter, what))
         if self.learned:

@@ -8,6 +8,7 @@ odds model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyro.distributions as dist
@@ -18,7 +19,8 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
-from pyrodrop.arguments import count
+from pyrodrop.arguments import count, shown
+from pyrodrop.arrays import tensor_of
 from pyrodrop.likelihoods.categorical import labels
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
@@ -32,10 +34,11 @@ class Ordinal(Likelihood):
 
     Args:
         classes: K, at least 2.
+        cutpoints: K - 1 ascending numbers that are fixed; learned if None.
 
     Raises:
-        ValueError: `classes` is less than 2.
-        TypeError: it is no whole number.
+        ValueError: `classes` is less than 2, or `cutpoints` are not K - 1 ascending numbers.
+        TypeError: `classes` is no whole number, or `cutpoints` no list of numbers.
 
     Example:
         >>> import torch
@@ -48,11 +51,24 @@ class Ordinal(Likelihood):
                 [0.0432, 0.2458, 0.7109]])
     """
 
-    def __init__(self, classes: int) -> None:
+    first: Any
+    gaps: Any
+
+    def __init__(self, classes: int, cutpoints: Sequence[float] | None = None) -> None:
         super().__init__()
-        self.classes = count(classes, "classes", "the number of classes", least=2)
-        self.first: Any = PyroParam(torch.tensor(-1.0), constraints.real)
-        self.gaps: Any = PyroParam(torch.ones(self.classes - 2), constraints.positive)
+        self.classes, self.learned = count(classes, "classes", "the number of classes", least=2), cutpoints is None
+        if cutpoints is None:
+            self.first = PyroParam(torch.tensor(-1.0), constraints.real)
+            self.gaps = PyroParam(torch.ones(self.classes - 2), constraints.positive)
+            return
+        fixed = tensor_of(cutpoints, "cutpoints").to(torch.get_default_dtype())
+        if fixed.shape != (self.classes - 1,) or not bool((fixed.diff() > 0).all()) or not bool(fixed.isfinite().all()):
+            raise ValueError(
+                f"cutpoints must be {self.classes - 1} ascending numbers, between {self.classes} classes; got "
+                f"{shown(cutpoints)}"
+            )
+        self.register_buffer("first", fixed[0].clone())
+        self.register_buffer("gaps", fixed.diff())
 
     @property
     def cutpoints(self) -> Tensor:
@@ -72,8 +88,9 @@ class Ordinal(Likelihood):
         return output
 
     def start(self, y: Tensor) -> None:
-        if not bool((self.cutpoints == torch.arange(-1.0, self.classes - 2)).all()):
-            return  # has been trained, or started
+        cutpoints = self.cutpoints.detach().cpu()
+        if not self.learned or not torch.equal(cutpoints, torch.arange(-1.0, self.classes - 2).to(cutpoints)):
+            return  # fixed, or started before
         shares = torch.bincount(y.detach().cpu().long().flatten(), minlength=self.classes).double() + 1e-2
         cuts = torch.logit((shares.cumsum(0) / shares.sum())[:-1])
         self.first, self.gaps = cuts[0].to(self.first), cuts.diff().to(self.first)
@@ -98,4 +115,4 @@ class Ordinal(Likelihood):
             )
 
     def describe(self) -> str:
-        return f"Ordinal({self.classes})"
+        return f"Ordinal({self.classes}{'' if self.learned else ', fixed cutpoints'})"

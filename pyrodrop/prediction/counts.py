@@ -29,6 +29,8 @@ from scipy.special import betainc, betaincinv, gammaincc, gammaincinv, stdtr
 from torch import Tensor
 from torch import distributions as td
 
+from pyrodrop.likelihoods.negative_binomial import NB2
+
 _CLOSE = 1e-12  # relative error of the probabilities, so that F(k) = q is not missed
 _MANY = 1e60  # n, of which P(Y > k) depends by a factor of 1 + k^2 / n
 _MOST = 2**53  # above, float64 has no odd numbers
@@ -40,7 +42,7 @@ STUDENT = (td.StudentT, dist.StudentT)  # a subclass may be another distribution
 _BETA, _GAMMA = (td.Beta, dist.Beta), (td.Gamma, dist.Gamma)
 _COUNTS = {
     td.Poisson, dist.Poisson, td.NegativeBinomial, dist.NegativeBinomial, dist.GammaPoisson, td.Geometric, dist.Geometric,
-    td.Binomial, dist.Binomial, td.Bernoulli, dist.Bernoulli,
+    td.Binomial, dist.Binomial, td.Bernoulli, dist.Bernoulli, NB2,
 }  # fmt: skip
 
 

@@ -72,7 +72,17 @@ CALLS = [
         )
         for name, parameter in DISPERSED.items()
     ),
-    Call("likelihoods.Ordinal", lambda: {"classes": 3}, {"classes": COUNT.but("huge") | {"one": lambda: 1}}),
+    Call(
+        "likelihoods.Ordinal",
+        lambda: {"classes": 3},
+        {
+            "classes": COUNT.but("huge") | {"one": lambda: 1},
+            "cutpoints": kind(
+                number=1.0, word="ab", one=[1.0], equal=[1.0, 1.0], falling=[1.0, 0.0], nan=[0.0, float("nan")]
+            ),
+        },
+        works={"cutpoints: whole numbers": (lambda: [0, 1], lambda made: made.cutpoints.tolist() == [0.0, 1.0])},
+    ),
     Call("likelihoods.HeteroscedasticGaussian", dict, {}),
     Call(
         "likelihoods.HeteroscedasticGaussian",

@@ -14,7 +14,8 @@ from scipy.special import expit
 from torch import Tensor
 
 import pyrodrop
-from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop import guides, likelihoods, metrics, models, priors
+from pyrodrop.analysis import sbc
 from pyrodrop.data import Dataset
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.scaling import Standardize
@@ -255,3 +256,66 @@ def test_a_fit_is_saved_and_read_back(name: str, tmp_path: Any) -> None:
     model = models.MLP([2, 8, 1], prior=priors.Gaussian(), likelihood=case.make())
     back = pyrodrop.Fit.load(tmp_path / "fit.safetensors", model, guides.BernoulliDropout(model, 0.1))
     torch.testing.assert_close(back.predict(x, 7, seed=1).log_density(y), run.predict(x, 7, seed=1).log_density(y))
+
+
+@pytest.mark.parametrize("name", ["Bernoulli", "Poisson", "NegativeBinomial"])
+def test_the_probability_transform_of_counts_is_uniform(name: str) -> None:
+    """Between P(Y < y) and P(Y <= y); of 20,000 counts its mean and deciles within five standard errors."""
+    case, size = CASES[name], 20_000
+    z = torch.linspace(-1, 1, size, dtype=torch.float64)[:, None]
+    likelihood = (case.make(0.7) if name in DISPERSED else case.make()).double()
+    theirs = case.scipy(z.numpy(), 0.7)
+    y = torch.as_tensor(theirs.rvs(random_state=1)).double()
+    u = metrics.pit(pyrodrop.Prediction(z[None], likelihood(z[None], UNITS)), y)
+    low, high = theirs.cdf(y.numpy() - 1), theirs.cdf(y.numpy())
+    assert bool(((u >= torch.as_tensor(low) - 1e-9) & (u <= torch.as_tensor(high) + 1e-9)).all())
+    assert abs(float(u.mean()) - 0.5) < 5 / math.sqrt(12 * size)
+    shares = torch.histc(u, 10, 0, 1) / size
+    assert float((shares - 0.1).abs().max()) < 5 * math.sqrt(0.09 / size)
+
+
+def test_scores_of_yes_and_no_are_those_of_two_classes() -> None:
+    """Of labels [N, 1] of any dtype, and without those that are missing."""
+    f = torch.randn(30, 50, 1, generator=torch.Generator().manual_seed(0))
+    y = (torch.arange(50) % 3 == 0)[:, None]
+    ours = metrics.classification_scores(pyrodrop.Prediction(f, likelihoods.Bernoulli()(f, Standardize())), y.float())
+    two = torch.cat([torch.zeros_like(f), f], -1)
+    categorical = pyrodrop.Prediction(two, likelihoods.Categorical()(two, Standardize()))
+    theirs = metrics.classification_scores(categorical, y[:, 0].long())
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    gaps = y.float()
+    gaps[:20] = math.nan
+    prediction = pyrodrop.Prediction(f, likelihoods.Bernoulli()(f, Standardize()), missing=math.nan)
+    rest = pyrodrop.Prediction(f[:, 20:], likelihoods.Bernoulli()(f[:, 20:], Standardize()))
+    assert metrics.classification_scores(prediction, gaps) == pytest.approx(metrics.classification_scores(rest, y[20:]))
+    several = torch.cat([f, f], -1)
+    with pytest.raises(TypeError, match=r"one label per example; this prediction has labels of shape \[50, 2\]"):
+        metrics.classification_scores(pyrodrop.Prediction(several, likelihoods.Bernoulli()(several, Standardize())), y)
+
+
+def test_fixed_cutpoints_are_not_learned() -> None:
+    likelihood = likelihoods.Ordinal(4, [-1.0, 0.5, 2.0])
+    assert likelihood.cutpoints.tolist() == [-1.0, 0.5, 2.0]
+    likelihood.start(torch.tensor([0, 1, 2, 3]))
+    assert likelihood.cutpoints.tolist() == [-1.0, 0.5, 2.0]
+    assert not list(likelihood.parameters())
+    assert likelihood.describe() == "Ordinal(4, fixed cutpoints)"
+
+
+SIMULATED = {
+    "Bernoulli": likelihoods.Bernoulli, "Poisson": likelihoods.Poisson,
+    **{name: lambda name=name: CASES[name].make(0.5) for name in DISPERSED},
+    "Ordinal": lambda: likelihoods.Ordinal(3, [-0.5, 0.8]),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIMULATED)
+def test_data_of_the_likelihood_calibrate_a_fit(name: str) -> None:
+    """A line, whose posterior is nearly Gaussian with 30 rows: 200 data sets show no miscalibration."""
+    model = models.MLP(
+        [1, 1], prior=priors.Gaussian(1.0), bias_prior=priors.Gaussian(0.7), likelihood=SIMULATED[name]()
+    )
+    x = torch.linspace(-1, 1, 30)[:, None]
+    found = sbc(model, guides.MeanField, x, count=200, num_draws=99, steps=600, lr=2e-2, progress=False)
+    assert "no miscalibration found" in str(found)
