@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyro.distributions as dist
 from torch import Tensor
 
+from pyrodrop.likelihoods import precise
 from pyrodrop.likelihoods.dispersed import Dispersed, Dispersion
 from pyrodrop.scaling import Standardize
+
+_FAR = 60.0  # of logits, which float32 has
 
 
 class Beta(Dispersed):
@@ -38,15 +40,17 @@ class Beta(Dispersed):
     """
 
     parameter = "concentration"
+    ends = (0.0, 1.0)
 
     def __init__(self, concentration: Dispersion = None, *, learned: bool = False) -> None:
         super().__init__(concentration, learned, "k of the variance m (1 - m) / (1 + k)")
 
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
-        return dist.Beta(output.sigmoid() * parameter, (-output).sigmoid() * parameter)
+        output = output.clamp(-_FAR, _FAR)
+        return precise.Beta(output.sigmoid() * parameter, (-output).sigmoid() * parameter)
 
     def location(self, output: Tensor, targets: Standardize) -> Tensor:
         return self.mean_of(output).sigmoid()
 
     def estimate(self, y: Tensor) -> Tensor:
-        return y.mean() * (1 - y.mean()) / y.var(correction=0) - 1
+        return (y.mean() * (1 - y.mean()) / y.var(correction=0) - 1).clamp(min=1e-3)

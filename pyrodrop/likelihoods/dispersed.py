@@ -19,7 +19,7 @@ from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
 
 Dispersion: TypeAlias = float | Literal["network"] | None
-_LEAST, _MOST = 1e-3, 1e6  # of starts from data: those of counts that vary less than their mean are below 0
+_FAR, _FAR_PARAMETER = 60.0, 20.0  # of logarithms: beyond, products of both leave float32
 
 
 class Dispersed(Likelihood):
@@ -29,6 +29,7 @@ class Dispersed(Likelihood):
     """
 
     parameter: str
+    ends: tuple[float, ...] = ()  # of the range of y, which do not belong to it
     copies = 4
 
     def __init__(self, value: Dispersion, learned: bool, what: str) -> None:
@@ -53,14 +54,15 @@ class Dispersed(Likelihood):
         if not self.by_network:
             return self.distribution(output, getattr(self, self.parameter).to(output.dtype), targets).to_event(1)
         mean, log_parameter = self._halves(output)
-        return self.distribution(mean, log_parameter.exp() * self.unit(targets), targets).to_event(1)
+        parameter = log_parameter.clamp(-_FAR_PARAMETER, _FAR_PARAMETER).exp() * self.unit(targets)
+        return self.distribution(mean, parameter, targets).to_event(1)
 
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
         """The distribution of single numbers, from the outputs ``[..., N, D]`` and the parameter, which broadcasts."""
         raise NotImplementedError
 
     def estimate(self, y: Tensor) -> Tensor:
-        """A start of the parameter, from all observations as one column, float64."""
+        """A start of the parameter, from the observations of one column, float64."""
         raise NotImplementedError
 
     def unit(self, targets: Standardize) -> Tensor | float:
@@ -83,11 +85,19 @@ class Dispersed(Likelihood):
     def start(self, y: Tensor) -> None:
         if not self._from_data or float(getattr(self, self.parameter).detach()) != 1.0:
             return
-        y = y.detach().double().flatten()
-        value = float(self.estimate(y[~y.isnan()]))
-        if value == value:
+        columns = y.detach().double().reshape(len(y), -1).unbind(1)
+        value = float(torch.stack([self.estimate(column[~column.isnan()]) for column in columns]).mean())
+        if 1e-36 <= value <= 1e36:  # not for y that are all equal
             before: Tensor = getattr(self, self.parameter).detach()
-            setattr(self, self.parameter, torch.full_like(before, min(max(value, _LEAST), _MOST)))
+            setattr(self, self.parameter, torch.full_like(before, value))
+
+    def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
+        super().check(y, output, targets)
+        for end in self.ends:
+            if bool((y == end).any()):
+                raise ValueError(
+                    f"values of y must not be {end:g} under {self.describe()}; got {int((y == end).sum())} of them"
+                )
 
     def outputs(self, targets: int) -> int:
         return 2 * targets if self.by_network else targets
@@ -100,5 +110,8 @@ class Dispersed(Likelihood):
 
 
 def log_mean(output: Tensor, targets: Standardize) -> Tensor:
-    """ln m of a positive mean m = s exp(output), where s is the mean of y if it is standardised, and 1 otherwise."""
-    return output + torch.where(targets.loc > 0, targets.loc, 1.0).log()
+    """ln m of a positive mean m = s exp(output), where s is the mean of y if it is standardised, and 1 otherwise.
+
+    Outputs beyond -60 and 60 count as these, since float32 does not have larger exponentials.
+    """
+    return output.clamp(-_FAR, _FAR) + torch.where(targets.loc > 0, targets.loc, 1.0).log()

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyro.distributions as dist
 from torch import Tensor
 
+from pyrodrop.likelihoods import precise
 from pyrodrop.likelihoods.dispersed import Dispersed, Dispersion, log_mean
 from pyrodrop.scaling import Standardize
 
@@ -38,6 +38,7 @@ class Gamma(Dispersed):
     """
 
     parameter = "dispersion"
+    ends = (0.0,)
 
     def __init__(self, dispersion: Dispersion = None, *, learned: bool = False) -> None:
         super().__init__(dispersion, learned, "the square of standard deviation over mean")
@@ -45,7 +46,7 @@ class Gamma(Dispersed):
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
         mean = log_mean(output, targets).exp()
         concentration = (1 / parameter).expand_as(mean)
-        return dist.Gamma(concentration, concentration / mean)
+        return precise.Gamma(concentration, concentration / mean)
 
     def location(self, output: Tensor, targets: Standardize) -> Tensor:
         return log_mean(self.mean_of(output), targets).exp()

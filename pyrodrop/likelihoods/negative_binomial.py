@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyro.distributions as dist
 from torch import Tensor
-from torch.nn.functional import softplus
 
+from pyrodrop.likelihoods import precise
 from pyrodrop.likelihoods.dispersed import Dispersed, Dispersion, log_mean
 from pyrodrop.scaling import Standardize
 
@@ -45,24 +44,10 @@ class NegativeBinomial(Dispersed):
 
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
         log_m = log_mean(output, targets)
-        return NB2((1 / parameter).expand_as(log_m), logits=log_m + parameter.log())
+        return precise.NegativeBinomial((1 / parameter).expand_as(log_m), logits=log_m + parameter.log())
 
     def location(self, output: Tensor, targets: Standardize) -> Tensor:
         return log_mean(self.mean_of(output), targets).exp()
 
     def estimate(self, y: Tensor) -> Tensor:
-        return (y.var(correction=0) - y.mean()) / y.mean().square()
-
-
-class NB2(dist.NegativeBinomial):
-    """The negative binomial distribution, with ln sigmoid(x) as -softplus(-x).
-
-    PyTorch's `torch.nn.functional.logsigmoid`, which its `log_prob` uses, warns under ``torch.vmap`` in every step.
-    """
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        if self._validate_args:
-            self._validate_sample(value)
-        r, logits = self.total_count, self.logits
-        ways = (r + value).lgamma() - (1 + value).lgamma() - r.lgamma()
-        return ways - r * softplus(logits) - value * softplus(-logits)
+        return ((y.var(correction=0) - y.mean()) / y.mean().square()).clamp(min=1e-3)  # Poisson counts, or less spread

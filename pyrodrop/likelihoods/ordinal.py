@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
-from pyrodrop.arguments import count, shown
+from pyrodrop.arguments import count
 from pyrodrop.arrays import tensor_of
-from pyrodrop.likelihoods.categorical import labels
+from pyrodrop.likelihoods.categorical import check_classes, labels
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
 
@@ -65,7 +65,7 @@ class Ordinal(Likelihood):
         if fixed.shape != (self.classes - 1,) or not bool((fixed.diff() > 0).all()) or not bool(fixed.isfinite().all()):
             raise ValueError(
                 f"cutpoints must be {self.classes - 1} ascending numbers, between {self.classes} classes; got "
-                f"{shown(cutpoints)}"
+                f"{fixed.tolist()}"
             )
         self.register_buffer("first", fixed[0].clone())
         self.register_buffer("gaps", fixed.diff())
@@ -91,7 +91,10 @@ class Ordinal(Likelihood):
         cutpoints = self.cutpoints.detach().cpu()
         if not self.learned or not torch.equal(cutpoints, torch.arange(-1.0, self.classes - 2).to(cutpoints)):
             return  # fixed, or started before
-        shares = torch.bincount(y.detach().cpu().long().flatten(), minlength=self.classes).double() + 1e-2
+        y = y.detach().cpu().long().flatten()
+        if not 0 <= int(y.min()) <= int(y.max()) < self.classes:
+            return  # which `check` says
+        shares = torch.bincount(y, minlength=self.classes).double() + 1e-2
         cuts = torch.logit((shares.cumsum(0) / shares.sum())[:-1])
         self.first, self.gaps = cuts[0].to(self.first), cuts.diff().to(self.first)
 
@@ -102,17 +105,12 @@ class Ordinal(Likelihood):
         return 1
 
     def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
-        y = self.as_target(y)
-        if output.shape[1:] != (1,) or y.shape != (len(y),):
+        if output.shape[-1] != 1:
             raise ValueError(
-                f"y: ordered classes must have shape [N], for a network with one output, [N, 1]; got y of shape "
-                f"{list(y.shape)} and outputs [N, {', '.join(map(str, output.shape[1:]))}]"
+                f"an Ordinal likelihood needs a network with one output; this one has outputs "
+                f"[N, {', '.join(map(str, output.shape[1:]))}]"
             )
-        if not 0 <= int(y.min()) <= int(y.max()) < self.classes:
-            raise ValueError(
-                f"y: ordered classes must lie in 0 ... {self.classes - 1}, of {self.classes} classes; got {int(y.min())} "
-                f"to {int(y.max())}"
-            )
+        check_classes(self.as_target(y), output, self.classes)
 
     def describe(self) -> str:
         return f"Ordinal({self.classes}{'' if self.learned else ', fixed cutpoints'})"

@@ -5,10 +5,10 @@ y ~ Poisson(m),   m = s exp(output)        m, y [N, D], y in 0, 1, 2 ...;  s is 
 
 from __future__ import annotations
 
-import pyro.distributions as dist
 from pyro.distributions import TorchDistribution
 from torch import Tensor
 
+from pyrodrop.likelihoods import precise
 from pyrodrop.likelihoods.dispersed import log_mean
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
@@ -30,7 +30,7 @@ class Poisson(Likelihood):
     """
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
-        return dist.Poisson(self.location(output, targets)).to_event(1)
+        return precise.Poisson(self.location(output, targets)).to_event(1)
 
     def location(self, output: Tensor, targets: Standardize) -> Tensor:
         return log_mean(output, targets).exp()

@@ -20,7 +20,8 @@ class StudentT(Dispersed):
     """Independent noise with heavier tails than a Gaussian's.
 
     Args:
-        df: degrees of freedom, positive; the variance exists for more than 2.
+        df: degrees of freedom, positive and at most 1000, from where on it is a Gaussian; the variance exists for
+            more than 2.
         scale: positive, in the units of y. None for one that is learned and starts at that of the y that it is trained on;
             ``"network"`` for one of every example, the scale of y times the exponential of a second output.
         learned: whether the number `scale` is trained, too.
@@ -42,7 +43,7 @@ class StudentT(Dispersed):
 
     def __init__(self, df: float = 4.0, scale: Dispersion = None, *, learned: bool = False) -> None:
         super().__init__(scale, learned, "the scale of the noise, in the units of y")
-        self.register_buffer("df", torch.tensor(real(df, "df", "the degrees of freedom", above=0)))
+        self.register_buffer("df", torch.tensor(real(df, "df", "the degrees of freedom", above=0, most=1000)))
 
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
         f = targets.inverse(output)
@@ -56,4 +57,7 @@ class StudentT(Dispersed):
         return targets.scale
 
     def estimate(self, y: Tensor) -> Tensor:
-        return (y - y.median()).abs().median() / 0.74  # of t(4), half of which is within .74
+        from scipy.special import stdtrit  # SciPy takes a while to import
+
+        half = (y - y.median()).abs().median()
+        return half / float(stdtrit(float(self.df), 0.75)) if half > 0 else y.std(correction=0)

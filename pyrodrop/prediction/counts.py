@@ -29,7 +29,7 @@ from scipy.special import betainc, betaincinv, gammaincc, gammaincinv, stdtr
 from torch import Tensor
 from torch import distributions as td
 
-from pyrodrop.likelihoods.negative_binomial import NB2
+from pyrodrop.likelihoods import precise
 
 _CLOSE = 1e-12  # relative error of the probabilities, so that F(k) = q is not missed
 _MANY = 1e60  # n, of which P(Y > k) depends by a factor of 1 + k^2 / n
@@ -39,10 +39,11 @@ Tail = Callable[[Any, bool], Any]
 """P(Y > k) of every component if the second argument is True, P(Y <= k) otherwise."""
 
 STUDENT = (td.StudentT, dist.StudentT)  # a subclass may be another distribution
-_BETA, _GAMMA = (td.Beta, dist.Beta), (td.Gamma, dist.Gamma)
+_BETA, _GAMMA = (td.Beta, dist.Beta, precise.Beta), (td.Gamma, dist.Gamma, precise.Gamma)
 _COUNTS = {
     td.Poisson, dist.Poisson, td.NegativeBinomial, dist.NegativeBinomial, dist.GammaPoisson, td.Geometric, dist.Geometric,
-    td.Binomial, dist.Binomial, td.Bernoulli, dist.Bernoulli, NB2,
+    td.Binomial, dist.Binomial, td.Bernoulli, dist.Bernoulli,
+    precise.Poisson, precise.NegativeBinomial,
 }  # fmt: skip
 
 

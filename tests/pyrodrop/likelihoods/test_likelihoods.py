@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -187,8 +188,8 @@ def test_y_that_cannot_be_are_refused_by_name(name: str) -> None:
     ("y", "message"),
     [
         (torch.rand(N), "class labels must be whole numbers"),
-        (torch.full((N,), 3), r"ordered classes must lie in 0 \.\.\. 2, of 3 classes; got 3 to 3"),
-        (torch.zeros(N, 2, dtype=torch.long), "ordered classes must have shape"),
+        (torch.full((N,), 3), r"class labels must lie in 0 \.\.\. 2, for 3 classes; got 3 to 3"),
+        (torch.zeros(N, 1, dtype=torch.long), r"class labels must have shape \[9\].*: pass y\[:, 0\]"),
     ],
 )
 def test_ordered_classes_that_cannot_be_are_refused(y: Tensor, message: str) -> None:
@@ -319,3 +320,88 @@ def test_data_of_the_likelihood_calibrate_a_fit(name: str) -> None:
     x = torch.linspace(-1, 1, 30)[:, None]
     found = sbc(model, guides.MeanField, x, count=200, num_draws=99, steps=600, lr=2e-2, progress=False)
     assert "no miscalibration found" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "theirs", "y"),
+    [
+        (lambda: likelihoods.NegativeBinomial(1e-8), stats.nbinom(1e8, 1 / (1 + 3e-8)), 5.0),
+        (lambda: likelihoods.NegativeBinomial(0.5), stats.nbinom(2, 1 / (1 + 1.5)), 7.0),
+        (lambda: likelihoods.Poisson(), stats.poisson(3), 5.0),
+        (lambda: likelihoods.Gamma(1e-6), stats.gamma(1e6, scale=3e-6), 3.001),
+        (lambda: likelihoods.Beta(1e6), stats.beta(5e5, 5e5), 0.5005),
+        (lambda: likelihoods.StudentT(1000.0, 2.0), stats.t(1000.0, 3.0, 2.0), 4.0),
+    ],
+    ids=["little dispersion", "negative binomial", "poisson", "gamma", "beta", "student"],
+)
+def test_single_precision_keeps_the_digits(likelihood: Any, theirs: Any, y: float) -> None:
+    """Differences of ln Gamma of large numbers lose none; parameters are rounded to float32 before."""
+    got = likelihood()(torch.zeros(1, 1), UNITS).log_prob(torch.tensor([[y]]))
+    want = theirs.logpmf(y) if theirs.dist.name in ("nbinom", "poisson") else theirs.logpdf(y)
+    assert got.dtype == torch.float32
+    assert float(got) == pytest.approx(want, abs=2e-3)
+
+
+@pytest.mark.parametrize("name", [*CASES, "network"])
+def test_outputs_far_out_give_finite_losses_and_gradients(name: str) -> None:
+    for far in (-200.0, 200.0):
+        if name == "network":
+            z = torch.tensor([[far, far], [far, -far]], requires_grad=True)
+            given = [likelihoods.NegativeBinomial("network"), likelihoods.Gamma("network"), likelihoods.Beta("network")]
+        else:
+            z = torch.tensor([[far], [-far]], requires_grad=True)
+            given = [CASES[name].make(0.7) if name in DISPERSED else CASES[name].make()]
+        for likelihood in given:
+            y = 0.5 if isinstance(likelihood, likelihoods.Beta) else 1.0
+            log_prob = likelihood(z, UNITS).log_prob(torch.full((2, 1), y)).sum()
+            (slope,) = torch.autograd.grad(log_prob, z)
+            assert bool(log_prob.isfinite()), (likelihood.describe(), far)
+            assert bool(slope.isfinite().all()), (likelihood.describe(), far)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "value"), [(likelihoods.Gamma, 0.0), (likelihoods.Beta, 0.0), (likelihoods.Beta, 1.0)]
+)
+def test_ends_that_torch_allows_are_refused(likelihood: Any, value: float) -> None:
+    y = torch.full((N, 1), 0.4)
+    y[3] = value
+    with pytest.raises(
+        ValueError, match=f"values of y must not be {value:g} under {likelihood.__name__}.*got 1 of them"
+    ):
+        fitted(likelihood(), (torch.randn(N, 2), y))
+
+
+def test_starts_are_means_over_columns() -> None:
+    """Not of columns of different units put together; and of degrees of freedom other than 4."""
+    y = torch.cat([torch.randn(2000, 1), 1000 + torch.randn(2000, 1)], 1)
+    for df, want in ((4.0, 0.91), (1.0, 0.674)):
+        student: Any = likelihoods.StudentT(df)
+        student.start(y)
+        assert float(student.scale) == pytest.approx(want, rel=0.1)
+    tiny: Any = likelihoods.StudentT()
+    tiny.start(1e-6 * y[:, :1])
+    assert float(tiny.scale) == pytest.approx(0.91e-6, rel=0.1)
+    constant: Any = likelihoods.StudentT()
+    constant.start(torch.ones(5, 1))
+    assert float(constant.scale) == 1.0
+
+
+def test_missing_yes_and_no_of_whole_numbers() -> None:
+    x, y = torch.randn(8, 2), torch.tensor([0, 1, -1, 1, 0, -1, 1, 0])
+    run = fitted(likelihoods.Missing(likelihoods.Bernoulli(), -1), (x, y))
+    assert run.predict(x, 5).log_density(y).shape == (6,)
+    ordered = fitted(likelihoods.Missing(likelihoods.Ordinal(2), -1), (x, y))
+    assert ordered.predict(x, 5).log_density(y).shape == (6,)
+    with pytest.raises(
+        ValueError, match="class labels must lie in 0 .* if these are missing labels, pass likelihoods.Missing"
+    ):
+        fitted(likelihoods.Ordinal(2), (x, y))
+
+
+def test_text_labels_are_no_counts() -> None:
+    frame = pd.DataFrame({"a": np.linspace(0, 1, 9), "grade": ["low", "mid", "high"] * 3})
+    data = Dataset.from_frame(frame, "grade")
+    for likelihood in (likelihoods.Poisson(), likelihoods.NegativeBinomial(), likelihoods.Gaussian()):
+        model = models.MLP([1, 8, 1], prior=priors.Gaussian(), likelihood=likelihood)
+        with pytest.raises(ValueError, match="y are class labels, the numbers 0 to 2 .*would take for values"):
+            pyrodrop.fit(model, guides.Point(model), data, steps=1)
