@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyro.distributions as dist
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributions import Normal
+from torch.distributions import Normal, Poisson
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import pyrodrop
@@ -88,6 +87,11 @@ LOSSES: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], float]] = 
         lambda f, y: F.binary_cross_entropy_with_logits(f, (y > 0).to(f), reduction="sum"),
         N * OUT,
     ),
+    "`nn.PoissonNLLLoss`": (
+        lambda f, y: F.poisson_nll_loss(f, y.abs().round(), log_input=True),
+        lambda f, y: -Poisson(f.exp()).log_prob(y.abs().round()).sum(),
+        N * OUT,
+    ),
     "`nn.GaussianNLLLoss`": (
         lambda f, y: F.gaussian_nll_loss(f, y, 0.1 + f[:, :1].expand(-1, OUT) ** 2),
         lambda f, y: -Normal(f, (0.1 + f[:, :1] ** 2).sqrt()).log_prob(y).sum(),
@@ -141,19 +145,13 @@ def test_prior_of_weight_decay(name: str) -> None:
         torch.testing.assert_close(got, keep * factor * want, rtol=1e-10, atol=1e-10)
 
 
-class Bernoulli(likelihoods.Likelihood):
-    """That of the page."""
-
-    def forward(self, output: Tensor, targets: Any) -> Any:
-        return dist.Bernoulli(logits=output)
-
-
 READ: dict[str, tuple[Any, dict[str, Any], int, tuple[int, ...]]] = {
     # row of the page: the likelihood, further arguments of `read`, the network's outputs, and their shape after [N]
     "`nn.CrossEntropyLoss`, logits [N, C] ": (likelihoods.Categorical(), {}, 3, (3,)),
     "`nn.CrossEntropyLoss`, logits [N, C, H, W]": (likelihoods.Categorical(), {}, 12, (2, 2, 3)),
     "`nn.GaussianNLLLoss`": (likelihoods.HeteroscedasticGaussian(), {}, 2 * OUT, (2 * OUT,)),
-    "`nn.BCEWithLogitsLoss`": (Bernoulli(), {}, OUT, (OUT,)),
+    "`nn.BCEWithLogitsLoss`": (likelihoods.Bernoulli(), {}, OUT, (OUT,)),
+    "`nn.PoissonNLLLoss`": (likelihoods.Poisson(), {}, OUT, (OUT,)),
     "`nn.MSELoss`": (likelihoods.Gaussian(TAU), {}, OUT, (OUT,)),
     "half of `nn.MSELoss`": (likelihoods.Gaussian(TAU), {"weight_decay": 2 * DECAY}, OUT, (OUT,)),
     "sum over minibatches": (

@@ -18,6 +18,7 @@ from pyrodrop.analysis.reports.score_table import cell
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.data import Split
 from pyrodrop.files import whole
+from pyrodrop.metrics import pit
 from pyrodrop.prediction.prediction import Prediction
 
 _PACKAGES = ("pyro-ppl", "torch", "gpytorch", "arviz", "numpy")
@@ -94,7 +95,7 @@ def write_draws(
             judged = groups[f"{name}/predictions"]
             judged["observed"] = (("obs_id",), _column(series.test.y))
             judged["log_density"] = (("obs_id",), held_out.log_density(series.test.y).double().cpu().numpy())
-            judged["pit"] = (("obs_id",), _column(held_out.cdf(series.test.y)))
+            judged["pit"] = (("obs_id",), _column(pit(held_out, series.test.y)))
     tree = xr.DataTree.from_dict(groups)
     tree.attrs.update(about)
     encoding = {

@@ -1,17 +1,33 @@
 """Likelihoods: the distribution of an observation given the output of the network. One file each."""
 
+from pyrodrop.likelihoods.bernoulli import Bernoulli
+from pyrodrop.likelihoods.beta import Beta
 from pyrodrop.likelihoods.categorical import Categorical
+from pyrodrop.likelihoods.gamma import Gamma
 from pyrodrop.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 from pyrodrop.likelihoods.likelihood import Likelihood
+from pyrodrop.likelihoods.log_normal import LogNormal
 from pyrodrop.likelihoods.missing import Missing
+from pyrodrop.likelihoods.negative_binomial import NegativeBinomial
+from pyrodrop.likelihoods.ordinal import Ordinal
+from pyrodrop.likelihoods.poisson import Poisson
 from pyrodrop.likelihoods.shapes import aligned, check_support, elements, per_row
+from pyrodrop.likelihoods.student_t import StudentT
 
 __all__ = [
+    "Bernoulli",
+    "Beta",
     "Categorical",
+    "Gamma",
     "Gaussian",
     "HeteroscedasticGaussian",
     "Likelihood",
+    "LogNormal",
     "Missing",
+    "NegativeBinomial",
+    "Ordinal",
+    "Poisson",
+    "StudentT",
     "aligned",
     "check_support",
     "elements",

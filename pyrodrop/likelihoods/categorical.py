@@ -36,31 +36,48 @@ class Categorical(Likelihood):
         return output
 
     def as_target(self, y: Tensor) -> Tensor:
-        if y.is_floating_point() or y.is_complex():
-            raise ValueError(
-                f"y: class labels must be whole numbers of an integer dtype, of shape [N] for outputs [N, classes]; got "
-                f"{y.dtype} of shape {tuple(y.shape)}"
-            )
-        return y.to(torch.long)
+        return labels(y)
 
     def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
-        y = self.as_target(y)
-        want = (len(y), *output.shape[1:-1])
-        if y.shape != want:
-            hints = {
-                (*want, output.shape[-1]): ": if these are one-hot, pass y.argmax(-1)",
-                (*want, 1): ": pass y[:, 0]",
-            }
-            raise ValueError(
-                f"y: class labels must have shape {list(want)}, one label per row of logits, for outputs "
-                f"[N, {', '.join(map(str, output.shape[1:]))}]; got shape {list(y.shape)}"
-                f"{hints.get(tuple(y.shape), '')}"
-            )
-        if not 0 <= int(y.min()) <= int(y.max()) < output.shape[-1]:
-            raise ValueError(
-                f"y: class labels must lie in 0 ... {output.shape[-1] - 1}, for a network with {output.shape[-1]} outputs; "
-                f"got {int(y.min())} to {int(y.max())}{_hint(y, output.shape[-1])}"
-            )
+        check_classes(self.as_target(y), output, output.shape[-1])
+
+
+def check_classes(y: Tensor, output: Tensor, classes: int) -> None:
+    """Check that labels have the shape of the outputs without the last axis, and lie in 0 ... classes - 1.
+
+    Raises:
+        ValueError: with a hint where the mistake is a common one.
+    """
+    want = (len(y), *output.shape[1:-1])
+    if y.shape != want:
+        hints = {
+            (*want, output.shape[-1]): ": if these are one-hot, pass y.argmax(-1)",
+            (*want, 1): ": pass y[:, 0]",
+        }
+        raise ValueError(
+            f"y: class labels must have shape {list(want)}, one label per row of logits, for outputs "
+            f"[N, {', '.join(map(str, output.shape[1:]))}]; got shape {list(y.shape)}"
+            f"{hints.get(tuple(y.shape), '')}"
+        )
+    if not 0 <= int(y.min()) <= int(y.max()) < classes:
+        raise ValueError(
+            f"y: class labels must lie in 0 ... {classes - 1}, for {classes} classes; got {int(y.min())} to "
+            f"{int(y.max())}{_hint(y, classes)}"
+        )
+
+
+def labels(y: Tensor) -> Tensor:
+    """Class labels as int64.
+
+    Raises:
+        ValueError: they are not of an integer dtype or bools.
+    """
+    if y.is_floating_point() or y.is_complex():
+        raise ValueError(
+            f"y: class labels must be whole numbers of an integer dtype, of shape [N] for outputs [N, classes]; got "
+            f"{y.dtype} of shape {tuple(y.shape)}"
+        )
+    return y.to(torch.long)
 
 
 def _hint(y: Tensor, classes: int) -> str:

@@ -84,10 +84,11 @@ class Missing(Likelihood):
         return self.likelihood.outputs(targets)
 
     def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
+        real = y.is_floating_point()
         y, distribution = self.as_target(y), elements(self.likelihood(output, targets))
         missing = missing_entries(y, self.missing)
         if self.missing == self.missing:
-            if y.is_floating_point():
+            if real:
                 raise ValueError(
                     f"value of likelihoods.Missing must be NaN for y of real numbers; got {self.missing:g}: pass "
                     "y.masked_fill(y == value, math.nan)"

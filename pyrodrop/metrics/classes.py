@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical
+from torch.distributions import Bernoulli, Categorical
+from torch.nn.functional import logsigmoid
 
 from pyrodrop.arrays import tensor_of
 from pyrodrop.data.dataset import check_finite
@@ -59,17 +60,22 @@ def class_labels(y: Tensor, p: Tensor) -> Tensor:
 def _values(predicted: Predicted) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Values ``[T, N, C]`` and a function that converts them to probabilities."""
     distribution = predicted.distribution if isinstance(predicted, Prediction) else None
-    if distribution is not None and distribution.event_shape and isinstance(elements(distribution), Categorical):
+    one = None if distribution is None else elements(distribution)
+    if isinstance(one, Bernoulli) and distribution.event_shape.numel() == 1:  # type: ignore[union-attr]
+        logits = check_finite("logits", one.logits).flatten(2)
+        return logsigmoid(torch.cat([-logits, logits], -1)), torch.exp
+    if distribution is not None and distribution.event_shape and isinstance(one, Categorical | Bernoulli):
         shape = [*distribution.batch_shape[1:], *distribution.event_shape]
         raise TypeError(
             f"classification scores need one label per example; this prediction has labels of shape {shape}. To score every "
-            "label as an example of its own, pass the probabilities f.softmax(-1).flatten(1, -2) and the labels y.flatten()"
+            "label as an example of its own, pass the probabilities f.softmax(-1).flatten(1, -2), of yes-or-no labels "
+            "torch.stack([-f, f], -1).sigmoid().flatten(1, -2), and the labels y.flatten()"
         )
     if isinstance(distribution, Categorical):
         return check_finite("logits", distribution.logits), torch.exp  # Categorical has normalised the logits
     if isinstance(predicted, Prediction):
         raise TypeError(
-            "classification scores need predicted to be a prediction with likelihoods.Categorical or a tensor of class "
+            "classification scores need predicted to be a prediction of class labels or a tensor of class "
             f"probabilities; got a Prediction of {type(elements(predicted.distribution)).__name__}"
         )
     p = check_finite("predicted", tensor_of(predicted, "predicted"))

@@ -23,10 +23,11 @@ import pyro.distributions as dist
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributions import Categorical
+from torch.distributions import Bernoulli, Categorical
 
 from pyrodrop.arrays import tensor_of
 from pyrodrop.constraints import Count, Flag, checked
+from pyrodrop.likelihoods import elements
 from pyrodrop.metrics.classes import Predicted, class_labels, class_probabilities
 from pyrodrop.metrics.ranking import aurc
 from pyrodrop.metrics.uncertainty import mutual_information, predictive_entropy
@@ -128,7 +129,8 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
 
     Args:
         predicted: a `Prediction`, or class probabilities ``[N, C]`` or ``[T, N, C]`` for T samples.
-        y: class labels, ``[N]``. Under `likelihoods.Missing` rows whose label is missing are left out of all scores.
+        y: class labels, ``[N]``; of `likelihoods.Bernoulli` also ``[N, 1]`` and 0.0 and 1.0. Under `likelihoods.Missing`
+            rows whose label is missing are left out of all scores.
 
     Returns:
         A dictionary with the keys ``log_density`` (nats), ``accuracy``, ``brier``, ``ece``, ``adaptive_ece``, ``aurc`` and
@@ -164,7 +166,14 @@ def classification_scores(predicted: Predicted, y: Tensor) -> dict[str, float]:
 
 
 def _of_observed(predicted: Predicted, y: Tensor) -> tuple[Predicted, Tensor]:
-    """Both without the rows whose label is missing."""
+    """Both without the rows whose label is missing; yes-or-no labels [N, 1] of any dtype as whole numbers [N]."""
+    if isinstance(predicted, Prediction) and predicted.distribution.event_shape.numel() == 1:
+        one = elements(predicted.distribution)
+        if isinstance(one, Bernoulli):
+            labels, seen = predicted.observed(y)
+            rows = slice(None) if seen is None else seen.flatten()
+            of_rows = dist.Bernoulli(logits=one.logits[:, rows]).to_event(1)
+            return Prediction(predicted.f[:, rows], of_rows, predicted.seed), labels.flatten()[rows].long()
     if not isinstance(predicted, Prediction) or predicted.missing is None:
         return predicted, y
     if not isinstance(predicted.distribution, Categorical):

@@ -26,6 +26,8 @@ from torch import Tensor
 from pyrodrop.arguments import instance, real, real_or_tensor, shown, within
 from pyrodrop.arrays import tensor_of
 from pyrodrop.data.dataset import check_finite
+from pyrodrop.devices import seeded
+from pyrodrop.likelihoods.shapes import elements, support_of
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.prediction.prediction import Prediction
 
@@ -117,11 +119,21 @@ def energy_score(draws: Tensor, y: Tensor) -> float:
 def pit(prediction: Prediction, y: Tensor) -> Tensor:
     """Probability integral transform of every observation, in [0, 1], of the shape of y.
 
+    It is P(Y <= y); of counts and other whole numbers it is uniform between P(Y < y) and P(Y <= y), with the prediction's
+    seed, so that it is uniform if the prediction is right: Czado, Gneiting & Held (2009), Predictive Model Assessment for
+    Count Data, https://doi.org/10.1111/j.1541-0420.2009.01191.x, section 2.
+
     Raises:
         TypeError: the distribution of y has no cumulative distribution function, or `prediction` is no `Prediction`.
     """
     instance(prediction, Prediction, "prediction", "a Prediction")
-    return prediction.cdf(y)
+    below = prediction.cdf(y)
+    support = support_of(prediction.distribution)
+    if support is None or not support.is_discrete:
+        return below
+    mass = elements(prediction.distribution).log_prob(prediction.observed(y)[0]).exp().mean(0)
+    with seeded(prediction.seed, below.device):
+        return (below - mass * torch.rand_like(below)).clamp(0, 1)
 
 
 def coverage(pit_values: Tensor, level: float) -> float:

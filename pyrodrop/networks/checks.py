@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
+from torch.distributions import Bernoulli, Categorical, Distribution
 from torch.nn.utils import parametrize
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -25,7 +25,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from pyrodrop.data.column_values import listed
 from pyrodrop.data.columns import Columns
 from pyrodrop.inputs import Inputs, parts
-from pyrodrop.likelihoods.shapes import support_of
+from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.networks.sites import about_casts
 
 
@@ -121,7 +121,7 @@ def say_unused(
 
 
 def check_labels(columns: Columns | None, distribution: Distribution, what: str) -> None:
-    """Raise a ValueError for labels of a frame, numbered from 0, that a distribution of real numbers would take for values.
+    """Raise a ValueError for labels of a frame, numbered from 0, that a distribution of numbers would take for values.
 
     Args:
         columns: of the frame that the observations are from, if they are from one.
@@ -131,8 +131,8 @@ def check_labels(columns: Columns | None, distribution: Distribution, what: str)
     classes = None if columns is None else columns.classes
     if classes is None or classes == tuple(range(len(classes))):
         return
-    support = support_of(distribution)
-    if support is not None and not support.is_discrete:
+    one = elements(distribution)
+    if not isinstance(one, Categorical) and not (isinstance(one, Bernoulli) and len(classes) == 2):
         raise ValueError(
             f"y are class labels, the numbers 0 to {len(classes) - 1} for {listed(classes)}, which {what} would take for "
             "values: use likelihoods.Categorical(), or make the target a column of numbers"

@@ -8,8 +8,10 @@
     gamma-Poisson(a, b)     that with r = a, p = 1 / (1 + b)
     geometric               that with r = 1
     binomial(n, p)          F(k) = I_{1-p}(n - k, k + 1)
+    beta(a, b)              F(y) = I_y(a, b)
+    gamma(a, b)             F(y) = P(a, b y), of which the inverse is here
 
-with the regularised incomplete gamma function Q and beta function I. Above q = 1/2 it is the smallest k with
+with the regularised incomplete gamma functions P and Q and beta function I. Above q = 1/2 it is the smallest k with
 1 - F(k) <= 1 - q, by the complements of Q and I, which lose no digits there. Their relative error is 1e-12 for counts of a
 million, and grows to 1e-8 for those of 1e15. https://dlmf.nist.gov/8.17,
 https://dlmf.nist.gov/8.4.E10.
@@ -23,9 +25,11 @@ from typing import Any
 import numpy as np
 import pyro.distributions as dist
 import torch
-from scipy.special import betainc, gammaincc, stdtr
+from scipy.special import betainc, betaincinv, gammaincc, gammaincinv, stdtr
 from torch import Tensor
 from torch import distributions as td
+
+from pyrodrop.likelihoods import precise
 
 _CLOSE = 1e-12  # relative error of the probabilities, so that F(k) = q is not missed
 _MANY = 1e60  # n, of which P(Y > k) depends by a factor of 1 + k^2 / n
@@ -34,9 +38,12 @@ _MOST = 2**53  # above, float64 has no odd numbers
 Tail = Callable[[Any, bool], Any]
 """P(Y > k) of every component if the second argument is True, P(Y <= k) otherwise."""
 
+STUDENT = (td.StudentT, dist.StudentT)  # a subclass may be another distribution
+_BETA, _GAMMA = (td.Beta, dist.Beta, precise.Beta), (td.Gamma, dist.Gamma, precise.Gamma)
 _COUNTS = {
     td.Poisson, dist.Poisson, td.NegativeBinomial, dist.NegativeBinomial, dist.GammaPoisson, td.Geometric, dist.Geometric,
     td.Binomial, dist.Binomial, td.Bernoulli, dist.Bernoulli,
+    precise.Poisson, precise.NegativeBinomial,
 }  # fmt: skip
 
 
@@ -45,11 +52,32 @@ def is_count(distribution: Any) -> bool:
     return type(distribution) in _COUNTS
 
 
-def student_cdf(distribution: Any, y: Tensor) -> Tensor:
-    """P(Y <= y) under Student's t distribution."""
-    z = (y.detach() - distribution.loc) / distribution.scale
-    probabilities = stdtr(distribution.df.detach().cpu().double().numpy(), z.detach().cpu().double().numpy())
-    return torch.as_tensor(probabilities, device=z.device).to(z.dtype)
+def scipy_cdf(distribution: Any, y: Tensor) -> Tensor | None:
+    """P(Y <= y) of every component, where PyTorch does not have it: Student's t, beta, counts; None for others."""
+    value = y.detach().cpu().double().numpy()
+    if type(distribution) in STUDENT:
+        df, loc, scale = _arrays(distribution.df, distribution.loc, distribution.scale)
+        probabilities = stdtr(df, (value - loc) / scale)
+    elif type(distribution) in _BETA:
+        probabilities = betainc(*_arrays(distribution.concentration1, distribution.concentration0), value)
+    elif is_count(distribution):
+        probabilities = _tail_of(distribution)(np.floor(value), False)
+    else:
+        return None
+    like = distribution.mean
+    return torch.as_tensor(probabilities, device=like.device).to(like.dtype)
+
+
+def scipy_icdf(distribution: Any, q: float) -> Tensor | None:
+    """The q-quantile of every component, where PyTorch does not have it: gamma, beta; None for others."""
+    if type(distribution) in _GAMMA:
+        concentration, rate = _arrays(distribution.concentration, distribution.rate)
+        quantiles = gammaincinv(concentration, q) / rate
+    elif type(distribution) in _BETA:
+        quantiles = betaincinv(*_arrays(distribution.concentration1, distribution.concentration0), q)
+    else:
+        return None
+    return torch.as_tensor(quantiles, device=distribution.mean.device)
 
 
 def count_quantiles(distribution: Any, q: Tensor) -> Tensor:
@@ -127,4 +155,4 @@ def _probabilities(distribution: Any) -> tuple[Any, Any]:
 
 
 def _arrays(*parameters: Tensor) -> list[Any]:
-    return [value.detach().cpu().numpy() for value in parameters]
+    return [value.detach().cpu().double().numpy() for value in parameters]

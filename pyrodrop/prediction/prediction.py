@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from pyro.distributions import TorchDistribution
 from torch import Tensor
-from torch.distributions import Categorical, Normal
+from torch.distributions import Bernoulli, Categorical, Normal
 
 from pyrodrop.arguments import shown
 from pyrodrop.arrays import tensor_of
@@ -204,7 +204,7 @@ class Prediction:
 
         Raises:
             TypeError: y are class labels, which have no quantiles; or neither PyTorch nor this package knows the cumulative
-                distribution function of the likelihood's distribution and its inverse (Gamma).
+                distribution function of the likelihood's distribution and its inverse.
             ValueError: q is not between 0 and 1, or within 1e-9 of it for another distribution than a Gaussian, Student's t
                 or counts; ``of="f"`` has too few draws, less than one beyond a quantile; a prediction is not finite, or a
                 quantile is above 2^53 (counts) or 1e308.
@@ -289,7 +289,7 @@ class Prediction:
                 )
             return y
         check_support(y, one, f"the prediction, of {type(one).__name__} distributions")
-        return y
+        return y.to(one.logits.dtype) if isinstance(one, Bernoulli) else y
 
 
 class Predicts(Protocol):

@@ -81,10 +81,10 @@ def mixture_quantiles(distribution: Distribution, q: Tensor) -> Tensor:
     try:
         one = rebuilt(lambda value: _finite(value.detach().double()).expand(shape).flatten(1), one)
         if not counts and not _mirrored(one):
-            one.cdf(one.icdf(torch.tensor(0.5, dtype=torch.float64)))
+            cdf(one, _icdf(one, torch.tensor(0.5, dtype=torch.float64)))
     except (NotImplementedError, TypeError):
         raise TypeError(
-            "quantiles need a distribution of y whose cumulative distribution function and its inverse PyTorch has; got "
+            "quantiles need a distribution of y whose cumulative distribution function and its inverse are known; got "
             f"{type(one).__name__}: take quantiles of Prediction.sample_y instead"
         ) from None
     beyond = float(torch.minimum(q, 1 - q).min())
@@ -144,7 +144,7 @@ def _extremes(distribution: Any, q: Tensor) -> tuple[Tensor, Tensor]:
     ends = (
         distribution.loc + distribution.scale * torch.special.ndtri(q)
         if isinstance(distribution, Normal)
-        else distribution.icdf(q)
+        else _icdf(distribution, q)
     )
     return ends.amin(0), ends.amax(0)
 
@@ -158,11 +158,18 @@ def _cdf(distribution: Any, y: Tensor) -> Tensor:
 
 def cdf(distribution: Any, y: Tensor) -> Tensor:
     """P(Y <= y) under a distribution of single numbers; a NotImplementedError if it is not known."""
-    if type(distribution) in _STUDENT:
-        from pyrodrop.prediction.counts import student_cdf  # SciPy takes a while to import
+    from pyrodrop.prediction.counts import scipy_cdf  # SciPy takes a while to import
 
-        return student_cdf(distribution, y)
-    return distribution.cdf(y)  # type: ignore[no-any-return]
+    found = scipy_cdf(distribution, y)
+    return distribution.cdf(y) if found is None else found  # type: ignore[no-any-return]
+
+
+def _icdf(distribution: Any, q: Tensor) -> Tensor:
+    """The q-quantile of every component; a NotImplementedError if it is not known."""
+    from pyrodrop.prediction.counts import scipy_icdf
+
+    found = scipy_icdf(distribution, float(q))
+    return distribution.icdf(q) if found is None else found  # type: ignore[no-any-return]
 
 
 def _finite(parameter: Tensor) -> Tensor:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
+import pyro.distributions as dist
 import pytest
 import torch
 from torch import nn
 
-from pyrodrop.analysis.benchmarks import calibration, potential, predict, reading, sampling
+import pyrodrop
+from pyrodrop.analysis.benchmarks import calibration, likelihoods, potential, predict, reading, sampling
 
 
 @pytest.mark.more
@@ -105,3 +108,64 @@ def test_the_benchmark_of_sampling_has_one_model(data_folder: Path) -> None:
     for make in sampling.CASES.values():
         case = make()
         sampling.same_energy(case)
+
+
+def test_the_benchmark_of_likelihoods(data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    likelihoods.main(splits=2, steps=3, rows=60, draws=4, out=tmp_path / "out.json")
+    tables = json.loads((tmp_path / "out.json").read_text())["tables"]
+    assert {name: list(own["splits"]) for name, own in tables.items()} == {
+        case.table: list(case.likelihoods) for case in likelihoods.CASES
+    }
+    for own in tables.values():
+        first = next(iter(own["splits"]))
+        for title, rows in own["splits"].items():
+            mean = sum(row["log_density"] for row in rows) / 2
+            assert own["summary"][title]["log_density"] == pytest.approx(mean)
+            assert own["summary"][title]["log_density_se"] == pytest.approx(
+                abs(rows[0]["log_density"] - rows[1]["log_density"]) / 2
+            )
+            assert ("gain" in own["summary"][title]) == (title != first)
+    assert {title for title, rows in tables["bike"]["splits"].items() if "log_density_of_reals" in rows[0]} == {
+        "Gaussian"
+    }
+    assert "coverage" not in tables["wine quality"]["splits"]["Ordinal"][0]
+    assert "Gaussian, rounded" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"--only takes bike, airfoil, wine quality; got wine"):
+        likelihoods.main(only=["wine"])
+
+
+def test_the_benchmark_of_likelihoods_divides_rows() -> None:
+    x = torch.arange(20.0)[:, None]
+    train, test = likelihoods.divided(pyrodrop.data.Dataset(x, 2 * x), seed=1)
+    assert sorted([*train.x[:, 0].tolist(), *test.x[:, 0].tolist()]) == x[:, 0].tolist()
+    assert len(test) == 4
+    assert train.targets is not None
+    assert train.targets.loc == train.y.mean()
+    labels, _ = likelihoods.divided(pyrodrop.data.Dataset(x, x[:, 0].long()), seed=1, rows=10)
+    assert (len(labels), labels.targets) == (8, None)
+    assert labels.inputs is not None
+
+
+def test_what_a_gaussian_rounds_to_a_count_has_a_probability() -> None:
+    """Probabilities of all whole numbers sum to 1; far above it is the density; the mixture's, not a component's."""
+    f = torch.tensor([0.0, 3.0]).reshape(2, 1, 1).expand(2, 61, 1)
+    y = torch.arange(-30.0, 31.0)[:, None]
+    narrow = pyrodrop.Prediction(f, dist.Normal(f, 1.5).to_event(1))
+    found = likelihoods.log_probability(narrow, y)
+    assert found.exp().sum() == pytest.approx(1, abs=1e-7)
+    want = (math.erf(0.5 / 1.5 / 2**0.5) + (math.erf(3.5 / 1.5 / 2**0.5) - math.erf(2.5 / 1.5 / 2**0.5)) / 2) / 2
+    assert found[30].exp() == pytest.approx(want, rel=1e-6)
+    assert bool(found.isfinite().all())
+    assert found[-1] == pytest.approx(float(narrow.log_density(y)[-1]), rel=1e-5)
+
+
+def test_what_was_measured_of_likelihoods_is_of_the_benchmark() -> None:
+    """At its own settings: a dispersion is worth nats where the variance of counts is not their mean."""
+    path = Path(predict.__file__).resolve().parent / "results" / "likelihoods-cpu.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert {name: own["steps"] for name, own in record["tables"].items()} == {
+        case.table: case.steps for case in likelihoods.CASES
+    }
+    assert (record["about"]["rows"], record["about"]["draws"]) == (None, likelihoods.DRAWS)
+    bike = record["tables"]["bike"]["summary"]
+    assert bike["NegativeBinomial"]["gain"] > 2 * bike["NegativeBinomial"]["gain_se"] > 0

@@ -299,3 +299,13 @@ def test_programs_beside_loops_of_svi() -> None:
         f"20,000 steps of {len(quick)} programs, {min(later):.0f} to {max(later):.0f} times as fast as loops of `SVI.step`, "
         f"and {min(first):.0f} to {max(first):.0f} times where nothing has been compiled yet"
     ) in README
+
+
+def test_likelihoods_on_real_data() -> None:
+    measured = result("benchmarks/results/likelihoods-cpu.json")["tables"]
+    page = (ROOT / "docs" / "likelihoods.md").read_text(encoding="utf-8")
+    for data, table in measured.items():
+        for name, row in table["summary"].items():
+            gain = f"{row['gain']:+.3f} ± {row['gain_se']:.3f}" if "gain" in row else ""
+            line = f"| {data} | {name} | {row['log_density']:.3f} ± {row['log_density_se']:.3f} | {gain} |"
+            assert line in page or name.endswith("its density"), (data, name)

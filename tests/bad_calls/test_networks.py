@@ -55,8 +55,34 @@ COMMON = {"prior": PRIOR, "likelihood": LIKELIHOOD, "bias_prior": PRIOR.but("no 
 BAD_SEED = SEED.only("float", "negative")
 DISTRIBUTION = {"distribution": dist.Normal(torch.zeros(4, 1), 1.0).to_event(1)}
 
+DISPERSION = POSITIVE.but("None") | {"word": lambda: "networks", "huge": lambda: 1e300}
+DISPERSED = {
+    "NegativeBinomial": "dispersion", "Gamma": "dispersion", "Beta": "concentration", "StudentT": "scale",
+    "LogNormal": "scale",
+}  # fmt: skip
+
 CALLS = [
-    Call("likelihoods.Categorical", dict, {}),
+    *(Call(f"likelihoods.{name}", dict, {}) for name in ("Bernoulli", "Categorical", "Poisson")),
+    *(
+        Call(
+            f"likelihoods.{name}",
+            dict,
+            {parameter: DISPERSION, "learned": FLAG} | ({"df": POSITIVE.but("None")} if name == "StudentT" else {}),
+            works={f"{parameter}: network": (lambda: "network", lambda made: made.outputs(3) == 6)},
+        )
+        for name, parameter in DISPERSED.items()
+    ),
+    Call(
+        "likelihoods.Ordinal",
+        lambda: {"classes": 3},
+        {
+            "classes": COUNT.but("huge") | {"one": lambda: 1},
+            "cutpoints": kind(
+                number=1.0, word="ab", one=[1.0], equal=[1.0, 1.0], falling=[1.0, 0.0], nan=[0.0, float("nan")]
+            ),
+        },
+        works={"cutpoints: whole numbers": (lambda: [0, 1], lambda made: made.cutpoints.tolist() == [0.0, 1.0])},
+    ),
     Call("likelihoods.HeteroscedasticGaussian", dict, {}),
     Call(
         "likelihoods.HeteroscedasticGaussian",

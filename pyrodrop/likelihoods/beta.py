@@ -1,0 +1,56 @@
+"""Beta likelihood: shares between 0 and 1.
+
+y ~ Beta(m k, (1 - m) k),   E[y] = m = sigmoid(output),   Var[y] = m (1 - m) / (1 + k)        m, y [N, D]
+
+Ferrari & Cribari-Neto (2004), Beta Regression for Modelling Rates and Proportions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from pyrodrop.likelihoods import precise
+from pyrodrop.likelihoods.dispersed import Dispersed, Dispersion
+from pyrodrop.scaling import Standardize
+
+_FAR = 60.0  # of logits, which float32 has
+
+
+class Beta(Dispersed):
+    """Observations between 0 and 1, neither of which they reach; the outputs of the network are logits of their mean f.
+
+    Args:
+        concentration: k, positive: the larger, the less noise. None for one that is learned and starts at that of the y that
+            it is trained on; ``"network"`` for one of every example, the exponential of a second output.
+        learned: whether the number `concentration` is trained, too.
+
+    Raises:
+        ValueError: `concentration` is not positive, or learned beside the network.
+        TypeError: `concentration` is no number, or `learned` neither True nor False.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import likelihoods
+        >>> from pyrodrop.scaling import Standardize
+        >>> y = likelihoods.Beta(3.0)(torch.zeros(1, 1), Standardize())
+        >>> y.mean, y.variance
+        (tensor([[0.5000]]), tensor([[0.0625]]))
+    """
+
+    parameter = "concentration"
+    ends = (0.0, 1.0)
+
+    def __init__(self, concentration: Dispersion = None, *, learned: bool = False) -> None:
+        super().__init__(concentration, learned, "k of the variance m (1 - m) / (1 + k)")
+
+    def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
+        output = output.clamp(-_FAR, _FAR)
+        return precise.Beta(output.sigmoid() * parameter, (-output).sigmoid() * parameter)
+
+    def location(self, output: Tensor, targets: Standardize) -> Tensor:
+        return self.mean_of(output).sigmoid()
+
+    def estimate(self, y: Tensor) -> Tensor:
+        return (y.mean() * (1 - y.mean()) / y.var(correction=0) - 1).clamp(min=1e-3)

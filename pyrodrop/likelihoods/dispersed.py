@@ -1,0 +1,117 @@
+"""Likelihoods with a positive parameter beside the mean: its three forms, written once.
+
+a number      fixed, or learned from there
+None          learned, from a start that the y of the training data give
+"network"     an output of the network: the outputs are 2 D for y [N, D], the second half is its logarithm
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import torch
+from pyro.nn import PyroParam
+from torch import Tensor
+from torch.distributions import constraints
+
+from pyrodrop.arguments import flag, shown, variance
+from pyrodrop.likelihoods.likelihood import Likelihood
+from pyrodrop.scaling import Standardize
+
+Dispersion: TypeAlias = float | Literal["network"] | None
+_FAR, _FAR_PARAMETER = 60.0, 20.0  # of logarithms: beyond, products of both leave float32
+
+
+class Dispersed(Likelihood):
+    """A likelihood whose distribution has a mean or location, and the parameter `parameter`.
+
+    Subclasses implement `distribution` and `estimate`.
+    """
+
+    parameter: str
+    ends: tuple[float, ...] = ()  # of the range of y, which do not belong to it
+    copies = 4
+
+    def __init__(self, value: Dispersion, learned: bool, what: str) -> None:
+        super().__init__()
+        self._from_data, self.by_network = value is None, isinstance(value, str)
+        self.learned = flag(learned, "learned", f"whether the {self.parameter} is trained") or self._from_data
+        if self.by_network:
+            if value != "network":
+                raise ValueError(f"{self.parameter} must be a positive number, None or 'network'; got {shown(value)}")
+            if learned:
+                raise ValueError(
+                    f"learned is for a {self.parameter} that is one number; got {self.parameter}='network'"
+                )
+            return
+        start = torch.tensor(1.0 if value is None else variance(value, self.parameter, what))
+        if self.learned:
+            setattr(self, self.parameter, PyroParam(start, constraints.positive))
+        else:
+            self.register_buffer(self.parameter, start)
+
+    def forward(self, output: Tensor, targets: Standardize) -> Any:
+        if not self.by_network:
+            return self.distribution(output, getattr(self, self.parameter).to(output.dtype), targets).to_event(1)
+        mean, log_parameter = self._halves(output)
+        parameter = log_parameter.clamp(-_FAR_PARAMETER, _FAR_PARAMETER).exp() * self.unit(targets)
+        return self.distribution(mean, parameter, targets).to_event(1)
+
+    def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
+        """The distribution of single numbers, from the outputs ``[..., N, D]`` and the parameter, which broadcasts."""
+        raise NotImplementedError
+
+    def estimate(self, y: Tensor) -> Tensor:
+        """A start of the parameter, from the observations of one column, float64."""
+        raise NotImplementedError
+
+    def unit(self, targets: Standardize) -> Tensor | float:
+        """What an output of 0 is, in the units of the parameter."""
+        return 1.0
+
+    def mean_of(self, output: Tensor) -> Tensor:
+        """The outputs without those of the parameter."""
+        return self._halves(output)[0] if self.by_network else output
+
+    def _halves(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        if output.shape[-1] % 2:
+            raise ValueError(
+                f"output must have 2 D columns under a {type(self).__name__} whose {self.parameter} the network gives; got "
+                f"shape {list(output.shape)}"
+            )
+        first, second = output.chunk(2, -1)
+        return first, second
+
+    def start(self, y: Tensor) -> None:
+        if not self._from_data or float(getattr(self, self.parameter).detach()) != 1.0:
+            return
+        columns = y.detach().double().reshape(len(y), -1).unbind(1)
+        value = float(torch.stack([self.estimate(column[~column.isnan()]) for column in columns]).mean())
+        if 1e-36 <= value <= 1e36:  # not for y that are all equal
+            before: Tensor = getattr(self, self.parameter).detach()
+            setattr(self, self.parameter, torch.full_like(before, value))
+
+    def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
+        super().check(y, output, targets)
+        for end in self.ends:
+            if bool((y == end).any()):
+                raise ValueError(
+                    f"values of y must not be {end:g} under {self.describe()}; got {int((y == end).sum())} of them"
+                )
+
+    def outputs(self, targets: int) -> int:
+        return 2 * targets if self.by_network else targets
+
+    def describe(self) -> str:
+        if self.by_network:
+            return f"{type(self).__name__}({self.parameter} from the network)"
+        value = float(getattr(self, self.parameter).detach())
+        return f"{type(self).__name__}({self.parameter}={value:g}{', learned' if self.learned else ''})"
+
+
+def log_mean(output: Tensor, targets: Standardize) -> Tensor:
+    """ln m of a positive mean m = s exp(output), where s is the mean of y if it is standardised, and 1 otherwise.
+
+    Outputs beyond -60 and 60 count as these, since float32 does not have larger exponentials.
+    """
+    return output.clamp(-_FAR, _FAR) + torch.where(targets.loc > 0, targets.loc, 1.0).log()

@@ -1,0 +1,53 @@
+"""Negative binomial likelihood: counts that vary more than their mean says.
+
+y ~ NB(m, a),   E[y] = m = s exp(output),   Var[y] = m + a m^2        y [N, D];  s is the mean of y if standardised, else 1
+
+The dispersion a -> 0 is the Poisson distribution. Hilbe (2011), Negative Binomial Regression, section 8.1 ("NB2").
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from pyrodrop.likelihoods import precise
+from pyrodrop.likelihoods.dispersed import Dispersed, Dispersion, log_mean
+from pyrodrop.scaling import Standardize
+
+
+class NegativeBinomial(Dispersed):
+    """Counts with a dispersion; the outputs of the network are the logarithm of their mean, and f is the mean.
+
+    Args:
+        dispersion: a, positive. None for one that is learned and starts at that of the y that it is trained on, as if x
+            explained nothing; ``"network"`` for one of every example, the exponential of a second output.
+        learned: whether the number `dispersion` is trained, too.
+
+    Raises:
+        ValueError: `dispersion` is not positive, or learned beside the network.
+        TypeError: `dispersion` is no number, or `learned` neither True nor False.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import likelihoods
+        >>> from pyrodrop.scaling import Standardize
+        >>> y = likelihoods.NegativeBinomial(0.5)(torch.tensor([[0.0], [1.0]]), Standardize())
+        >>> y.mean.flatten(), y.variance.flatten()
+        (tensor([1.0000, 2.7183]), tensor([1.5000, 6.4128]))
+    """
+
+    parameter = "dispersion"
+
+    def __init__(self, dispersion: Dispersion = None, *, learned: bool = False) -> None:
+        super().__init__(dispersion, learned, "a of the variance m + a m^2")
+
+    def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
+        log_m = log_mean(output, targets)
+        return precise.NegativeBinomial((1 / parameter).expand_as(log_m), logits=log_m + parameter.log())
+
+    def location(self, output: Tensor, targets: Standardize) -> Tensor:
+        return log_mean(self.mean_of(output), targets).exp()
+
+    def estimate(self, y: Tensor) -> Tensor:
+        return ((y.var(correction=0) - y.mean()) / y.mean().square()).clamp(min=1e-3)  # Poisson counts, or less spread

@@ -1,0 +1,116 @@
+"""Ordinal likelihood: classes in an order.
+
+P(y <= k) = sigmoid(c_k - f)        f [N, 1], y [N] in 0 ... K - 1,   c_0 < ... < c_(K-2) learned
+
+McCullagh (1980), Regression Models for Ordinal Data, https://doi.org/10.1111/j.2517-6161.1980.tb01109.x: the proportional
+odds model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyro.distributions as dist
+import torch
+from pyro.distributions import TorchDistribution
+from pyro.nn import PyroParam
+from torch import Tensor
+from torch.distributions import constraints
+from torch.nn.functional import logsigmoid
+
+from pyrodrop.arguments import count
+from pyrodrop.arrays import tensor_of
+from pyrodrop.likelihoods.categorical import check_classes, labels
+from pyrodrop.likelihoods.likelihood import Likelihood
+from pyrodrop.scaling import Standardize
+
+
+class Ordinal(Likelihood):
+    """Ordered classes, such as grades; the one output of the network is larger for higher classes.
+
+    The cutpoints between the classes are learned, and start where they give the frequencies of the classes in the y that
+    they are trained on. Predictions are probabilities of classes, as those of `Categorical`.
+
+    Args:
+        classes: K, at least 2.
+        cutpoints: K - 1 ascending numbers that are fixed; learned if None.
+
+    Raises:
+        ValueError: `classes` is less than 2, or `cutpoints` are not K - 1 ascending numbers.
+        TypeError: `classes` is no whole number, or `cutpoints` no list of numbers.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import likelihoods
+        >>> from pyrodrop.scaling import Standardize
+        >>> likelihood = likelihoods.Ordinal(3)
+        >>> likelihood.start(torch.tensor([0, 1, 1, 2]))
+        >>> likelihood(torch.tensor([[0.0], [2.0]]), Standardize()).probs
+        tensor([[0.2500, 0.5000, 0.2500],
+                [0.0432, 0.2458, 0.7109]])
+    """
+
+    first: Any
+    gaps: Any
+
+    def __init__(self, classes: int, cutpoints: Sequence[float] | None = None) -> None:
+        super().__init__()
+        self.classes, self.learned = count(classes, "classes", "the number of classes", least=2), cutpoints is None
+        if cutpoints is None:
+            self.first = PyroParam(torch.tensor(-1.0), constraints.real)
+            self.gaps = PyroParam(torch.ones(self.classes - 2), constraints.positive)
+            return
+        fixed = tensor_of(cutpoints, "cutpoints").to(torch.get_default_dtype())
+        if fixed.shape != (self.classes - 1,) or not bool((fixed.diff() > 0).all()) or not bool(fixed.isfinite().all()):
+            raise ValueError(
+                f"cutpoints must be {self.classes - 1} ascending numbers, between {self.classes} classes; got "
+                f"{fixed.tolist()}"
+            )
+        self.register_buffer("first", fixed[0].clone())
+        self.register_buffer("gaps", fixed.diff())
+
+    @property
+    def cutpoints(self) -> Tensor:
+        """c, ``[K - 1]``, ascending."""
+        first = self.first[None]
+        return torch.cat([first, first + self.gaps.cumsum(0)])
+
+    def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
+        above = self.cutpoints.to(output.dtype) - output  # c_k - f, [..., N, K - 1]
+        upto, beyond = logsigmoid(above), logsigmoid(-above)  # ln P(y <= k), ln P(y > k)
+        # sigmoid(b) - sigmoid(a) = sigmoid(b) sigmoid(-a) (1 - exp(a - b))
+        apart = (-(above[..., :-1] - above[..., 1:]).exp()).log1p()
+        between = upto[..., 1:] + beyond[..., :-1] + apart
+        return dist.Categorical(logits=torch.cat([upto[..., :1], between, beyond[..., -1:]], -1))
+
+    def location(self, output: Tensor, targets: Standardize) -> Tensor:
+        return output
+
+    def start(self, y: Tensor) -> None:
+        cutpoints = self.cutpoints.detach().cpu()
+        if not self.learned or not torch.equal(cutpoints, torch.arange(-1.0, self.classes - 2).to(cutpoints)):
+            return  # fixed, or started before
+        y = y.detach().cpu().long().flatten()
+        if not 0 <= int(y.min()) <= int(y.max()) < self.classes:
+            return  # which `check` says
+        shares = torch.bincount(y, minlength=self.classes).double() + 1e-2
+        cuts = torch.logit((shares.cumsum(0) / shares.sum())[:-1])
+        self.first, self.gaps = cuts[0].to(self.first), cuts.diff().to(self.first)
+
+    def as_target(self, y: Tensor) -> Tensor:
+        return labels(y)
+
+    def outputs(self, targets: int) -> int:
+        return 1
+
+    def check(self, y: Tensor, output: Tensor, targets: Standardize) -> None:
+        if output.shape[-1] != 1:
+            raise ValueError(
+                f"an Ordinal likelihood needs a network with one output; this one has outputs "
+                f"[N, {', '.join(map(str, output.shape[1:]))}]"
+            )
+        check_classes(self.as_target(y), output, self.classes)
+
+    def describe(self) -> str:
+        return f"Ordinal({self.classes}{'' if self.learned else ', fixed cutpoints'})"

@@ -1,0 +1,49 @@
+"""Distributions whose log density is computed in float64.
+
+It has differences of ln Gamma of large numbers: in float32 those of a negative binomial distribution with a dispersion of
+1e-5 are off by .03, and by 40 at 1e-8, which a learned dispersion would be drawn to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyro.distributions as dist
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from pyrodrop.distributions.rebuilt import rebuilt
+
+
+class Precise:
+    """Before a distribution of `pyro.distributions` in the list of bases: its `log_prob` in float64, rounded at the end."""
+
+    def log_prob(self: Any, value: Tensor) -> Tensor:
+        wide = rebuilt(Tensor.double, self)
+        return super(Precise, wide).log_prob(value.double()).to(self.mean.dtype)  # type: ignore[misc, no-any-return]
+
+
+class Poisson(Precise, dist.Poisson):
+    """The Poisson distribution."""
+
+
+class Gamma(Precise, dist.Gamma):
+    """The gamma distribution."""
+
+
+class Beta(Precise, dist.Beta):
+    """The beta distribution."""
+
+
+class NegativeBinomial(Precise, dist.NegativeBinomial):
+    """The negative binomial distribution, with ln sigmoid(x) as -softplus(-x).
+
+    `torch.nn.functional.logsigmoid`, which the `log_prob` of PyTorch uses, warns under ``torch.vmap`` in every step.
+    """
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        r, logits, k = self.total_count.double(), self.logits.double(), value.double()
+        ways = (r + k).lgamma() - (1 + k).lgamma() - r.lgamma()
+        return (ways - r * softplus(logits) - k * softplus(-logits)).to(self.logits.dtype)

@@ -1,0 +1,407 @@
+"""Every likelihood against SciPy: densities, moments, cumulative distribution functions, quantiles; and its y and starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from scipy.special import expit
+from torch import Tensor
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, metrics, models, priors
+from pyrodrop.analysis import sbc
+from pyrodrop.data import Dataset
+from pyrodrop.likelihoods import Likelihood
+from pyrodrop.scaling import Standardize
+
+N = 9
+UNITS = Standardize(loc=3.0, scale=2.0)  # of y that are standardised
+
+
+class Case(NamedTuple):
+    """A likelihood, SciPy's distribution at the outputs z and its parameter, values of y, and one that y cannot have."""
+
+    make: Callable[..., Likelihood]
+    scipy: Callable[[Any, Any], Any]
+    y: Callable[[Any], Any]
+    wrong: float
+    unit: float = 1.0  # of an output of 0 for the parameter
+
+
+def mean(z: Any) -> Any:
+    """exp(z) in the units of y: those of its mean."""
+    return 3.0 * np.exp(z)
+
+
+CASES = {
+    "Bernoulli": Case(likelihoods.Bernoulli, lambda z, _: stats.bernoulli(expit(z)), lambda d: d.ppf(0.6), 0.5),
+    "Poisson": Case(likelihoods.Poisson, lambda z, _: stats.poisson(mean(z)), lambda d: d.ppf(0.6), 1.5),
+    "NegativeBinomial": Case(
+        likelihoods.NegativeBinomial, lambda z, a: stats.nbinom(1 / a, 1 / (1 + a * mean(z))), lambda d: d.ppf(0.6), -1.0
+    ),
+    "StudentT": Case(
+        lambda *given, **more: likelihoods.StudentT(5.0, *given, **more),
+        lambda z, s: stats.t(5.0, 3 + 2 * z, s), lambda d: d.ppf(0.6), math.nan, 2.0,
+    ),
+    "LogNormal": Case(
+        likelihoods.LogNormal, lambda z, s: stats.lognorm(s, scale=mean(z)), lambda d: d.ppf(0.6), 0.0
+    ),
+    "Gamma": Case(
+        likelihoods.Gamma, lambda z, a: stats.gamma(1 / a, scale=a * mean(z)), lambda d: d.ppf(0.6), -2.0
+    ),
+    "Beta": Case(
+        likelihoods.Beta, lambda z, k: stats.beta(expit(z) * k, expit(-z) * k), lambda d: d.ppf(0.6), 1.5
+    ),
+}  # fmt: skip
+DISPERSED = [name for name in CASES if name not in ("Bernoulli", "Poisson")]
+
+
+def outputs() -> Tensor:
+    return torch.linspace(-1.5, 1.5, N, dtype=torch.float64)[:, None]
+
+
+@pytest.fixture(params=CASES)
+def pair(request: pytest.FixtureRequest) -> tuple[Any, Any, Tensor]:
+    """Our distribution [1, N], SciPy's, and observations."""
+    case, z = CASES[request.param], outputs()
+    likelihood = (case.make(0.7) if request.param in DISPERSED else case.make()).double()
+    theirs = case.scipy(z.numpy(), 0.7)
+    return likelihood(z[None], UNITS), theirs, torch.as_tensor(case.y(theirs))
+
+
+def test_densities_and_moments_are_scipys(pair: Any) -> None:
+    ours, theirs, y = pair
+    log_prob = theirs.logpmf if hasattr(theirs.dist, "logpmf") and hasattr(theirs, "logpmf") else theirs.logpdf
+    np.testing.assert_allclose(ours.log_prob(y)[0], log_prob(y.numpy())[:, 0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(ours.mean[0], theirs.mean(), rtol=1e-6)
+    np.testing.assert_allclose(ours.variance[0], theirs.var(), rtol=1e-6)
+
+
+def test_probabilities_and_quantiles_are_scipys(pair: Any) -> None:
+    """Of one component and of an equal mixture of two, whose cumulative distribution function at its quantile is q."""
+    ours, theirs, y = pair
+    one = pyrodrop.Prediction(outputs()[None], ours)
+    np.testing.assert_allclose(one.cdf(y), theirs.cdf(y.numpy()), rtol=1e-6, atol=1e-12)
+    for q in (0.05, 0.5, 0.93):
+        np.testing.assert_allclose(one.quantile(q).double(), theirs.ppf(q), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["Gamma", "Beta", "NegativeBinomial", "LogNormal"])
+def test_quantiles_of_a_mixture(name: str) -> None:
+    z = torch.stack([outputs(), outputs().flip(0) + 0.3])
+    likelihood = CASES[name].make(0.7).double()
+    prediction = pyrodrop.Prediction(z, likelihood(z, UNITS))
+    both = [CASES[name].scipy(part.numpy(), 0.7) for part in z]
+    for q in (0.05, 0.5, 0.93):
+        y = prediction.quantile(q).double().numpy()
+        reached = np.mean([each.cdf(y) for each in both], 0)
+        if name == "NegativeBinomial":
+            assert (reached >= q - 1e-12).all()
+            assert (np.mean([each.cdf(y - 1) for each in both], 0) < q).all()
+        else:
+            np.testing.assert_allclose(reached, q, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", DISPERSED)
+def test_the_network_gives_the_parameter(name: str) -> None:
+    """The second half of the outputs is its logarithm; several columns of y."""
+    case, z = CASES[name], torch.randn(2, 1, N, 4, dtype=torch.float64)[0]
+    likelihood = case.make("network").double()
+    assert likelihood.outputs(2) == 4
+    theirs = case.scipy(z[0, :, :2].numpy(), case.unit * np.exp(z[0, :, 2:].numpy()))
+    y = torch.as_tensor(case.y(theirs))
+    log_prob = theirs.logpmf if name == "NegativeBinomial" else theirs.logpdf
+    np.testing.assert_allclose(likelihood(z, UNITS).log_prob(y)[0], log_prob(y.numpy()).sum(1), rtol=1e-6)
+    assert likelihood.location(z, UNITS).shape == (1, N, 2)
+    with pytest.raises(ValueError, match=r"output must have 2 D columns under a .*got shape \[9, 3\]"):
+        likelihood(torch.zeros(N, 3), UNITS)
+
+
+def test_classes_in_an_order() -> None:
+    """The differences of sigmoids, far out too, where these lose all digits."""
+    likelihood = likelihoods.Ordinal(4).double()
+    likelihood.start(torch.tensor([0, 1, 1, 2, 2, 2, 3, 3]))
+    f = torch.tensor([[-60.0], [-2.0], [0.0], [1.5], [60.0]], dtype=torch.float64)
+    c = likelihood.cutpoints.detach().numpy()
+    upto = np.concatenate([np.zeros((5, 1)), expit(c - f.numpy()), np.ones((5, 1))], 1)
+    distribution = likelihood(f, Standardize())
+    np.testing.assert_allclose(distribution.probs.detach()[1:4], np.diff(upto)[1:4], rtol=1e-9)
+    assert bool(distribution.logits.isfinite().all())
+    np.testing.assert_allclose(distribution.logits.detach()[0, 3], -60 - c[2], rtol=1e-9)
+    np.testing.assert_allclose(distribution.probs.detach()[2], [0.125, 0.25, 0.375, 0.25], atol=2e-3)
+    before = likelihood.cutpoints.clone()
+    likelihood.start(torch.tensor([0, 0, 0, 1, 2, 3]))
+    assert torch.equal(likelihood.cutpoints, before), "only the first data give the start"
+
+
+@pytest.mark.parametrize("name", DISPERSED)
+def test_a_learned_parameter_starts_from_the_data(name: str) -> None:
+    """At that of y of one distribution: 4,000 draws, so within six standard errors of about 5 %."""
+    case = CASES[name]
+    theirs = case.scipy(np.zeros(1), 0.5)
+    y = torch.as_tensor(theirs.rvs((4000, 1), random_state=1)).float()
+    likelihood: Any = case.make(None)
+    likelihood.start(y)
+    assert float(getattr(likelihood, likelihood.parameter)) == pytest.approx(0.5, rel=0.3)
+    assert "learned" in likelihood.describe()
+    started = float(getattr(likelihood, likelihood.parameter))
+    likelihood.start(7 * y)
+    assert float(getattr(likelihood, likelihood.parameter)) == started
+    fixed: Any = case.make(0.3)
+    fixed.start(y)
+    assert float(getattr(fixed, fixed.parameter)) == pytest.approx(0.3)
+    assert not list(fixed.parameters())
+
+
+def test_counts_that_vary_less_than_their_mean_start_near_poisson() -> None:
+    likelihood = likelihoods.NegativeBinomial()
+    likelihood.start(torch.full((20, 1), 5.0))
+    assert float(likelihood.dispersion) == pytest.approx(1e-3)  # type: ignore[arg-type]
+
+
+def fitted(likelihood: Likelihood, data: Any, **more: Any) -> Any:
+    model = models.MLP([2, 8, likelihood.outputs(1)], prior=priors.Gaussian(), likelihood=likelihood)
+    settings = {"steps": 5, "seed": 0, "progress": False, **more}
+    return pyrodrop.fit(model, guides.BernoulliDropout(model, 0.1), data, **settings)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_y_that_cannot_be_are_refused_by_name(name: str) -> None:
+    case = CASES[name]
+    y = torch.as_tensor(case.y(case.scipy(np.zeros((N, 1)), 0.7))).float()
+    y[4] = case.wrong
+    kind = type(case.make()).__name__
+    with pytest.raises(
+        ValueError, match="NaN" if math.isnan(case.wrong) else f"values of y must .*{kind}.*got {case.wrong:g}"
+    ):
+        fitted(case.make(), (torch.randn(N, 2), y))
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (torch.rand(N), "class labels must be whole numbers"),
+        (torch.full((N,), 3), r"class labels must lie in 0 \.\.\. 2, for 3 classes; got 3 to 3"),
+        (torch.zeros(N, 1, dtype=torch.long), r"class labels must have shape \[9\].*: pass y\[:, 0\]"),
+    ],
+)
+def test_ordered_classes_that_cannot_be_are_refused(y: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fitted(likelihoods.Ordinal(3), (torch.randn(N, 2), y))
+
+
+@pytest.mark.parametrize("y", [torch.tensor([True, False] * 4), torch.tensor([1, 0] * 4), torch.tensor([1.0, 0.0] * 4)])
+def test_yes_and_no_of_any_dtype(y: Tensor) -> None:
+    """The same fit and the same density of bools, whole and real numbers, [N] and [N, 1]."""
+    x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0))
+    want = fitted(likelihoods.Bernoulli(), (x, y.float()[:, None]))
+    got = fitted(likelihoods.Bernoulli(), (x, y))
+    assert torch.equal(got.history, want.history)
+    torch.testing.assert_close(got.predict(x, 20).log_density(y), want.predict(x, 20).log_density(y.float()))
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.more)])
+@pytest.mark.parametrize("name", [*CASES, "Ordinal", "network"])
+def test_every_engine_and_replicates_train_alike(name: str, engine: str) -> None:
+    """The losses of Pyro's own step, with learned parameters; and two replicates are two fits."""
+    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    if name == "Ordinal":
+        make, y = lambda: likelihoods.Ordinal(3), (x[:, 0].round().clamp(-1, 1) + 1).long()
+    elif name == "network":
+        make, y = lambda: likelihoods.NegativeBinomial("network"), (x[:, :1].exp() * 5).round()
+    else:
+        make = CASES[name].make
+        z = x[:, :1].numpy()
+        y = torch.as_tensor(CASES[name].y(CASES[name].scipy(z, 0.7))).float()
+    data = Dataset(x, y, targets=UNITS) if y.is_floating_point() else Dataset(x, y)
+    pyro = fitted(make(), data, engine="pyro")
+    other = fitted(make(), data, engine=engine)
+    torch.testing.assert_close(other.history, pyro.history, rtol=1e-4, atol=1e-3)
+    assert bool(pyro.history.isfinite().all())
+    if engine == "traced":
+        model = models.MLP([2, 8, make().outputs(1)], prior=priors.Gaussian(), likelihood=make())
+        guide = guides.BernoulliDropout(model, 0.1)
+        many = pyrodrop.fit_replicates(model, guide, data, count=2, steps=5, seed=0, progress=False)
+        alone = pyrodrop.fit(model, guide, data, steps=5, seed=1, progress=False, engine="traced")
+        torch.testing.assert_close(many[1].predict(x, 5).mean, alone.predict(x, 5).mean, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_missing_values_are_left_out(name: str) -> None:
+    """The density of the rows that are there."""
+    case, z = CASES[name], outputs()[None]
+    inner = (case.make(0.7) if name in DISPERSED else case.make()).double()
+    y = torch.as_tensor(case.y(case.scipy(z[0].numpy(), 0.7)))
+    gaps = y.clone()
+    gaps[::2] = math.nan
+    got = likelihoods.Missing(inner)(z, UNITS).log_prob(gaps)[0]
+    want = torch.where(gaps[:, 0].isnan(), 0.0, inner(z, UNITS).log_prob(y)[0])
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fit_is_saved_and_read_back(name: str, tmp_path: Any) -> None:
+    case = CASES[name]
+    x = torch.randn(20, 2)
+    y = torch.as_tensor(case.y(case.scipy(x[:, :1].numpy(), 0.7))).float()
+    run = fitted(case.make(), Dataset(x, y, targets=UNITS))
+    run.save(tmp_path / "fit.safetensors")
+    model = models.MLP([2, 8, 1], prior=priors.Gaussian(), likelihood=case.make())
+    back = pyrodrop.Fit.load(tmp_path / "fit.safetensors", model, guides.BernoulliDropout(model, 0.1))
+    torch.testing.assert_close(back.predict(x, 7, seed=1).log_density(y), run.predict(x, 7, seed=1).log_density(y))
+
+
+@pytest.mark.parametrize("name", ["Bernoulli", "Poisson", "NegativeBinomial"])
+def test_the_probability_transform_of_counts_is_uniform(name: str) -> None:
+    """Between P(Y < y) and P(Y <= y); of 20,000 counts its mean and deciles within five standard errors."""
+    case, size = CASES[name], 20_000
+    z = torch.linspace(-1, 1, size, dtype=torch.float64)[:, None]
+    likelihood = (case.make(0.7) if name in DISPERSED else case.make()).double()
+    theirs = case.scipy(z.numpy(), 0.7)
+    y = torch.as_tensor(theirs.rvs(random_state=1)).double()
+    u = metrics.pit(pyrodrop.Prediction(z[None], likelihood(z[None], UNITS)), y)
+    low, high = theirs.cdf(y.numpy() - 1), theirs.cdf(y.numpy())
+    assert bool(((u >= torch.as_tensor(low) - 1e-9) & (u <= torch.as_tensor(high) + 1e-9)).all())
+    assert abs(float(u.mean()) - 0.5) < 5 / math.sqrt(12 * size)
+    shares = torch.histc(u, 10, 0, 1) / size
+    assert float((shares - 0.1).abs().max()) < 5 * math.sqrt(0.09 / size)
+
+
+def test_scores_of_yes_and_no_are_those_of_two_classes() -> None:
+    """Of labels [N, 1] of any dtype, and without those that are missing."""
+    f = torch.randn(30, 50, 1, generator=torch.Generator().manual_seed(0))
+    y = (torch.arange(50) % 3 == 0)[:, None]
+    ours = metrics.classification_scores(pyrodrop.Prediction(f, likelihoods.Bernoulli()(f, Standardize())), y.float())
+    two = torch.cat([torch.zeros_like(f), f], -1)
+    categorical = pyrodrop.Prediction(two, likelihoods.Categorical()(two, Standardize()))
+    theirs = metrics.classification_scores(categorical, y[:, 0].long())
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    gaps = y.float()
+    gaps[:20] = math.nan
+    prediction = pyrodrop.Prediction(f, likelihoods.Bernoulli()(f, Standardize()), missing=math.nan)
+    rest = pyrodrop.Prediction(f[:, 20:], likelihoods.Bernoulli()(f[:, 20:], Standardize()))
+    assert metrics.classification_scores(prediction, gaps) == pytest.approx(metrics.classification_scores(rest, y[20:]))
+    several = torch.cat([f, f], -1)
+    with pytest.raises(TypeError, match=r"one label per example; this prediction has labels of shape \[50, 2\]"):
+        metrics.classification_scores(pyrodrop.Prediction(several, likelihoods.Bernoulli()(several, Standardize())), y)
+
+
+def test_fixed_cutpoints_are_not_learned() -> None:
+    likelihood = likelihoods.Ordinal(4, [-1.0, 0.5, 2.0])
+    assert likelihood.cutpoints.tolist() == [-1.0, 0.5, 2.0]
+    likelihood.start(torch.tensor([0, 1, 2, 3]))
+    assert likelihood.cutpoints.tolist() == [-1.0, 0.5, 2.0]
+    assert not list(likelihood.parameters())
+    assert likelihood.describe() == "Ordinal(4, fixed cutpoints)"
+
+
+SIMULATED = {
+    "Bernoulli": likelihoods.Bernoulli, "Poisson": likelihoods.Poisson,
+    **{name: lambda name=name: CASES[name].make(0.5) for name in DISPERSED},
+    "Ordinal": lambda: likelihoods.Ordinal(3, [-0.5, 0.8]),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIMULATED)
+def test_data_of_the_likelihood_calibrate_a_fit(name: str) -> None:
+    """A line, whose posterior is nearly Gaussian with 30 rows: 200 data sets show no miscalibration."""
+    model = models.MLP(
+        [1, 1], prior=priors.Gaussian(1.0), bias_prior=priors.Gaussian(0.7), likelihood=SIMULATED[name]()
+    )
+    x = torch.linspace(-1, 1, 30)[:, None]
+    found = sbc(model, guides.MeanField, x, count=200, num_draws=99, steps=600, lr=2e-2, progress=False)
+    assert "no miscalibration found" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "theirs", "y"),
+    [
+        (lambda: likelihoods.NegativeBinomial(1e-8), stats.nbinom(1e8, 1 / (1 + 3e-8)), 5.0),
+        (lambda: likelihoods.NegativeBinomial(0.5), stats.nbinom(2, 1 / (1 + 1.5)), 7.0),
+        (lambda: likelihoods.Poisson(), stats.poisson(3), 5.0),
+        (lambda: likelihoods.Gamma(1e-6), stats.gamma(1e6, scale=3e-6), 3.001),
+        (lambda: likelihoods.Beta(1e6), stats.beta(5e5, 5e5), 0.5005),
+        (lambda: likelihoods.StudentT(1000.0, 2.0), stats.t(1000.0, 3.0, 2.0), 4.0),
+    ],
+    ids=["little dispersion", "negative binomial", "poisson", "gamma", "beta", "student"],
+)
+def test_single_precision_keeps_the_digits(likelihood: Any, theirs: Any, y: float) -> None:
+    """Differences of ln Gamma of large numbers lose none; parameters are rounded to float32 before."""
+    got = likelihood()(torch.zeros(1, 1), UNITS).log_prob(torch.tensor([[y]]))
+    want = theirs.logpmf(y) if theirs.dist.name in ("nbinom", "poisson") else theirs.logpdf(y)
+    assert got.dtype == torch.float32
+    assert float(got) == pytest.approx(want, abs=2e-3)
+
+
+@pytest.mark.parametrize("name", [*CASES, "network"])
+def test_outputs_far_out_give_finite_losses_and_gradients(name: str) -> None:
+    for far in (-200.0, 200.0):
+        if name == "network":
+            z = torch.tensor([[far, far], [far, -far]], requires_grad=True)
+            given = [likelihoods.NegativeBinomial("network"), likelihoods.Gamma("network"), likelihoods.Beta("network")]
+        else:
+            z = torch.tensor([[far], [-far]], requires_grad=True)
+            given = [CASES[name].make(0.7) if name in DISPERSED else CASES[name].make()]
+        for likelihood in given:
+            y = 0.5 if isinstance(likelihood, likelihoods.Beta) else 1.0
+            log_prob = likelihood(z, UNITS).log_prob(torch.full((2, 1), y)).sum()
+            (slope,) = torch.autograd.grad(log_prob, z)
+            assert bool(log_prob.isfinite()), (likelihood.describe(), far)
+            assert bool(slope.isfinite().all()), (likelihood.describe(), far)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "value"), [(likelihoods.Gamma, 0.0), (likelihoods.Beta, 0.0), (likelihoods.Beta, 1.0)]
+)
+def test_ends_that_torch_allows_are_refused(likelihood: Any, value: float) -> None:
+    y = torch.full((N, 1), 0.4)
+    y[3] = value
+    with pytest.raises(
+        ValueError, match=f"values of y must not be {value:g} under {likelihood.__name__}.*got 1 of them"
+    ):
+        fitted(likelihood(), (torch.randn(N, 2), y))
+
+
+def test_starts_are_means_over_columns() -> None:
+    """Not of columns of different units put together; and of degrees of freedom other than 4."""
+    y = torch.cat([torch.randn(2000, 1), 1000 + torch.randn(2000, 1)], 1)
+    for df, want in ((4.0, 0.91), (1.0, 0.674)):
+        student: Any = likelihoods.StudentT(df)
+        student.start(y)
+        assert float(student.scale) == pytest.approx(want, rel=0.1)
+    tiny: Any = likelihoods.StudentT()
+    tiny.start(1e-6 * y[:, :1])
+    assert float(tiny.scale) == pytest.approx(0.91e-6, rel=0.1)
+    constant: Any = likelihoods.StudentT()
+    constant.start(torch.ones(5, 1))
+    assert float(constant.scale) == 1.0
+
+
+def test_missing_yes_and_no_of_whole_numbers() -> None:
+    x, y = torch.randn(8, 2), torch.tensor([0, 1, -1, 1, 0, -1, 1, 0])
+    run = fitted(likelihoods.Missing(likelihoods.Bernoulli(), -1), (x, y))
+    assert run.predict(x, 5).log_density(y).shape == (6,)
+    ordered = fitted(likelihoods.Missing(likelihoods.Ordinal(2), -1), (x, y))
+    assert ordered.predict(x, 5).log_density(y).shape == (6,)
+    with pytest.raises(
+        ValueError, match="class labels must lie in 0 .* if these are missing labels, pass likelihoods.Missing"
+    ):
+        fitted(likelihoods.Ordinal(2), (x, y))
+
+
+def test_text_labels_are_no_counts() -> None:
+    frame = pd.DataFrame({"a": np.linspace(0, 1, 9), "grade": ["low", "mid", "high"] * 3})
+    data = Dataset.from_frame(frame, "grade")
+    for likelihood in (likelihoods.Poisson(), likelihoods.NegativeBinomial(), likelihoods.Gaussian()):
+        model = models.MLP([1, 8, 1], prior=priors.Gaussian(), likelihood=likelihood)
+        with pytest.raises(ValueError, match="y are class labels, the numbers 0 to 2 .*would take for values"):
+            pyrodrop.fit(model, guides.Point(model), data, steps=1)
