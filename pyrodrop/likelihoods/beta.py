@@ -40,6 +40,7 @@ class Beta(Dispersed):
     """
 
     parameter = "concentration"
+    copies = 8  # its parameters are kept once more, together
     ends = (0.0, 1.0)
 
     def __init__(self, concentration: Dispersion = None, *, learned: bool = False) -> None:

@@ -30,7 +30,7 @@ class Dispersed(Likelihood):
 
     parameter: str
     ends: tuple[float, ...] = ()  # of the range of y, which do not belong to it
-    copies = 4
+    copies = 5
 
     def __init__(self, value: Dispersion, learned: bool, what: str) -> None:
         super().__init__()

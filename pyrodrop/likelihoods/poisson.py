@@ -29,6 +29,8 @@ class Poisson(Likelihood):
         tensor([1.0000, 2.7183])
     """
 
+    copies = 4
+
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
         return precise.Poisson(self.location(output, targets)).to_event(1)
 
