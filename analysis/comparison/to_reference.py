@@ -126,7 +126,7 @@ def distances(name: str, fit: Prediction, reference: Prediction) -> Distances:
     f, g = fit.f, reference.f
     if classes is not None and its_classes is not None:
         values["agreement"] = float((classes.argmax(-1) == its_classes.argmax(-1)).double().mean())
-        if isinstance(elements(fit.distribution), Categorical):
+        if isinstance(elements(fit.distribution), Categorical) and f.shape[-1] > 1:  # one: of ordered classes
             f, g = without_shift(f), without_shift(g)
     else:
         values["wasserstein"] = float(wasserstein(f, g).mean())

@@ -13,10 +13,11 @@ import torch
 from scipy.stats import norm
 
 import pyrodrop
-from pyrodrop import guides
+from pyrodrop import guides, likelihoods
 from pyrodrop.analysis.comparison.to_reference import DISTANCES, distances, sign_probability
 from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
 from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.scaling import Standardize
 
 
 @dataclasses.dataclass
@@ -180,6 +181,17 @@ def test_distances_of_classes_are_free_of_a_shift_of_the_logits() -> None:
     found, want = distances("a", moved, other).values, distances("a", plain, other).values
     for name in ("total_variation", "agreement", "covariance", "correlation"):
         assert found[name] == pytest.approx(want[name], rel=1e-4)
+
+
+def test_the_one_output_of_ordered_classes_is_no_logit() -> None:
+    """A shift of all functions is seen, which softmax would not see; the covariance is that of the outputs."""
+    f = torch.randn(200, 3, 1, generator=torch.Generator().manual_seed(0))
+    ordinal = likelihoods.Ordinal(4, [-1.0, 0.0, 1.0])
+    one, wider = (Prediction(z, ordinal(z, Standardize())) for z in (f, 2 * f + 1))
+    found = distances("a", wider, one).values
+    assert found["total_variation"] > 0.05  # type: ignore[operator]
+    assert found["covariance"] == pytest.approx(3.0, rel=1e-4), "four times the covariance"
+    assert found["correlation"] == pytest.approx(0.0, abs=1e-5)
 
 
 def test_the_table_fits_into_a_hundred_columns(small: Any) -> None:
