@@ -13,6 +13,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy.stats import poisson
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -20,7 +21,7 @@ import pyrodrop
 from pyrodrop import data, guides, likelihoods, metrics, models, priors
 from pyrodrop.elbo import divergence, elbo_terms
 from pyrodrop.inputs import arguments, mapped
-from pyrodrop.likelihoods import Likelihood
+from pyrodrop.likelihoods import Likelihood, elements
 from pyrodrop.scaling import Standardize
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -207,6 +208,9 @@ def test_the_mixture_is_that_of_its_functions(name: str) -> None:
         normal = torch.distributions.Normal(f, PRECISION**-0.5)
         torch.testing.assert_close(prediction.cdf(y), normal.cdf(y).mean(0))
         assert prediction.cdf(y).shape == y.shape
+    elif isinstance(elements(prediction.distribution), dist.Poisson):
+        means = elements(prediction.distribution).mean.numpy()
+        torch.testing.assert_close(prediction.cdf(y), torch.as_tensor(poisson.cdf(y.numpy(), means).mean(0)))
     else:
         with pytest.raises(TypeError, match="cdf needs real observations"):
             prediction.cdf(y)
