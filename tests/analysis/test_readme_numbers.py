@@ -216,9 +216,10 @@ def test_the_published_figures_of_uci() -> None:
             lambda each: each["log_density"] < 0,
         )
     )
+    missing = len(contaminated) - len(searched)
     assert (
         f"published scores (paired by split) on {near[0]} of {len(searched)} sets by the protocol of 2018 (log density "
-        f"better on {better[0]}, worse on {worse[0]}; {len(contaminated) - len(searched)} set{'s' * (len(contaminated) - len(searched) != 1)} not run), on {near[1]} of "
+        f"better on {better[0]}, worse on {worse[0]}; {missing} set{'s' * (missing != 1)} not run), on {near[1]} of "
         f"{len(contaminated)} by the contaminated one of 2016 ({better[1]} and {worse[1]}; "
     ) in README
 
