@@ -12,10 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from pyrodrop.likelihoods import precise
-from pyrodrop.likelihoods.dispersed import Dispersed, Dispersion
+from pyrodrop.likelihoods.dispersed import FAR, Dispersed, Dispersion
 from pyrodrop.scaling import Standardize
-
-_FAR = 60.0  # of logits, which float32 has
 
 
 class Beta(Dispersed):
@@ -47,7 +45,7 @@ class Beta(Dispersed):
         super().__init__(concentration, learned, "k of the variance m (1 - m) / (1 + k)")
 
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
-        output = output.clamp(-_FAR, _FAR)
+        output = output.clamp(-FAR, FAR)
         return precise.Beta(output.sigmoid() * parameter, (-output).sigmoid() * parameter)
 
     def location(self, output: Tensor, targets: Standardize) -> Tensor:

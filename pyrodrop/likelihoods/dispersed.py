@@ -19,7 +19,7 @@ from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.scaling import Standardize
 
 Dispersion: TypeAlias = float | Literal["network"] | None
-_FAR, _FAR_PARAMETER = 60.0, 20.0  # of logarithms: beyond, products of both leave float32
+FAR, _FAR_PARAMETER = 60.0, 20.0  # of logarithms: beyond, products of both leave float32
 
 
 class Dispersed(Likelihood):
@@ -59,11 +59,11 @@ class Dispersed(Likelihood):
 
     def distribution(self, output: Tensor, parameter: Tensor, targets: Standardize) -> Any:
         """The distribution of single numbers, from the outputs ``[..., N, D]`` and the parameter, which broadcasts."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must implement distribution(output, parameter, targets)")
 
     def estimate(self, y: Tensor) -> Tensor:
         """A start of the parameter, from the observations of one column, float64."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must implement estimate(y)")
 
     def unit(self, targets: Standardize) -> Tensor | float:
         """What an output of 0 is, in the units of the parameter."""
@@ -114,4 +114,4 @@ def log_mean(output: Tensor, targets: Standardize) -> Tensor:
 
     Outputs beyond -60 and 60 count as these, since float32 does not have larger exponentials.
     """
-    return output.clamp(-_FAR, _FAR) + torch.where(targets.loc > 0, targets.loc, 1.0).log()
+    return output.clamp(-FAR, FAR) + torch.where(targets.loc > 0, targets.loc, 1.0).log()

@@ -62,13 +62,13 @@ def _values(predicted: Predicted) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     distribution = predicted.distribution if isinstance(predicted, Prediction) else None
     one = None if distribution is None else elements(distribution)
     if isinstance(one, Bernoulli) and distribution.event_shape.numel() == 1:  # type: ignore[union-attr]
-        logits = check_finite("logits", one.logits).flatten(2)
+        logits = check_finite("logits", one.logits).reshape(*one.logits.shape[:2], 1)
         return logsigmoid(torch.cat([-logits, logits], -1)), torch.exp
     if distribution is not None and distribution.event_shape and isinstance(one, Categorical | Bernoulli):
         shape = [*distribution.batch_shape[1:], *distribution.event_shape]
         raise TypeError(
-            f"classification scores need one label per example; this prediction has labels of shape {shape}. To score every "
-            "label as an example of its own, pass the probabilities f.softmax(-1).flatten(1, -2), of yes-or-no labels "
+            f"classification scores need one label per example; this prediction has labels of shape {shape}. To score each "
+            "label as a separate example, pass the probabilities f.softmax(-1).flatten(1, -2), of yes-or-no labels "
             "torch.stack([-f, f], -1).sigmoid().flatten(1, -2), and the labels y.flatten()"
         )
     if isinstance(distribution, Categorical):

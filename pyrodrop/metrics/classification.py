@@ -172,7 +172,8 @@ def _of_observed(predicted: Predicted, y: Tensor) -> tuple[Predicted, Tensor]:
         if isinstance(one, Bernoulli):
             labels, seen = predicted.observed(y)
             rows = slice(None) if seen is None else seen.flatten()
-            of_rows = dist.Bernoulli(logits=one.logits[:, rows]).to_event(1)
+            logits = one.logits[:, rows].reshape(len(one.logits), -1, 1)
+            of_rows = dist.Bernoulli(logits=logits).to_event(1)
             return Prediction(predicted.f[:, rows], of_rows, predicted.seed), labels.flatten()[rows].long()
     if not isinstance(predicted, Prediction) or predicted.missing is None:
         return predicted, y

@@ -127,13 +127,13 @@ def pit(prediction: Prediction, y: Tensor) -> Tensor:
         TypeError: the distribution of y has no cumulative distribution function, or `prediction` is no `Prediction`.
     """
     instance(prediction, Prediction, "prediction", "a Prediction")
-    below = prediction.cdf(y)
+    upto = prediction.cdf(y)
     support = support_of(prediction.distribution)
     if support is None or not support.is_discrete:
-        return below
+        return upto
     mass = elements(prediction.distribution).log_prob(prediction.observed(y)[0]).exp().mean(0)
-    with seeded(prediction.seed, below.device):
-        return (below - mass * torch.rand_like(below)).clamp(0, 1)
+    with seeded(prediction.seed, upto.device):
+        return (upto - mass * torch.rand_like(upto)).clamp(0, 1)
 
 
 def coverage(pit_values: Tensor, level: float) -> float:

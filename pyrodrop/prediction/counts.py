@@ -54,16 +54,16 @@ def is_count(distribution: Any) -> bool:
 
 def scipy_cdf(distribution: Any, y: Tensor) -> Tensor | None:
     """P(Y <= y) of every component, where PyTorch does not have it: Student's t, beta, counts; None for others."""
+    if type(distribution) not in STUDENT + _BETA and not is_count(distribution):
+        return None
     value = y.detach().cpu().double().numpy()
     if type(distribution) in STUDENT:
         df, loc, scale = _arrays(distribution.df, distribution.loc, distribution.scale)
         probabilities = stdtr(df, (value - loc) / scale)
     elif type(distribution) in _BETA:
         probabilities = betainc(*_arrays(distribution.concentration1, distribution.concentration0), value)
-    elif is_count(distribution):
-        probabilities = _tail_of(distribution)(np.floor(value), False)
     else:
-        return None
+        probabilities = _tail_of(distribution)(np.floor(value), False)
     like = distribution.mean
     return torch.as_tensor(probabilities, device=like.device).to(like.dtype)
 

@@ -108,7 +108,7 @@ def _gal2016(figure: Figure) -> Outcome:
         search = (_stored("rotated-digit.json") or {})["search"]
         why = (
             f"{search['same']} of {len(figure.value)} the same for one of the first {search['ones']} ones, turned up to "
-            f"{search['turn']} degrees, and for {search['whole'] - 1} others; the paper states neither, they are searched"
+            f"{search['turn']} degrees; {search['whole']} ones can agree in all; the paper states neither, they are searched"
         )
         return Outcome("compared", search["classes"], None, why, "rotated-digit.json")
     return missing("a curve or a sentence, no number to compare")

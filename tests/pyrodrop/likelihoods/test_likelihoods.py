@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyro.distributions as dist
 import pytest
 import torch
 from scipy import stats
@@ -284,6 +285,8 @@ def test_scores_of_yes_and_no_are_those_of_two_classes() -> None:
     categorical = pyrodrop.Prediction(two, likelihoods.Categorical()(two, Standardize()))
     theirs = metrics.classification_scores(categorical, y[:, 0].long())
     assert ours == pytest.approx(theirs, rel=1e-5)
+    flat = pyrodrop.Prediction(f, dist.Bernoulli(logits=f[..., 0]))
+    assert metrics.classification_scores(flat, y[:, 0]) == pytest.approx(theirs, rel=1e-5), "of batch shape [T, N]"
     gaps = y.float()
     gaps[:20] = math.nan
     prediction = pyrodrop.Prediction(f, likelihoods.Bernoulli()(f, Standardize()), missing=math.nan)
