@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal
@@ -237,14 +237,22 @@ class NetworkModel(LocalModule):
             ValueError: the network cannot be called on the inputs, or the targets do not fit the likelihood; they are class
                 labels of a frame, numbered in place of their values, and the likelihood is of real numbers.
         """
-        self.examined(data.x)
+        self.targets_check(data.x)(data)
+
+    def targets_check(self, x: Inputs) -> Callable[[Dataset], None]:
+        """`check_targets` for data with inputs like these, as a function that does not call the network again.
+
+        Raises:
+            ValueError: the network cannot be called on the inputs.
+        """
+        self.examined(x)
         with self._calls(training=False) as calls:
-            two, _ = self._few(calls, data.x)
+            two, _ = self._few(calls, x)
             try:
                 output = calls(two)
             except (RuntimeError, IndexError) as error:
-                raise ValueError(cannot_run(two, error, together=self.mixes_examples(data.x))) from error
-        self._check_against(data, output)
+                raise ValueError(cannot_run(two, error, together=self.mixes_examples(x))) from error
+        return lambda data: self._check_against(data, output)
 
     def _check_against(self, data: Dataset, output: Tensor) -> None:
         """Check that the observations are possible under the likelihood, which must not take labels for values."""

@@ -15,6 +15,8 @@ from pyrodrop.arguments import shown
 from pyrodrop.arrays import is_frame
 from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data.dataset import check_inputs
+from pyrodrop.data.sources import read_for
+from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import available, seeded
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.likelihoods import per_row
@@ -81,7 +83,9 @@ def predict(
             supports `joint`, `keep`, `method` and `distributed`.
         x: points, ``[N, ...]`` in the units of the training data, or a tuple or mapping of tensors as in training. If the
             network's examples depend on each other, it is called on all points at once. After training on
-            `data.Dataset.from_frame` also a pandas DataFrame, whose columns are found by name.
+            `data.Dataset.from_frame` also a pandas DataFrame, whose columns are found by name. Or a `DataLoader` or a
+            `torch.utils.data.Dataset` of pairs (x, y), of which y is not used: it is read once, a minibatch at a time, in
+            its order.
         num_samples: S, number of sampled functions; ignored by ``method="analytic"``.
         seed: seed of the samples; the caller's random state is unchanged. The same seed gives the same functions at any x.
         joint: sample functions, with one set of weights for all points. With False, noise is sampled independently per
@@ -160,6 +164,9 @@ def draw_functions(
         raise TypeError(
             f"predict supports models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"
         )
+    streamed = read_for(x, missing=True)
+    if streamed is not None:
+        return _of_pieces(model, guide, streamed, num_samples, seed, device, joint, keep, method, distributed)
     columns = getattr(model, "columns", None)
     x = check_inputs(x) if columns is None or not is_frame(x) else columns.x(x, "x")
     ranks = join(shared(distributed), device)
@@ -173,21 +180,61 @@ def draw_functions(
         shard = _rows(x, _share(num_rows(x), ranks), parts(x)[0].device) if ranks.size > 1 else x
         result = _drawn(model, guide, shard, num_samples, seed, device, joint, keep, method, num_rows(x))
     if isinstance(result, Tensor):
-        where = result.device
         if ranks.size > 1:
             result = ranks.joined(result, 1)[:, : num_rows(x)]
-        with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
-            likelihood, targets = (_on(part, where) for part in (model.likelihood, model.targets))
-            distribution, f = likelihood.predictive(result, targets)
-        return Prediction(
-            f=f, distribution=per_row(distribution, 2), seed=seed, joint=joint, missing=likelihood.missing
-        )
+        return _prediction(model, guide, result, seed, device, joint)
     if ranks.size == 1:
         return result
     mean, variance, spread = (
         ranks.joined(part, 0)[: num_rows(x)] for part in (result.mean, result.variance, result.spread)
     )
     return replace(result, mean=mean, variance=variance, spread=spread)
+
+
+def _prediction(
+    model: Any, guide: Callable[..., Any], outputs: Tensor, seed: int, device: torch.device, joint: bool
+) -> Prediction:
+    """The prediction of outputs ``[S, N, ...]``."""
+    with seeded(seed, device), torch.no_grad(), evaluating(model, guide):
+        likelihood, targets = (_on(part, outputs.device) for part in (model.likelihood, model.targets))
+        distribution, f = likelihood.predictive(outputs, targets)
+    return Prediction(f=f, distribution=per_row(distribution, 2), seed=seed, joint=joint, missing=likelihood.missing)
+
+
+def _of_pieces(
+    model: Any,
+    guide: Callable[..., Any],
+    data: Streamed,
+    num_samples: int,
+    seed: int,
+    device: torch.device,
+    joint: bool,
+    keep: Keep,
+    method: Method,
+    distributed: bool | None,
+) -> Prediction | Moments:
+    """`draw_functions` at data that are read a minibatch at a time; the seed makes the functions the same for all of them.
+
+    Raises:
+        ValueError: as `predict`; noise per point, several ranks, or a network that needs all points at once.
+    """
+    if not joint or distributed is not False:
+        name, value = ("distributed", distributed) if joint else ("joint", joint)
+        raise ValueError(f"{name} must be {name == 'joint'} for points of {data.source}; got {value}")
+    if data.shuffles:
+        raise ValueError(
+            f"x must have an order, in which the result has the points; got {data.source} that shuffles them"
+        )
+    if mixes_examples(model, data.sample.x):
+        raise ValueError(f"this network needs all points at once, so x must be in memory; got {data.source}")
+    found: list[Any] = []
+    for piece in data.pieces():
+        points = len(data) if data.num_data else num_rows(piece.x)
+        found.append(_drawn(model, guide, piece.x, num_samples, seed, device, joint, keep, method, points))
+    if isinstance(found[0], Tensor):
+        return _prediction(model, guide, torch.cat(found, 1), seed, device, joint)
+    parts_of = {name: torch.cat([getattr(one, name) for one in found]) for name in ("mean", "variance", "spread")}
+    return replace(found[0], **parts_of)
 
 
 def _drawn(

@@ -183,7 +183,7 @@ def _graph(parts: Parts, replicate: int, settings: Settings) -> Graph | None:
     """The graph of the gradient of a replicate; None if it cannot be traced."""
     problem = Problem.of(*parts.pair(replicate), parts.sets[replicate], settings.estimator, settings.place)
     with settings.products(), training_mode(problem):
-        batch = batches_of(problem.data, settings).first()
+        batch = batches_of(problem.in_memory, settings).first()
         loss = problem.loss(batch, settings.dtype, settings.objective)
         try:
             return loss.graph(batch)

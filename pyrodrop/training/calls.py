@@ -6,10 +6,15 @@ import sys
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from pyrodrop.data import Dataset, Keywords
+from pyrodrop.data.loader import Loader
+from pyrodrop.data.rows import Rows
+from pyrodrop.data.streamed import Streamed
 from pyrodrop.engines import Arguments, Batch, Call
 from pyrodrop.inputs import mapped, over_tensors, tensors_in
+from pyrodrop.training.loaded import LoadedMinibatches, ReadMinibatches
 from pyrodrop.training.minibatches import Minibatches, StackedMinibatches, check_minibatches, usable
 from pyrodrop.training.problem import Problem
 from pyrodrop.training.settings import Settings
@@ -41,6 +46,17 @@ class WholeCall:
         """The arguments."""
         return self._call
 
+    def check_place(self, order: Tensor, position: int, name: str) -> None:
+        """Raise a ValueError unless the place is the only one that there is."""
+        if order.numel() or order.dtype != torch.long or position:
+            raise ValueError(
+                f"{name} is of other data: arguments of a Pyro program have no order of rows; got {position}"
+            )
+
+    def last(self, order: Tensor, position: int) -> str:
+        """The minibatch of every step, as a sentence."""
+        return "Every step has all of the data."
+
     def coming(self) -> tuple[int, int]:
         """One row in place of a minibatch's, and as many steps as one likes."""
         return 1, sys.maxsize
@@ -51,6 +67,16 @@ def batches_of(data: Dataset | Keywords, settings: Settings) -> Minibatches | Wh
     if isinstance(data, Keywords):
         return WholeCall(data, settings.place)
     return Minibatches(data, settings.batch_size, settings.place)
+
+
+def batches_for(problem: Problem, settings: Settings) -> Minibatches | LoadedMinibatches | WholeCall:
+    """The minibatches of a problem, whose data may be read while training."""
+    data = problem.data
+    if isinstance(data, Loader):
+        return LoadedMinibatches(data, settings.seed, settings.place, problem.targets_check())
+    if isinstance(data, Rows):
+        return ReadMinibatches(data, settings.batch_size, settings.place, problem.targets_check())
+    return batches_of(problem.in_memory, settings)
 
 
 class StackedCalls(WholeCall):
@@ -68,8 +94,10 @@ class StackedCalls(WholeCall):
         self.order, self.position = torch.empty(len(data), 0, dtype=torch.long, device=device), 0
 
 
-def arguments_of(data: Dataset | Keywords, device: torch.device) -> Arguments:
-    """All of the data as arguments of one call."""
+def arguments_of(data: Dataset | Keywords | Streamed, device: torch.device) -> Arguments:
+    """All of the data as arguments of one call; of data that are read while training, a sample."""
+    if isinstance(data, Streamed):
+        data = data.sample
     if isinstance(data, Keywords):
         return Call((), data.on(device))
     return Batch(mapped(lambda x: x.to(device), data.x), data.y.to(device), {})
@@ -93,8 +121,18 @@ def check_batches(problem: Problem, settings: Settings, ranks: int = 1) -> None:
         ranks: number of processes that share a minibatch.
     """
     size, parts = settings.batch_size, settings.accumulate
-    if isinstance(problem.data, Dataset):
-        check_minibatches(size, problem.data.x, problem.model, problem.guide, parts=parts, ranks=ranks)
+    if isinstance(problem.data, Loader):
+        if size is not None or parts > 1 or ranks > 1:
+            raise ValueError(
+                "batch_size must be None, accumulate 1 and the process alone (distributed=False) where a loader makes the "
+                f"minibatches; got batch_size {size}, accumulate {parts}, {ranks} rank(s). Pass its data set with "
+                "batch_size: then every rank reads its own rows"
+            )
+        size = len(problem.data.sample)
+        check_minibatches(size, problem.data.sample.x, problem.model, problem.guide, of=len(problem.data))
+    elif isinstance(problem.data, Dataset | Rows):
+        given, rows = problem.example, len(problem.data)
+        check_minibatches(size, given.x, problem.model, problem.guide, parts=parts, ranks=ranks, of=rows)
     elif size is not None or parts > 1 or ranks > 1:
         got = f"batch_size {size}, accumulate {parts}, {ranks} rank(s)"
         raise ValueError(

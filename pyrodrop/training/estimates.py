@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from pyrodrop.data import Dataset
+from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention, worst
-from pyrodrop.elbo import DrawnTerms, Factor, site_factors
+from pyrodrop.elbo import DrawnTerms, Factor, Terms, site_factors
 from pyrodrop.inputs import mapped
 from pyrodrop.networks.agreement import check_call, check_guide, knows_sites
 from pyrodrop.networks.checks import cannot_run
@@ -97,7 +98,7 @@ class Draws:
 
     Args:
         model, guide: a trained pair; the network runs in evaluation mode.
-        data: the data.
+        data: the data; those that are read while training are read once.
         device: where model and guide are.
         num_samples: number of draws, at least 1.
         seed: of the draws.
@@ -118,7 +119,7 @@ class Draws:
         self,
         model: Callable[..., Any],
         guide: Callable[..., Any],
-        data: Dataset,
+        data: Dataset | Streamed,
         device: torch.device,
         num_samples: int,
         seed: int,
@@ -127,23 +128,15 @@ class Draws:
         ranks: Ranks | None = None,
     ) -> None:
         self._data, self._device = data, device
+        self._example = data.sample if isinstance(data, Streamed) else data
         dropouts = getattr(model, "dropouts", None)
         self.noise: tuple[str, ...] = () if dropouts is None else tuple(dropouts.noise)
         ranks = ranks or alone(device)
         with ranks.together(), drawing(), torch.no_grad(), evaluating(model, guide):
             seeds = torch.randint(2**62, (num_samples,), generator=torch.Generator().manual_seed(seed)).tolist()
-            self._rows = _rows_at_a_time(model, guide, data)
+            self._rows = _rows_at_a_time(model, guide, self._example)
             self._check(model, guide)
-            drawn = DrawnTerms(model, guide, whole=whole)
-            mine = seeds[ranks.rank :: ranks.size]
-            try:
-                terms = [self._terms(drawn, draw) for draw in mine[:1]]
-            except (RuntimeError, IndexError) as error:
-                if not mixes_examples(model, data.x):
-                    raise
-                raise ValueError(cannot_run(data.x, error, together=True)) from error
-            with pyro.validation_enabled(False):  # the first draw was validated
-                terms += [self._terms(drawn, draw) for draw in mine[1:]]
+            terms = self._terms(DrawnTerms(model, guide, whole=whole), model, seeds[ranks.rank :: ranks.size])
             with seeded(seed, device):
                 members: list[dict[str, Factor]] = site_factors(model, guide, *self._part(0))
         if ranks.size > 1:
@@ -154,33 +147,63 @@ class Draws:
 
     def _check(self, model: Any, guide: Any) -> None:
         """Check that the data fit the model, and the guide the model."""
+        if isinstance(self._data, Streamed) and mixes_examples(model, self._example.x):
+            raise ValueError(
+                "the output of one row of x depends on the others in this network, so the ELBO needs all rows at once: pass "
+                f"data in memory; got {self._data.source}"
+            )
         if hasattr(model, "check_targets"):
-            model.check_targets(self._data)
+            model.check_targets(self._example)
         if knows_sites(model, guide):
             check_guide(model, guide)
             return
-        kwargs = {} if len(self._data) <= self._rows else {"num_data": len(self._data)}
+        kwargs = {} if len(self._example) <= self._rows else {"num_data": len(self._example)}
         with seeded(0, self._device), undisturbed(model, guide):
             check_call(model, guide, *self._part(0), **kwargs)
 
-    def _terms(self, drawn: DrawnTerms, seed: int) -> tuple[float, float, float]:
-        """The terms of one draw, some rows at a time; the seed makes it the same draw for all of them."""
-        rows, size = self._rows, len(self._data)
-        kwargs = {} if size <= rows else {"num_data": size}
-        with seeded(seed, self._device):
-            x, y = self._part(0)
-            terms = drawn.terms(x, y, **kwargs)
-        nll = float(terms.nll) * len(y) / size
-        for first in range(rows, size, rows):
-            x, y = self._part(first)
-            with seeded(seed, self._device):
-                nll += float(drawn.nll(x, y, **kwargs)) * len(y) / size
-        return nll, float(terms.kl_weights), float(terms.kl_hyper)
+    def _terms(self, drawn: DrawnTerms, model: Any, seeds: Sequence[int]) -> list[tuple[float, float, float]]:
+        """The terms of every draw, some rows at a time; a seed makes a draw the same one for all of them."""
+        terms: list[Terms] = []
+        nll = [0.0] * len(seeds)
+        for number, (x, y, size) in enumerate(self._pieces(model)):
+            kwargs = {} if len(y) == size else {"num_data": size}
+            for place, draw in enumerate(seeds):
+                with pyro.validation_enabled(number == place == 0), seeded(draw, self._device):
+                    if number:
+                        nll[place] += float(drawn.nll(x, y, **kwargs)) * len(y) / size
+                        continue
+                    try:
+                        terms.append(drawn.terms(x, y, **kwargs))
+                    except (RuntimeError, IndexError) as error:
+                        if place or not mixes_examples(model, self._example.x):
+                            raise
+                        raise ValueError(cannot_run(self._example.x, error, together=True)) from error
+                    nll[place] = float(terms[place].nll) * len(y) / size
+        return [(n, float(t.kl_weights), float(t.kl_hyper)) for n, t in zip(nll, terms, strict=True)]
+
+    def _pieces(self, model: Any) -> Iterator[tuple[Any, Tensor, int]]:
+        """All rows of x and y, some at a time, on the device, and the number of rows that the likelihood is scaled to."""
+        data = self._data
+        if not isinstance(data, Streamed):
+            for first in range(0, len(data), self._rows):
+                yield *self._part(first), len(data)
+            return
+        check, seen = getattr(model, "targets_check", lambda x: lambda piece: None)(self._example.x), 0
+        for piece in data.pieces():
+            check(piece)
+            seen += len(piece)
+            yield mapped(lambda part: part.to(self._device), piece.x), piece.y.to(self._device), len(piece)
+        if data.num_data not in (None, seen):
+            raise ValueError(
+                f"an ELBO needs every row once; {data.source} has {data.num_data} rows and yielded {seen}: pass one without "
+                "drop_last, or num_data of the rows that it yields"
+            )
 
     def _part(self, first: int) -> tuple[Any, Tensor]:
         """Some rows of x and y, on the device."""
         chosen = slice(first, first + self._rows)
-        return mapped(lambda part: part[chosen].to(self._device), self._data.x), self._data.y[chosen].to(self._device)
+        x, y = self._example.x, self._example.y
+        return mapped(lambda part: part[chosen].to(self._device), x), y[chosen].to(self._device)
 
 
 def elbo_of(draws: DrawnFrom, settings: Mapping[str, Any]) -> Elbo:

@@ -19,11 +19,9 @@ from pyrodrop.elbo import terms_by_site
 from pyrodrop.engines import Arguments, Joint, Loss
 from pyrodrop.engines.graph import Parameter
 from pyrodrop.ranks import Averaging
-from pyrodrop.training.calls import WholeCall
 from pyrodrop.training.loop import Loop, not_finite
 from pyrodrop.training.state import State
 
-_ROWS = 5  # of a minibatch in a message
 _SMALL = 2**20  # bytes that any device has
 
 
@@ -83,7 +81,7 @@ class FirstFailure:
             broken = not_finite(loop.parameters, loop.moving())
             if finite and not broken:
                 continue
-            rows = self._rows(before)
+            rows = loop.batches.last(before["batches.order"], int(before["batches.position"]))  # the place is after it
             self._restore(before, first + index)
             batches = [part.batch for part in batch.parts] if isinstance(batch, Joint) else [batch]
             causes = (_cause(self._loss, part, loop.parameters) for part in batches)
@@ -104,18 +102,6 @@ class FirstFailure:
     def _restore(self, tensors: dict[str, Tensor], done: int) -> None:
         self._loop.done = done
         self._state.restore(tensors, int(tensors["batches.position"]))
-
-    def _rows(self, before: dict[str, Tensor]) -> str:
-        """The rows of the minibatch, in words; the place in the epoch is after it."""
-        batches = self._loop.batches
-        if isinstance(batches, WholeCall):
-            return "Every step has all of the data."
-        order, end = before["batches.order"], int(before["batches.position"])
-        if batches.size == batches.num_rows:
-            return f"Its minibatch is all {batches.num_rows} rows of the data."
-        rows = order[max(0, end - batches.size) : end].tolist()
-        some = ", ".join(map(str, rows[:_ROWS])) + (f" and {len(rows) - _ROWS} more" if len(rows) > _ROWS else "")
-        return f"Its minibatch has {len(rows)} of {batches.num_rows} rows of the data: {some}."
 
     def _largest(self) -> str:
         """The parameter with the largest value before the step."""

@@ -9,7 +9,7 @@ and model. With both factors 1 the loss is minus the ELBO. Every epoch visits th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from pyrodrop import threads
 from pyrodrop.arguments import count
 from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data
+from pyrodrop.data.loader import Loader
 from pyrodrop.devices import seeded
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.ranks import join
@@ -41,9 +42,10 @@ from pyrodrop.training.warnings import warn_of_runaways, warn_of_unfinished
 def fit(
     model: Callable[..., Any],
     guide: Callable[..., Any],
-    data: Data | Mapping[str, Any],
+    data: Data | Mapping[str, Any] | Iterable[Any],
     *,
     steps: int,
+    num_data: int | None = None,
     progress: bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     after_epoch: Callable[[Fit, int], None] | None = None,
@@ -72,8 +74,13 @@ def fit(
         guide: its guide, called with the same arguments.
         data: a `Dataset` or a pair (x, y), in their own units. A model of `pyrodrop.models` takes over the standardisation
             of a `Dataset`. Or, for a Pyro program with other arguments, a mapping of these: every step calls
-            ``guide(**data)`` and ``model(**data)``, whose plates take subsamples, and an epoch is a step.
+            ``guide(**data)`` and ``model(**data)``, whose plates take subsamples, and an epoch is a step. Or data that are
+            read a minibatch at a time: a `torch.utils.data.Dataset`, or a pair of arrays of which one is a `numpy.memmap`,
+            whose rows are read in the order of tensors; a `torch.utils.data.DataLoader`, or another iterable of minibatches,
+            which makes the minibatches itself and is iterated once per epoch. See below.
         steps: number of gradient steps.
+        num_data: number of rows of the data set behind a loader, which may be left out for a DataLoader that visits every
+            row once per epoch.
         batch_size: rows per minibatch, of all ranks together; all rows if None.
         accumulate: k, to evaluate every minibatch in k parts, one after the other, where it does not fit into memory. Their
             gradients are averaged before the step. Every part draws noise of its own. Layers that normalise over the rows of
@@ -145,7 +152,7 @@ def fit(
     ranks = join(settings.distributed, settings.place)
     settings = replace(settings, device=ranks.device)
     with ranks.together():
-        problem = problem_of(model, guide, data, settings, ranks.size)
+        problem = problem_of(model, guide, data, settings, ranks.size, num_data)
     start, random = time.perf_counter(), RankRandom(ranks, settings.seed)
     with seeded(random.start, settings.place), settings.products(), training_mode(problem):
         with ranks.together():
@@ -172,6 +179,13 @@ def fit(
 
 def _resumed(run: Run, saving: Checkpoint) -> FitFile:
     """The checkpoint of a run, which continues from the file if it exists."""
+    data = run.problem.data
+    if isinstance(data, Loader) and not data.repeats:
+        raise ValueError(
+            f"checkpoint must be None for a loader that cannot be set to an epoch, as a run could not go on where it was; "
+            f"got {data.source}, whose first minibatch differs between two iterations of one epoch: have it draw from "
+            "torch's, Python's or NumPy's global generators, or by the epoch that a method set_epoch(epoch) is told"
+        )
     with run.ranks.together():
         state = run.state()
     file = FitFile(saving, run.record, run.identity, state, run.random, run.average)

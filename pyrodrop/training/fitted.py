@@ -20,6 +20,8 @@ from pyrodrop.compression.layout import Layout
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.data.columns import Columns
 from pyrodrop.data.dataset import check_inputs
+from pyrodrop.data.sources import read_for
+from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import resolve, seeded
 from pyrodrop.engines import Arguments, Call
 from pyrodrop.files import read_tensors, under, write_tensors
@@ -50,7 +52,8 @@ class Fit:
 
     Attributes:
         model, guide: the trained copies.
-        data: the training data, `Keywords` of a Pyro program that was trained on a mapping; None after loading.
+        data: the training data, `Keywords` of a Pyro program that was trained on a mapping, or where they are read from;
+            None after loading.
         history: nll, kl and the weight of the weights' kl in the loss, for every step, ``[steps, 3]``. kl includes a guide's
             ``kl_scale``. After training with an `objective` of Pyro, whose loss has no such terms, it stands in the first
             column, and the second is 0. Of a posterior from `pyrodrop.zoo.load`, means over 100 stretches of the steps.
@@ -64,7 +67,7 @@ class Fit:
 
     model: Callable[..., Any]
     guide: Callable[..., Any]
-    data: Dataset | Keywords | None
+    data: Dataset | Streamed | Keywords | None
     history: Tensor
     settings: dict[str, Any]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -531,7 +534,7 @@ def restoring(
     return restore
 
 
-def data_for(fit: Fit, name: str, data: Data | Mapping[str, Any] | None) -> Dataset | Keywords:
+def data_for(fit: Fit, name: str, data: Any) -> Dataset | Streamed | Keywords:
     """The training data, or `data` in their place."""
     if data is None and fit.data is None:
         raise ValueError(f"a loaded fit or a reading has no training data: pass them as {name}(data=...)")
@@ -542,9 +545,11 @@ def data_for(fit: Fit, name: str, data: Data | Mapping[str, Any] | None) -> Data
         raise TypeError(f"data must be (x, y) or a Dataset, as in training, or None; got {shown(data)}")
     if isinstance(fit.data, Keywords):
         return fit.data
-    chosen = fit.data if data is None else Dataset.of(data, missing=leaves_out_missing(fit.model))
-    assert chosen is not None
-    return chosen
+    if data is None:
+        assert fit.data is not None
+        return fit.data
+    missing = leaves_out_missing(fit.model)
+    return read_for(data, missing=missing) or Dataset.of(data, missing=missing)
 
 
 def rows_of(fit: Fit, name: str) -> Dataset | None:
@@ -557,6 +562,10 @@ def rows_of(fit: Fit, name: str) -> Dataset | None:
         raise TypeError(
             f"{name} needs data with rows, (x, y) or a Dataset; this fit is of a Pyro program with the keyword arguments "
             f"{', '.join(fit.data.values)}"
+        )
+    if isinstance(fit.data, Streamed):
+        raise TypeError(
+            f"{name} needs all rows in memory; this fit was trained on {fit.data.source}: pass it a Dataset or (x, y)"
         )
     return fit.data
 

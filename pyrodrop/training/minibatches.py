@@ -14,6 +14,8 @@ from pyrodrop.data import Dataset
 from pyrodrop.engines import Batch
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts, rebuilt
 
+_SHOWN = 5  # rows of a minibatch in a message
+
 
 class Batches(Protocol):
     """Supplies the minibatches of a training."""
@@ -34,8 +36,54 @@ class Batches(Protocol):
 
     def next(self) -> Any: ...
 
+    def check_place(self, order: Tensor, position: int, name: str) -> None:
+        """Raise a ValueError unless these can be order and position, as a state of this name has them."""
 
-class Minibatches:
+    def last(self, order: Tensor, position: int) -> str:
+        """The minibatch before a place in an epoch, as a sentence."""
+
+
+class Ordered:
+    """What minibatches of rows by their numbers know about a place in an epoch."""
+
+    order: Tensor
+    position: int
+    size: int
+    num_rows: int
+
+    @property
+    def per_epoch(self) -> int:
+        """Number of minibatches in an epoch."""
+        return -(-self.num_rows // self.size)
+
+    def check_place(self, order: Tensor, position: int, name: str) -> None:
+        """Raise a ValueError unless these are a permutation of the rows and the end of a minibatch."""
+        rows = self.num_rows if order.numel() else 0
+        if (
+            order.shape != (*self.order.shape[:-1], rows)
+            or order.dtype != torch.long
+            or not bool((order.sort(-1).values.cpu() == torch.arange(rows)).all())
+        ):
+            raise ValueError(
+                f"{name} is of other data: its order of the rows must be a permutation of {self.num_rows}; "
+                f"it has shape {tuple(order.shape)}"
+            )
+        end = self.per_epoch * self.size if rows else 0
+        if not 0 <= position <= end or position % self.size:
+            raise ValueError(
+                f"{name} must be at a place in the epoch from 0 to {end} in steps of {self.size}; got {position}"
+            )
+
+    def last(self, order: Tensor, position: int) -> str:
+        """The rows of the minibatch before a place in an epoch, as a sentence."""
+        if not order.numel():
+            return f"Its minibatch is all {self.num_rows} rows of the data."
+        rows = order[max(0, position - self.size) : position].tolist()
+        some = ", ".join(map(str, rows[:_SHOWN])) + (f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else "")
+        return f"Its minibatch has {len(rows)} of {self.num_rows} rows of the data: {some}."
+
+
+class Minibatches(Ordered):
     """Minibatches of one data set, as arguments of model and guide: x, y and, for a part of the rows, ``num_data``.
 
     Args:
@@ -46,19 +94,13 @@ class Minibatches:
 
     def __init__(self, data: Dataset, size: int | None, device: torch.device) -> None:
         self.x, self.y = mapped(lambda x: usable(x, device), data.x), usable(data.y, device)
-        self.size = min(size or len(data), len(data))
+        self._begin(len(data), size, device)
+
+    def _begin(self, rows: int, size: int | None, device: torch.device) -> None:
+        """Start before the first epoch of so many rows."""
+        self.num_rows, self.size = rows, min(size or rows, rows)
         self.order = torch.empty(0, dtype=torch.long, device=device)
         self.position = 0
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows of the data set."""
-        return len(self.y)
-
-    @property
-    def per_epoch(self) -> int:
-        """Number of minibatches in an epoch."""
-        return -(-len(self.y) // self.size)
 
     def first(self) -> Batch:
         """A minibatch of the first rows, which is not one of the training's."""
@@ -66,19 +108,19 @@ class Minibatches:
 
     def samples(self, steps: int | None) -> list[Batch]:
         """A minibatch of each shape that so many steps use, of any number of steps if None; they are not the training's."""
-        rest = len(self.y) % self.size
-        reached = steps is None or steps >= -(-(len(self.order) - self.position or len(self.y)) // self.size)
+        rest = self.num_rows % self.size
+        reached = steps is None or steps >= -(-(len(self.order) - self.position or self.num_rows) // self.size)
         return [self.first(), *([self._first(rest)] if rest and reached else [])]
 
     def next(self) -> Batch:
         """The next minibatch; the last of an epoch may be smaller."""
-        return self._all() if self.size == len(self.y) else self.rows(self.take(1))
+        return self._all() if self.size == self.num_rows else self.rows(self.take(1))
 
     def coming(self) -> tuple[int, int]:
         """The size of the next minibatch, and how many of that size follow before the order of the rows changes."""
-        if self.size == len(self.y):
+        if self.size == self.num_rows:
             return self.size, sys.maxsize
-        left = len(self.y) - (self.position if self.position < len(self.order) else 0)
+        left = self.num_rows - (self.position if self.position < len(self.order) else 0)
         return min(self.size, left), max(1, left // self.size)
 
     def gather(self, rows: Tensor, places: Sequence[Tensor]) -> None:
@@ -93,13 +135,13 @@ class Minibatches:
     def take(self, count: int) -> Tensor:
         """The numbers of the rows of the next `count` minibatches, which belong to one epoch."""
         if self.position >= len(self.order):
-            self.order, self.position = torch.randperm(len(self.y), device=self.y.device), 0
+            self.order, self.position = torch.randperm(self.num_rows, device=self.order.device), 0
         first, self.position = self.position, self.position + count * self.size
         return self.order[first : self.position]
 
     def _first(self, count: int) -> Batch:
         """The first rows, with the strides that rows of `next` have: a compiled step accepts no others."""
-        return self._all() if self.size == len(self.y) else self.rows(torch.arange(count, device=self.y.device))
+        return self._all() if self.size == self.num_rows else self.rows(torch.arange(count, device=self.order.device))
 
     def rows(self, rows: Tensor | slice) -> Batch:
         """A part of the rows, by number, as contiguous tensors."""
@@ -107,14 +149,14 @@ class Minibatches:
         def chosen(of: Tensor) -> Tensor:
             return of[rows].contiguous() if isinstance(rows, slice) else of.index_select(0, rows)
 
-        return Batch(mapped(chosen, self.x), chosen(self.y), {"num_data": len(self.y)})
+        return Batch(mapped(chosen, self.x), chosen(self.y), {"num_data": self.num_rows})
 
     def _all(self) -> Batch:
         """The whole data set, without a copy."""
         return Batch(self.x, self.y, {})
 
 
-class StackedMinibatches:
+class StackedMinibatches(Ordered):
     """Minibatches of R replicates at once, ``[R, rows, ...]``; every replicate has an order of rows of its own.
 
     Args:
@@ -146,7 +188,7 @@ class StackedMinibatches:
         self.order = torch.empty(len(generators), 0, dtype=torch.long, device=device)
         self.position = 0
 
-    @property
+    @property  # type: ignore[override]
     def order(self) -> Tensor:
         """The order of the rows in this epoch, ``[R, N]``, or ``[R, 0]`` before the first."""
         return self._order
@@ -154,11 +196,6 @@ class StackedMinibatches:
     @order.setter
     def order(self, order: Tensor) -> None:
         self._order, self._places = order, order + self._offsets
-
-    @property
-    def per_epoch(self) -> int:
-        """Number of minibatches in an epoch."""
-        return -(-self.num_rows // self.size)
 
     def first(self) -> Batch:
         """A minibatch of the first rows, which is not one of the training's."""
@@ -233,17 +270,19 @@ def check_minibatches(
     *,
     parts: int = 1,
     ranks: int = 1,
+    of: int | None = None,
 ) -> None:
     """Raise a ValueError for minibatches that model, guide or the model's network do not support.
 
     Args:
         size: rows per minibatch; all rows if None.
-        x: all rows.
+        x: all rows, or some of them.
         model, guide: to be trained.
         parts: number of parts that a minibatch, or a rank's share of it, is evaluated in.
         ranks: number of processes that share a minibatch.
+        of: number of all rows, where x are some.
     """
-    rows = num_rows(x)
+    rows = of or num_rows(x)
     size = min(size or rows, rows)
     if ranks > size:
         raise ValueError(
@@ -251,9 +290,9 @@ def check_minibatches(
             f"{ranks}; got {size} of {rows} rows of data: start fewer ranks, or pass distributed=False"
         )
     if parts > size // ranks:
-        of = "" if ranks == 1 else f" of each of {ranks} ranks"
+        each = "" if ranks == 1 else f" of each of {ranks} ranks"
         raise ValueError(
-            f"accumulate must be at most the number of rows of a minibatch{of}, {size // ranks}; got {parts}"
+            f"accumulate must be at most the number of rows of a minibatch{each}, {size // ranks}; got {parts}"
         )
     if size == rows and parts == ranks == 1:
         return

@@ -18,6 +18,7 @@ from torch.distributions import constraints
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
 from pyrodrop.data import Data, Dataset, Keywords
+from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import seeded
 from pyrodrop.elbo import sites_of_rows
 from pyrodrop.engines import Arguments, Batch, Buffers, Loss, MeanField, Objective, OfPyro, Parameter, Watch
@@ -42,14 +43,14 @@ class Problem:
 
     Attributes:
         model, guide: copies of the user's, which training changes; the user's own where the guide contains an autoguide.
-        data: the data set, or the keyword arguments of a program.
+        data: the data set, data that are read while training, or the keyword arguments of a program.
         trained: model and guide with the estimator applied.
         estimator: its name.
     """
 
     model: Any
     guide: Any
-    data: Dataset | Keywords
+    data: Dataset | Streamed | Keywords
     trained: tuple[Callable[..., Any], Callable[..., Any]]
     estimator: str = "shared"
 
@@ -58,7 +59,7 @@ class Problem:
         cls,
         model: Callable[..., Any],
         guide: Callable[..., Any],
-        data: Data | Keywords | Mapping[str, Any],
+        data: Data | Streamed | Keywords | Mapping[str, Any],
         estimator: str,
         device: torch.device,
     ) -> Problem:
@@ -70,12 +71,12 @@ class Problem:
                     f"{what} must be a Pyro {what}, a function or module that is called as {what}(x, y); got {got}"
                 )
         check_guide(model, guide)
-        given: Dataset | Keywords
+        given: Dataset | Streamed | Keywords
         if isinstance(data, Mapping | Keywords):
             check_program(model, estimator, data)
             given = Keywords.of(data)
         else:
-            given = Dataset.of(data, missing=leaves_out_missing(model))
+            given = data if isinstance(data, Streamed) else Dataset.of(data, missing=leaves_out_missing(model))
         if autoguides(guide):  # it refers to the model, and a copy of it would not
             check_model(guide, model)
         else:
@@ -87,17 +88,18 @@ class Problem:
                 part.to(device)
         if isinstance(given, Keywords):
             return cls(model, guide, given, (model, guide), estimator)
+        example = given.sample if isinstance(given, Streamed) else given
         if hasattr(model, "standardize"):
-            model.standardize(given)
+            model.standardize(example)
         if hasattr(model, "check"):
-            model.check(given)
+            model.check(example)
         strategy = STRATEGIES[estimator]
-        if strategy is not None and mixes_examples(model, given.x):
+        if strategy is not None and mixes_examples(model, example.x):
             raise ValueError(
                 f"estimator={estimator!r} draws independent noise per example; in this network the output of one row of x "
                 "depends on the others: use estimator='shared'"
             )
-        if strategy is not None and hasattr(model, "mixes_in_training") and model.mixes_in_training(given.x):
+        if strategy is not None and hasattr(model, "mixes_in_training") and model.mixes_in_training(example.x):
             raise ValueError(
                 f"estimator={estimator!r} draws independent noise per example; in training mode the output of one row of x "
                 "depends on the others, as under BatchNorm: use estimator='shared', or put those layers in evaluation mode "
@@ -106,11 +108,29 @@ class Problem:
         trained = (model, guide) if strategy is None else reparameterize(model, guide, strategy)
         return cls(model, guide, given, trained, estimator)
 
+    @property
+    def in_memory(self) -> Dataset | Keywords:
+        """The data of a problem that is not trained on data that are read while training."""
+        assert not isinstance(self.data, Streamed)
+        return self.data
+
+    @property
+    def example(self) -> Dataset:
+        """The data set, or a sample of data that are read while training."""
+        assert not isinstance(self.data, Keywords)
+        return self.data.sample if isinstance(self.data, Streamed) else self.data
+
+    def targets_check(self) -> Callable[[Dataset], None]:
+        """A function that raises a ValueError for observations that the model's likelihood does not allow."""
+        if not hasattr(self.model, "targets_check"):
+            return lambda data: None
+        return self.model.targets_check(self.example.x)  # type: ignore[no-any-return]
+
     def noise_by_row(self) -> list[str]:
         """Names of the weights whose noise training draws independently for every row of an example (`LocalReparam`)."""
         if self.estimator != "local" or not hasattr(self.model, "examined") or isinstance(self.data, Keywords):
             return []
-        sites = self.model.examined(self.data.x).rows
+        sites = self.model.examined(self.example.x).rows
         guides = getattr(self.guide, "members", [self.guide])
         return [
             name

@@ -18,6 +18,7 @@ from pyro.infer import ELBO
 from pyro.poutine.util import site_is_subsample
 
 from pyrodrop.data import Dataset, Keywords
+from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import seeded
 from pyrodrop.divergences import Convention
 from pyrodrop.elbo import DrawnTerms, Factor, elbo_convention, site_factors
@@ -113,16 +114,14 @@ def _each(draw: Callable[[], T], model: Any, guide: Any, given: Arguments, num_s
     return found
 
 
-def convention_in_words(model: Any, guide: Any, data: Dataset | Keywords | None) -> str:
+def convention_in_words(model: Any, guide: Any, data: Dataset | Streamed | Keywords | None) -> str:
     """The convention of a fit's ELBO in words, found by one call, on two rows; empty without data."""
     if data is None:
         return ""
     device = next((p.device for p in getattr(guide, "parameters", list)()), torch.device("cpu"))
+    few = data.sample if isinstance(data, Streamed) else data
+    few = few.rows(slice(2)) if isinstance(few, Dataset) else few
     try:
-        return str(
-            convention_of_call(
-                model, guide, arguments_of(data.rows(slice(2)) if isinstance(data, Dataset) else data, device)
-            )
-        )
+        return str(convention_of_call(model, guide, arguments_of(few, device)))
     except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:  # networks that need more than two rows
         return f"unknown: {str(error).splitlines()[0]}"

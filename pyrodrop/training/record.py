@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from pyrodrop.data import Dataset, Keywords
+from pyrodrop.data.loader import Loader
+from pyrodrop.data.streamed import Streamed
 from pyrodrop.engines import Loss
 from pyrodrop.engines.buffers import places_of
 from pyrodrop.identity import differences, is_words, made_of, refuse, values_of
@@ -68,7 +70,7 @@ def identity(
         rates: the learning rate of every parameter, before the schedule.
     """
     rows = 1 if isinstance(problem.data, Keywords) else len(problem.data)
-    batch = min(settings.batch_size or rows, rows)
+    batch = 1 if isinstance(problem.data, Keywords) else _batch_size(settings, problem.data)
     values = values_of(_constant(problem, loss))
 
     def made(part: Any, name: str) -> dict[str, str]:
@@ -176,12 +178,19 @@ def _constant(problem: Problem, loss: Loss) -> dict[str, Tensor]:
     }
 
 
-def _sizes(settings: Settings, data: Dataset | Keywords) -> dict[str, Any]:
+def _batch_size(settings: Settings, data: Dataset | Streamed) -> int:
+    """The number of rows of a minibatch; of a loader, of the first one."""
+    return len(data.sample) if isinstance(data, Loader) else min(settings.batch_size or len(data), len(data))
+
+
+def _sizes(settings: Settings, data: Dataset | Streamed | Keywords) -> dict[str, Any]:
     """The numbers of rows, and what their columns were, of data that have them."""
     if isinstance(data, Keywords):
         return {"arguments": list(data.values)}
-    columns = {} if data.columns is None else {"columns": data.columns.words()}
-    return {"batch_size": min(settings.batch_size or len(data), len(data)), "num_data": len(data), **columns}
+    sizes = {"batch_size": _batch_size(settings, data), "num_data": len(data)}
+    if isinstance(data, Streamed):
+        return {**sizes, **data.words}
+    return sizes if data.columns is None else {**sizes, "columns": data.columns.words()}
 
 
 def _data(problem: Problem) -> dict[str, str]:
@@ -189,7 +198,9 @@ def _data(problem: Problem) -> dict[str, str]:
     if isinstance(data, Keywords):
         return data.words
     entries = {"data": f"{data.fingerprint} ({len(data)} rows)"}
-    for name, tensor in {**named_parts(data.x), "y": data.y}.items():
+    if isinstance(data, Streamed):
+        entries |= {f"data.{name}": word for name, word in data.words.items()}
+    for name, tensor in {**named_parts(problem.example.x), "y": problem.example.y}.items():
         entries[f"data.{name}.dtype"] = str(tensor.dtype).removeprefix("torch.")
     for name in ("inputs", "targets"):  # the model has taken over those of the data
         standardisation = getattr(problem.model, name, None)

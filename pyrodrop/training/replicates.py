@@ -185,7 +185,7 @@ def _train(
     after_epoch: Callable[[Replicates, int], None] | None,
 ) -> tuple[Replicates, FloatingPointError | None]:
     """Train all replicates, as many at a time as can be stacked and fit into memory."""
-    losses = [loss_of(problem, problem.data, settings) for problem in problems]
+    losses = [loss_of(problem, problem.in_memory, settings) for problem in problems]
     _check_apart(losses)
     kept = saving is not None or after_epoch is not None
     file = None if saving is None else ScheduleFile(saving, problems, losses, settings)

@@ -10,10 +10,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pyrodrop.data import Data
+from pyrodrop.data.loader import Loader
+from pyrodrop.data.sources import streamed_of
 from pyrodrop.engines import Loss, Pyro, choose, choose_in_parts
+from pyrodrop.engines import Name as EngineName
+from pyrodrop.likelihoods.missing import leaves_out_missing
 from pyrodrop.ranks import Averaging, Ranks, alone, digest
-from pyrodrop.training.calls import WholeCall, batches_of, check_batches
+from pyrodrop.training.calls import batches_for, check_batches
 from pyrodrop.training.failure import FirstFailure, RankFailure
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.loop import Loop
@@ -78,8 +81,8 @@ class Run:
             ValueError: see `fit`.
         """
         random = random or RankRandom(alone(settings.place), settings.seed)
-        batches, ranks = batches_of(problem.data, settings), random.ranks
-        shards = None if isinstance(batches, WholeCall) else _shards(batches, settings, random)
+        batches, ranks = batches_for(problem, settings), random.ranks
+        shards = _shards(batches, settings, random) if isinstance(batches, Minibatches) else None
         samples = batches.samples(settings.steps) if shards is None else shards.shapes(settings.steps)
         loss = problem.loss(samples[0], settings.dtype, settings.objective)
         problem.check_batches(loss, samples[1:])
@@ -100,7 +103,7 @@ class Run:
             first=Pyro(loss, optimizer)
             if shards is None
             else choose_in_parts("pyro", loss, optimizer, [shards.first()], 1, average),
-            choose=functools.partial(choose, settings.engine, loss, optimizer)
+            choose=functools.partial(choose, _engine(settings, problem), loss, optimizer)
             if shards is None
             else functools.partial(choose_in_parts, settings.engine, loss, optimizer, average=average),
             title=describe(problem.guide).split("(")[0],
@@ -182,16 +185,24 @@ class Run:
 def problem_of(
     model: Callable[..., Any],
     guide: Callable[..., Any],
-    data: Data | Mapping[str, Any],
+    data: Any,
     settings: Settings,
     ranks: int = 1,
+    num_data: int | None = None,
 ) -> Problem:
     """Copies of a user's model and guide with their data, checked, with new initial weights if the settings ask for them."""
     if settings.starts == "new":
         model, guide = restart(model, guide, settings.seed)
+    data = streamed_of(data, settings.batch_size, num_data, missing=leaves_out_missing(model))
     problem = Problem.of(model, guide, data, settings.estimator, settings.place)
     check_batches(problem, settings, ranks)
     return problem
+
+
+def _engine(settings: Settings, problem: Problem) -> EngineName:
+    """The engine; where minibatches vary in shape, and every shape would be traced, Pyro's unless another is asked for."""
+    varies = isinstance(problem.data, Loader) and problem.data.varies
+    return "pyro" if settings.engine == "auto" and varies else settings.engine
 
 
 def _shards(batches: Minibatches, settings: Settings, random: RankRandom) -> Shards | None:

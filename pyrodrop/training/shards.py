@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from pyrodrop.engines import Batch, Joint, Part
-from pyrodrop.training.minibatches import Minibatches
+from pyrodrop.training.minibatches import Minibatches, Ordered
 
 
-class Shards:
+class Shards(Ordered):
     """The minibatches of a data set, as far as one process evaluates them, in parts.
 
     Args:
@@ -37,18 +37,8 @@ class Shards:
     ) -> None:
         self.batches, self.parts, self.rank, self.ranks = batches, parts, rank, ranks
         self.generator = generator
-        self.size = batches.size
+        self.size, self.num_rows = batches.size, batches.num_rows
         self.order, self.position = batches.order, 0
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows of the data set."""
-        return self.batches.num_rows
-
-    @property
-    def per_epoch(self) -> int:
-        """Number of minibatches in an epoch."""
-        return self.batches.per_epoch
 
     def first(self) -> Joint:
         """The first rows, which are not a minibatch of the training's."""

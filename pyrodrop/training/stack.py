@@ -56,7 +56,7 @@ class Stack:
         losses: Sequence[Loss] | None = None,
     ) -> None:
         self.problems, self.generators, self.settings = problems, generators, settings
-        self.data = [problem.data for problem in problems] if data is None else data
+        self.data = [problem.in_memory for problem in problems] if data is None else data
         self._first_of = _firsts(problems)
         by_problem = {
             r: loss_of(problems[r], self.data[r], settings) if losses is None else losses[r]
@@ -137,7 +137,7 @@ class Stack:
             Fit(
                 problem.model,
                 problem.guide,
-                problem.data,
+                problem.in_memory,
                 history[:, r].contiguous(),
                 {**self._records[r], "seed": seeds[r], **more},
                 self.settings.place,
@@ -317,7 +317,7 @@ def shapes_of(problem: Problem, loss: Loss) -> tuple[Any, ...]:
         tensors[f"parameter {names.get(first, first)}{dot}{rest}"] = parameter.unconstrained
     tensors |= {f"moving buffer {n}": buffer for n, buffer in loss.moving.named().items()}
     shapes = [(name, value.shape, str(value.dtype)) for name, value in sorted(tensors.items())]
-    return type(problem.model), type(problem.guide), *shapes, form_of(problem.data)
+    return type(problem.model), type(problem.guide), *shapes, form_of(problem.in_memory)
 
 
 def form_of(data: Dataset | Keywords) -> str:

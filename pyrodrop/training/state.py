@@ -120,22 +120,7 @@ class State:
                 f"{history.dtype}"
             )
         self._check_random(tensors, name)
-        order = tensors["batches.order"]
-        rows = batches.num_rows if order.numel() else 0
-        if (
-            order.shape != (*batches.order.shape[:-1], rows)
-            or order.dtype != torch.long
-            or not bool((order.sort(-1).values.cpu() == torch.arange(rows)).all())
-        ):
-            raise ValueError(
-                f"{name} is of other data: its order of the rows must be a permutation of {batches.num_rows}; "
-                f"it has shape {tuple(order.shape)}"
-            )
-        end = batches.per_epoch * batches.size if rows else 0
-        if not 0 <= position <= end or position % batches.size:
-            raise ValueError(
-                f"{name} must be at a place in the epoch from 0 to {end} in steps of {batches.size}; got {position}"
-            )
+        batches.check_place(tensors["batches.order"], position, name)
         there = under("optimizer.", tensors)
         if new_optimizer or not len(history):
             return

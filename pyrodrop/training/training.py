@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
@@ -87,9 +87,10 @@ class Training:
         self,
         model: Callable[..., Any],
         guide: Callable[..., Any],
-        data: Data | Mapping[str, Any],
+        data: Data | Mapping[str, Any] | Iterable[Any],
         *,
         steps: int | None = None,
+        num_data: int | None = None,
         **options: Unpack[StepOptions],
     ) -> None:
         expected = Settings(steps=steps, **options)
@@ -99,7 +100,7 @@ class Training:
         self._seconds = 0.0
         with threads.training():
             with ranks.together():
-                problem = problem_of(model, guide, data, settings, ranks.size)
+                problem = problem_of(model, guide, data, settings, ranks.size, num_data)
             random = RankRandom(ranks, settings.seed)
             with seeded(random.start, settings.place), settings.products(), training_mode(problem):
                 with ranks.together():

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyrodrop.data import Dataset, Keywords
+from pyrodrop.data import Dataset
 from pyrodrop.guides import Guide
 from pyrodrop.likelihoods import Categorical, Gaussian
 from pyrodrop.networks.examine import mixes_examples
@@ -207,7 +207,7 @@ def _precisions(problem: Problem | Fit) -> list[str]:
     likelihood = getattr(problem.model, "likelihood", None)
     likelihood = getattr(likelihood, "likelihood", likelihood)  # of the values that are observed
     precision = getattr(likelihood, "precision", None)
-    if problem.data is None or isinstance(problem.data, Keywords):
+    if not isinstance(problem.data, Dataset):
         return []
     y = problem.data.y
     if not (getattr(likelihood, "learned", False) and isinstance(precision, Tensor) and y.is_floating_point()):

@@ -1,0 +1,139 @@
+"""Minibatches that an iterable yields, such as a DataLoader: every epoch is one iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from pyrodrop.arguments import count, shown
+from pyrodrop.data.dataset import Dataset
+from pyrodrop.data.random_streams import RandomStreams, mixed
+from pyrodrop.data.streamed import Streamed, same, seeded_twice
+from pyrodrop.inputs import parts
+
+_END = object()
+
+
+class Loader(Streamed):
+    """Minibatches that an iterable yields, the same ones for the same seed and epoch.
+
+    In epoch e, torch's, Python's and NumPy's generators, and those of a DataLoader, have states that depend on the seed and
+    e, and whatever has a method ``set_epoch`` is told e.
+
+    Args:
+        batches: a DataLoader, or another iterable with a length.
+        num_data: number of rows of the data set; None for a DataLoader that visits all rows of a data set with a length.
+        missing: whether y may have missing values.
+
+    Raises:
+        TypeError: `batches` cannot be iterated again, or has no length.
+        ValueError: the number of rows is not known.
+    """
+
+    def __init__(self, batches: Iterable[Any], num_data: int | None, *, missing: bool = False) -> None:
+        self.batches, self.missing = batches, missing
+        if not hasattr(batches, "__iter__") or hasattr(batches, "__next__"):
+            raise TypeError(
+                "data must be an iterable of minibatches that can be iterated again, once per epoch, such as a DataLoader "
+                f"or a list; got {shown(batches)}"
+            )
+        try:
+            self.per_epoch = len(batches)  # type: ignore[arg-type]
+        except TypeError:
+            raise TypeError(
+                "an iterable of minibatches must have a length, the number of minibatches of an epoch; got "
+                f"{self.source} without __len__: give its class, or the IterableDataset of a DataLoader, one"
+            ) from None
+        if self.per_epoch < 1:
+            raise ValueError(f"data must have at least one minibatch; got {self.source} of length 0")
+        ordered = (
+            isinstance(getattr(batches, "dataset", None), IterableDataset)
+            or type(_sampler(batches)) is SequentialSampler
+        )
+        self.shuffles = isinstance(batches, DataLoader) and not ordered
+        known = _rows_visited(batches)
+        self.num_data = known if num_data is None else count(num_data, "num_data", "the number of rows of the data set")
+        owners = [getattr(batches, name, None) for name in ("sampler", "batch_sampler", "dataset")]
+        owners += [getattr(owner, "sampler", None) for owner in owners]
+        self._told: list[Any] = [owner for owner in (batches, *owners) if callable(getattr(owner, "set_epoch", None))]
+        found = [getattr(owner, "generator", None) for owner in (batches, *owners)]
+        self._generators = {g: g.initial_seed() for g in found if isinstance(g, torch.Generator)}
+
+    @property
+    def source(self) -> str:
+        name = type(self.batches).__name__
+        return (
+            f"a {name} of a {type(self.batches.dataset).__name__}"
+            if isinstance(self.batches, DataLoader)
+            else f"a {name}"
+        )
+
+    def epoch(self, number: int, seed: int) -> Iterator[Dataset]:
+        """The minibatches of an epoch.
+
+        Raises:
+            TypeError, ValueError: one of them is no minibatch, or there are fewer than the length says.
+        """
+        seeds = {generator: mixed(own, number) for generator, own in self._generators.items()}
+        streams = RandomStreams(mixed(seed, number), seeds)
+        for one in self._told:
+            one.set_epoch(number)
+        with streams.current():
+            given = iter(self.batches)
+        for place in range(self.per_epoch):
+            with streams.current():
+                batch = next(given, _END)
+            if batch is _END:
+                raise ValueError(
+                    f"{self.source} has length {self.per_epoch} and yielded {place} minibatches in epoch {number}"
+                )
+            yield self.checked(batch, f"minibatch {place} in epoch {number}")
+
+    @cached_property
+    def sample(self) -> Dataset:
+        return self._first[0]
+
+    @cached_property
+    def varies(self) -> bool:
+        """Whether the rows of the first two minibatches have different shapes, as sequences that are padded by minibatch."""
+        shapes = [[part.shape[1:] for part in (*parts(one.x), one.y)] for one in self._first]
+        return shapes[0] != shapes[-1]
+
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether an epoch has the same first minibatch when it is iterated again."""
+        return same(self._first[0], next(self.epoch(0, 0)))
+
+    @cached_property
+    def _first(self) -> list[Dataset]:
+        return [batch for batch, _ in zip(self.epoch(0, 0), range(2), strict=False)]
+
+    def pieces(self) -> Iterator[Dataset]:
+        yield from self.epoch(0, 0)
+
+    def twice(self) -> tuple[Any, Any] | None:
+        dataset: Any = getattr(self.batches, "dataset", None)
+        if not isinstance(self.batches, DataLoader) or isinstance(dataset, IterableDataset):
+            return None
+        collate = self.batches.collate_fn
+        return seeded_twice(lambda: collate([dataset[0]]))
+
+
+def _sampler(batches: Any) -> Any:
+    """What chooses the rows of a DataLoader, by itself or in a sampler of minibatches; None if that is not known."""
+    by_batch = getattr(batches, "batch_sampler", None)
+    return by_batch.sampler if isinstance(batches, DataLoader) and type(by_batch) is BatchSampler else None
+
+
+def _rows_visited(batches: Any) -> int | None:
+    """The number of rows of a DataLoader that visits each row of its data set once per epoch."""
+    sampler = _sampler(batches)
+    if type(sampler) is SequentialSampler:
+        rows, size = len(sampler), batches.batch_sampler.batch_size
+        return rows // size * size if batches.batch_sampler.drop_last else rows
+    every = type(sampler) is RandomSampler and not sampler.replacement and len(sampler) == len(batches.dataset)
+    return len(batches.dataset) if every else None

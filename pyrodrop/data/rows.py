@@ -1,0 +1,133 @@
+"""Rows that are read by their numbers, of a data set of torch or of files that are mapped into memory."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from pyrodrop.arguments import shown
+from pyrodrop.data.dataset import Dataset
+from pyrodrop.data.random_streams import RandomStreams, mixed
+from pyrodrop.data.streamed import Streamed, seeded_twice
+
+PIECE = 1000  # rows that are read at a time where all are
+_SAMPLE = 256  # rows
+_RESIDENT = 32 * 2**20  # bytes of mapped files that stay in memory
+_PAGES = 2**16  # bytes that reading one value of a mapped file brings into memory
+
+
+class Rows(Streamed):
+    """Rows that are read by their numbers.
+
+    Args:
+        read: returns the rows of these numbers, as a minibatch.
+        num_data: number of rows.
+        source: what is read, in a few words.
+        missing: whether y may have missing values.
+        one: returns the first row, to see whether another seed gives another one; None where no random numbers are drawn.
+    """
+
+    num_data: int
+
+    def __init__(
+        self,
+        read: Callable[[Tensor], Any],
+        num_data: int,
+        source: str,
+        *,
+        missing: bool = False,
+        one: Callable[[], Any] | None = None,
+    ) -> None:
+        self._read, self.num_data, self._source = read, num_data, source
+        self.missing, self._one = missing, one
+
+    @property
+    def source(self) -> str:
+        return self._source
+
+    def read(self, numbers: Tensor) -> Dataset:
+        """The rows of these numbers. Random numbers that the source draws depend on the numbers alone."""
+        numbers = numbers.cpu()
+        if self._one is None:
+            return self.checked(self._read(numbers), _which(numbers))
+        with RandomStreams(mixed(numbers.numpy().tobytes())).current():
+            return self.checked(self._read(numbers), _which(numbers))
+
+    @cached_property
+    def sample(self) -> Dataset:
+        return self.read(torch.linspace(0, self.num_data - 1, min(self.num_data, _SAMPLE)).long())
+
+    def pieces(self) -> Iterator[Dataset]:
+        for numbers in torch.arange(self.num_data).split(PIECE):
+            yield self.read(numbers)
+
+    def twice(self) -> tuple[Any, Any] | None:
+        return None if self._one is None else seeded_twice(self._one)
+
+
+def of_torch(dataset: Any, batch_size: int | None, missing: bool) -> Rows:
+    """Rows of a data set of torch, collated as a DataLoader does."""
+    try:
+        rows = len(dataset)
+    except TypeError:
+        raise TypeError(f"data must have a length, its number of rows; got {shown(dataset)} without __len__") from None
+    if batch_size is None:
+        raise ValueError(
+            "batch_size must be a number of rows for a data set of torch, whose rows are read when they are needed; got "
+            f"None for {rows} rows"
+        )
+
+    def read(numbers: Tensor) -> Any:
+        chosen = numbers.tolist()
+        some = dataset.__getitems__(chosen) if hasattr(dataset, "__getitems__") else [dataset[n] for n in chosen]
+        return default_collate(some)
+
+    return Rows(read, rows, f"a {type(dataset).__name__}", missing=missing, one=lambda: default_collate([dataset[0]]))
+
+
+def of_files(x: Any, y: Any, values: Sequence[Any], missing: bool) -> Rows:
+    """Rows of arrays of which some are mapped files; what was read of these does not stay in memory."""
+    sizes = {len(value) for value in values}
+    if len(sizes) != 1:
+        raise ValueError(
+            f"x and y must have one row per observation each; got {', '.join(map(str, sorted(sizes)))} rows"
+        )
+    files = {id(file): file for value in values if (file := mapped_file(value)) is not None}
+    row = sum(max(_PAGES, value[:1].nbytes) for value in values if mapped_file(value) is not None)
+    resident = 0
+
+    def read(numbers: Tensor) -> Any:
+        nonlocal resident
+        rows = numbers.numpy()
+        taken = [torch.as_tensor(value[numbers if isinstance(value, Tensor) else rows]) for value in values]
+        resident += len(rows) * row
+        if resident > _RESIDENT:
+            for file in files.values() if hasattr(mmap, "MADV_DONTNEED") else ():
+                file.madvise(mmap.MADV_DONTNEED)
+            resident = 0
+        *xs, last = taken
+        if isinstance(x, Mapping):
+            return dict(zip(x, xs, strict=True)), last
+        return (tuple(xs) if isinstance(x, tuple) else xs[0]), last
+
+    return Rows(read, sizes.pop(), "mapped files", missing=missing)
+
+
+def mapped_file(values: Any) -> mmap.mmap | None:
+    """The file that an array is mapped from, if what is read of it can be given back."""
+    mapped_from = isinstance(values, np.memmap) and values.mode != "c"
+    while mapped_from and values is not None and not isinstance(values, mmap.mmap):
+        values = values.base
+    return values if isinstance(values, mmap.mmap) else None
+
+
+def _which(numbers: Tensor) -> str:
+    some = ", ".join(map(str, numbers[:5].tolist()))
+    return f"the rows {some}{f' and {len(numbers) - 5} more' if len(numbers) > 5 else ''}"

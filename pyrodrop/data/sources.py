@@ -1,0 +1,77 @@
+"""What is read a minibatch at a time, among the data that functions take.
+
+torch.utils.data.Dataset      rows by number, where it has a length
+np.memmap                     rows by number: a pair (x, y) with one of them, where batch_size is given
+torch.utils.data.DataLoader   minibatches, and any other iterable of them with num_data
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import Dataset as TorchDataset
+
+from pyrodrop.arguments import shown
+from pyrodrop.data.dataset import Dataset
+from pyrodrop.data.loader import Loader
+from pyrodrop.data.rows import PIECE, mapped_file, of_files, of_torch
+from pyrodrop.data.streamed import Streamed
+
+
+def streamed_of(data: Any, batch_size: int | None, num_data: int | None, *, missing: bool = False) -> Any:
+    """Data as `Streamed` where they are read a minibatch at a time; others as they are, and a TensorDataset as a pair.
+
+    Args:
+        data: as of `pyrodrop.fit`.
+        batch_size, num_data: as of `pyrodrop.fit`.
+        missing: whether y may have missing values.
+
+    Raises:
+        TypeError, ValueError: `num_data` is given for data whose rows are known, or not for those of a loader.
+    """
+    given = data if isinstance(data, Streamed | Dataset | Mapping) else _by_number(data, batch_size, missing)
+    minibatches = given is data and num_data is not None and not isinstance(data, Streamed | Dataset | Mapping | tuple)
+    if isinstance(data, DataLoader) or minibatches:
+        given = Loader(data, num_data, missing=missing)
+    elif num_data is not None:
+        raise ValueError(
+            "num_data is the number of rows behind the minibatches of a loader, and must be left out where data have rows "
+            f"of their own; got {num_data} and {shown(data)}"
+        )
+    if isinstance(given, Loader) and given.num_data is None:
+        raise ValueError(
+            f"num_data, the number of rows of the data set, must be given for {given.source}, whose minibatches need not be "
+            "all rows once per epoch: the likelihood of a minibatch counts num_data / rows times"
+        )
+    return given
+
+
+def read_for(data: Any, *, missing: bool = False) -> Streamed | None:
+    """A loader, a data set of torch or a `Streamed` to predict at or to estimate from; None for other data."""
+    if isinstance(data, Streamed):
+        return data
+    if isinstance(data, TorchDataset) and not isinstance(data, IterableDataset):
+        return _by_number(data, PIECE, missing) if not isinstance(data, TensorDataset) else None
+    return Loader(data, None, missing=missing) if isinstance(data, DataLoader) else None
+
+
+def _by_number(data: Any, batch_size: int | None, missing: bool) -> Any:
+    """Rows of a data set of torch or of mapped files; the tensors of a TensorDataset; other data as they are."""
+    if isinstance(data, TensorDataset) and len(data.tensors) > 1:
+        *xs, y = data.tensors
+        return (xs[0] if len(xs) == 1 else tuple(xs), y)
+    if isinstance(data, IterableDataset):
+        raise TypeError(
+            f"data must be rows by number or minibatches; got {shown(data)}, an IterableDataset: pass "
+            "DataLoader(dataset, batch_size=...) and num_data"
+        )
+    if isinstance(data, TorchDataset):
+        return of_torch(data, batch_size, missing)
+    if isinstance(data, tuple | list) and len(data) == 2 and batch_size is not None:
+        x = tuple(data[0]) if isinstance(data[0], list) else data[0]
+        values = [*(x.values() if isinstance(x, Mapping) else x if isinstance(x, tuple) else [x]), data[1]]
+        if any(mapped_file(value) is not None for value in values):
+            return of_files(x, data[1], values, missing)
+    return data

@@ -1,0 +1,155 @@
+"""Minibatches of data that are read while training, by the numbers of their rows or from a loader."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from pyrodrop.data import Dataset
+from pyrodrop.data.loader import Loader
+from pyrodrop.data.random_streams import mixed
+from pyrodrop.data.rows import Rows
+from pyrodrop.engines import Batch
+from pyrodrop.inputs import mapped
+from pyrodrop.training.minibatches import Minibatches, usable
+
+Check = Callable[[Dataset], None]
+
+
+class ReadMinibatches(Minibatches):
+    """Minibatches of rows that are read when they are needed, in the order in which `Minibatches` has those in memory.
+
+    Args:
+        data: the rows.
+        size: rows per minibatch.
+        device: to put them on.
+        check: raises a ValueError for observations that the likelihood does not allow.
+    """
+
+    def __init__(self, data: Rows, size: int | None, device: torch.device, check: Check) -> None:
+        self.data, self.device, self._check = data, device, check
+        self._begin(len(data), size, device)
+
+    def next(self) -> Batch:
+        return self.rows(self.take(1))
+
+    def coming(self) -> tuple[int, int]:
+        """No minibatch is read together with others."""
+        return 0, sys.maxsize
+
+    def _first(self, count: int) -> Batch:
+        return self.rows(torch.arange(count))
+
+    def rows(self, rows: Tensor | slice) -> Batch:
+        numbers = torch.arange(self.num_rows)[rows] if isinstance(rows, slice) else rows
+        chosen = self.data.read(numbers)
+        self._check(chosen)
+        return _batch(chosen, self.num_rows, self.device)
+
+
+class LoadedMinibatches:
+    """Minibatches of a loader, which is iterated once per epoch.
+
+    A place in training is a number of minibatches of an epoch. To go there, the epoch is iterated from its start, and the
+    last of the minibatches that are passed over must be the one that was seen before.
+
+    Args:
+        data: the loader.
+        seed: of the training; with the number of an epoch that of its random numbers.
+        device: to put the minibatches on.
+        check: raises a ValueError for observations that the likelihood does not allow.
+
+    Attributes:
+        size: rows of the first minibatch.
+        position: number of minibatches of the epoch that were taken.
+    """
+
+    def __init__(self, data: Loader, seed: int, device: torch.device, check: Check) -> None:
+        self.data, self.seed, self.device, self._check = data, seed, device, check
+        self.size, self.num_rows, self.per_epoch = len(data.sample), len(data), data.per_epoch
+        self._epoch, self._seen, self.position = 0, 0, 0
+        self._given: Iterator[Dataset] | None = None
+        self._latest: Dataset | None = None
+
+    @property
+    def order(self) -> Tensor:
+        """The number of the epoch, and a digest of the last minibatch."""
+        if self._latest is not None:
+            self._seen, self._latest = mixed(self._latest.fingerprint), None
+        return torch.tensor([self._epoch, self._seen])
+
+    @order.setter
+    def order(self, order: Tensor) -> None:
+        self._epoch, self._seen = order.tolist() if len(order) else (0, 0)
+        self._given = self._latest = None
+
+    def first(self) -> Batch:
+        """A minibatch which is not one of the training's."""
+        return _batch(self.data.sample, self.num_rows, self.device)
+
+    def samples(self, steps: int | None) -> list[Batch]:
+        """A minibatch of the loader's size, and one of the rows that it leaves for the last of an epoch."""
+        rest = self.num_rows - (self.per_epoch - 1) * self.size
+        last = (
+            [self.data.sample.first(rest)]
+            if 0 < rest < self.size and (steps is None or steps >= self.per_epoch)
+            else []
+        )
+        return [_batch(rows, self.num_rows, self.device) for rows in (self.data.sample, *last)]
+
+    def next(self) -> Batch:
+        """The next minibatch of the epoch, or the first of the next one.
+
+        Raises:
+            ValueError: the loader does not repeat the minibatches that it had in this epoch.
+        """
+        if self.position == self.per_epoch:
+            self._epoch, self.position, self._given = self._epoch + 1, 0, None
+        if self._given is None:
+            self._given = self._continued()
+        self._latest = next(self._given)
+        self.position += 1
+        self._check(self._latest)
+        return _batch(self._latest, self.num_rows, self.device)
+
+    def coming(self) -> tuple[int, int]:
+        """No minibatch is read together with others."""
+        return 0, sys.maxsize
+
+    def check_place(self, order: Tensor, position: int, name: str) -> None:
+        """Raise a ValueError unless these are an epoch and the number of its minibatches."""
+        numbers = order.tolist() if order.dtype == torch.long and order.shape in ((2,), (0,)) else [-1]
+        if min(numbers, default=0) < 0 or not 0 <= position <= self.per_epoch:
+            raise ValueError(
+                f"{name} must be at a place in an epoch of {self.per_epoch} minibatches of a loader; got minibatch "
+                f"{position} and {list(order.shape)} numbers of {order.dtype}"
+            )
+
+    def last(self, order: Tensor, position: int) -> str:
+        """The minibatch before a place in an epoch, as a sentence."""
+        return f"Its minibatch is number {position - 1} of epoch {int(order[0])} of {self.data.source}."
+
+    def _continued(self) -> Iterator[Dataset]:
+        """The epoch from the present place on."""
+        given = self.data.epoch(self._epoch, self.seed)
+        for place in range(self.position):
+            passed = next(given)
+            if place + 1 == self.position and self._seen and mixed(passed.fingerprint) != self._seen:
+                raise ValueError(
+                    f"{self.data.source} yields another minibatch {place} of epoch {self._epoch} than before, so the "
+                    "training cannot go on where it was: what it draws must depend on torch's, Python's and NumPy's global "
+                    "generators or on set_epoch(epoch)"
+                )
+        return given
+
+
+def _batch(rows: Dataset, num_data: int, device: torch.device) -> Batch:
+    """Rows as arguments of model and guide; contiguous, since a compiled step accepts no other strides."""
+
+    def usual(part: Tensor) -> Tensor:
+        return usable(part, device).contiguous()
+
+    return Batch(mapped(usual, rows.x), usual(rows.y), {"num_data": num_data})
