@@ -354,7 +354,9 @@ def _instead(data: Any) -> str:
     if isinstance(data, torch.utils.data.TensorDataset):
         return ": pass its tensors, data.tensors"
     if isinstance(data, torch.utils.data.DataLoader | torch.utils.data.Dataset):
-        return ": pass tensors of all rows; minibatches are made of them by batch_size"
+        return ": pass tensors of all rows; pyrodrop.fit, predict and Fit.elbo alone read data a minibatch at a time"
+    if isinstance(data, list) and data and isinstance(data[0], tuple | list | Mapping):
+        return ". pyrodrop.fit takes a list of minibatches with num_data, the number of rows of the data set"
     if isinstance(data, tuple | list | dict):
         return ". Other arguments of a Pyro program are passed to fit as a mapping, {'counts': counts, ...}"
     return ": Dataset.from_frame makes a Dataset of it" if is_frame(data) else ""

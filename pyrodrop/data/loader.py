@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 from pyrodrop.arguments import count, shown
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.random_streams import RandomStreams, mixed
-from pyrodrop.data.streamed import Streamed, same, seeded_twice
+from pyrodrop.data.streamed import Check, Streamed, same, seeded_twice
 from pyrodrop.inputs import parts
 
 _END = object()
@@ -65,14 +65,10 @@ class Loader(Streamed):
 
     @property
     def source(self) -> str:
-        name = type(self.batches).__name__
-        return (
-            f"a {name} of a {type(self.batches.dataset).__name__}"
-            if isinstance(self.batches, DataLoader)
-            else f"a {name}"
-        )
+        of = f"({type(self.batches.dataset).__name__})" if isinstance(self.batches, DataLoader) else ""
+        return f"{type(self.batches).__name__}{of}"
 
-    def epoch(self, number: int, seed: int) -> Iterator[Dataset]:
+    def epoch(self, number: int, seed: int, check: Check | None = None) -> Iterator[Dataset]:
         """The minibatches of an epoch.
 
         Raises:
@@ -91,7 +87,7 @@ class Loader(Streamed):
                 raise ValueError(
                     f"{self.source} has length {self.per_epoch} and yielded {place} minibatches in epoch {number}"
                 )
-            yield self.checked(batch, f"minibatch {place} in epoch {number}")
+            yield self.checked(batch, f"minibatch {place} in epoch {number}", check)
 
     @cached_property
     def sample(self) -> Dataset:
@@ -112,8 +108,8 @@ class Loader(Streamed):
     def _first(self) -> list[Dataset]:
         return [batch for batch, _ in zip(self.epoch(0, 0), range(2), strict=False)]
 
-    def pieces(self) -> Iterator[Dataset]:
-        yield from self.epoch(0, 0)
+    def pieces(self, check: Check | None = None) -> Iterator[Dataset]:
+        yield from self.epoch(0, 0, check)
 
     def twice(self) -> tuple[Any, Any] | None:
         dataset: Any = getattr(self.batches, "dataset", None)

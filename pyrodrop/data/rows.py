@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 from pyrodrop.arguments import shown
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.random_streams import RandomStreams, mixed
-from pyrodrop.data.streamed import Streamed, seeded_twice
+from pyrodrop.data.streamed import Check, Streamed, seeded_twice
 
 PIECE = 1000  # rows that are read at a time where all are
 _SAMPLE = 256  # rows
@@ -52,21 +52,21 @@ class Rows(Streamed):
     def source(self) -> str:
         return self._source
 
-    def read(self, numbers: Tensor) -> Dataset:
+    def read(self, numbers: Tensor, check: Check | None = None) -> Dataset:
         """The rows of these numbers. Random numbers that the source draws depend on the numbers alone."""
         numbers = numbers.cpu()
         if self._one is None:
-            return self.checked(self._read(numbers), _which(numbers))
+            return self.checked(self._read(numbers), _which(numbers), check)
         with RandomStreams(mixed(numbers.numpy().tobytes())).current():
-            return self.checked(self._read(numbers), _which(numbers))
+            return self.checked(self._read(numbers), _which(numbers), check)
 
     @cached_property
     def sample(self) -> Dataset:
         return self.read(torch.linspace(0, self.num_data - 1, min(self.num_data, _SAMPLE)).long())
 
-    def pieces(self) -> Iterator[Dataset]:
+    def pieces(self, check: Check | None = None) -> Iterator[Dataset]:
         for numbers in torch.arange(self.num_data).split(PIECE):
-            yield self.read(numbers)
+            yield self.read(numbers, check)
 
     def twice(self) -> tuple[Any, Any] | None:
         return None if self._one is None else seeded_twice(self._one)
@@ -89,7 +89,7 @@ def of_torch(dataset: Any, batch_size: int | None, missing: bool) -> Rows:
         some = dataset.__getitems__(chosen) if hasattr(dataset, "__getitems__") else [dataset[n] for n in chosen]
         return default_collate(some)
 
-    return Rows(read, rows, f"a {type(dataset).__name__}", missing=missing, one=lambda: default_collate([dataset[0]]))
+    return Rows(read, rows, type(dataset).__name__, missing=missing, one=lambda: default_collate([dataset[0]]))
 
 
 def of_files(x: Any, y: Any, values: Sequence[Any], missing: bool) -> Rows:

@@ -19,6 +19,7 @@ from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.random_streams import RandomStreams
 from pyrodrop.inputs import parts, tensors_in
 
+Check = Callable[[Dataset], None]  # raises a ValueError for rows that a model does not allow
 TARGETS = ("y", "label", "labels", "target", "targets")
 
 
@@ -51,7 +52,7 @@ class Streamed(ABC):
         """Some rows, the same at every call, from which shapes and dtypes are known."""
 
     @abstractmethod
-    def pieces(self) -> Iterator[Dataset]:
+    def pieces(self, check: Check | None = None) -> Iterator[Dataset]:
         """All rows, some at a time; the same at every call."""
 
     @abstractmethod
@@ -72,10 +73,13 @@ class Streamed(ABC):
             return {"data_source": self.source}
         return {"data_source": self.source, "augmentation": "random: a row is another x at every reading"}
 
-    def checked(self, batch: Any, where: str) -> Dataset:
+    def checked(self, batch: Any, where: str, check: Check | None) -> Dataset:
         """A minibatch as a data set; an error says which one is wrong."""
         try:
-            return Dataset.of(pair_of(batch), missing=self.missing)
+            rows = Dataset.of(pair_of(batch), missing=self.missing)
+            if check is not None:
+                check(rows)
+            return rows
         except (TypeError, ValueError) as error:
             raise type(error)(f"{where} of {self.source}: {error}") from error
 

@@ -188,9 +188,8 @@ class Draws:
             for first in range(0, len(data), self._rows):
                 yield *self._part(first), len(data)
             return
-        check, seen = getattr(model, "targets_check", lambda x: lambda piece: None)(self._example.x), 0
-        for piece in data.pieces():
-            check(piece)
+        seen = 0
+        for piece in data.pieces(model.targets_check(self._example.x) if hasattr(model, "targets_check") else None):
             seen += len(piece)
             yield mapped(lambda part: part.to(self._device), piece.x), piece.y.to(self._device), len(piece)
         if data.num_data not in (None, seen):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -12,11 +12,10 @@ from pyrodrop.data import Dataset
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.random_streams import mixed
 from pyrodrop.data.rows import Rows
+from pyrodrop.data.streamed import Check
 from pyrodrop.engines import Batch
 from pyrodrop.inputs import mapped
 from pyrodrop.training.minibatches import Minibatches, usable
-
-Check = Callable[[Dataset], None]
 
 
 class ReadMinibatches(Minibatches):
@@ -29,7 +28,7 @@ class ReadMinibatches(Minibatches):
         check: raises a ValueError for observations that the likelihood does not allow.
     """
 
-    def __init__(self, data: Rows, size: int | None, device: torch.device, check: Check) -> None:
+    def __init__(self, data: Rows, size: int | None, device: torch.device, check: Check | None) -> None:
         self.data, self.device, self._check = data, device, check
         self._begin(len(data), size, device)
 
@@ -45,9 +44,7 @@ class ReadMinibatches(Minibatches):
 
     def rows(self, rows: Tensor | slice) -> Batch:
         numbers = torch.arange(self.num_rows)[rows] if isinstance(rows, slice) else rows
-        chosen = self.data.read(numbers)
-        self._check(chosen)
-        return _batch(chosen, self.num_rows, self.device)
+        return _batch(self.data.read(numbers, self._check), self.num_rows, self.device)
 
 
 class LoadedMinibatches:
@@ -67,7 +64,7 @@ class LoadedMinibatches:
         position: number of minibatches of the epoch that were taken.
     """
 
-    def __init__(self, data: Loader, seed: int, device: torch.device, check: Check) -> None:
+    def __init__(self, data: Loader, seed: int, device: torch.device, check: Check | None) -> None:
         self.data, self.seed, self.device, self._check = data, seed, device, check
         self.size, self.num_rows, self.per_epoch = len(data.sample), len(data), data.per_epoch
         self._epoch, self._seen, self.position = 0, 0, 0
@@ -112,7 +109,6 @@ class LoadedMinibatches:
             self._given = self._continued()
         self._latest = next(self._given)
         self.position += 1
-        self._check(self._latest)
         return _batch(self._latest, self.num_rows, self.device)
 
     def coming(self) -> tuple[int, int]:
@@ -134,7 +130,7 @@ class LoadedMinibatches:
 
     def _continued(self) -> Iterator[Dataset]:
         """The epoch from the present place on."""
-        given = self.data.epoch(self._epoch, self.seed)
+        given = self.data.epoch(self._epoch, self.seed, self._check)
         for place in range(self.position):
             passed = next(given)
             if place + 1 == self.position and self._seen and mixed(passed.fingerprint) != self._seen:

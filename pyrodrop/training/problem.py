@@ -18,7 +18,7 @@ from torch.distributions import constraints
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.arguments import shown
 from pyrodrop.data import Data, Dataset, Keywords
-from pyrodrop.data.streamed import Streamed
+from pyrodrop.data.streamed import Check, Streamed
 from pyrodrop.devices import seeded
 from pyrodrop.elbo import sites_of_rows
 from pyrodrop.engines import Arguments, Batch, Buffers, Loss, MeanField, Objective, OfPyro, Parameter, Watch
@@ -120,11 +120,9 @@ class Problem:
         assert not isinstance(self.data, Keywords)
         return self.data.sample if isinstance(self.data, Streamed) else self.data
 
-    def targets_check(self) -> Callable[[Dataset], None]:
+    def targets_check(self) -> Check | None:
         """A function that raises a ValueError for observations that the model's likelihood does not allow."""
-        if not hasattr(self.model, "targets_check"):
-            return lambda data: None
-        return self.model.targets_check(self.example.x)  # type: ignore[no-any-return]
+        return self.model.targets_check(self.example.x) if hasattr(self.model, "targets_check") else None
 
     def noise_by_row(self) -> list[str]:
         """Names of the weights whose noise training draws independently for every row of an example (`LocalReparam`)."""
