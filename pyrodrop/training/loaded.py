@@ -43,7 +43,7 @@ class ReadMinibatches(Minibatches):
         return self.rows(torch.arange(count))
 
     def rows(self, rows: Tensor | slice) -> Batch:
-        numbers = torch.arange(self.num_rows)[rows] if isinstance(rows, slice) else rows
+        numbers = torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         return _batch(self.data.read(numbers, self._check), self.num_rows, self.device)
 
 

@@ -1,0 +1,144 @@
+"""What reading data while training costs: a step by source of its minibatches, and the memory of a file that is mapped.
+
+    python -m pyrodrop.analysis.benchmarks.loaders [--rounds 15] [--gigabytes 20] [--out FILE]
+
+A network 784-400-10 with dropout, minibatches of 128, a compiled step; one thread, process time, interleaved medians, as
+ratios to tensors in memory. The sources are rows of a ``torch.utils.data.Dataset``, of a mapped file, a list of the
+minibatches, and a ``DataLoader`` of the data set in the same process, whose own time is shown by iterating it alone.
+
+Then a sparse file of so many gigabytes is trained on in a process of its own, whose largest resident memory is compared with
+that after the imports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.benchmarks.timing import clock_of, interleaved, machine, moves_all, report, write
+
+ROWS, WIDTHS, BATCH = 12_800, (784, 400, 10), 128
+STEPS = 20  # of a timed call
+
+
+class Items(TorchDataset[tuple[Tensor, Tensor]]):
+    """Rows by their numbers, one at a time or several."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        return self.x[row], self.y[row]
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Print the tables, and write them where `--out` says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15, help="timed rounds of every variant (default: %(default)s)")
+    parser.add_argument("--gigabytes", type=float, default=20.0, help="size of the file (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(words)
+    torch.set_num_threads(1)
+    if options.child is not None:
+        print(json.dumps(memory(options.child)))
+        return
+    print(machine())
+    with tempfile.TemporaryDirectory() as folder:
+        ratios = steps(Path(folder), options.rounds)
+        report("a step, as a ratio to tensors in memory", {name: {"ratio": value} for name, value in ratios.items()})
+        resident = of_file(Path(folder), options.gigabytes)
+    print(f"a file of {options.gigabytes:g} GB: {resident:.0f} MiB of resident memory beyond the imports")
+    content = {"ratios": ratios, "gigabytes": options.gigabytes, "resident_mib": round(resident, 1)}
+    write(options.out, "loaders", content)
+
+
+def steps(folder: Path, rounds: int) -> dict[str, float]:
+    """Seconds of a step by the source of its minibatches, as ratios to tensors, and of iterating the DataLoader alone."""
+    torch.manual_seed(0)
+    x, y = torch.randn(ROWS, WIDTHS[0]), torch.randint(WIDTHS[-1], (ROWS,))
+    mapped: Any = np.memmap(folder / "x.npy", dtype=np.float32, mode="w+", shape=(ROWS, WIDTHS[0]))
+    mapped[:] = x.numpy()
+    minibatches = [(x[first : first + BATCH], y[first : first + BATCH]) for first in range(0, ROWS, BATCH)]
+    loader = DataLoader(Items(x, y), BATCH, shuffle=True)
+    sources: dict[str, tuple[Any, Mapping[str, int]]] = {
+        "tensors": ((x, y), {"batch_size": BATCH}),
+        "a list of minibatches": (minibatches, {"num_data": ROWS}),
+        "a mapped file": ((mapped, y), {"batch_size": BATCH}),
+        "a data set, by rows": (Items(x, y), {"batch_size": BATCH}),
+        "a DataLoader": (loader, {}),
+    }
+    variants: dict[str, Callable[[], object]] = {}
+    for name, (source, options) in sources.items():
+        training = training_on(source, options)
+        variants[name] = functools.partial(training.advance, STEPS)
+        moves_all(variants[name], training.fit.guide.parameters, name)  # type: ignore[attr-defined]
+    epoch: Iterator[Any] = iter(())
+
+    def alone() -> None:
+        nonlocal epoch
+        for _ in range(STEPS):
+            try:
+                next(epoch)
+            except StopIteration:
+                epoch = iter(loader)
+                next(epoch)
+
+    variants["the DataLoader alone"] = alone
+    medians = interleaved(variants, rounds, clock=clock_of("cpu"))
+    return {name: round(value / medians["tensors"], 3) for name, value in medians.items()}
+
+
+def training_on(source: Any, options: Mapping[str, int]) -> pyrodrop.Training:
+    """A training of the network on this source."""
+    torch.manual_seed(0)
+    model = models.MLP(list(WIDTHS), prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
+    guide = guides.BernoulliDropout(model, drop_rate=0.5, mask_input=False)
+    return pyrodrop.Training(model, guide, source, engine="compiled", device="cpu", **options)  # type: ignore[arg-type]
+
+
+def of_file(folder: Path, gigabytes: float) -> float:
+    """MiB of resident memory beyond the imports that training on a sparse file of this size takes, in its own process."""
+    path = folder / "large.npy"
+    rows = int(gigabytes * 1e9 / (4 * WIDTHS[0]))
+    with path.open("wb") as file:
+        file.truncate(rows * 4 * WIDTHS[0])
+    command = [sys.executable, "-P", "-m", "pyrodrop.analysis.benchmarks.loaders", "--child", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def memory(path: Path) -> float:
+    """MiB of the largest resident memory while training and estimating on a file, beyond that after the imports."""
+    before = psutil.Process().memory_info().rss
+    x: Any = np.memmap(path, dtype=np.float32, mode="r").reshape(-1, WIDTHS[0])
+    y = np.broadcast_to(np.zeros(1, dtype=np.int64), len(x))
+    training = training_on((x, y), {"batch_size": BATCH})
+    largest = before
+    for _ in range(100):
+        training.advance(STEPS)
+        largest = max(largest, psutil.Process().memory_info().rss)
+    return (largest - before) / 2**20
+
+
+if __name__ == "__main__":
+    main()
