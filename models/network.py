@@ -257,7 +257,8 @@ class NetworkModel(LocalModule):
     def _check_against(self, data: Dataset, output: Tensor) -> None:
         """Check that the observations are possible under the likelihood, which must not take labels for values."""
         self.likelihood.check(data.y.to(output.device), output, self.targets)
-        check_labels(data.columns, self.likelihood(output, self.targets), self.likelihood.describe())
+        if data.columns is not None:
+            check_labels(data.columns, self.likelihood(output, self.targets), self.likelihood.describe())
 
     def examined(self, x: Inputs) -> Examined:
         """Properties of the network found by running it on a few rows of x.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -76,12 +77,13 @@ class Loader(Streamed):
         """
         seeds = {generator: mixed(own, number) for generator, own in self._generators.items()}
         streams = RandomStreams(mixed(seed, number), seeds)
+        draws = nullcontext if isinstance(self.batches, list | tuple) else streams.current
         for one in self._told:
             one.set_epoch(number)
-        with streams.current():
+        with draws():
             given = iter(self.batches)
         for place in range(self.per_epoch):
-            with streams.current():
+            with draws():
                 batch = next(given, _END)
             if batch is _END:
                 raise ValueError(

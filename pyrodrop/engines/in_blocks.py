@@ -79,12 +79,12 @@ class InBlocks(Engine):
 
     def block(self, batches: Rows, most: int) -> None:
         """Make at most so many steps at once, at least one."""
-        before = batches.order, batches.position, torch.get_rng_state()
-        steps, made = self._fetched(batches, most), self.made
-        if not steps:
+        made = self.made
+        if batches.coming()[0] not in self._ahead:
             made.append(self.step(batches.next(), len(made)))
             return
-        first = len(made)
+        before = batches.order, batches.position, torch.get_rng_state()
+        steps, first = self._fetched(batches, most), len(made)
         try:
             with torch.no_grad():
                 for ahead, place in steps:
