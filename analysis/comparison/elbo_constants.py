@@ -66,8 +66,8 @@ def why_not_comparable(fits: Mapping[str, Any], train: Dataset | None = None) ->
     without = [name for name, fit in chosen.items() if training_data(fit, fits, train) is None]
     if without:
         return (
-            "an ELBO needs the training data, which a loaded fit does not store and a reading does not have; pass the data "
-            f"that it was trained on, as compare(train=...), for {', '.join(map(repr, without))}"
+            "an ELBO needs the training data, which a loaded fit, a reading, and a fit that read them do not hold; pass the "
+            f"data that it was trained on, as compare(train=...), for {', '.join(map(repr, without))}"
         )
     first, *others = chosen
     for other in others:

@@ -112,7 +112,8 @@ def loo(
     chosen = rows_of(fit, "loo") if data is None else Dataset.of(data)
     if chosen is None:
         raise ValueError(
-            "a loaded fit does not store its training data and a reading has none; pass them, as loo(fit, data)"
+            "this fit does not hold its training data, as loaded fits, readings and those that read them; pass them, "
+            "as loo(fit, data)"
         )
     check_trained_on(fit, chosen, "data")
     draws = draws_of(fit, chosen, num_samples=num_samples, seed=seed)

@@ -53,7 +53,7 @@ def read_for(data: Any, *, missing: bool = False) -> Streamed | None:
     if isinstance(data, Streamed):
         return data
     if isinstance(data, TorchDataset) and not isinstance(data, IterableDataset):
-        return _by_number(data, PIECE, missing) if not isinstance(data, TensorDataset) else None
+        return of_torch(data, PIECE, missing)
     return Loader(data, None, missing=missing) if isinstance(data, DataLoader) else None
 
 

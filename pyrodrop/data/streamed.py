@@ -59,9 +59,11 @@ class Streamed(ABC):
     def twice(self) -> tuple[Any, Any] | None:
         """The first row, read with two seeds; None where rows cannot be read by number."""
 
+    fingerprint = None  # what was not read has none
+
     @cached_property
-    def fingerprint(self) -> str:
-        """Hash of the number of rows and of the sample: data of other values in other rows alone have the same one."""
+    def outline(self) -> str:
+        """Hash of the number of rows and of the sample: other data with the same ones have the same outline."""
         words = f"{self.num_data} rows, of which a sample is {self.sample.fingerprint}"
         return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
 

@@ -69,6 +69,16 @@ def fit(
     rank; floating-point buffers that a step updates, such as running statistics, are averaged with the gradients, and others
     must not depend on the rows. Rank 0 shows progress and reads and writes the checkpoint; every rank returns the same fit.
 
+    Data that are read a minibatch at a time need not fit into memory. Rows of a `torch.utils.data.Dataset` or a
+    `numpy.memmap` are read by their numbers, in the order and with the noise of tensors: the same call has the same bits,
+    several ranks read their own rows, and a run continues from a checkpoint. A loader makes the minibatches itself; in epoch
+    e, torch's, Python's and NumPy's generators, and those of a DataLoader, have states for it that depend on `seed` and e
+    alone, ``set_epoch(e)`` of whatever has it is called, and the last minibatch before a checkpoint must be the same again
+    for a run to continue. A minibatch is a pair (x, y), or a mapping with y as y, label, labels, target or targets. Values
+    are checked when they are read. x and y are not standardised: pass ``data.Dataset(...).standardized()`` of some rows to
+    ``model.standardize`` before. `Fit.settings` names the source, and an augmentation where a row differs between two
+    readings: it changes the likelihood (Wenzel et al. 2020, https://arxiv.org/abs/2002.02405, appendix K).
+
     Args:
         model: a Pyro model ``model(x, y)``, or ``model(x, y, num_data=N)`` if it is to be trained on minibatches.
         guide: its guide, called with the same arguments.
@@ -77,7 +87,7 @@ def fit(
             ``guide(**data)`` and ``model(**data)``, whose plates take subsamples, and an epoch is a step. Or data that are
             read a minibatch at a time: a `torch.utils.data.Dataset`, or a pair of arrays of which one is a `numpy.memmap`,
             whose rows are read in the order of tensors; a `torch.utils.data.DataLoader`, or another iterable of minibatches,
-            which makes the minibatches itself and is iterated once per epoch. See below.
+            which makes the minibatches itself and is iterated once per epoch. See above.
         steps: number of gradient steps.
         num_data: number of rows of the data set behind a loader, which may be left out for a DataLoader that visits every
             row once per epoch.

@@ -78,7 +78,8 @@ class Fit:
 
     @property
     def fingerprint(self) -> str | None:
-        """The fingerprint of the training data, also after loading; None if it was not recorded."""
+        """The fingerprint of the training data, also after loading; None if it was not recorded, as of data that are read
+        while training."""
         return self.settings.get("data_fingerprint") if self.data is None else self.data.fingerprint
 
     @property
@@ -207,7 +208,11 @@ class Fit:
             return ProgramDraws(self.model, self.guide, given, num_samples, seed, whole=whole)
         if ranks.size > 1:
             with ranks.together():
-                compared = {"num_samples": str(num_samples), "seed": str(seed), "data": chosen.fingerprint}
+                compared = {
+                    "num_samples": str(num_samples),
+                    "seed": str(seed),
+                    "data": chosen.outline if isinstance(chosen, Streamed) else chosen.fingerprint,
+                }
                 compared["the fit"] = digest(tensors_of(self.model, self.guide))
             ranks.agree(compared, f"fit, data and arguments of {name}")
         return Draws(self.model, self.guide, chosen, self.device, num_samples, seed, whole=whole, ranks=ranks)
@@ -388,7 +393,7 @@ class Fit:
         """
         chosen = rows_of(self, "compression_report") if data is None else Dataset.of(data)
         if chosen is None:
-            raise ValueError("a loaded fit has no training data: pass them as compression_report(data)")
+            raise ValueError("this fit does not hold its training data: pass them as compression_report(data)")
         check_complete(self.model, chosen.y, "compression_report")
         return compression_report(
             self.model, self.guide, chosen, threshold=threshold, layout=layout, kl_weight=self._kl_weight()
@@ -553,7 +558,9 @@ def data_for(fit: Fit, name: str, data: Any) -> Dataset | Streamed | Keywords:
 
 
 def rows_of(fit: Fit, name: str) -> Dataset | None:
-    """The training data of a fit, None after loading, for the function of this name, which needs rows of x and y.
+    """The training data of a fit, for the function of this name, which needs rows of x and y.
+
+    None after loading, and where training read them a minibatch at a time.
 
     Raises:
         TypeError: the fit is of a Pyro program, whose data are keyword arguments.
@@ -563,11 +570,7 @@ def rows_of(fit: Fit, name: str) -> Dataset | None:
             f"{name} needs data with rows, (x, y) or a Dataset; this fit is of a Pyro program with the keyword arguments "
             f"{', '.join(fit.data.values)}"
         )
-    if isinstance(fit.data, Streamed):
-        raise TypeError(
-            f"{name} needs all rows in memory; this fit was trained on {fit.data.source}: pass it a Dataset or (x, y)"
-        )
-    return fit.data
+    return None if isinstance(fit.data, Streamed) else fit.data
 
 
 def _check_alone(ranks: int, name: str) -> None:

@@ -197,7 +197,7 @@ def _data(problem: Problem) -> dict[str, str]:
     data = problem.data
     if isinstance(data, Keywords):
         return data.words
-    entries = {"data": f"{data.fingerprint} ({len(data)} rows)"}
+    entries = {"data": f"{data.outline if isinstance(data, Streamed) else data.fingerprint} ({len(data)} rows)"}
     if isinstance(data, Streamed):
         entries |= {f"data.{name}": word for name, word in data.words.items()}
     for name, tensor in {**named_parts(problem.example.x), "y": problem.example.y}.items():

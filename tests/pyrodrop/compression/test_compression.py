@@ -284,7 +284,7 @@ def test_the_error_of_a_regression_is_in_units_of_y() -> None:
     fit = cut(models.MLP([3, 20, 1], prior=priors.ARD(), likelihood=likelihoods.Gaussian(1.0)))
     report = fit.compression_report((x, y), layout="csr")
     assert report.compressed.error == pytest.approx(float((masked(fit, x) - y).square().mean().sqrt()), rel=1e-5)
-    with pytest.raises(ValueError, match="a loaded fit has no training data"):
+    with pytest.raises(ValueError, match="this fit does not hold its training data"):
         fit.compression_report()
 
 

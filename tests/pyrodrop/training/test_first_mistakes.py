@@ -28,6 +28,11 @@ def fit(*data: Any, outputs: int = 1, **changed: Any) -> Any:
     )
 
 
+def many(data: Any) -> Any:
+    model = mlp(likelihood=likelihoods.Gaussian(1.0))
+    return pyrodrop.fit_replicates(model, guides.MeanField(model), data, count=2, steps=1)
+
+
 def images(x: torch.Tensor, model: Any) -> Any:
     return pyrodrop.fit(model, guides.MeanField(model), (x, LABELS), steps=1, engine="pyro")
 
@@ -61,8 +66,8 @@ CALLS: dict[str, tuple[Any, str]] = {
     "x and y apart": (lambda: fit(X, Y), r"data must .*pass x and y as \(x, y\)"),
     "epochs": (lambda: fit(epochs=3), "no argument 'epochs'; here it is steps"),
     "learning_rate": (lambda: fit(learning_rate=0.1), "no argument 'learning_rate'; here it is lr"),
-    "a loader": (lambda: fit(torch.utils.data.DataLoader(ROWS)), "data must .*got a DataLoader: pass tensors of all rows"),
-    "a data set of torch": (lambda: fit(ROWS), r"data must .*got a TensorDataset: pass its tensors, data\.tensors"),
+    "a loader": (lambda: many(torch.utils.data.DataLoader(ROWS)), "data must .*got a DataLoader: pass tensors of all rows"),
+    "a data set of torch": (lambda: many(ROWS), r"data must .*got a TensorDataset: pass its tensors, data\.tensors"),
     "a vector x and a Pyro program": (vector, r"y must .*x of shape \[12\] is passed on as \[12, 1\]: take x\[:, 0\]"),
     "a number as prior": (lambda: mlp(prior=1.0), r"prior must .*priors.Gaussian\(scale=1.0\).*got the float 1.0"),
     "a class as prior": (lambda: mlp(prior=priors.Gaussian), r"prior must .*got the class Gaussian: call it, Gaussian\("),
