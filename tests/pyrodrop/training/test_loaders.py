@@ -1,0 +1,311 @@
+"""Training on data that are read a minibatch at a time, against tensors in memory."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import Dataset as TorchDataset
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.analysis.benchmarks.loaders import of_file
+from pyrodrop.engines import Name as EngineName
+
+ROWS, SIZE, STEPS = 70, 16, 23
+GENERATOR = torch.Generator().manual_seed(5)
+X = torch.randn(ROWS, 3, generator=GENERATOR)
+Y = X.sin().sum(1, keepdim=True) + 0.1 * torch.randn(ROWS, 1, generator=GENERATOR)
+
+
+class Items(TorchDataset[Any]):
+    """Rows by their numbers, one at a time, which may be read with noise of Python and NumPy."""
+
+    def __init__(self, noise: float = 0.0, named: bool = False) -> None:
+        self.noise, self.named = noise, named
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, row: int) -> Any:
+        x = X[row] + self.noise * (random.random() + np.random.rand() + torch.rand(())) if self.noise else X[row]
+        return {"inputs": x, "labels": Y[row]} if self.named else (x, Y[row])
+
+
+class Shuffled:
+    """Minibatches in an order from a generator of its own, or by the epoch that it is told."""
+
+    def __init__(self, told: bool) -> None:
+        self.generator = np.random.default_rng(0)
+        if told:
+            self.set_epoch = self._set_epoch
+
+    def _set_epoch(self, epoch: int) -> None:
+        self.generator = np.random.default_rng(epoch)
+
+    def __len__(self) -> int:
+        return -(-ROWS // SIZE)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for rows in torch.as_tensor(self.generator.permutation(ROWS)).split(SIZE):
+            yield X[rows], Y[rows]
+
+
+def pair(kind: Callable[..., Any] = guides.MeanField, **settings: Any) -> tuple[Any, Any]:
+    torch.manual_seed(1)
+    model = models.MLP([3, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+    return model, kind(model, **settings)
+
+
+def fit(data: Any, *, kind: Callable[..., Any] = guides.MeanField, **settings: Any) -> Any:
+    return pyrodrop.fit(*pair(kind), data, **{"steps": STEPS, "lr": 0.01, "engine": "traced", **settings})
+
+
+def loader(data: Any = None, **settings: Any) -> DataLoader[Any]:
+    return DataLoader(Items() if data is None else data, SIZE, **{"shuffle": True, **settings})
+
+
+def mapped(folder: Path) -> Any:
+    file: Any = np.memmap(folder / "x", dtype=np.float32, mode="w+", shape=(ROWS, 3))
+    file[:] = X.numpy()
+    return file
+
+
+@pytest.mark.parametrize(
+    ("engine", "estimator"),
+    [("pyro", "local"), ("traced", "shared"), pytest.param("compiled", "shared", marks=pytest.mark.more)],
+)
+def test_rows_that_are_read_give_the_bits_of_tensors(tmp_path: Path, engine: EngineName, estimator: Any) -> None:
+    settings: dict[str, Any] = {"batch_size": SIZE, "engine": engine, "estimator": estimator}
+    whole = fit((X, Y), **settings)
+    others = (Items(named=True), TensorDataset(X, Y), (mapped(tmp_path), Y), (mapped(tmp_path)[:, :], Y))
+    for source in (Items(), *others)[: 1 if engine == "compiled" else None]:
+        read = fit(source, **settings)
+        assert torch.equal(read.history, whole.history), source
+        assert torch.equal(read.predict(X, 5).f, whole.predict(X, 5).f)
+        assert read.settings["engine"] == whole.settings["engine"] == engine
+
+
+def test_minibatches_of_a_loader_give_the_bits_of_tensors() -> None:
+    """All rows at once with noise; and without noise any minibatches, in the order of the tensors' rows."""
+    whole = fit((X, Y))
+    assert torch.equal(fit([(X, Y)], num_data=ROWS).history, whole.history)
+    of_tensors = fit((X, Y), kind=guides.Point, batch_size=SIZE, steps=5)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        order = torch.randperm(ROWS)
+    batches = [{"inputs": X[rows], "target": Y[rows]} for rows in order.split(SIZE)]
+    assert torch.equal(fit(batches, num_data=ROWS, kind=guides.Point, steps=5).history, of_tensors.history)
+
+
+def test_the_likelihood_of_a_minibatch_counts_for_all_rows() -> None:
+    """Against the density by SciPy's formula: N / B sum of (1/2) tau (y - f)^2 + (1/2) ln(2 pi / tau)."""
+    model, guide = pair(guides.Point)
+    weights = guide.mean()
+    f = torch.func.functional_call(model.network, dict(weights), (X[:SIZE],))
+    nll = (2.0 * (Y[:SIZE] - f) ** 2 + 0.5 * np.log(2 * np.pi / 4.0)).sum() * 1000 / SIZE
+    run = pyrodrop.fit(model, guide, [(X[:SIZE], Y[:SIZE])], num_data=1000, steps=1, engine="pyro")
+    torch.testing.assert_close(run.history[0, 0], nll.detach(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_repeats_and_changes_no_state(workers: int) -> None:
+    """Noise of torch, Python and NumPy in the data set, by epoch; the caller's states are unchanged."""
+    model, guide = pair()
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1]
+    data = [loader(Items(noise=0.3), num_workers=workers) for _ in range(2)]
+    runs = [pyrodrop.fit(model, guide, one, steps=STEPS, engine="traced") for one in data]
+    assert torch.equal(runs[0].history, runs[1].history)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert np.array_equal(np.random.get_state()[1], before[2])
+    first = fit(loader(Items(noise=0.3)), steps=1).history[0]
+    assert not torch.equal(first, fit(loader(Items(noise=0.3)), steps=1, seed=1).history[0])
+    assert runs[0].settings["augmentation"].startswith("random")
+    assert "augmentation" not in fit(loader(), steps=1).settings
+    assert str(runs[0].elbo(3)) == str(runs[0].elbo(3))
+
+
+def test_a_generator_of_the_loader_chooses_its_order_and_is_left_as_it_is() -> None:
+    generator = torch.Generator().manual_seed(7)
+    before = generator.get_state()
+    runs = [fit(loader(generator=generator)) for _ in range(2)]
+    assert torch.equal(runs[0].history, runs[1].history)
+    assert torch.equal(generator.get_state(), before)
+    assert not torch.equal(runs[0].history, fit(loader(generator=torch.Generator().manual_seed(8))).history)
+
+
+def test_epochs_visit_every_row_once_in_new_orders() -> None:
+    seen: list[list[float]] = []
+
+    class Watched(Items):
+        def __getitem__(self, row: int) -> Any:
+            seen[-1].append(row)
+            return super().__getitem__(row)
+
+    def after(_: Any, epochs: int) -> None:
+        seen.append([])
+
+    seen.append([])
+    fit(loader(Watched()), steps=15, after_epoch=after, engine="pyro")
+    epochs = [rows[-ROWS:] for rows in seen[:3]]  # before the first, minibatches are looked at
+    assert all(sorted(rows) == list(range(ROWS)) for rows in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [lambda: loader(Items(noise=0.3)), lambda: Items(noise=0.3), lambda: Shuffled(told=True)],
+    ids=["a loader", "rows", "set_epoch"],
+)
+def test_a_run_goes_on_to_the_same_bits(tmp_path: Path, source: Callable[[], Any]) -> None:
+    settings: dict[str, Any] = {"batch_size": SIZE} if isinstance(source(), Items) else {}
+    settings |= {"num_data": ROWS} if isinstance(source(), Shuffled) else {}
+    whole = fit(source(), **settings)
+    for steps in (8, 10, STEPS):  # within an epoch of 5 minibatches, and at the end of one
+        run = fit(source(), checkpoint=tmp_path / "state", **{**settings, "steps": steps})
+    assert torch.equal(run.history, whole.history)
+
+
+def test_a_loader_that_does_not_repeat_is_refused(tmp_path: Path) -> None:
+    fit(Shuffled(told=False), num_data=ROWS)
+    with pytest.raises(
+        ValueError, match=r"checkpoint must be None for a loader .* got Shuffled, whose first minibatch"
+    ):
+        fit(Shuffled(told=False), num_data=ROWS, checkpoint=tmp_path / "state")
+    batches = [(X[rows], Y[rows]) for rows in torch.arange(ROWS).split(SIZE)]
+    fit(batches, num_data=ROWS, checkpoint=tmp_path / "state", steps=8)
+    batches[2] = batches[2][0] + 1, batches[2][1]
+    with pytest.raises(ValueError, match="list yields another minibatch 2 of epoch 1 than before"):
+        fit(batches, num_data=ROWS, checkpoint=tmp_path / "state", steps=9)
+
+
+@pytest.mark.more
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    killed = subprocess.run([sys.executable, "-P", __file__, str(path)], check=False, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    resumed = fit(loader(Items(noise=0.3)), checkpoint=pyrodrop.Checkpoint(path, every=4))
+    assert torch.equal(resumed.history, fit(loader(Items(noise=0.3))).history)
+
+
+def test_predictions_and_estimates_are_those_of_tensors() -> None:
+    run = fit((X, Y), batch_size=SIZE)
+    whole, moments = run.predict(X, 7), run.predict(X, 7, keep="moments")
+    for source in (Items(), loader(shuffle=False), TensorDataset(X, Y)):
+        read = run.predict(source, 7)
+        torch.testing.assert_close(read.f, whole.f, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(read.log_density(Y), whole.log_density(Y), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(run.predict(source, 7, keep="moments").sd, moments.sd, rtol=1e-5, atol=1e-6)
+        assert run.elbo(7, source).value == pytest.approx(run.elbo(7).value, rel=1e-6)
+    for read in (fit(loader()), fit(Items(), batch_size=SIZE)):
+        assert read.elbo(7).value == pytest.approx(read.elbo(7, (X, Y)).value, rel=1e-6)
+        assert read.objective(7).value == pytest.approx(read.objective(7, (X, Y)).value, rel=1e-6)
+        assert read.fingerprint is None
+
+
+def test_sequences_of_varying_length_are_trained_by_pyro() -> None:
+    """Padded by minibatch: each length would be traced anew; the traced engine gives the same numbers."""
+    net = nn.Sequential(nn.Embedding(9, 4), _Mean(), nn.Linear(4, 2))
+    model = models.from_module(net, priors.Gaussian(), likelihoods.Categorical())
+    guide = guides.MeanField(model)
+    batches = [(torch.randint(9, (6, length)), torch.arange(6) % 2) for length in (3, 5, 4)]
+    runs = [pyrodrop.fit(model, guide, batches, num_data=18, steps=7, engine=e) for e in ("auto", "traced")]  # type: ignore[arg-type]
+    assert [run.settings["engine"] for run in runs] == ["pyro", "traced"]
+    torch.testing.assert_close(runs[0].history, runs[1].history, rtol=1e-5, atol=1e-5)
+
+
+class _Mean(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(1)
+
+
+class _Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        yield from zip(X, Y, strict=True)
+
+
+class _Short(Shuffled):
+    def __len__(self) -> int:
+        return 9
+
+
+BAD_Y = Y.clone().masked_fill(torch.arange(ROWS)[:, None] == 40, float("inf"))
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "an iterator": (lambda: fit(iter([(X, Y)]), num_data=ROWS), "iterated again.*got a list_iterator"),
+    "no length": (lambda: fit(DataLoader(_Stream(), SIZE), num_data=ROWS), "must have a length.*__len__"),
+    "no num_data": (lambda: fit([(X, Y)] * 3), "a list of minibatches with num_data"),
+    "a stream": (lambda: fit(_Stream(), num_data=ROWS), r"an IterableDataset: pass DataLoader\(dataset, batch_size=...\)"),
+    "num_data of tensors": (lambda: fit((X, Y), num_data=ROWS), "num_data .* must be left out .*got 70 and a tuple"),
+    "num_data of 0": (lambda: fit([(X, Y)], num_data=0), "num_data is the number of rows of the data set"),
+    "a sampler": (lambda: fit(loader(sampler=WeightedRandomSampler([1.0] * ROWS, 9), shuffle=False)), "num_data, .* given"),
+    "batch_size of a loader": (lambda: fit(loader(), batch_size=4), "batch_size must be None, .*got batch_size 4"),
+    "accumulate": (lambda: fit(loader(), accumulate=2), "accumulate 1 .* got batch_size None, accumulate 2"),
+    "rows without batch_size": (lambda: fit(Items()), "batch_size must be a number of rows .*got None for 70 rows"),
+    "no pairs": (lambda: fit([X, X], num_data=ROWS), "minibatch 0 in epoch 0 of list: a minibatch must be a pair"),
+    "no y": (lambda: fit([{"a": X, "b": Y}], num_data=ROWS), "y under one of the names y, label, .* got the names a, b"),
+    "an infinite y": (lambda: fit(loader(TensorDataset(X, BAD_Y), shuffle=False)), r"minibatch 2 in epoch 0 of .*\): y"),
+    "too short": (lambda: fit(_Short(told=True), num_data=ROWS), "Short has length 9 and yielded 5 minibatches in epoch 0"),
+    "prediction in no order": (lambda: fit(loader(), steps=1).predict(loader(), 2), "x must have an order, .*shuffles"),
+    "points apart": (lambda: fit(loader(), steps=1).predict(Items(), 2, joint=False), "joint must be True for points of"),
+    "rows left out": (lambda: fit(loader(), steps=1).elbo(2, loader(drop_last=True)), "has 70 rows and yielded 64"),
+    "replicates": (lambda: pyrodrop.fit_replicates(*pair(), loader(), count=2, steps=1), "got a DataLoader: pass tensors"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_right_is_refused(name: str) -> None:
+    call, said = REFUSED[name]
+    with pytest.raises((TypeError, ValueError), match=said):
+        call()
+
+
+def test_a_bad_label_is_named_with_its_minibatch() -> None:
+    model = models.MLP([3, 4, 2], prior=priors.Gaussian(), likelihood=likelihoods.Categorical())
+    labels = torch.where(torch.arange(ROWS) == 50, 7, torch.arange(ROWS) % 2)
+    guide = guides.MeanField(model)
+    with pytest.raises(ValueError, match="minibatch 3 in epoch 0 of .*class labels must lie in 0 ... 1"):
+        pyrodrop.fit(model, guide, loader(TensorDataset(X, labels), shuffle=False), steps=9)
+    with pytest.raises(ValueError, match=r"y: class labels must lie in 0 ... 1"):
+        pyrodrop.fit(model, guide, _Labels(labels), batch_size=SIZE, steps=9)
+
+
+class _Labels(Items):
+    def __init__(self, labels: Tensor) -> None:
+        super().__init__()
+        self.labels = labels
+
+    def __getitem__(self, row: int) -> Any:
+        return X[row], self.labels[row]
+
+
+def test_a_failure_names_the_minibatch() -> None:
+    with pytest.raises(FloatingPointError, match=r"Its minibatch is number \d of epoch \d of DataLoader\(Items\)"):
+        fit(loader(), lr=1e30)
+
+
+@pytest.mark.slow
+def test_a_large_file_takes_little_memory(tmp_path: Path) -> None:
+    """20 GB, in a process of its own: at most 500 MiB of resident memory beyond the imports."""
+    assert of_file(tmp_path, 20.0) < 500
+
+
+def die(_: Any, epochs: int) -> None:
+    if epochs == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    fit(loader(Items(noise=0.3)), checkpoint=pyrodrop.Checkpoint(sys.argv[1], every=4), after_epoch=die)
