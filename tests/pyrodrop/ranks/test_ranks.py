@@ -24,7 +24,7 @@ WORK = Path(__file__).parent / "work.py"
 ROOT = Path(__file__).parents[3]
 QUICK = (
     "equal:3 rows:3 checkpoints:3 equal:2 equal_in_parts:2 gradients:2 rows:2 errors:2 disagreements:2 starts:2 "
-    "checkpoints:2 other_number:2 unwritable:2 step_by_step:2 autoguides:2 batch_norm:2 alone:2 evaluated:2 lost:2"
+    "checkpoints:2 other_number:2 unwritable:2 step_by_step:2 autoguides:2 batch_norm:2 alone:2 evaluated:2 reading:2 lost:2"
 )
 Results = Callable[[str, int], list[dict[str, Any]]]
 
@@ -209,6 +209,13 @@ def test_running_statistics_are_averaged(results: Results) -> None:
         close(own["mean"], mean.tolist(), rtol=1e-4, atol=1e-6)
         assert own["batches"] == 1
         assert own["numbers"] == found[0]["numbers"]
+
+
+def test_ranks_read_their_own_rows(results: Results) -> None:
+    """With the bits of tensors. A loader, which makes the minibatches itself, is refused."""
+    for own in results("reading", 2):
+        assert own["read"] == own["tensors"]
+        assert "the process alone (distributed=False) where a loader makes the minibatches" in own["loader"]
 
 
 def test_ranks_can_train_alone(results: Results) -> None:

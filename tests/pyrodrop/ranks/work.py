@@ -399,6 +399,24 @@ def alone() -> dict[str, Any]:
     return {"numbers": numbers(fitted(distributed=False, seed=rank(), steps=3 + 4 * rank()))}
 
 
+class Items(torch.utils.data.Dataset[Any]):
+    """The rows of `data`, by their numbers."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        x, y = data()
+        return x[row], y[row]
+
+
+def reading() -> dict[str, Any]:
+    """Training on rows that are read, and on tensors; and on a loader."""
+    batches = [data()]
+    loader = refused(lambda: fitted(own=batches, num_data=ROWS, batch_size=None))
+    return {"read": numbers(fitted(own=Items())), "tensors": numbers(fitted()), "loader": loader["text"]}
+
+
 def mapped() -> dict[str, Any]:
     """Training on x of 192 MB in a file: the largest increase of the memory that is not the file's."""
     file, count = Path(sys.argv[1]) / f"x-{rank()}.bin", 48 * 2**20
