@@ -302,6 +302,19 @@ def test_programs_beside_loops_of_svi() -> None:
     ) in README
 
 
+def test_what_reading_costs() -> None:
+    measured = result("benchmarks/results/loaders-cpu.json")
+    page = (ROOT / "docs" / "loaders.md").read_text(encoding="utf-8")
+    for name, ratio in measured["ratios"].items():
+        assert f"| {name} | {ratio:.2f} |" in page or name in ("tensors", "the DataLoader alone"), name
+    assert (
+        f"a sparse file of {measured['gigabytes']:.0f} GB takes {measured['resident_mib']:.0f} MiB of resident memory"
+        in page
+    )
+    alone = measured["ratios"]["the DataLoader alone"]
+    assert f"takes {alone:.2f} of a step".replace("0.", ".") in page
+
+
 def test_likelihoods_on_real_data() -> None:
     measured = result("benchmarks/results/likelihoods-cpu.json")["tables"]
     page = (ROOT / "docs" / "likelihoods.md").read_text(encoding="utf-8")
