@@ -29,6 +29,7 @@ from torch import Tensor
 from pyrodrop.arguments import real, shown
 from pyrodrop.likelihoods import Gaussian, Likelihood
 from pyrodrop.names import by_name, one_of
+from pyrodrop.reading.losses import LossFunction, strength_of
 from pyrodrop.scaling import Standardize
 
 Loss = Literal["mean_nll", "sum_nll", "mse"]
@@ -114,20 +115,24 @@ def _adds_to_the_gradient(optimizer: torch.optim.Optimizer, group: Mapping[str, 
         ) from error
 
 
-def strength(loss: Loss | None, likelihood: Likelihood, num_data: int, output: Tensor) -> float:
+def strength(loss: Loss | LossFunction | None, likelihood: Likelihood, num_data: int, output: Tensor) -> float:
     """c above: what a loss has to be multiplied by to be minus the log likelihood of the whole data set.
 
     Args:
-        loss: that of the training; None is ``mse`` for a Gaussian likelihood and ``mean_nll`` for any other.
+        loss: that of the training, as a name or a function; None is ``mse`` for a Gaussian likelihood and ``mean_nll`` for
+            any other.
         likelihood: of the model.
         num_data: N.
         output: of the network for a few examples, ``[n, ...]``.
 
     Raises:
-        ValueError: ``mse`` with a likelihood that is not Gaussian, or `num_data` is less than 1.
+        ValueError: ``mse`` with a likelihood that is not Gaussian, a function that is not that of the likelihood, or
+            `num_data` is less than 1.
     """
     if num_data < 1:
         raise ValueError(f"num_data is the number of examples of the training and must be at least 1; got {num_data}")
+    if callable(loss):
+        return strength_of(loss, likelihood, num_data, output)
     distribution = likelihood(output, Standardize())
     terms = (distribution.batch_shape + distribution.event_shape).numel() // len(output)
     plain = type(likelihood) is Gaussian

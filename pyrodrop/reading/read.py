@@ -28,6 +28,7 @@ from pyrodrop.priors import Gaussian, Prior
 from pyrodrop.reading.carriers import carriers
 from pyrodrop.reading.decay import Loss, WeightDecay, decay_of, prior_scale, strength
 from pyrodrop.reading.found import Found, Trial, find_dropouts, masks_of_a_pass
+from pyrodrop.reading.losses import LossFunction
 from pyrodrop.reading.reading import Reading
 
 
@@ -40,7 +41,7 @@ def read(
     weight_decay: WeightDecay | None = None,
     prior: PriorSetting | None = None,
     bias_prior: PriorSetting | None = None,
-    loss: Loss | None = None,
+    loss: Loss | LossFunction | None = None,
     input_axes: Mapping[str, int | InputUnits | None] | None = None,
     output: Output | None = None,
     device: str | torch.device | None = None,
@@ -66,9 +67,11 @@ def read(
             prior. The decoupled weight decay of AdamW and others is none of a loss, and corresponds to no prior.
         prior: prior of the weights instead of `weight_decay`, as in `models.from_module`.
         bias_prior: prior of biases and other vectors, with `prior`.
-        loss: how the training weighed the likelihood: ``mean_nll``, its mean over examples and over the terms of an example,
-            such as tokens; ``sum_nll``, its sum over all data (of minibatches of B: pass ``weight_decay * N / B``); or
-            ``mse``, that of `torch.nn.MSELoss`, the default for `likelihoods.Gaussian`.
+        loss: how the training weighed the likelihood: the loss function itself, ``loss(outputs, y)``, such as
+            ``nn.BCEWithLogitsLoss()``, whose values are compared with the likelihood; or ``mean_nll``, the mean of minus the
+            log likelihood over examples and over the terms of an example, such as tokens; ``sum_nll``, its sum over all data
+            (of minibatches of B: pass ``weight_decay * N / B``); or ``mse``, that of `torch.nn.MSELoss`, the default for
+            `likelihoods.Gaussian`.
         input_axes: the axis of the input units of weights of custom modules, as in `models.from_module`.
         output: of a network that returns a tuple or mapping, as in `models.from_module`.
         device: where the reading computes; None is the network's own device.
@@ -80,7 +83,7 @@ def read(
     Raises:
         ValueError: the network has no dropout, or all of it is in evaluation mode; its passes do not differ, or differ by
             something that is not dropout; none or both of `weight_decay` and `prior` are given; the decay is 0 or
-            decoupled.
+            decoupled; `loss` is a function that is not that of the likelihood.
         TypeError: `net` is not a module whose parameters can be replaced.
 
     Example:
