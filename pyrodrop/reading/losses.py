@@ -81,8 +81,8 @@ def _value(loss: LossFunction, f: Tensor, y: Tensor) -> float:
             value = loss(f, y)
     except Exception as error:  # whatever the function raises for arguments that it does not take
         raise ValueError(
-            f"loss must be a scalar function of outputs and y; {_name(loss)} raises for outputs of shape {list(f.shape)} and "
-            f"y of shape {list(y.shape)}: {type(error).__name__}: {error}"
+            f"loss must be a scalar function of outputs and y; {_name(loss)} raises for outputs of shape {list(f.shape)} "
+            f"and y of shape {list(y.shape)}: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise ValueError(
