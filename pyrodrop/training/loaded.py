@@ -146,6 +146,6 @@ def _batch(rows: Dataset, num_data: int, device: torch.device) -> Batch:
     """Rows as arguments of model and guide; contiguous, since a compiled step accepts no other strides."""
 
     def usual(part: Tensor) -> Tensor:
-        return usable(part, device).contiguous()
+        return usable(part.to(device, non_blocking=True), device).contiguous()
 
     return Batch(mapped(usual, rows.x), usual(rows.y), {"num_data": num_data})

@@ -121,7 +121,8 @@ class Loop:
                     if not bar.disable:
                         loss = self.history[self.done - 1, ..., :2].sum(-1).nanmedian()
                         words = "nll + kl" if self.settings.objective is None else "loss"
-                        bar.set_postfix_str(f"{words} {float(loss):.4g}", refresh=False)
+                        epochs = f"epoch {self.done / self.batches.per_epoch:.1f}, " * (self.batches.per_epoch > 1)
+                        bar.set_postfix_str(f"{epochs}{words} {float(loss):.4g}", refresh=False)
                         bar.update(self.done - bar.n)
             self.check_finite(whole=True)
         self.engine.finish(self.done)
