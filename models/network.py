@@ -136,10 +136,8 @@ class NetworkModel(LocalModule):
     def batches_weights(self) -> bool:
         """Whether `torch.vmap` can run the network for many weights at once.
 
-        False for networks with nn.LSTM, nn.GRU or nn.RNN, and for those that failed under vmap in `examined`.
+        False for networks that failed under vmap in `examined`.
         """
-        if self._recurs:
-            return False
         return all(examined.maps for examined in self._examined.values())
 
     def weight_sites(self) -> dict[str, Tensor]:

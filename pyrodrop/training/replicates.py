@@ -239,8 +239,7 @@ def _parts(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> Parts:
     first = models[0] if isinstance(models, list) else models
     if not getattr(first, "batches_weights", True):
         raise ValueError(
-            "replicates run the network for many weights at once, which torch.vmap cannot do for nn.LSTM, nn.GRU and "
-            "nn.RNN; call nn.LSTMCell and its relatives step by step, or fit one by one"
+            "replicates run the network for many weights at once, which torch.vmap cannot do for this one; fit one by one"
         )
     _check_callable(models, guides)
     return Parts(

@@ -1,0 +1,145 @@
+"""nn.LSTM, nn.GRU and nn.RNN by elementary operations, where PyTorch's kernels cannot run.
+
+    nn.RNN     h' = tanh(W x + b + U h + c), or with relu
+    nn.LSTM    i, f, g, o = W x + b + U h + c       [4 H]
+               c' = sigmoid(f) c + sigmoid(i) tanh(g)
+               h' = sigmoid(o) tanh(c'),            with proj_size R sigmoid(o) tanh(c')
+    nn.GRU     r, z, n = W x + b                    [3 H]
+               r', z', n' = U h + c
+               h' = (1 - a) m + a h,                a = sigmoid(z + z'),  m = tanh(n + sigmoid(r + r') n')
+
+with W ``[G H, in]`` = weight_ih, U ``[G H, H]`` = weight_hh, R = weight_hr, b = bias_ih, c = bias_hh. They are the equations of
+PyTorch's documentation, in the order of operations of its own implementation for a CPU, so that the numbers are those of the
+layers up to rounding. The products W x of all steps are one matrix product; then every step has one, U h.
+
+Kernels are needed by `torch.vmap` over weights, which has no rule for them; by a recording of the gradient, which cannot
+repeat the kernel of nn.LSTM for float32; and by a lazy weight with noise per example. That noise is the same at every step
+of a sequence, one mask for all of it: Gal & Ghahramani (2016), A Theoretically Grounded Application of Dropout in Recurrent
+Neural Networks, https://arxiv.org/abs/1512.05287. Everywhere else PyTorch's kernels run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from pyrodrop.reparam.maps import step_linear
+
+State = tuple[Tensor, ...]  # (h,) or (h, c), [N, H] each
+Cell = Callable[[Tensor, State, Sequence[Any]], State]  # of W x + b, the state, and U, c and R, to the next state
+
+
+def by_steps(layer: Callable[..., Any], input: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    """What `layer`, one of `LAYERS`, returns for these arguments.
+
+    Args:
+        layer: such as `torch.lstm`.
+        input: ``[T, N, in]``, ``[N, T, in]`` with batch_first, or the data of a packed sequence.
+        args: the further arguments with which nn.LSTM calls it; with the batch sizes first for a packed sequence.
+
+    Returns:
+        The output and the last states, as PyTorch's.
+
+    Raises:
+        ValueError: the batch sizes of a packed sequence are not known while a step is recorded.
+    """
+    sizes = [int(size) for size in args[0]] if _is_packed(args) else None
+    hx, weights, biases, layers, drop_rate, training, both, *rest = args if sizes is None else args[1:]
+    turned = bool(rest and rest[0])
+    x = input.transpose(0, 1) if turned else input
+    start = tuple(hx) if isinstance(hx, list | tuple) else (hx,)
+    directions = 2 if both else 1
+    each = len(weights) // (layers * directions)
+    ends: list[State] = []
+    for number in range(layers):
+        outputs = []
+        for direction in range(directions):
+            place = number * directions + direction
+            of_cell = weights[place * each : (place + 1) * each]
+            state = tuple(one[place] for one in start)
+            y, end = _direction(LAYERS[layer], x, sizes, state, of_cell, bool(biases), backward=direction == 1)
+            outputs.append(y)
+            ends.append(end)
+        x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+        if number + 1 < layers:
+            x = F.dropout(x, drop_rate, bool(training))
+    return (x.transpose(0, 1) if turned else x, *(torch.stack(column) for column in zip(*ends, strict=True)))
+
+
+def _direction(
+    cell: Cell,
+    x: Tensor,
+    sizes: list[int] | None,
+    state: State,
+    weights: Sequence[Any],
+    biases: bool,
+    *,
+    backward: bool,
+) -> tuple[Tensor, State]:
+    """One layer in one direction: its outputs, in the form of x, and its last state."""
+    w, u = weights[:2]
+    b, c = weights[2:4] if biases else (None, None)
+    inputs, around = step_linear(x, w, b), (u, c, *weights[4 if biases else 2 :])
+    steps = inputs.unbind(0) if sizes is None else inputs.split(sizes)
+    outputs = []
+    for step in reversed(steps) if backward else steps:
+        count = len(step)  # in a packed sequence of the examples that are this long, which are the first
+        some = count < len(state[0])
+        new = cell(step, tuple(one[:count] for one in state) if some else state, around)
+        state = tuple(torch.cat([one, old[count:]]) for one, old in zip(new, state, strict=True)) if some else new
+        outputs.append(new[0])
+    outputs = outputs[::-1] if backward else outputs
+    return torch.stack(outputs) if sizes is None else torch.cat(outputs), state
+
+
+def _lstm(step: Tensor, state: State, weights: Sequence[Any]) -> State:
+    h, cell = state
+    u, c, *projection = weights
+    i, f, g, o = (step_linear(h, u, c) + step).chunk(4, -1)
+    cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+    h = o.sigmoid() * cell.tanh()
+    return (step_linear(h, *projection) if projection else h), cell
+
+
+def _gru(step: Tensor, state: State, weights: Sequence[Any]) -> State:
+    (h,) = state
+    r, z, n = step.chunk(3, -1)
+    around_r, around_z, around_n = step_linear(h, *weights).chunk(3, -1)
+    reset, update = (around_r + r).sigmoid(), (around_z + z).sigmoid()
+    new = (n + around_n * reset).tanh()
+    return ((h - new) * update + new,)
+
+
+def _tanh(step: Tensor, state: State, weights: Sequence[Any]) -> State:
+    return ((step_linear(state[0], *weights) + step).tanh(),)
+
+
+def _relu(step: Tensor, state: State, weights: Sequence[Any]) -> State:
+    return ((step_linear(state[0], *weights) + step).relu(),)
+
+
+LAYERS: dict[Any, Cell] = {torch.lstm: _lstm, torch.gru: _gru, torch.rnn_tanh: _tanh, torch.rnn_relu: _relu}
+
+
+def _is_packed(args: Sequence[Any]) -> bool:
+    """Whether the arguments after the input are those of a packed sequence, of which the first are its batch sizes."""
+    return isinstance(args[2], list | tuple)
+
+
+class _BySteps(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return by_steps(func, *args) if func in LAYERS else func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def elementary() -> Iterator[None]:
+    """Have recurrent layers and attention run by elementary operations, which can be mapped, recorded and compiled."""
+    with sdpa_kernel(SDPBackend.MATH), _BySteps():
+        yield
