@@ -40,7 +40,7 @@ from pyrodrop.divergences import divergence
 from pyrodrop.inputs import tensors_in
 from pyrodrop.private_apis import mapped_tree, without_overrides, without_values
 from pyrodrop.reparam.maps import LinearMap, recognise
-from pyrodrop.reparam.recurrence import LAYERS, by_steps
+from pyrodrop.reparam.recurrence import LAYERS, by_steps, is_packed
 
 
 class LazyReparam(Reparam):
@@ -126,10 +126,6 @@ class LazyWeight(torch.Tensor):
                 self.drawn.append(self.distribution.strategy.whole(self.distribution.base))
         return self.drawn[0].mT if self.transposed else self.drawn[0]
 
-    def repeats(self) -> bool:
-        """Whether its noise per example can be the same at every step of a recurrent layer."""
-        return not self.drawn and self.distribution.repeats()
-
     def unbatched(self) -> LazyWeight:
         """The weight of one particle; its maps see the particles as further examples."""
         return LazyWeight(self.distribution.unbatched(), self.transposed) if self.distribution.batch_shape else self
@@ -144,7 +140,7 @@ class LazyWeight(torch.Tensor):
         lazy = [a for a in (*args, *kwargs.values()) if isinstance(a, LazyWeight)]
         if func in _METADATA:
             return without_overrides(func, args, kwargs)
-        if func in LAYERS and any(isinstance(a, LazyWeight) and a.repeats() for a in tensors_in(args)):
+        if func in LAYERS and not is_packed(args[1:]) and any(_repeats(one) for one in tensors_in(args)):
             return by_steps(func, *args)
         if func in _TRANSPOSITIONS and len(lazy) == 1 and lazy[0].dim() == 2 and _swaps(func, args[1:]):
             return LazyWeight(lazy[0].distribution, not lazy[0].transposed, lazy[0].drawn)
@@ -323,6 +319,11 @@ def _first(batch: Any, batch_dim: int) -> Any:
     """The first of a batch of equal distributions."""
     first = (0,) * batch_dim
     return batch.at(batch.loc[first]) if hasattr(batch, "at") else rebuilt(lambda value: value[first], batch)
+
+
+def _repeats(weight: Tensor) -> bool:
+    """Whether this is a weight whose noise per example can be the same at every step of a recurrent layer."""
+    return isinstance(weight, LazyWeight) and not weight.drawn and weight.distribution.repeats()
 
 
 def _swaps(func: Any, axes: tuple[Any, ...]) -> bool:

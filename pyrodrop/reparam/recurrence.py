@@ -8,14 +8,15 @@
                r', z', n' = U h + c
                h' = (1 - a) m + a h,                a = sigmoid(z + z'),  m = tanh(n + sigmoid(r + r') n')
 
-with W ``[G H, in]`` = weight_ih, U ``[G H, H]`` = weight_hh, R = weight_hr, b = bias_ih, c = bias_hh. They are the equations of
-PyTorch's documentation, in the order of operations of its own implementation for a CPU, so that the numbers are those of the
-layers up to rounding. The products W x of all steps are one matrix product; then every step has one, U h.
+with W ``[G H, in]`` = weight_ih, U ``[G H, H]`` = weight_hh, R = weight_hr, b = bias_ih and c = bias_hh. These are the
+equations of PyTorch's documentation, in the order of its own implementation for a CPU, so the numbers are those of the
+layers up to rounding. The products W x of all steps are one matrix product; every step has one more, U h.
 
-Kernels are needed by `torch.vmap` over weights, which has no rule for them; by a recording of the gradient, which cannot
-repeat the kernel of nn.LSTM for float32; and by a lazy weight with noise per example. That noise is the same at every step
-of a sequence, one mask for all of it: Gal & Ghahramani (2016), A Theoretically Grounded Application of Dropout in Recurrent
-Neural Networks, https://arxiv.org/abs/1512.05287. Everywhere else PyTorch's kernels run.
+They run in place of PyTorch's kernels in three cases: under `torch.vmap` over weights, for which the kernels have no rule;
+in a recording of the gradient, which cannot repeat the kernel of nn.LSTM for float32; and with a lazy weight that has noise
+per example. That noise is the same at every step, one mask for the whole sequence: Gal & Ghahramani (2016), A Theoretically
+Grounded Application of Dropout in Recurrent Neural Networks, https://arxiv.org/abs/1512.05287. The batch sizes of a packed
+sequence must be known, so that a recording supports lengths that are fixed, not those that are a part of x.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ def by_steps(layer: Callable[..., Any], input: Tensor, *args: Any) -> tuple[Tens
         The output and the last states, as PyTorch's.
 
     Raises:
-        ValueError: the batch sizes of a packed sequence are not known while a step is recorded.
+        RuntimeError: the batch sizes of a packed sequence depend on tensors of a recording.
     """
-    sizes = [int(size) for size in args[0]] if _is_packed(args) else None
+    sizes = [int(size) for size in args[0]] if is_packed(args) else None
     hx, weights, biases, layers, drop_rate, training, both, *rest = args if sizes is None else args[1:]
     turned = bool(rest and rest[0])
     x = input.transpose(0, 1) if turned else input
@@ -128,7 +129,7 @@ def _relu(step: Tensor, state: State, weights: Sequence[Any]) -> State:
 LAYERS: dict[Any, Cell] = {torch.lstm: _lstm, torch.gru: _gru, torch.rnn_tanh: _tanh, torch.rnn_relu: _relu}
 
 
-def _is_packed(args: Sequence[Any]) -> bool:
+def is_packed(args: Sequence[Any]) -> bool:
     """Whether the arguments after the input are those of a packed sequence, of which the first are its batch sizes."""
     return isinstance(args[2], list | tuple)
 
