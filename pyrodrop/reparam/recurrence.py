@@ -21,6 +21,7 @@ sequence must be known, so that a recording supports lengths that are fixed, not
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +32,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from pyrodrop.private_apis import packing
 from pyrodrop.reparam.maps import step_linear
 
 State = tuple[Tensor, ...]  # (h,) or (h, c), [N, H] each
@@ -134,9 +136,32 @@ def is_packed(args: Sequence[Any]) -> bool:
     return isinstance(args[2], list | tuple)
 
 
+def _pack(input: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+    """Data and batch sizes of a packed sequence, of lengths in descending order."""
+    ends = [int(length) for length in lengths]
+    sizes = [sum(end > t for end in ends) for t in range(ends[0])]
+    x = input.transpose(0, 1) if batch_first else input
+    return torch.cat([step[:size] for step, size in zip(x.unbind(0), sizes, strict=False)]), torch.tensor(sizes)
+
+
+def _pad(data: Tensor, batch_sizes: Tensor, batch_first: bool, value: float, total: int) -> tuple[Tensor, Tensor]:
+    """A packed sequence in a form with an axis of time, and its lengths."""
+    sizes = [int(size) for size in batch_sizes]
+    steps = [*data.split(sizes), *(max(0, total - len(sizes)) * [data[:0]])]
+    rest = [data.new_full((sizes[0] - len(step), *data.shape[1:]), value) for step in steps]
+    padded = torch.stack([torch.cat(pair) for pair in zip(steps, rest, strict=True)], 1 if batch_first else 0)
+    return padded, torch.tensor([sum(size > n for size in sizes) for n in range(sizes[0])])
+
+
+_ELEMENTARY: dict[Any, Callable[..., Any]] = {
+    **{layer: functools.partial(by_steps, layer) for layer in LAYERS},
+    **dict(zip(packing(), (_pack, _pad), strict=True)),
+}
+
+
 class _BySteps(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return by_steps(func, *args) if func in LAYERS else func(*args, **(kwargs or {}))
+        return _ELEMENTARY.get(func, func)(*args, **(kwargs or {}))
 
 
 @contextmanager

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
+import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
@@ -14,7 +16,8 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.reparam import STRATEGIES, reparameterize
+from pyrodrop.reparam import STRATEGIES, PerExampleReparam, reparameterize
+from pyrodrop.reparam.lazy import LazyDistribution, LazyWeight
 from pyrodrop.reparam.recurrence import elementary
 
 KINDS: list[Any] = [
@@ -79,6 +82,20 @@ def test_dropout_between_layers_draws_the_masks_of_the_layer(form: str) -> None:
     with elementary():
         got = results(layer, x, None, form)
     torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_sequences_are_packed_and_padded_as_by_torch(batch_first: bool) -> None:
+    x = torch.randn(3, 7, 2) if batch_first else torch.randn(7, 3, 2)
+
+    def both() -> tuple[Any, Any]:
+        packed = pack_padded_sequence(x, LENGTHS, batch_first, enforce_sorted=False)
+        return packed, pad_packed_sequence(packed, batch_first, -1.5, 8)
+
+    with elementary():
+        packed, padded = both()
+    for got, want in zip((*packed, *padded), (lambda a, b: (*a, *b))(*both()), strict=True):
+        assert torch.equal(got, want)
 
 
 def test_a_single_sequence_without_an_axis_of_examples() -> None:
@@ -232,3 +249,17 @@ def test_a_layer_whose_batch_are_not_the_examples_has_one_draw_around(merged: bo
     _, lazy = traced(model, guides.BernoulliDropout(model, drop_rate=0.4).double(), "local", x)
     assert len(lazy["layer.weight_hh_l0"].drawn) == 1
     assert len(lazy["layer.weight_ih_l0"].drawn) == int(merged)
+
+
+@pytest.mark.parametrize("by_mode", [False, True])
+def test_a_weight_whose_examples_are_unknown_has_one_draw(by_mode: bool) -> None:
+    """As in a Pyro program with a recurrent layer, of which nobody knows whether x has time first."""
+    sizes, per_example = [(3, 2), (3, 3), (3,), (3,)], PerExampleReparam()
+    posteriors = [dist.Normal(torch.zeros(size), 1.0).to_event(len(size)) for size in sizes]
+    lazy = [LazyWeight(LazyDistribution(q, per_example, str(n))) for n, q in enumerate(posteriors)]
+    x, start = torch.randn(4, 5, 2), torch.zeros(1, 4, 3)
+    settings: Any = (True, 1, 0.0, False, False, True)
+    with elementary() if by_mode else nullcontext():
+        got = torch.rnn_tanh(x, start, lazy, *settings)
+    assert all(len(weight.drawn) == 1 for weight in lazy)
+    torch.testing.assert_close(got, torch.rnn_tanh(x, start, [weight.drawn[0] for weight in lazy], *settings))
