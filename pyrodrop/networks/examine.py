@@ -184,7 +184,7 @@ def examine(calls: Calls, x: Inputs) -> Examined:
     maps = _maps(calls, two, y)
     if failed is not None:
         return Examined(dict.fromkeys(weights, ()), (), True, True, maps, y.shape[1:], True)
-    axes = {name: _axes(small.seen[name], large.seen[name]) for name in weights}
+    axes = {name: (None,) if small.calls(name) > 1 else _axes(small.seen[name], large.seen[name]) for name in weights}
     several = tuple(name for name in weights if None not in axes[name] and any(n > 2 for n in small.rows[name]))
     mixes = not close(y3[:2], y2)
     return Examined(axes, several, mixes, False, maps, y.shape[1:], differ(x), small.differentiates)
@@ -391,7 +391,7 @@ def _axes(two: list[torch.Size | None], three: list[torch.Size | None]) -> tuple
     """The axis, per use of a weight, whose length went from 2 to 3.
 
     None for every use of a weight that has several (tied, recurrent): noise per example would differ between them, so such
-    a weight must be sampled as a whole. All steps of a recurrent layer are one use.
+    a weight must be sampled as a whole. All steps of a call of a recurrent layer are one use.
     """
     if len(two) != 1 or len(three) != 1 or two[0] is None or three[0] is None:
         return (None,) * max(len(two), len(three))
@@ -411,13 +411,19 @@ class _Probe:
     def __init__(self) -> None:
         self.seen: dict[str, list[torch.Size | None]] = {}
         self.rows: dict[str, list[int]] = {}
+        self.made: dict[str, LazyDistribution] = {}
         self.differentiates = False
 
     def weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         self.seen = {name: [] for name in values}
         self.rows = {name: [] for name in values}
         strategies = {name: _One(self.seen[name], self.rows[name], self._differentiated) for name in values}
-        return {name: LazyWeight(LazyDistribution(_constant(v), strategies[name], name)) for name, v in values.items()}
+        self.made = {name: LazyDistribution(_constant(v), strategies[name], name) for name, v in values.items()}
+        return {name: LazyWeight(distribution) for name, distribution in self.made.items()}
+
+    def calls(self, name: str) -> int:
+        """The number of calls of recurrent layers with a weight. Several may have the examples in other orders."""
+        return self.made[name].layers
 
     def _differentiated(self, _: object = None) -> None:
         self.differentiates = True

@@ -140,8 +140,12 @@ class LazyWeight(torch.Tensor):
         lazy = [a for a in (*args, *kwargs.values()) if isinstance(a, LazyWeight)]
         if func in _METADATA:
             return without_overrides(func, args, kwargs)
-        if func in LAYERS and not is_packed(args[1:]) and any(_repeats(one) for one in tensors_in(args)):
-            return by_steps(func, *args)
+        if func in LAYERS and not is_packed(args[1:]):
+            weights = [one for one in tensors_in(args) if isinstance(one, LazyWeight)]
+            for weight in weights:
+                weight.distribution.layers += 1
+            if any(not weight.drawn and weight.distribution.repeats() for weight in weights):
+                return by_steps(func, *args)
         if func in _TRANSPOSITIONS and len(lazy) == 1 and lazy[0].dim() == 2 and _swaps(func, args[1:]):
             return LazyWeight(lazy[0].distribution, not lazy[0].transposed, lazy[0].drawn)
         for weight in lazy:
@@ -202,6 +206,7 @@ class LazyDistribution(TorchDistribution):
         self.base, self.strategy, self.name = base, strategy, name
         self.examples: Sequence[int | None] | None = None
         self.maps, self.pushed = 0, False  # linear maps so far, and whether one was given noise
+        self.layers = 0  # calls of recurrent layers so far
         self.kept: dict[str, Tensor] = {}
         self.learns = torch.is_grad_enabled()
         self._divergences: list[tuple[LazyDistribution, Tensor]] = []
@@ -319,11 +324,6 @@ def _first(batch: Any, batch_dim: int) -> Any:
     """The first of a batch of equal distributions."""
     first = (0,) * batch_dim
     return batch.at(batch.loc[first]) if hasattr(batch, "at") else rebuilt(lambda value: value[first], batch)
-
-
-def _repeats(weight: Tensor) -> bool:
-    """Whether this is a weight whose noise per example can be the same at every step of a recurrent layer."""
-    return isinstance(weight, LazyWeight) and not weight.drawn and weight.distribution.repeats()
 
 
 def _swaps(func: Any, axes: tuple[Any, ...]) -> bool:

@@ -148,8 +148,36 @@ def traced(model: models.NetworkModel, guide: Any, estimator: str, x: Tensor) ->
     return f, {name: trace.nodes[name]["value"] for name in model.weight_sites()}
 
 
-def model_of(net: nn.Module) -> models.NetworkModel:
-    return models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(1.0)).double()
+def model_of(net: nn.Module, **priors_of: Any) -> models.NetworkModel:
+    settings: Any = {"prior": priors.Gaussian(), "likelihood": likelihoods.Gaussian(1.0)} | priors_of
+    return models.from_module(net, **settings).double()
+
+
+def _kept(weight: Any, count: int) -> Tensor:
+    """The samples of a weight or bias, one per example; the same one for all if it has no noise."""
+    kept = weight.distribution.kept
+    loc = getattr(weight.distribution.base, "base_dist", weight.distribution.base).loc
+    return next(iter(kept.values())) if kept else loc.expand(count, *loc.shape)  # type: ignore[no-any-return]
+
+
+class Twice(nn.Module):
+    """One layer, called with the examples in two orders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(2, 3, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)[0] + self.layer(x.flip(0))[0].flip(0)  # type: ignore[no-any-return]
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_layer_that_is_called_twice_has_one_draw() -> None:
+    net = Twice()
+    model, x = model_of(net), torch.randn(5, 4, 2)
+    f, lazy = traced(model, guides.BernoulliDropout(model, drop_rate=0.4).double(), "local", x)
+    own = {n: p.detach() for n, p in net.double().named_parameters() if n not in lazy}
+    torch.testing.assert_close(f, functional_call(net, {**own, **{n: w.drawn[0] for n, w in lazy.items()}}, (x,)))
 
 
 @pytest.mark.usefixtures("float64")
@@ -182,11 +210,12 @@ def test_local_noise_is_one_mask_per_sequence(kind: Any, options: Any, name: str
 @pytest.mark.parametrize("guide", ["BernoulliDropout", "MeanField"])
 @pytest.mark.parametrize(("kind", "options"), KINDS, ids=NAMES)
 def test_per_example_weights_are_one_per_sequence(kind: Any, options: Any, guide: str) -> None:
+    """So are biases, where they have a prior."""
     net = Sequences(kind, batch_first=True, **({"proj_size": 2} if options.get("proj_size") else options))
-    model, x = model_of(net), torch.randn(5, 4, 2)
+    model, x = model_of(net, bias_prior=priors.Gaussian()), torch.randn(5, 4, 2)
     f, lazy = traced(model, getattr(guides, guide)(model).double(), "per_example", x)
     own = {n: p.detach() for n, p in net.double().named_parameters() if n not in lazy}
-    weights = {n: w.distribution.kept["weight"] for n, w in lazy.items()}
+    weights = {n: _kept(w, 5) for n, w in lazy.items()}
     each = [functional_call(net, {**own, **{n: w[i] for n, w in weights.items()}}, (x[i : i + 1],)) for i in range(5)]
     torch.testing.assert_close(f, torch.cat(each), rtol=0, atol=1e-12)
 
