@@ -134,12 +134,18 @@ class NetworkModel(LocalModule):
 
     @property
     def batches_weights(self) -> bool:
-        """Whether `torch.vmap` can run the network for many weights at once.
+        """Whether calls for many weights are made at once, by `torch.vmap`, where all examples share these.
 
-        False for networks with nn.LSTM, nn.GRU or nn.RNN, and for those that failed under vmap in `examined`.
+        False for networks with nn.LSTM, nn.GRU or nn.RNN, whose kernels are faster for one set of weights after the other,
+        and for those without `maps_weights`.
         """
-        if self._recurs:
-            return False
+        return self.maps_weights and not self._recurs
+
+    @property
+    def maps_weights(self) -> bool:
+        """Whether `torch.vmap` can run the network for many weights, as replicates do, with recurrent layers by elementary
+        operations. False for networks that failed under vmap in `examined`.
+        """
         return all(examined.maps for examined in self._examined.values())
 
     def weight_sites(self) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@
     body_of                 has_torch_function in torch.nn.functional            dropout in nn.MultiheadAttention is refused
     mapped_tree, leaves     torch.utils._pytree                                  tuples, lists and dictionaries alone
     ScriptBuilder           torch._C.Graph                                       traced steps are called from Python, slower
+    packing                 torch._pack_padded_sequence, _pad_packed_sequence    packed sequences: engine 'pyro' for 'traced'
     record                  torch.fx.experimental.proxy_tensor.make_fx           engine 'traced' instead of 'compiled'
     arguments_of            _schema of an operation                              engine 'pyro' instead of 'traced'
     elementary_forms        torch._decomp.get_decompositions                     engine 'traced' instead of 'compiled'
@@ -277,6 +278,11 @@ def leaves(tree: Any) -> list[Any]:
     leaves: list[Any] = []
     mapped_tree(leaves.append, tree)
     return leaves
+
+
+def packing() -> tuple[Any, Any]:
+    """The functions that pack and pad sequences in `torch.nn.utils.rnn`; None for one that PyTorch does not have."""
+    return getattr(torch, "_pack_padded_sequence", None), getattr(torch, "_pad_packed_sequence", None)
 
 
 def record(function: Callable[..., Any], inputs: Sequence[Tensor], elementary: Any = None) -> fx.GraphModule:

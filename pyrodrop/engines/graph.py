@@ -23,7 +23,6 @@ import pyro
 import torch
 from torch import Tensor, fx
 from torch.distributions import constraints
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.engines.batch import Arguments
 from pyrodrop.engines.buffers import Buffers
@@ -37,6 +36,7 @@ from pyrodrop.engines.writes import base_of, written_by
 from pyrodrop.networks.modes import undisturbed
 from pyrodrop.networks.noise import drawn_outside_torch, outside_torch
 from pyrodrop.private_apis import MissingApi, scripts_as_they_are, without_validation
+from pyrodrop.reparam.recurrence import elementary
 
 _log = logging.getLogger("pyrodrop")
 
@@ -221,7 +221,7 @@ def pure_graph(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor], 
     devices = list({tensor.device for tensor in inputs if tensor.is_cuda})
     with without_validation(), torch.random.fork_rng(devices), undisturbed(*parts):
         try:
-            with sdpa_kernel(SDPBackend.MATH):  # attention by elementary operations, which can be mapped and compiled
+            with elementary():
                 recording = recorded(function, inputs)
             drawn = drawn_outside_torch(outside, lambda: function(*(tensor.clone() for tensor in inputs)))
         except MissingApi:

@@ -11,11 +11,11 @@ import torch
 from pyro.distributions.util import broadcast_shape
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.arguments import function
 from pyrodrop.inputs import Inputs, arguments, mapped
 from pyrodrop.private_apis import activations_kept
+from pyrodrop.reparam.recurrence import elementary
 
 Output = Callable[[Any], Tensor]  # from what a network returns to the input of the likelihood
 
@@ -214,7 +214,7 @@ def for_each(
     """
     if mapped:
         try:
-            with sdpa_kernel(SDPBackend.MATH):  # the attention kernel that vmap supports
+            with elementary():
                 return torch.vmap(call, randomness=randomness)(dict(weights))
         except (
             RuntimeError

@@ -25,7 +25,6 @@ from typing import Any
 import pyro.distributions as dist
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
 from pyrodrop.networks.call import RECOMPUTES, Unfit
@@ -35,6 +34,7 @@ from pyrodrop.networks.noise import random_module, say_noise
 from pyrodrop.private_apis import activations_kept, in_function_transform
 from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
+from pyrodrop.reparam.recurrence import elementary
 
 _log = logging.getLogger("pyrodrop")
 
@@ -184,7 +184,7 @@ def examine(calls: Calls, x: Inputs) -> Examined:
     maps = _maps(calls, two, y)
     if failed is not None:
         return Examined(dict.fromkeys(weights, ()), (), True, True, maps, y.shape[1:], True)
-    axes = {name: _axes(small.seen[name], large.seen[name]) for name in weights}
+    axes = {name: (None,) if small.calls(name) > 1 else _axes(small.seen[name], large.seen[name]) for name in weights}
     several = tuple(name for name in weights if None not in axes[name] and any(n > 2 for n in small.rows[name]))
     mixes = not close(y3[:2], y2)
     return Examined(axes, several, mixes, False, maps, y.shape[1:], differ(x), small.differentiates)
@@ -298,7 +298,7 @@ def _maps(calls: Calls, x: Inputs, y: Tensor) -> bool:
     alone = torch.stack([y, calls(x, other)])
     both = {name: torch.stack([value, other[name]]) for name, value in calls.weights.items()}
     try:
-        with calls.restored(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
+        with calls.restored(), elementary(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             together = torch.vmap(lambda one: calls.run(one, x))(both)
     except Exception:  # torch raises many types where vmap is not supported
@@ -391,7 +391,7 @@ def _axes(two: list[torch.Size | None], three: list[torch.Size | None]) -> tuple
     """The axis, per use of a weight, whose length went from 2 to 3.
 
     None for every use of a weight that has several (tied, recurrent): noise per example would differ between them, so such
-    a weight must be sampled as a whole.
+    a weight must be sampled as a whole. All steps of a call of a recurrent layer are one use.
     """
     if len(two) != 1 or len(three) != 1 or two[0] is None or three[0] is None:
         return (None,) * max(len(two), len(three))
@@ -411,13 +411,19 @@ class _Probe:
     def __init__(self) -> None:
         self.seen: dict[str, list[torch.Size | None]] = {}
         self.rows: dict[str, list[int]] = {}
+        self.made: dict[str, LazyDistribution] = {}
         self.differentiates = False
 
     def weights(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         self.seen = {name: [] for name in values}
         self.rows = {name: [] for name in values}
         strategies = {name: _One(self.seen[name], self.rows[name], self._differentiated) for name in values}
-        return {name: LazyWeight(LazyDistribution(_constant(v), strategies[name], name)) for name, v in values.items()}
+        self.made = {name: LazyDistribution(_constant(v), strategies[name], name) for name, v in values.items()}
+        return {name: LazyWeight(distribution) for name, distribution in self.made.items()}
+
+    def calls(self, name: str) -> int:
+        """The number of calls of recurrent layers with a weight. Several may have the examples in other orders."""
+        return self.made[name].layers
 
     def _differentiated(self, _: object = None) -> None:
         self.differentiates = True
@@ -430,6 +436,10 @@ class _One(LazyReparam):
 
     def __init__(self, seen: list[torch.Size | None], rows: list[int], differentiated: Callable[..., None]) -> None:
         self.seen, self.rows, self.differentiated = seen, rows, differentiated
+        self.repeated: torch.Size | None = None  # the shape of the input at every step of a recurrent layer
+
+    def keeps(self, q: Any) -> bool:
+        return True
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
         y = at.f(at.x, q.base_dist.loc)
@@ -437,8 +447,11 @@ class _One(LazyReparam):
             self.differentiated()
         elif y.requires_grad:
             y.register_hook(self.differentiated)
-        self.seen.append(at.x.shape)
-        self.rows.append(y.numel() // y.shape[at.outputs])
+        if not at.repeated:
+            self.rows.append(y.numel() // y.shape[at.outputs])
+        if not at.repeated or at.x.shape != self.repeated:
+            self.seen.append(at.x.shape)
+        self.repeated = at.x.shape if at.repeated else self.repeated
         return y
 
     def bias(self, q: Any, at: LinearMap) -> Tensor:

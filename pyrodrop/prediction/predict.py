@@ -372,7 +372,8 @@ def tiles_of(
     """
     size = 1 if together else num_rows(x)  # number of parts that can be computed separately
     one = _rows(x, slice(None) if together else slice(1), device)
-    block = replace(block, mapped=model.batches_weights, of_draws=getattr(model, "of_draws", None))
+    mapped = model.batches_weights or (block.local and model.maps_weights)
+    block = replace(block, mapped=mapped, of_draws=getattr(model, "of_draws", None))
     most = _TILE_BYTES.get(device.type, _TILE_BYTES["cpu"]) // next(iter(model.weight_sites().values())).element_size()
     try:
         with repeatable(model):

@@ -4,7 +4,8 @@
 the strategy, which samples what the map needs: noise per example, the same for all rows of an example. In three cases that
 is impossible, and one sample of the weight is drawn, stored and used for the whole minibatch:
 
-    the operation is not a linear map (an embedding, a recurrent cell)
+    the operation is not a linear map (an embedding, a recurrent cell), or a recurrent layer whose noise cannot be the same
+        at every step
     no axis of the map's input counts examples, as after merging examples and rows
     the noise is per input unit, and the map contracts another axis of the weight
 
@@ -36,8 +37,10 @@ from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.distributions.rebuilt import rebuilt
 from pyrodrop.distributions.weight import Size
 from pyrodrop.divergences import divergence
+from pyrodrop.inputs import tensors_in
 from pyrodrop.private_apis import mapped_tree, without_overrides, without_values
 from pyrodrop.reparam.maps import LinearMap, recognise
+from pyrodrop.reparam.recurrence import LAYERS, by_steps, is_packed
 
 
 class LazyReparam(Reparam):
@@ -137,6 +140,12 @@ class LazyWeight(torch.Tensor):
         lazy = [a for a in (*args, *kwargs.values()) if isinstance(a, LazyWeight)]
         if func in _METADATA:
             return without_overrides(func, args, kwargs)
+        if func in LAYERS and not is_packed(args[1:]):
+            weights = [one for one in tensors_in(args) if isinstance(one, LazyWeight)]
+            for weight in weights:
+                weight.distribution.layers += 1
+            if any(not weight.drawn and weight.distribution.repeats() for weight in weights):
+                return by_steps(func, *args)
         if func in _TRANSPOSITIONS and len(lazy) == 1 and lazy[0].dim() == 2 and _swaps(func, args[1:]):
             return LazyWeight(lazy[0].distribution, not lazy[0].transposed, lazy[0].drawn)
         for weight in lazy:
@@ -185,7 +194,8 @@ class LazyDistribution(TorchDistribution):
     Attributes:
         base: the distribution of the site.
         examples: for each linear map of the weight, the axis of the map's input that counts examples, or None for a map
-            that has no such axis. None instead of a sequence means the first axis for all maps.
+            that has no such axis. None instead of a sequence means the first axis for all maps. The maps that a recurrent
+            layer repeats at every step are one of them.
         learns: whether the weight was made where gradients are computed.
     """
 
@@ -196,6 +206,7 @@ class LazyDistribution(TorchDistribution):
         self.base, self.strategy, self.name = base, strategy, name
         self.examples: Sequence[int | None] | None = None
         self.maps, self.pushed = 0, False  # linear maps so far, and whether one was given noise
+        self.layers = 0  # calls of recurrent layers so far
         self.kept: dict[str, Tensor] = {}
         self.learns = torch.is_grad_enabled()
         self._divergences: list[tuple[LazyDistribution, Tensor]] = []
@@ -211,7 +222,9 @@ class LazyDistribution(TorchDistribution):
         Raises:
             ValueError: an earlier map has used noise that this one cannot share.
         """
-        number, self.maps = self.maps, self.maps + 1
+        if at.repeated and not self.repeats():
+            return None
+        number, self.maps = 0 if at.repeated else self.maps, self.maps + 1
         placed: LinearMap | None = at
         if not self.strategy.one_weight:
             placed = self._at_examples(at, number)
@@ -223,6 +236,11 @@ class LazyDistribution(TorchDistribution):
             self.check_unused()
         self.pushed = True
         return placed
+
+    def repeats(self) -> bool:
+        """Whether the maps of a recurrent layer, at all steps of a sequence, can share noise: one mask for all of it."""
+        known = self.strategy.one_weight or (self.examples is not None and None not in self.examples)
+        return known and self.strategy.keeps(self.base)
 
     def learning(self) -> AbstractContextManager[object]:
         """A context to sample in. Where the network uses the weight first under `torch.no_grad`, the sample is that of later

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class LinearMap:
         finish: turns the output into what the recognised call returns.
         examples: axis of x, and of the output, that counts examples; None for a single vector x.
         kept: noise that earlier maps of the same weight have sampled, by name.
+        repeated: whether this is one of the maps that a recurrent layer repeats at every step of a sequence.
     """
 
     x: Tensor
@@ -41,6 +43,7 @@ class LinearMap:
     finish: Callable[[Tensor], Tensor] = lambda y: y
     examples: int | None = 0
     kept: dict[str, Tensor] = field(default_factory=dict)
+    repeated: bool = False
 
     def at_examples(self, axis: int, kept: dict[str, Tensor]) -> LinearMap | None:
         """This map with its examples along that axis of x; None if x has other entries there."""
@@ -122,6 +125,18 @@ def _linear(w: Any, input: Tensor, weight: Any, bias: Tensor | None = None) -> L
     return _by_matrix(w, input, transposed=not w.transposed, bias=bias)
 
 
+def step_linear(input: Tensor, weight: Any, bias: Any = None) -> Tensor:
+    """`F.linear` in a recurrent layer, whose lazy weight has the same noise at every step of a sequence."""
+    if has_torch_function((weight, bias)):
+        return handle_torch_function(step_linear, (weight, bias), input, weight, bias)  # type: ignore[no-any-return]
+    return F.linear(input, weight, bias)
+
+
+def _step_linear(w: Any, input: Tensor, weight: Any, bias: Tensor | None = None) -> LinearMap | None:
+    at = _linear(w, input, weight, bias)
+    return None if at is None else replace(at, repeated=True)
+
+
 def _matmul(w: Any, input: Any, other: Any, **_: Any) -> LinearMap | None:
     if input is other or w.dim() != 2:
         return None
@@ -165,6 +180,7 @@ def _convolution(conv: Callable[..., Tensor], dims: int, axis: int) -> Callable[
 
 _BUILDERS: dict[Callable[..., Any], Callable[..., LinearMap | None]] = {
     F.linear: _linear,
+    step_linear: _step_linear,
     F.conv1d: _convolution(F.conv1d, 1, 1),
     F.conv2d: _convolution(F.conv2d, 2, 1),
     F.conv3d: _convolution(F.conv3d, 3, 1),

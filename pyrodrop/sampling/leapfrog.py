@@ -106,7 +106,7 @@ class Leapfrog:
 
     def _ways(self, engine: Name) -> Iterator[tuple[Name, bool, Callable[[], tuple[int, Step]]]]:
         """The engines to try, each with whether it moves several chains by a call, and a function that makes its step."""
-        mappable = self.density.model.batches_weights
+        mappable = self.density.model.maps_weights
         if mappable and engine in ("auto", "compiled"):
             yield "compiled", True, self._compiled
         if mappable and engine != "pyro":

@@ -237,10 +237,9 @@ def _parts(models: Any, guides: Any, data: Any, seeds: Sequence[int]) -> Parts:
     if isinstance(models, list) != isinstance(guides, list):
         raise ValueError("a guide belongs to its model: pass lists of both, or one of each for all replicates")
     first = models[0] if isinstance(models, list) else models
-    if not getattr(first, "batches_weights", True):
+    if not getattr(first, "maps_weights", True):
         raise ValueError(
-            "replicates run the network for many weights at once, which torch.vmap cannot do for nn.LSTM, nn.GRU and "
-            "nn.RNN; call nn.LSTMCell and its relatives step by step, or fit one by one"
+            "replicates run the network for many weights at once, which torch.vmap cannot do for this one; fit one by one"
         )
     _check_callable(models, guides)
     return Parts(

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import pyrodrop
-from pyrodrop.analysis.benchmarks import calibration, likelihoods, potential, predict, reading, sampling
+from pyrodrop.analysis.benchmarks import calibration, likelihoods, potential, predict, reading, recurrent, sampling
 
 
 @pytest.mark.more
@@ -169,3 +169,9 @@ def test_what_was_measured_of_likelihoods_is_of_the_benchmark() -> None:
     assert (record["about"]["rows"], record["about"]["draws"]) == (None, likelihoods.DRAWS)
     bike = record["tables"]["bike"]["summary"]
     assert bike["NegativeBinomial"]["gain"] > 2 * bike["NegativeBinomial"]["gain_se"] > 0
+
+
+def test_the_benchmark_of_recurrent_layers() -> None:
+    """All variants make steps that change every parameter, but for compiled ones."""
+    for steps in (recurrent.plain(2), recurrent.fit(2, "traced"), recurrent.replicates(2, 2, "traced")):
+        steps()

@@ -7,7 +7,7 @@ import functools
 import torch
 from torch import nn
 
-from pyrodrop.analysis.networks import Case, Refused
+from pyrodrop.analysis.networks import Case
 
 
 class Recurrent(nn.Module):
@@ -26,7 +26,6 @@ CASES = {
         last="head.weight",
         rows=True,
         draws=0.25,
-        refused=(Refused("replicates run the network for many weights at once", what="replicates"),),
         about=f"nn.{layer.__name__} over a sequence.",
     )
     for layer in (nn.GRU, nn.LSTM)

@@ -328,3 +328,12 @@ def test_private_apis_are_used_in_one_file_alone() -> None:
 )
 def test_a_private_api_elsewhere_is_found(line: str) -> None:
     assert private_names(line)
+
+
+def test_without_functions_that_pack_sequences_only_recordings_of_packed_ones_are_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [function.__name__ for function in private_apis.packing()]
+    for name in names:
+        monkeypatch.delattr(torch, name)
+    assert private_apis.packing() == (None, None)

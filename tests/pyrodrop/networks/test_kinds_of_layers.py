@@ -1,9 +1,8 @@
-"""Layers that PyTorch computes by operations of its own: attention is traced and compiled; nn.LSTM trains by Pyro."""
+"""Layers that PyTorch computes by operations of its own are traced, compiled and replicated: attention, recurrent layers."""
 
 from __future__ import annotations
 
 import copy
-import logging
 from typing import Any
 
 import pytest
@@ -104,17 +103,75 @@ def test_recurrent_layers_train_as_in_plain_torch(kind: Any, engine: Any) -> Non
     assert_trained_alike(fit, plain_training(net, 40))
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("guide", [guides.MeanField, guides.BernoulliDropout])
+def test_recurrent_layers_are_traced_in_float32(kind: Any, guide: Any) -> None:
+    """Where nn.LSTM runs by a kernel that cannot be replayed, by the same equations."""
+    model = model_of(LastStep(kind))
+    for estimator in ("shared", "local", "per_example"):
+        fits = [trained(model, guide(model), estimator=estimator, engine=engine) for engine in ("pyro", "traced")]
+        assert [fit.settings["engine"] for fit in fits] == ["pyro", "traced"]
+        torch.testing.assert_close(fits[1].history, fits[0].history, rtol=1e-5, atol=1e-5)
+
+
+class TwoSteps(LastStep):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x[:, :2])
+
+
 @pytest.mark.more
-def test_an_lstm_trains_by_default_where_there_are_steps_enough_for_a_trace(caplog: pytest.LogCaptureFixture) -> None:
-    """In float32 it runs by a kernel that cannot be replayed: Pyro makes the steps, the log says so."""
-    model = model_of(LastStep(nn.LSTM))
-    guide = guides.MeanField(model)
-    with caplog.at_level(logging.INFO, "pyrodrop"):
-        fit = trained(model, guide, steps=301)
+@pytest.mark.parametrize(
+    ("kind", "net"),
+    [(nn.LSTM, TwoSteps), *(pytest.param(kind, LastStep, marks=pytest.mark.slow) for kind in (nn.LSTM, nn.GRU))],
+)
+def test_recurrent_layers_are_compiled(kind: Any, net: Any) -> None:
+    model = model_of(net(kind))
+    guide = guides.BernoulliDropout(model, drop_rate=0.2)
+    fits = [trained(model, guide, estimator="local", engine=engine) for engine in ("pyro", "compiled")]
+    assert fits[1].settings["engine"] == "compiled"
+    torch.testing.assert_close(fits[1].history, fits[0].history, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("estimator", ["shared", "local", "per_example"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_replicates_of_recurrent_layers_are_the_fits_alone(kind: Any, estimator: str) -> None:
+    model = model_of(LastStep(kind))
+    guide = guides.BernoulliDropout(model, drop_rate=0.2)
+    for r, one in enumerate(trained(model, guide, count=2, estimator=estimator, engine="traced")):
+        alone = trained(model, guide, seed=r, estimator=estimator, engine="pyro")
+        torch.testing.assert_close(one.history, alone.history, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(one.guide.mean(), alone.guide.mean(), rtol=1e-3, atol=1e-4)
+
+
+class Packed(LastStep):
+    """Sequences of fixed lengths, or of as many steps as have an x that is not 0."""
+
+    def __init__(self, lengths: list[int] | None) -> None:
+        super().__init__(nn.LSTM)
+        self.lengths = lengths
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths = torch.tensor(self.lengths[: len(x)]) if self.lengths else (x != 0).any(-1).sum(1).cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        outputs, (last, _) = self.recurrent(packed)
+        padded, _ = nn.utils.rnn.pad_packed_sequence(outputs, batch_first=True, total_length=6)
+        return self.head(last[-1] + padded.mean(1))
+
+
+def test_packed_sequences_are_traced_if_their_lengths_are_fixed() -> None:
+    model = model_of(Packed([5, 3, 4, 1, 5, 2, 2, 3, 4, 5, 1, 2]))
+    guide = guides.BernoulliDropout(model, drop_rate=0.2)
+    fits = [trained(model, guide, engine=engine) for engine in ("pyro", "traced")]
+    assert [fit.settings["engine"] for fit in fits] == ["pyro", "traced"]
+    torch.testing.assert_close(fits[1].history, fits[0].history, rtol=1e-5, atol=1e-5)
+
+
+def test_packed_sequences_whose_lengths_are_in_x_are_trained_by_pyro(caplog: pytest.LogCaptureFixture) -> None:
+    model = model_of(Packed(None))
+    fit = trained(model, guides.BernoulliDropout(model, drop_rate=0.2), engine="traced")
     assert fit.settings["engine"] == "pyro"
-    assert "nn.LSTM runs a kernel on this processor" in caplog.text
-    assert torch.equal(fit.history, trained(model, guide, steps=301, engine="pyro").history)
-    assert float(fit.losses[-50:].mean()) < 0.7 * float(fit.losses[:10].mean())
+    assert "training with engine 'pyro' instead of 'traced': it cannot be traced" in caplog.text
 
 
 def test_gradients_of_recurrent_layers_do_without_cudnn() -> None:

@@ -288,21 +288,22 @@ def test_mistakes(change: dict[str, Any], said: str) -> None:
         pyrodrop.fit_replicates(model, guide, arguments.pop("data"), **arguments)
 
 
-class LastStep(nn.Module):
-    """A recurrent network's last output."""
+class Counts(nn.Module):
+    """Takes a number out of its weight, which torch.vmap cannot do."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.recurrent, self.head = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 1)
+        self.inner = nn.Linear(X.shape[1], 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.recurrent(x)[0][:, -1])
+        return self.inner(x) * float(self.inner.weight.sum() < 1e6)
 
 
-def test_recurrent_layers_cannot_be_stacked() -> None:
-    model = models.from_module(LastStep(), priors.Gaussian(), likelihoods.Gaussian(1.0))
-    with pytest.raises(ValueError, match="nn.LSTMCell"):
-        pyrodrop.fit_replicates(model, guides.MeanField(model), (torch.randn(8, 5, 2), Y[:8]), count=2, steps=2)
+def test_a_network_that_cannot_be_mapped_is_refused() -> None:
+    model = models.from_module(Counts(), priors.Gaussian(), likelihoods.Gaussian(1.0))
+    model.check(pyrodrop.data.Dataset(X, Y))
+    with pytest.raises(ValueError, match="run the network for many weights at once"):
+        pyrodrop.fit_replicates(model, guides.MeanField(model), (X, Y), count=2, steps=2)
 
 
 DATA = pyrodrop.data.Dataset(X, Y)
