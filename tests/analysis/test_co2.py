@@ -138,6 +138,7 @@ def test_distance_alone_is_what_an_untrained_relu_network_shows() -> None:
     assert learned.distance_alone(series, far) == pytest.approx(float(spread[-1] / spread[:-1].mean()), rel=0.05)
 
 
+@pytest.mark.more
 def test_results_have_every_model_and_key(results: dict[str, Any]) -> None:
     assert list(results) == ["models", "facts", "settings", "versions"]
     assert set(results["models"]) == set(co2.PANELS)
@@ -165,6 +166,7 @@ def test_numbers_are_in_the_range_they_should_be(whole_results: dict[str, Any]) 
     )
 
 
+@pytest.mark.more
 def test_the_nets_own_prior_as_a_process_finds_more_evidence_and_less_future(results: dict[str, Any]) -> None:
     """With its variances learned it explains the training data better than a squared exponential can, and then its
     piecewise linear functions run away, far more than the net of finite width with its dropout posterior does."""
@@ -175,6 +177,7 @@ def test_the_nets_own_prior_as_a_process_finds_more_evidence_and_less_future(res
     assert models["gp-nngp"]["log_density"] < models["mc-dropout-relu"]["log_density"]
 
 
+@pytest.mark.more
 def test_draws_can_be_read_back(folder: Path, results: dict[str, Any]) -> None:
     series = mauna_loa()
     with xr.open_datatree(folder / "draws.nc", engine="h5netcdf") as tree:
@@ -190,6 +193,7 @@ def test_draws_can_be_read_back(folder: Path, results: dict[str, Any]) -> None:
             assert float((error**2).mean() ** 0.5) == pytest.approx(row["rmse"], rel=0.05, abs=4 * of_the_mean)
 
 
+@pytest.mark.more
 def test_figure_is_a_picture(folder: Path) -> None:
     head = (folder / "figure.png").read_bytes()[:24]
     assert head[:8] == b"\x89PNG\r\n\x1a\n"
@@ -218,11 +222,13 @@ def test_front_page_figure(folder: Path, tmp_path: Path, capsys: pytest.CaptureF
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.more
 def test_steps_are_read_from_checkpoints(folder: Path) -> None:
     assert steps.steps_done(folder / "checkpoints" / "mean-field.safetensors") == 20
     assert steps.steps_done(folder / "results.json") == steps.steps_done(folder / "nothing") == 0
 
 
+@pytest.mark.more
 def test_only_whole_files_are_left(folder: Path) -> None:
     assert sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) == [
         "checkpoints", "draws.nc", "figure.png", "results.json", "run.json",

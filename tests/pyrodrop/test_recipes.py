@@ -64,6 +64,7 @@ def test_f_has_the_standard_deviation_of_the_scale_under_the_prior() -> None:
         assert float(f.square().mean().sqrt()) == pytest.approx(scale, rel=0.06)  # four standard errors
 
 
+@pytest.mark.more
 def test_units_of_x_and_y_do_not_matter() -> None:
     """Powers of 2 round nothing, so that the fit is the same up to the rounding of sums."""
     found = []

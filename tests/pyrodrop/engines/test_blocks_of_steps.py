@@ -345,6 +345,7 @@ def test_a_bare_program_that_does_something_else_is_not_used(wrong: str, monkeyp
     assert same(want.fit, fitted(masks, batch_size=16))
 
 
+@pytest.mark.more
 def test_without_a_program_in_cpp_one_in_python_is_called(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

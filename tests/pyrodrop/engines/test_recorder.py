@@ -226,6 +226,7 @@ def test_large_constants_are_not_kept() -> None:
     assert not [node for node in once.nodes if node.op == "call_function"]
 
 
+@pytest.mark.more
 def test_recording_and_resuming_do_not_import_the_compiler(tmp_path: Path) -> None:
     """Which takes longer than everything else before the first step."""
     code = """

@@ -196,6 +196,7 @@ def test_the_table_names_the_units_of_a_weight_and_the_examples_of_a_mask() -> N
     assert "forward (dropout, [N * 6, 8])" in str(read(net, torch.randn(4, 6, 8)))
 
 
+@pytest.mark.more
 def test_packed_sequences_have_the_marginals_of_passes(passes: Passes, apart: Apart) -> None:
     net = Net(packed, a=nn.GRU(8, 6, 2, dropout=0.6, batch_first=True), o=L(6, 3)).train()
     same, others = (torch.tensor(lengths) for lengths in ([6, 6, 6, 6], [6, 3, 6, 2]))

@@ -231,6 +231,7 @@ def test_predictions_are_those_of_the_draws(sampled: pyrodrop.Sampled) -> None:
     torch.testing.assert_close(moments.mean, torch.stack(every).mean(0))
 
 
+@pytest.mark.more
 def test_predictions_are_in_the_units_of_the_data() -> None:
     x = torch.linspace(1000, 1100, 20, dtype=torch.float64)[:, None]
     y = 5e4 + 300 * (x - 1050) + torch.randn(20, 1, generator=torch.Generator().manual_seed(0))

@@ -97,6 +97,7 @@ def test_an_autoguide_is_trained_with_its_model(wrap: Any) -> None:
     assert float((run.predict(X, 100).mean - Y).square().mean().sqrt()) < 0.15
 
 
+@pytest.mark.more
 def test_a_list_of_autoguides() -> None:
     model = line()
     guide = autoguide.AutoGuideList(model)
@@ -124,6 +125,7 @@ def test_two_autoguides_of_one_name_have_parameters_of_their_own() -> None:
     assert torch.equal(runs[0].predict(X, 50).mean, before)
 
 
+@pytest.mark.more
 def test_the_same_autoguide_goes_on() -> None:
     model = line()
     guide = autoguide.AutoNormal(model)

@@ -175,6 +175,7 @@ def test_autoguides(guide: Any) -> None:
     both(program(hierarchical, guide), [(X, GROUPS, Y)] * STEPS)
 
 
+@pytest.mark.more
 def test_compiled() -> None:
     svi = both(program(logistic, by_hand, OPTIMISERS["clipped"]), [(PAIRS, LABELS)] * STEPS, engine="compiled")
     assert svi.engine == "compiled"

@@ -71,6 +71,7 @@ def assert_same(some: Replicates, others: Replicates, *, but: tuple[int, ...] = 
         assert one.settings["seed"] == other.settings["seed"]
 
 
+@pytest.mark.more
 @pytest.mark.unshifted
 def test_two_processes_give_the_bits_of_one_call_without_jobs() -> None:
     """36 replicates are two blocks, and one of them fails."""
