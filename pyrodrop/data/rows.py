@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from pyrodrop.arguments import shown
+from pyrodrop.arrays import tensor_of
 from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.random_streams import RandomStreams, mixed
 from pyrodrop.data.streamed import Check, Streamed, seeded_twice
@@ -94,7 +95,10 @@ def of_torch(dataset: Any, batch_size: int | None, missing: bool) -> Rows:
 
 def of_files(x: Any, y: Any, values: Sequence[Any], missing: bool) -> Rows:
     """Rows of arrays of which some are mapped files; what was read of these does not stay in memory."""
-    sizes = {len(value) for value in values}
+    held = [
+        value if mapped_file(value) is not None else tensor_of(value, "x or y", missing=missing) for value in values
+    ]
+    sizes = {len(value) for value in held}
     if len(sizes) != 1:
         raise ValueError(
             f"x and y must have one row per observation each; got {', '.join(map(str, sorted(sizes)))} rows"
@@ -106,7 +110,7 @@ def of_files(x: Any, y: Any, values: Sequence[Any], missing: bool) -> Rows:
     def read(numbers: Tensor) -> Any:
         nonlocal resident
         rows = numbers.numpy()
-        taken = [torch.as_tensor(value[numbers if isinstance(value, Tensor) else rows]) for value in values]
+        taken = [value[numbers if isinstance(value, Tensor) else rows] for value in held]
         resident += len(rows) * row
         if resident > _RESIDENT:
             for file in files.values() if hasattr(mmap, "MADV_DONTNEED") else ():

@@ -1,5 +1,6 @@
 """What a finished training is warned of, once, in the log: it still learns, it has collapsed, or numbers ran away.
 
+    diverged           median nll of the last tenth of the steps > that of the first step, by more than 1 nat per row
     steep              mean nll of the last tenth of the steps < that of the tenth before, by more than 0.05 nats per row, a
                        twentieth of the whole fall and four standard errors
     a point estimate   all learned rates or alphas < 1/1000, or sd f(x) < 1/1000 of the noise    alpha = rate / (1 - rate)
@@ -36,6 +37,7 @@ _log = logging.getLogger("pyrodrop")
 
 _STEPS = 100  # fewer are a trial, of which nobody expects that it has learned
 _PER_ROW, _OF_FALL, _ERRORS = 0.05, 0.05, 4.0
+_RISE = 1.0  # nats per row, more than a start from another training costs
 
 
 def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
@@ -55,7 +57,22 @@ def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
 
 def _words(fit: Fit) -> str:
     """The first of the findings, empty if there is none."""
-    return constant(fit) or still_falls(fit) or point_estimate(fit)
+    return rises(fit) or constant(fit) or still_falls(fit) or point_estimate(fit)
+
+
+def rises(fit: Fit) -> str:
+    """Whether the loss is higher at the end than at the start, in words; empty if it is not."""
+    nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
+    tenth = len(nll) // 10
+    if len(nll) < _STEPS or not bool(nll.isfinite().all()):
+        return ""
+    rise = float(nll[-tenth:].median() - nll[0]) / rows
+    if rise <= _RISE * max(1.0, 4 / math.sqrt(fit.settings.get("batch_size", rows))):  # few rows may be good ones
+        return ""
+    return (
+        f"the loss has risen, by {rise:.2g} nats{' per row' * (rows > 1)} from the first step to the last {tenth}: take a "
+        "smaller lr, standardise x and y, and train anew"
+    )
 
 
 def still_falls(fit: Fit) -> str:

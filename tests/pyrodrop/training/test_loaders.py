@@ -89,12 +89,23 @@ def mapped(folder: Path) -> Any:
 def test_rows_that_are_read_give_the_bits_of_tensors(tmp_path: Path, engine: EngineName, estimator: Any) -> None:
     settings: dict[str, Any] = {"batch_size": SIZE, "engine": engine, "estimator": estimator}
     whole = fit((X, Y), **settings)
-    others = (Items(named=True), TensorDataset(X, Y), (mapped(tmp_path), Y), (mapped(tmp_path)[:, :], Y))
+    others: Any = (Items(named=True), TensorDataset(X, Y), (mapped(tmp_path), Y), (mapped(tmp_path)[:, :], Y))
     for source in (Items(), *others)[: 1 if engine == "compiled" else None]:
         read = fit(source, **settings)
         assert torch.equal(read.history, whole.history), source
         assert torch.equal(read.predict(X, 5).f, whole.predict(X, 5).f)
         assert read.settings["engine"] == whole.settings["engine"] == engine
+
+
+def test_files_of_other_dtypes_and_orders_are_as_tensors(tmp_path: Path) -> None:
+    """Bytes in the other order, whole numbers, every second column, y of a list."""
+    for dtype in (">f4", "f8", "i2", "u1"):
+        file: Any = np.memmap(tmp_path / f"x{dtype[-2:]}", dtype=dtype, mode="w+", shape=(ROWS, 6))
+        file[:] = np.arange(6 * ROWS).reshape(ROWS, 6) % 7
+        x = torch.as_tensor(np.ascontiguousarray(file[:, ::2]).astype(np.dtype(dtype).newbyteorder("=")))
+        settings: dict[str, Any] = {"batch_size": SIZE, "steps": 4, "engine": "pyro"}
+        read, whole = fit((file[:, ::2], Y.tolist()), **settings), fit((x, Y), **settings)
+        assert torch.equal(read.history, whole.history), dtype
 
 
 def test_minibatches_of_a_loader_give_the_bits_of_tensors() -> None:
