@@ -33,6 +33,11 @@ class Loader(Streamed):
     Raises:
         TypeError: `batches` cannot be iterated again, or has no length.
         ValueError: the number of rows is not known.
+
+    Attributes:
+        per_epoch: number of minibatches in an epoch.
+        begun: how many iterations have begun. With persistent workers a DataLoader has one iterator, so that every iteration
+            ends those before it.
     """
 
     def __init__(self, batches: Iterable[Any], num_data: int | None, *, missing: bool = False) -> None:
@@ -62,6 +67,7 @@ class Loader(Streamed):
         owners += [getattr(owner, "sampler", None) for owner in owners]
         self._told: list[Any] = [owner for owner in (batches, *owners) if callable(getattr(owner, "set_epoch", None))]
         found = [getattr(owner, "generator", None) for owner in (batches, *owners)]
+        self.begun = 0
         self._generators = {g: g.initial_seed() for g in found if isinstance(g, torch.Generator)}
 
     @property
@@ -75,6 +81,7 @@ class Loader(Streamed):
         Raises:
             TypeError, ValueError: one of them is no minibatch, or there are fewer than the length says.
         """
+        self.begun += 1
         seeds = {generator: mixed(own, number) for generator, own in self._generators.items()}
         streams = RandomStreams(mixed(seed, number), seeds)
         draws = nullcontext if isinstance(self.batches, list | tuple) else streams.current

@@ -69,6 +69,7 @@ class LoadedMinibatches:
         self.size, self.num_rows, self.per_epoch = len(data.sample), len(data), data.per_epoch
         self._epoch, self._seen, self.position = 0, 0, 0
         self._given: Iterator[Dataset] | None = None
+        self._number = 0  # of the iteration
         self._latest: Dataset | None = None
 
     @property
@@ -105,9 +106,12 @@ class LoadedMinibatches:
         """
         if self.position == self.per_epoch:
             self._epoch, self.position, self._given = self._epoch + 1, 0, None
-        if self._given is None:
+        if self._given is None or (
+            self.data.begun != self._number and getattr(self.data.batches, "persistent_workers", False)
+        ):
             self._given = self._continued()
         self._latest = next(self._given)
+        self._number = self.data.begun
         self.position += 1
         return _batch(self._latest, self.num_rows, self.device)
 
@@ -130,6 +134,7 @@ class LoadedMinibatches:
 
     def _continued(self) -> Iterator[Dataset]:
         """The epoch from the present place on."""
+        _ = self.order  # the digest of the last minibatch
         given = self.data.epoch(self._epoch, self.seed, self._check)
         for place in range(self.position):
             passed = next(given)

@@ -149,6 +149,20 @@ def test_a_loader_repeats_and_changes_no_state(workers: int) -> None:
     assert str(runs[0].elbo(3)) == str(runs[0].elbo(3))
 
 
+@pytest.mark.more
+def test_estimates_between_steps_do_not_move_the_epoch() -> None:
+    """With persistent workers, a DataLoader has one iterator for all iterations."""
+    histories = []
+    for looks in (False, True):
+        data = loader(Items(noise=0.3), num_workers=1, persistent_workers=True)
+        training = pyrodrop.Training(*pair(), data, lr=0.01, engine="pyro")
+        for _ in range(8):
+            training.step()
+            _ = training.fit.elbo(1) if looks else None
+        histories.append(training.fit.history)
+    assert torch.equal(*histories)
+
+
 def test_a_generator_of_the_loader_chooses_its_order_and_is_left_as_it_is() -> None:
     generator = torch.Generator().manual_seed(7)
     before = generator.get_state()
