@@ -88,9 +88,20 @@ def of_torch(dataset: Any, batch_size: int | None, missing: bool) -> Rows:
     def read(numbers: Tensor) -> Any:
         chosen = numbers.tolist()
         some = dataset.__getitems__(chosen) if hasattr(dataset, "__getitems__") else [dataset[n] for n in chosen]
-        return default_collate(some)
+        return _collated(some, dataset)
 
-    return Rows(read, rows, type(dataset).__name__, missing=missing, one=lambda: default_collate([dataset[0]]))
+    return Rows(read, rows, type(dataset).__name__, missing=missing, one=lambda: _collated([dataset[0]], dataset))
+
+
+def _collated(items: list[Any], dataset: Any) -> Any:
+    """Items as a minibatch, as a DataLoader makes it by default."""
+    try:
+        return default_collate(items)
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"the items of {type(dataset).__name__} must be pairs or mappings of tensors, arrays and numbers, of one shape in "
+            f"all rows; or pass a DataLoader with a collate_fn: {type(error).__name__}: {error}"
+        ) from error
 
 
 def of_files(x: Any, y: Any, values: Sequence[Any], missing: bool) -> Rows:

@@ -263,6 +263,16 @@ class _Stream(IterableDataset[Any]):
         yield from zip(X, Y, strict=True)
 
 
+class _Ragged(Items):
+    def __getitem__(self, row: int) -> Any:
+        return torch.zeros(1 + row % 2), Y[row]
+
+
+class _Words(Items):
+    def __getitem__(self, row: int) -> Any:
+        return object(), Y[row]
+
+
 class _Short(Shuffled):
     def __len__(self) -> int:
         return 9
@@ -280,6 +290,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "batch_size of a loader": (lambda: fit(loader(), batch_size=4), "batch_size must be None, .*got batch_size 4"),
     "accumulate": (lambda: fit(loader(), accumulate=2), "accumulate 1 .* got batch_size None, accumulate 2"),
     "rows without batch_size": (lambda: fit(Items()), "batch_size must be a number of rows .*got None for 70 rows"),
+    "rows of several shapes": (lambda: fit(_Ragged(), batch_size=4), "the items of _Ragged must be .*of one shape"),
+    "no numbers": (lambda: fit(_Words(), batch_size=4), "the items of _Words must be pairs or mappings of tensors"),
     "no pairs": (lambda: fit([X, X], num_data=ROWS), "minibatch 0 in epoch 0 of list: a minibatch must be a pair"),
     "no y": (lambda: fit([{"a": X, "b": Y}], num_data=ROWS), "y under one of the names y, label, .* got the names a, b"),
     "an infinite y": (lambda: fit(loader(TensorDataset(X, BAD_Y), shuffle=False)), r"minibatch 2 in epoch 0 of .*\): y"),
