@@ -99,8 +99,8 @@ def _collated(items: list[Any], dataset: Any) -> Any:
         return default_collate(items)
     except (TypeError, RuntimeError) as error:
         raise ValueError(
-            f"the items of {type(dataset).__name__} must be pairs or mappings of tensors, arrays and numbers, of one shape in "
-            f"all rows; or pass a DataLoader with a collate_fn: {type(error).__name__}: {error}"
+            f"the items of {type(dataset).__name__} must be pairs or mappings of tensors, arrays and numbers, of one shape "
+            f"in all rows; or pass a DataLoader with a collate_fn: {type(error).__name__}: {error}"
         ) from error
 
 
