@@ -57,7 +57,7 @@ def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
 
 def _words(fit: Fit) -> str:
     """The first of the findings, empty if there is none."""
-    return rises(fit) or constant(fit) or still_falls(fit) or point_estimate(fit)
+    return rises(fit) or constant(fit) or point_estimate(fit) or still_falls(fit)
 
 
 def rises(fit: Fit) -> str:
