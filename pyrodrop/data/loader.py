@@ -96,7 +96,13 @@ class Loader(Streamed):
                 raise ValueError(
                     f"{self.source} has length {self.per_epoch} and yielded {place} minibatches in epoch {number}"
                 )
-            yield self.checked(batch, f"minibatch {place} in epoch {number}", check)
+            rows = self.checked(batch, f"minibatch {place} in epoch {number}", check)
+            if self.num_data is not None and len(rows) > self.num_data:
+                raise ValueError(
+                    f"num_data is the number of rows of the data set, at least those of a minibatch, {len(rows)} in "
+                    f"minibatch {place} of {self.source}; got {self.num_data}"
+                )
+            yield rows
 
     @cached_property
     def sample(self) -> Dataset:

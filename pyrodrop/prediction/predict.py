@@ -164,9 +164,15 @@ def draw_functions(
         raise TypeError(
             f"predict supports models of pyrodrop.models; for a {type(model).__name__} use pyro.infer.Predictive"
         )
+
+    def drawn(x: Inputs, points: int) -> Tensor | Moments:
+        return _drawn(model, guide, x, num_samples, seed, device, joint, keep, method, points)
+
     streamed = read_for(x, missing=True)
     if streamed is not None:
-        return _of_pieces(model, guide, streamed, num_samples, seed, device, joint, keep, method, distributed)
+        _check_pieces(model, streamed, joint, distributed)
+        result = _joined([drawn(piece.x, streamed.num_data or len(piece)) for piece in streamed.pieces()])
+        return _prediction(model, guide, result, seed, device, joint) if isinstance(result, Tensor) else result
     columns = getattr(model, "columns", None)
     x = check_inputs(x) if columns is None or not is_frame(x) else columns.x(x, "x")
     ranks = join(shared(distributed), device)
@@ -178,7 +184,7 @@ def draw_functions(
         ranks.agree({name: str(word) for name, word in same.items()}, "fit and arguments of predict")
     with ranks.together():
         shard = _rows(x, _share(num_rows(x), ranks), parts(x)[0].device) if ranks.size > 1 else x
-        result = _drawn(model, guide, shard, num_samples, seed, device, joint, keep, method, num_rows(x))
+        result = drawn(shard, num_rows(x))
     if isinstance(result, Tensor):
         if ranks.size > 1:
             result = ranks.joined(result, 1)[:, : num_rows(x)]
@@ -201,23 +207,8 @@ def _prediction(
     return Prediction(f=f, distribution=per_row(distribution, 2), seed=seed, joint=joint, missing=likelihood.missing)
 
 
-def _of_pieces(
-    model: Any,
-    guide: Callable[..., Any],
-    data: Streamed,
-    num_samples: int,
-    seed: int,
-    device: torch.device,
-    joint: bool,
-    keep: Keep,
-    method: Method,
-    distributed: bool | None,
-) -> Prediction | Moments:
-    """`draw_functions` at data that are read a minibatch at a time; the seed makes the functions the same for all of them.
-
-    Raises:
-        ValueError: as `predict`; noise per point, several ranks, or a network that needs all points at once.
-    """
+def _check_pieces(model: Any, data: Streamed, joint: bool, distributed: bool | None) -> None:
+    """Raise a ValueError for what is not defined for points that are read a minibatch at a time."""
     if not joint or distributed is not False:
         name, value = ("distributed", distributed) if joint else ("joint", joint)
         raise ValueError(f"{name} must be {name == 'joint'} for points of {data.source}; got {value}")
@@ -227,14 +218,17 @@ def _of_pieces(
         )
     if mixes_examples(model, data.sample.x):
         raise ValueError(f"this network needs all points at once, so x must be in memory; got {data.source}")
-    found: list[Any] = []
-    for piece in data.pieces():
-        points = len(data) if data.num_data else num_rows(piece.x)
-        found.append(_drawn(model, guide, piece.x, num_samples, seed, device, joint, keep, method, points))
-    if isinstance(found[0], Tensor):
-        return _prediction(model, guide, torch.cat(found, 1), seed, device, joint)
-    parts_of = {name: torch.cat([getattr(one, name) for one in found]) for name in ("mean", "variance", "spread")}
-    return replace(found[0], **parts_of)
+
+
+def _joined(found: Sequence[Tensor | Moments]) -> Any:
+    """Outputs or moments of consecutive points as one; the seed makes the functions the same for all of them."""
+    first = found[0]
+    if isinstance(first, Tensor):
+        return torch.cat(found, 1)  # type: ignore[arg-type]
+    parts_of: dict[str, Any] = {
+        name: torch.cat([getattr(one, name) for one in found]) for name in ("mean", "variance", "spread")
+    }
+    return replace(first, **parts_of)
 
 
 def _drawn(

@@ -97,6 +97,30 @@ def test_rows_that_are_read_give_the_bits_of_tensors(tmp_path: Path, engine: Eng
         assert read.settings["engine"] == whole.settings["engine"] == engine
 
 
+def test_a_likelihood_that_starts_from_y_starts_from_a_sample() -> None:
+    """Of 256 rows, evenly spread, where there are more; everything else is as for tensors."""
+    x = torch.linspace(-1, 1, 600)[:, None].expand(-1, 3).contiguous()
+    rows = torch.linspace(0, 599, 256).long()
+
+    class Many(Items):
+        def __len__(self) -> int:
+            return len(x)
+
+        def __getitem__(self, row: int) -> Any:
+            return x[row], x[row, :1] ** 3
+
+    def run(data: Any, precision: float | None) -> Any:
+        torch.manual_seed(1)
+        model = models.MLP([3, 5, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(precision))
+        return pyrodrop.fit(model, guides.Point(model), data, steps=1, lr=1e-4, batch_size=SIZE, engine="pyro")
+
+    precision = float(run(Many(), None).model.likelihood.precision)
+    assert precision == pytest.approx(float(1 / (x[rows, :1] ** 3).var(correction=0)), rel=1e-3)
+    whole = (x, x[:, :1] ** 3)
+    assert torch.equal(run(Many(), 3.0).history, run(whole, 3.0).history)
+    assert float(run(whole, None).model.likelihood.precision) != precision
+
+
 def test_files_of_other_dtypes_and_orders_are_as_tensors(tmp_path: Path) -> None:
     """Bytes in the other order, whole numbers, every second column, y of a list."""
     for dtype in (">f4", "f8", "i2", "u1"):
@@ -292,6 +316,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "rows without batch_size": (lambda: fit(Items()), "batch_size must be a number of rows .*got None for 70 rows"),
     "rows of several shapes": (lambda: fit(_Ragged(), batch_size=4), "the items of _Ragged must be .*of one shape"),
     "no numbers": (lambda: fit(_Words(), batch_size=4), "the items of _Words must be pairs or mappings of tensors"),
+    "more rows than num_data": (lambda: fit([(X, Y)], num_data=10), "at least those of a minibatch, 70 .*got 10"),
     "no pairs": (lambda: fit([X, X], num_data=ROWS), "minibatch 0 in epoch 0 of list: a minibatch must be a pair"),
     "no y": (lambda: fit([{"a": X, "b": Y}], num_data=ROWS), "y under one of the names y, label, .* got the names a, b"),
     "an infinite y": (lambda: fit(loader(TensorDataset(X, BAD_Y), shuffle=False)), r"minibatch 2 in epoch 0 of .*\): y"),
