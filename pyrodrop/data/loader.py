@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from functools import cached_property
@@ -36,12 +37,10 @@ class Loader(Streamed):
 
     Attributes:
         per_epoch: number of minibatches in an epoch.
-        begun: how many iterations have begun. With persistent workers a DataLoader has one iterator, so that every iteration
-            ends those before it.
     """
 
     def __init__(self, batches: Iterable[Any], num_data: int | None, *, missing: bool = False) -> None:
-        self.batches, self.missing = batches, missing
+        self.batches, self.missing = _with_new_workers(batches), missing
         if not hasattr(batches, "__iter__") or hasattr(batches, "__next__"):
             raise TypeError(
                 "data must be an iterable of minibatches that can be iterated again, once per epoch, such as a DataLoader "
@@ -67,7 +66,6 @@ class Loader(Streamed):
         owners += [getattr(owner, "sampler", None) for owner in owners]
         self._told: list[Any] = [owner for owner in (batches, *owners) if callable(getattr(owner, "set_epoch", None))]
         found = [getattr(owner, "generator", None) for owner in (batches, *owners)]
-        self.begun = 0
         self._generators = {g: g.initial_seed() for g in found if isinstance(g, torch.Generator)}
 
     @property
@@ -81,7 +79,6 @@ class Loader(Streamed):
         Raises:
             TypeError, ValueError: one of them is no minibatch, or there are fewer than the length says.
         """
-        self.begun += 1
         seeds = {generator: mixed(own, number) for generator, own in self._generators.items()}
         streams = RandomStreams(mixed(seed, number), seeds)
         draws = nullcontext if isinstance(self.batches, list | tuple) else streams.current
@@ -132,6 +129,15 @@ class Loader(Streamed):
             return None
         collate = self.batches.collate_fn
         return seeded_twice(lambda: collate([dataset[0]]))
+
+
+def _with_new_workers(batches: Any) -> Any:
+    """A DataLoader without persistent workers, which would go on with the random numbers of the iteration before."""
+    if not isinstance(batches, DataLoader) or not batches.persistent_workers:
+        return batches
+    other = copy.copy(batches)
+    vars(other).update(persistent_workers=False, _iterator=None)
+    return other
 
 
 def _sampler(batches: Any) -> Any:

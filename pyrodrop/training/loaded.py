@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Iterator
 
 import torch
@@ -68,8 +69,9 @@ class LoadedMinibatches:
         self.data, self.seed, self.device, self._check = data, seed, device, check
         self.size, self.num_rows, self.per_epoch = len(data.sample), len(data), data.per_epoch
         self._epoch, self._seen, self.position = 0, 0, 0
-        self._given: Iterator[Dataset] | None = None
-        self._number = 0  # of the iteration
+        self._under_way: list[Iterator[Dataset]] = []  # the epoch, where one was begun
+        # Of an iterator in a cycle of references, PyTorch waits five seconds for each worker.
+        weakref.finalize(self, self._under_way.clear)
         self._latest: Dataset | None = None
 
     @property
@@ -82,7 +84,8 @@ class LoadedMinibatches:
     @order.setter
     def order(self, order: Tensor) -> None:
         self._epoch, self._seen = order.tolist() if len(order) else (0, 0)
-        self._given = self._latest = None
+        self._under_way.clear()
+        self._latest = None
 
     def first(self) -> Batch:
         """A minibatch which is not one of the training's."""
@@ -105,13 +108,11 @@ class LoadedMinibatches:
             ValueError: the loader does not repeat the minibatches that it had in this epoch.
         """
         if self.position == self.per_epoch:
-            self._epoch, self.position, self._given = self._epoch + 1, 0, None
-        if self._given is None or (
-            self.data.begun != self._number and getattr(self.data.batches, "persistent_workers", False)
-        ):
-            self._given = self._continued()
-        self._latest = next(self._given)
-        self._number = self.data.begun
+            self._epoch, self.position = self._epoch + 1, 0
+            self._under_way.clear()
+        if not self._under_way:
+            self._under_way.append(self._continued())
+        self._latest = next(self._under_way[0])
         self.position += 1
         return _batch(self._latest, self.num_rows, self.device)
 

@@ -175,16 +175,18 @@ def test_a_loader_repeats_and_changes_no_state(workers: int) -> None:
 
 @pytest.mark.more
 def test_estimates_between_steps_do_not_move_the_epoch() -> None:
-    """With persistent workers, a DataLoader has one iterator for all iterations."""
+    """Persistent workers, of which a DataLoader has one iterator for all iterations, are as others."""
     histories = []
-    for looks in (False, True):
-        data = loader(Items(noise=0.3), num_workers=1, persistent_workers=True)
+    for looks, persistent in ((False, False), (False, True), (True, True)):
+        data = loader(Items(noise=0.3), num_workers=1, persistent_workers=persistent)
         training = pyrodrop.Training(*pair(), data, lr=0.01, engine="pyro")
         for _ in range(8):
             training.step()
             _ = training.fit.elbo(1) if looks else None
         histories.append(training.fit.history)
-    assert torch.equal(*histories)
+        assert data.persistent_workers == persistent
+    assert torch.equal(histories[0], histories[1])
+    assert torch.equal(histories[0], histories[2])
 
 
 def test_a_generator_of_the_loader_chooses_its_order_and_is_left_as_it_is() -> None:
