@@ -7,6 +7,7 @@ number, all seeds are other ones (``make any-processor``).
 from __future__ import annotations
 
 import atexit
+import gc
 import getpass
 import os
 import shutil
@@ -66,6 +67,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for (_, n), of_one_test in cases.items():
         for item in sorted(of_one_test, key=lambda item: zlib.crc32(item.name.encode()))[n:]:
             item.add_marker(pytest.mark.more)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the garbage collector need not look at it again, here and in tests that call it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

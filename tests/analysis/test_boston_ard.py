@@ -56,6 +56,7 @@ def test_scores_are_of_the_weights_that_are_left(data: Dataset) -> None:
     assert noisy != boston_ard._scores(run, data, data, 1)[0], "a draw has the noise of the weights"
 
 
+@pytest.mark.more
 def test_the_job_runs(tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["run", "boston-ard", "--splits", "2", "--steps", "2", "--jobs", "1", "--out", str(tmp_path), "--quiet"]
     assert cli.main(words) == 0

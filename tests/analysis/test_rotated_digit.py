@@ -137,8 +137,7 @@ def test_averaged_weights_are_keep_times_m() -> None:
         torch.testing.assert_close(averaged(fit).guide.loc[name], 0.7 * fit.guide.loc[name])  # type: ignore[attr-defined]
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("guide", ["bernoulli", "ensemble"])
+@pytest.mark.parametrize("guide", ["bernoulli", pytest.param("ensemble", marks=pytest.mark.more)])
 def test_the_job_runs(
     guide: str, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

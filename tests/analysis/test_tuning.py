@@ -29,6 +29,7 @@ def words(folder: Path, trials: int) -> list[str]:
     return ["run", "tuning", *options.split()]
 
 
+@pytest.mark.more
 def test_trials_are_kept_and_pruned(
     tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

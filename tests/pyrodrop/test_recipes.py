@@ -108,6 +108,7 @@ def test_classes_are_told_apart() -> None:
     assert scores["log_density"] > -0.2 > -math.log(2)
 
 
+@pytest.mark.more
 def test_frames_splits_and_pairs_are_the_same_table() -> None:
     df = pd.DataFrame(X.numpy(), columns=["a", "b", "c"])
     df["y"] = Y[:, 0].numpy()

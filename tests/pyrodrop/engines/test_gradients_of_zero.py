@@ -23,6 +23,7 @@ class Attention(nn.Module):
         return self.head(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).mean(1))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_gradient_that_is_zero_but_for_rounding_is_traced(dtype: torch.dtype) -> None:
     model = models.from_module(Attention().to(dtype), priors.Gaussian(), likelihoods.Gaussian(4.0))

@@ -103,6 +103,7 @@ def test_recurrent_layers_train_as_in_plain_torch(kind: Any, engine: Any) -> Non
     assert_trained_alike(fit, plain_training(net, 40))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("guide", [guides.MeanField, guides.BernoulliDropout])
 def test_recurrent_layers_are_traced_in_float32(kind: Any, guide: Any) -> None:

@@ -181,6 +181,7 @@ def test_compiled() -> None:
     assert svi.engine == "compiled"
 
 
+@pytest.mark.more
 def test_auto_compiles_when_it_has_paid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyrodrop.training.compiled_svi.worth_compiling", lambda graph, steps: steps >= 64)
     svi = pyrodrop.compile_svi(logistic, by_hand, adam(), Trace_ELBO())

@@ -152,6 +152,7 @@ def test_parameters_in_the_store_are_not_saved(tmp_path: Path) -> None:
         fit.save(tmp_path / "fit.safetensors")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("hand", [False, True])
 def test_a_run_continues_to_the_same_bits_in_a_new_process(tmp_path: Path, hand: bool) -> None:
     def run(steps: int, **more: Any) -> Fit:
