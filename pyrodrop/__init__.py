@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pyrodrop.sampling.sampled import Sampled
     from pyrodrop.training.checkpoint import Checkpoint
     from pyrodrop.training.compiled_svi import compile_svi
+    from pyrodrop.training.early_stopping import EarlyStopping
     from pyrodrop.training.estimates import Elbo, Objective
     from pyrodrop.training.fit import fit
     from pyrodrop.training.fitted import Fit
@@ -131,6 +132,7 @@ def compare(
 
 __all__ = [
     "Checkpoint",
+    "EarlyStopping",
     "Elbo",
     "Fit",
     "Moments",
@@ -180,6 +182,7 @@ _FILES = {
     "training.problem": ("restart",),
     "training.replicates": ("Replicates", "fit_replicates"),
     "training.checkpoint": ("Checkpoint",),
+    "training.early_stopping": ("EarlyStopping",),
     "training.training": ("StepLosses", "Training"),
 }
 _PLACES = {name: file for file, names in _FILES.items() for name in names}

@@ -25,9 +25,11 @@ from pyrodrop.data.loader import Loader
 from pyrodrop.devices import seeded
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.ranks import join
+from pyrodrop.training.after_epoch import AfterEpoch, is_true
 from pyrodrop.training.checkpoint import Checkpoint, FitFile
+from pyrodrop.training.early_stopping import EarlyStopping
 from pyrodrop.training.fitted import Fit
-from pyrodrop.training.options import StepOptions, callback, with_options
+from pyrodrop.training.options import StepOptions, with_options
 from pyrodrop.training.problem import training_mode
 from pyrodrop.training.rank_noise import RankRandom
 from pyrodrop.training.run import Run, problem_of
@@ -48,7 +50,7 @@ def fit(
     num_data: int | None = None,
     progress: bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
-    after_epoch: Callable[[Fit, int], None] | None = None,
+    after_epoch: Callable[[Fit, Any], object] | None = None,
     **options: Unpack[StepOptions],
 ) -> Fit:
     """Train a guide of a model on data.
@@ -134,7 +136,9 @@ def fit(
             exists; or a `Checkpoint`, which says how often, and what may differ from the run that wrote the file.
         after_epoch: called as ``after_epoch(fit, epoch)`` after every epoch, with the fit in evaluation mode and the number
             of epochs done; also when a run continues from a checkpoint at the end of an epoch. Its random draws do not
-            change the training; its return value is ignored. With several ranks, called on each of them.
+            change the training, which ends where it returns True. With several ranks, called on each of them, and rank 0
+            ends the training. An object with an attribute ``every`` is called after so many steps, None for an epoch, and
+            after the last one, such as `EarlyStopping`.
 
     Raises:
         TypeError: an unknown argument, or one of the wrong kind, such as a schedule of the learning rate for `kl_weight`.
@@ -160,7 +164,7 @@ def fit(
     settings = Settings(steps=count(steps, "steps", "the number of gradient steps"), **options)
     saving = Checkpoint.of(checkpoint)
     checked_progress(progress)
-    after_epoch = callback(after_epoch)
+    calls = AfterEpoch.of(after_epoch)
     ranks = join(settings.distributed, settings.place)
     settings = replace(settings, device=ranks.device)
     with ranks.together():
@@ -169,8 +173,11 @@ def fit(
     with seeded(random.start, settings.place), settings.products(), training_mode(problem):
         with ranks.together():
             run = Run.of(problem, settings, random)
+            if isinstance(after_epoch, EarlyStopping):
+                with evaluating(problem.model, problem.guide):
+                    after_epoch.begin(run.fit(), saving)
         kept_as = None if saving is None else (saving.every, saving.allow)
-        run.align(steps=steps, after_epoch=after_epoch is not None, checkpoint=kept_as)
+        run.align(steps=steps, after_epoch=None if calls is None else (calls.every, calls.at_end), checkpoint=kept_as)
         kept = None if saving is None else _resumed(run, saving)
         try:
             with nullcontext() if run.average is None else run.average.stopping(closing=True):
@@ -178,10 +185,12 @@ def fit(
                     progress if ranks.first else False,
                     None if kept is None else kept.save,
                     0 if saving is None else saving.every,
-                    None if after_epoch is None else _with_fit(after_epoch, run),
+                    None if calls is None else replace(calls, function=_with_fit(calls, run)),
                 )
         except FloatingPointError as error:
             raise FloatingPointError(f"{error}{'' if kept is None else kept.where()}") from None
+    if isinstance(after_epoch, EarlyStopping):
+        after_epoch.restore(run.fit())
     warn_of_runaways(problem)
     done = run.fit(seconds=time.perf_counter() - start, engine=run.loop.engine.name)
     if ranks.first:
@@ -205,11 +214,12 @@ def _resumed(run: Run, saving: Checkpoint) -> FitFile:
     return file
 
 
-def _with_fit(after_epoch: Callable[[Fit, int], None], run: Run) -> Callable[[int], None]:
-    """`after_epoch` as a function of the number of epochs alone."""
+def _with_fit(calls: AfterEpoch, run: Run) -> Callable[[float], bool]:
+    """`after_epoch` as a function of the number of epochs alone; rank 0 decides whether the training ends."""
 
-    def call(epochs: int) -> None:
-        with evaluating(run.problem.model, run.problem.guide):
-            after_epoch(run.fit(), epochs)
+    def call(epochs: float) -> bool:
+        with run.ranks.together(), evaluating(run.problem.model, run.problem.guide):
+            ends = is_true(calls.function(run.fit(), epochs))
+        return run.ranks.of_first(ends)
 
     return call

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from pyrodrop.devices import denormals_flushed, keep_heap
 from pyrodrop.engines import Engine, Plan
+from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.minibatches import Batches
 from pyrodrop.training.settings import Settings
 
@@ -82,16 +83,16 @@ class Loop:
         progress: bool | None,
         save: Callable[[], None] | None = None,
         save_every: int = 0,
-        after_epoch: Callable[[int], None] | None = None,
+        after_epoch: AfterEpoch | None = None,
         until: int | None = None,
     ) -> None:
-        """Make all remaining steps, or those up to number `until`.
+        """Make all remaining steps, or those up to number `until`, or until `after_epoch` ends the training.
 
         Args:
             progress: whether to show a progress bar; if None, where the output is a terminal.
             save: called after every `save_every` steps and after the last one.
             save_every: see `save`.
-            after_epoch: called after every epoch with the number of epochs done.
+            after_epoch: called with the number of epochs done.
             until: see above.
         """
         steps = len(self.history) if until is None else until
@@ -100,24 +101,22 @@ class Loop:
             disable=None if progress is None else not progress,
         )  # fmt: skip
         with bar, denormals_flushed():
-            if after_epoch is not None and self.done > 0:
-                self._call(after_epoch)
             fresh = self.done == 0
-            self.start()
+            ended = not fresh and self._ends(after_epoch)
+            if not ended:
+                self.start()
             if fresh and save is not None and 1 in (save_every, self.steps):
                 save()
-            if after_epoch is not None and fresh:
-                self._call(after_epoch)  # an epoch of one step
+            ended = ended or (fresh and self._ends(after_epoch))  # an epoch of one step
             with pyro.validation_enabled(False):
-                while self.done < steps:
+                while self.done < steps and not ended:
                     end = min(steps, _next_multiple(self.done, CHECK_EVERY))
                     if after_epoch is not None:
-                        end = min(end, _next_multiple(self.done, self.batches.per_epoch))
+                        end = min(end, after_epoch.next(self.done, self.batches.per_epoch))
                     self.advance(end, save, save_every)
                     self.check_finite()
                     self.remember(REMEMBER_EVERY)
-                    if after_epoch is not None:
-                        self._call(after_epoch)
+                    ended = self._ends(after_epoch)
                     if not bar.disable:
                         loss = self.history[self.done - 1, ..., :2].sum(-1).nanmedian()
                         words = "nll + kl" if self.settings.objective is None else "loss"
@@ -126,13 +125,16 @@ class Loop:
                         bar.update(self.done - bar.n)
             self.check_finite(whole=True)
         self.engine.finish(self.done)
+        if ended and save is not None and self.done < steps:
+            save()
 
-    def _call(self, after_epoch: Callable[[int], None]) -> None:
-        """Call it if this is the end of an epoch; its random numbers do not change those of the training."""
-        epochs, rest = divmod(self.done, self.batches.per_epoch)
-        if rest == 0:
-            with torch.random.fork_rng([self.history.device] if self.history.is_cuda else []):
-                after_epoch(epochs)
+    def _ends(self, after_epoch: AfterEpoch | None) -> bool:
+        """Call it if it is due, and whether the training ends; its random numbers do not change those of the training."""
+        per_epoch = self.batches.per_epoch
+        if after_epoch is None or not after_epoch.due(self.done, per_epoch, self.steps):
+            return False
+        with torch.random.fork_rng([self.history.device] if self.history.is_cuda else []):
+            return after_epoch.ends(self.done, per_epoch)
 
     def start(self) -> None:
         """Make the first step, unless it was made before, and choose the engine of the others."""

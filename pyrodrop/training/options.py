@@ -12,7 +12,6 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, get_args, get_type_hints
 import torch
 from pyro.infer import ELBO
 
-from pyrodrop.arguments import shown
 from pyrodrop.engines import Name as EngineName
 from pyrodrop.training.settings import (
     Estimator,
@@ -122,12 +121,3 @@ def with_options(function: Callable[P, T]) -> Callable[P, T]:
     checked.__annotations__ = hints
     checked.__signature__ = signature.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
     return checked
-
-
-def callback(after_epoch: Callable[[Any, int], None] | None) -> Callable[[Any, int], None] | None:
-    """The argument ``after_epoch``; a TypeError if it is no function."""
-    if after_epoch is not None and not callable(after_epoch):
-        raise TypeError(
-            f"after_epoch must be a function of a fit and the number of epochs, or None; got {shown(after_epoch)}"
-        )
-    return after_epoch

@@ -27,13 +27,15 @@ from pyrodrop.arguments import progress as checked_progress
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.engines import Loss
 from pyrodrop.networks.agreement import check_guide
+from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.autoguides import autoguides
 from pyrodrop.training.blocks import Parts, train_in_blocks
 from pyrodrop.training.calls import check_batches
 from pyrodrop.training.checkpoint import Checkpoint
+from pyrodrop.training.early_stopping import EarlyStopping
 from pyrodrop.training.fitted_replicates import Replicates, grouped
 from pyrodrop.training.jobs import through_joblib
-from pyrodrop.training.options import TrainingOptions, callback, with_options
+from pyrodrop.training.options import TrainingOptions, with_options
 from pyrodrop.training.problem import Problem, restart, training_mode
 from pyrodrop.training.schedule import Schedule, ScheduleFile, turns_of
 from pyrodrop.training.settings import Settings
@@ -60,7 +62,7 @@ def fit_replicates(
     jobs: int | None = None,
     progress: bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
-    after_epoch: Callable[[Replicates, int], None] | None = None,
+    after_epoch: Callable[[Replicates, Any], object] | None = None,
     **options: Unpack[TrainingOptions],
 ) -> Replicates:
     """Train independent fits as one, which is faster than one by one.
@@ -98,8 +100,8 @@ def fit_replicates(
             ones together. Steps count for each replicate: where replicates are trained in turn, it is written after every so
             many steps of each turn.
         after_epoch: called as ``after_epoch(replicates, epoch)`` with all replicates, in evaluation mode, after every epoch;
-            as in `fit`. Replicates that are trained in turn take turns at every epoch. Those that failed so far are in
-            ``replicates.failed``.
+            as in `fit`, and the training of all ends where it returns True. Replicates that are trained in turn take turns
+            at every call. Those that failed so far are in ``replicates.failed``.
 
     Raises:
         TypeError: an unknown argument, one of the wrong kind, or one autoguide for several replicates.
@@ -119,7 +121,9 @@ def fit_replicates(
         (3, torch.Size([3, 20, 1]))
     """
     settings = Settings(steps=whole_number(steps, "steps", "the number of gradient steps"), **options)
-    saving, after_epoch = Checkpoint.of(checkpoint), callback(after_epoch)
+    saving, calls = Checkpoint.of(checkpoint), AfterEpoch.of(after_epoch)
+    if isinstance(after_epoch, EarlyStopping):
+        raise TypeError("after_epoch must be a function of replicates; got an EarlyStopping, which is of one fit")
     if memory is not None:
         memory = positive(memory, "memory", "the number of bytes that all replicates together may take")
     checked_progress(progress)
@@ -130,7 +134,7 @@ def fit_replicates(
         )
     seeds = [settings.seed + r for r in range(count)]
     away = through_joblib(jobs)
-    for name, value in (("checkpoint", saving), ("after_epoch", after_epoch)):
+    for name, value in (("checkpoint", saving), ("after_epoch", calls)):
         if away and value is not None:
             raise ValueError(
                 f"{name} is for replicates in one process and must be None in several; got jobs={jobs}"
@@ -146,7 +150,7 @@ def fit_replicates(
     if away:
         done, error = train_in_blocks(_in_one_process, made_of, settings, memory, progress, jobs)
     else:
-        done, error = _in_one_process(made_of, settings, memory, progress, saving, after_epoch)
+        done, error = _in_one_process(made_of, settings, memory, progress, saving, calls)
     if error is not None:
         raise error
     for number, step in done.failed.items():
@@ -165,7 +169,7 @@ def _in_one_process(
     memory: float | None,
     progress: bool | None,
     saving: Checkpoint | None = None,
-    after_epoch: Callable[[Replicates, int], None] | None = None,
+    after_epoch: AfterEpoch | None = None,
 ) -> tuple[Replicates, FloatingPointError | None]:
     """Train all replicates in this process; with an error where none of them has a finite loss."""
     problems = _problems(made_of, settings)
@@ -182,7 +186,7 @@ def _train(
     memory: float | None,
     progress: bool | None,
     saving: Checkpoint | None,
-    after_epoch: Callable[[Replicates, int], None] | None,
+    after_epoch: AfterEpoch | None,
 ) -> tuple[Replicates, FloatingPointError | None]:
     """Train all replicates, as many at a time as can be stacked and fit into memory."""
     losses = [loss_of(problem, problem.in_memory, settings) for problem in problems]

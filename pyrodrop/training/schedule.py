@@ -22,6 +22,7 @@ from torch import Tensor
 from pyrodrop.engines import Loss
 from pyrodrop.files import check_writable, under
 from pyrodrop.networks.modes import evaluating
+from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.checkpoint import Checkpoint, StateFile
 from pyrodrop.training.fitted_replicates import Replicates, grouped, merged, of_all
 from pyrodrop.training.loop import Loop
@@ -141,13 +142,13 @@ class Schedule:
         progress: bool | None,
         save: Callable[[], None] | None = None,
         save_every: int = 0,
-        after_epoch: Callable[[Replicates, int], None] | None = None,
+        after_epoch: AfterEpoch | None = None,
     ) -> Replicates:
         """Make all remaining steps.
 
         Args:
             progress, save, save_every: as in `Loop.run`.
-            after_epoch: called with all replicates after every epoch, and with the number of epochs.
+            after_epoch: called with all replicates and the number of epochs.
 
         Returns:
             All replicates. Where none has a finite loss, training ends early, and `error` says why.
@@ -175,24 +176,25 @@ class Schedule:
         progress: bool | None,
         save: Callable[[], None] | None,
         save_every: int,
-        after_epoch: Callable[[Replicates, int], None],
+        after_epoch: AfterEpoch,
     ) -> None:
         per_epoch = self._per_epoch()
         done = [turn.loop.done for turn in self.turns if turn.error is None]
-        epoch = min(done, default=steps) // per_epoch
-        if max(done, default=0) > (epoch + 1) * per_epoch:
+        if max(done, default=0) > after_epoch.next(min(done, default=steps), per_epoch):
             raise ValueError(
                 "after_epoch is called with all replicates after the same number of steps; those in the checkpoint have "
                 f"made from {min(done)} to {max(done)} steps, one after the other: continue without after_epoch"
             )
         while True:
-            if all(n == epoch * per_epoch for n in done) and epoch > 0:
-                self._call(after_epoch, epoch)
-            if all(n == steps for n in done):
+            last = min(done, default=steps)
+            together = last > 0 and all(n == last for n in done) and after_epoch.due(last, per_epoch, steps)
+            ended = together and self._ends(after_epoch, last, per_epoch)
+            if ended and save is not None:
+                save()
+            if ended or last == steps:
                 return
-            epoch += 1
             for turn in self.turns:
-                turn.advance(min(steps, epoch * per_epoch), progress, save, save_every)
+                turn.advance(min(steps, after_epoch.next(last, per_epoch)), progress, save, save_every)
             if self.error is not None:
                 return
             done = [turn.loop.done for turn in self.turns if turn.error is None]
@@ -207,12 +209,12 @@ class Schedule:
             )
         return counts[0]
 
-    def _call(self, after_epoch: Callable[[Replicates, int], None], epoch: int) -> None:
-        """Call it in evaluation mode; its random numbers do not change those of the training."""
+    def _ends(self, after_epoch: AfterEpoch, done: int, per_epoch: int) -> bool:
+        """Call it in evaluation mode; its random numbers do not change those of the training, which it may end."""
         place = self.settings.place
         parts = [part for problem in self.problems for part in (problem.model, problem.guide)]
         with evaluating(*parts), torch.random.fork_rng([place] if place.type == "cuda" else []):
-            after_epoch(self.replicates(), epoch)
+            return after_epoch.ends(done, per_epoch, self.replicates())
 
     @property
     def error(self) -> FloatingPointError | None:

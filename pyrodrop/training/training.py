@@ -47,10 +47,10 @@ class StepLosses(NamedTuple):
 class Training:
     """A training that makes one step per call of `step`, with the steps of `pyrodrop.fit`.
 
-    This is for loops that `fit` does not offer, such as early stopping, the pruner of a sweep, or the trainer of another
-    library. n calls of `step` give the same bits as ``fit(steps=n)`` with the same engine and seed. Like `fit`, it works on
-    copies of `model` and `guide`, and it leaves the caller's random state alone: what happens between two steps does not
-    change the training.
+    This is for loops that `fit` does not offer, such as the pruner of a sweep, or the trainer of another library. n
+    calls of `step` give the same bits as ``fit(steps=n)`` with the same engine and seed. Like `fit`, it works on copies of
+    `model` and `guide`, and it leaves the caller's random state alone: what happens between two steps does not change the
+    training.
 
     Args:
         model, guide, data: as in `pyrodrop.fit`, which describes the other arguments too.

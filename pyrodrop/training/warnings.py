@@ -76,10 +76,10 @@ def rises(fit: Fit) -> str:
 
 
 def still_falls(fit: Fit) -> str:
-    """Whether the loss still falls at the end, in words; empty if it does not."""
+    """Whether the loss still falls after the last of all steps, in words; empty if not."""
     nll, rows = fit.history[:, 0].double(), fit.settings.get("num_data", 1)
     tenth = len(nll) // 10
-    if len(nll) < _STEPS or not bool(nll.isfinite().all()):
+    if len(nll) < max(_STEPS, fit.settings.get("steps") or 0) or not bool(nll.isfinite().all()):
         return ""
     first, before, last = nll[:tenth], nll[-2 * tenth : -tenth], nll[-tenth:]
     fall, whole = float(before.mean() - last.mean()), float(first.mean() - last.mean())

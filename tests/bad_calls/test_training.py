@@ -220,6 +220,17 @@ CALLS = [
         },
     ),
     Call(
+        "EarlyStopping",
+        lambda: {"validation": (X, Y), "patience": 3, "seconds": 5.0, "every": 7, "num_samples": 4},
+        {
+            "validation": OBJECT,
+            "patience": COUNT,
+            "seconds": POSITIVE.but("None"),
+            "every": COUNT.but("None"),
+            "num_samples": COUNT,
+        },
+    ),
+    Call(
         "fit_replicates",
         good_replicates,
         {

@@ -1,0 +1,63 @@
+"""The argument ``after_epoch``: what is called while training, when, and whether the training ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pyrodrop.arguments import count, shown
+
+
+@dataclass(frozen=True)
+class AfterEpoch:
+    """A function that is called while training.
+
+    Attributes:
+        function: what is called.
+        every: after how many steps; None for after every epoch.
+        at_end: whether it is called after the last step in any case.
+    """
+
+    function: Callable[..., Any]
+    every: int | None = None
+    at_end: bool = False
+
+    @classmethod
+    def of(cls, after_epoch: Any) -> AfterEpoch | None:
+        """A function, or an object with the attribute ``every``, a number of steps or None; None for None.
+
+        Raises:
+            TypeError, ValueError: it cannot be called, or ``every`` is something else.
+        """
+        if after_epoch is None:
+            return None
+        if not callable(after_epoch):
+            raise TypeError(
+                f"after_epoch must be a function of a fit and the number of epochs, or None; got {shown(after_epoch)}"
+            )
+        every = getattr(after_epoch, "every", None)
+        if every is not None:
+            every = count(every, "after_epoch.every", "the number of steps from one call to the next, or None,")
+        return cls(after_epoch, every, hasattr(after_epoch, "every"))
+
+    def next(self, done: int, per_epoch: int) -> int:
+        """The number of steps after which it is called next, given that of the steps done."""
+        every = self.every or per_epoch
+        return (done // every + 1) * every
+
+    def due(self, done: int, per_epoch: int, steps: int | None) -> bool:
+        """Whether it is called after so many steps, of so many in all."""
+        return done % (self.every or per_epoch) == 0 or (self.at_end and done == steps)
+
+    def ends(self, done: int, per_epoch: int, *given: Any) -> bool:
+        """Call it with what is given and the number of epochs done; whether the training ends, as it returned True."""
+        epochs, rest = divmod(done, per_epoch)
+        return is_true(self.function(*given, done / per_epoch if rest else epochs))
+
+
+def is_true(answer: Any) -> bool:
+    """Whether a function returned True, and not something that is only like it, such as a score."""
+    return isinstance(answer, bool | np.bool_) and bool(answer)

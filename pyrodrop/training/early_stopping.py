@@ -1,0 +1,112 @@
+"""The end of a training by rows that are held out."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+from torch import Tensor, nn
+
+from pyrodrop.arguments import count, positive, shown
+from pyrodrop.data import Data, Dataset
+from pyrodrop.ranks.ranks import tensors_of
+from pyrodrop.training.fitted import Fit
+
+
+class EarlyStopping:
+    """Ends a training when held-out rows are no longer predicted better, and goes back to the parameters that did it best.
+
+    It is the argument ``after_epoch`` of one `pyrodrop.fit`. The score is the mean log density of y under the predictive
+    distribution, with the same random numbers of the draws every time. Where the training makes all its steps, it goes back
+    too. The schedule of a learning rate or of the weight of the KL divergence is that of all steps, so make it reach its end
+    before you expect to stop.
+
+    A posterior that was chosen by these rows predicts them better than new ones: judge it on others.
+
+    Args:
+        validation: rows that are not trained on: a `Dataset` or a pair (x, y).
+        patience: how many scores in a row may be no better than the best one.
+        seconds: how long the training may take, as far as it is noticed when a score is due; no limit if None.
+        every: how many steps there are from one score to the next; an epoch if None.
+        num_samples: draws from the posterior for each score.
+
+    Attributes:
+        scores: number of steps and score of every evaluation, in nats per row.
+        best: that of them with the largest score; None before the first.
+
+    Raises:
+        TypeError, ValueError: an argument is something else; before the first step: the rows are no data of the model, there
+            is a checkpoint, which lacks the best parameters, or model or guide is no module.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> from pyrodrop import guides, likelihoods, models, priors
+        >>> x = torch.linspace(-1, 1, 40)[:, None]
+        >>> model = models.MLP([1, 8, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))
+        >>> stopping = pyrodrop.EarlyStopping((x[1::2], x[1::2] ** 2), patience=3, every=5)
+        >>> run = pyrodrop.fit(
+        ...     model, guides.Point(model), (x[::2], x[::2] ** 2), steps=1000, lr=0.1, after_epoch=stopping
+        ... )
+        >>> len(run.losses) < 1000, len(run.losses) - stopping.best[0]
+        (True, 15)
+    """
+
+    def __init__(
+        self,
+        validation: Data,
+        *,
+        patience: int = 10,
+        seconds: float | None = None,
+        every: int | None = None,
+        num_samples: int = 20,
+    ) -> None:
+        self.validation = Dataset.of(validation, "validation", missing=True)
+        self.patience = count(patience, "patience", "how many scores in a row may be no better than the best one")
+        self.seconds = math.inf if seconds is None else positive(seconds, "seconds", "how long the training may take")
+        self.every = None if every is None else count(every, "every", "the number of steps from one score to the next")
+        self.num_samples = count(num_samples, "num_samples", "the number of draws for each score")
+        self._forget()
+
+    def begin(self, fit: Fit, checkpoint: object) -> None:
+        """Forget an earlier training, before one begins; a TypeError or ValueError if it could not be ended here."""
+        if checkpoint is not None:
+            raise ValueError(
+                "checkpoint must be None with an EarlyStopping, which has the best parameters in memory, so that a run that "
+                "continues from a file would lack them"
+            )
+        if not hasattr(fit.model, "outputs"):
+            raise TypeError(f"an EarlyStopping is for a model of pyrodrop.models; got {shown(fit.model)}")
+        if not isinstance(fit.guide, nn.Module):
+            raise TypeError(f"an EarlyStopping puts back the parameters of modules; got the guide {shown(fit.guide)}")
+        self._score(fit)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.scores: list[tuple[int, float]] = []
+        self.best: tuple[int, float] | None = None
+        self._kept: list[Tensor] = []
+        self._started = time.monotonic()
+
+    def __call__(self, fit: Fit, epoch: float) -> bool:
+        """Whether the training ends now."""
+        done = len(fit.losses)
+        score = self._score(fit)
+        self.scores.append((done, score))
+        if self.best is None or score > self.best[1]:
+            held = tensors_of(fit.model, fit.guide)
+            self.best, self._kept = (done, score), [value.detach().clone() for value in held]
+        waited = sum(step > self.best[0] for step, _ in self.scores)
+        return waited >= self.patience or time.monotonic() - self._started > self.seconds
+
+    def restore(self, fit: Fit) -> None:
+        """Put the best parameters and buffers back, after the training."""
+        with torch.no_grad():
+            for value, kept in zip(tensors_of(fit.model, fit.guide), self._kept, strict=True):
+                value.copy_(kept)
+        self._kept = []
+
+    def _score(self, fit: Fit) -> float:
+        predicted = fit.predict(self.validation.x, self.num_samples, seed=0)
+        score = float(predicted.log_density(self.validation.y).mean())
+        return -math.inf if math.isnan(score) else score
