@@ -74,8 +74,7 @@ def test_units_of_x_and_y_do_not_matter() -> None:
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-2)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(("columns", "said"), [(100, True), (1, False)])
+@pytest.mark.parametrize(("columns", "said"), [(100, True), pytest.param(1, False, marks=pytest.mark.more)])
 def test_the_noise_is_that_of_rows_that_are_held_out(
     columns: int, said: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
