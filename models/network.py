@@ -264,7 +264,7 @@ class NetworkModel(LocalModule):
         """Check that the observations are possible under the likelihood, which must not take labels for values."""
         self.likelihood.check(data.y.to(output.device), output, self.targets)
         if data.columns is not None:
-            check_labels(data.columns, self.likelihood(output, self.targets), self.likelihood.describe())
+            check_labels(data.columns, self.likelihood(output, self.targets), self.likelihood)
 
     def examined(self, x: Inputs) -> Examined:
         """Properties of the network found by running it on a few rows of x.

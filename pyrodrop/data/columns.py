@@ -43,6 +43,7 @@ class Columns:
         targets: names of the columns of y.
         classes: the values of y in the order of the class labels; None if y are numbers.
         encode: ``one-hot`` or ``codes``.
+        ordered: whether the dtype of y declares that its classes have an order.
         scaled: standardisation of the numbers and indicators that is part of `x`, because ``codes`` have two inputs; None if
             it is the data set's.
     """
@@ -54,6 +55,7 @@ class Columns:
     classes: tuple[Value, ...] | None = None
     encode: Encode = "one-hot"
     scaled: Standardize | None = None
+    ordered: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -75,6 +75,7 @@ def read_frame(df: Any, target: Any, categories: Any, encode: Encode, standardis
         targets=tuple(targets),
         classes=classes,
         encode=encode,
+        ordered=bool(getattr(df[targets[0]].dtype, "ordered", False)),
     )
     if encode == "codes" and not columns.categories:
         raise ValueError("encode='codes' needs at least one input named in categories; got none")

@@ -25,6 +25,8 @@ from torch.nn.utils.weight_norm import WeightNorm
 from pyrodrop.data.column_values import listed
 from pyrodrop.data.columns import Columns
 from pyrodrop.inputs import Inputs, parts
+from pyrodrop.likelihoods.likelihood import Likelihood
+from pyrodrop.likelihoods.ordinal import Ordinal
 from pyrodrop.likelihoods.shapes import elements
 from pyrodrop.networks.sites import about_casts
 
@@ -120,22 +122,30 @@ def say_unused(
     return text + "".join(f"; instead of nn.{name}, call nn.{name}Cell for every step" for name in recurrent)
 
 
-def check_labels(columns: Columns | None, distribution: Distribution, what: str) -> None:
+def check_labels(columns: Columns | None, distribution: Distribution, likelihood: Likelihood) -> None:
     """Raise a ValueError for labels of a frame, numbered from 0, that a distribution of numbers would take for values.
+
+    And for text in alphabetical order, which `likelihoods.Ordinal` would take for the order of the classes.
 
     Args:
         columns: of the frame that the observations are from, if they are from one.
         distribution: of y.
-        what: the likelihood in words, for the message.
+        likelihood: that made it.
     """
     classes = None if columns is None else columns.classes
-    if classes is None or classes == tuple(range(len(classes))):
+    if columns is None or classes is None or classes == tuple(range(len(classes))):
         return
     one = elements(distribution)
     if not isinstance(one, Categorical) and not (isinstance(one, Bernoulli) and len(classes) == 2):
         raise ValueError(
-            f"y are class labels, the numbers 0 to {len(classes) - 1} for {listed(classes)}, which {what} would take for "
-            "values: use likelihoods.Categorical(), or make the target a column of numbers"
+            f"y are class labels, the numbers 0 to {len(classes) - 1} for {listed(classes)}, which "
+            f"{likelihood.describe()} would take for values: use likelihoods.Categorical(), or make the target a column of numbers"
+        )
+    alphabetical = isinstance(classes[0], str) and list(classes) == sorted(map(str, classes))
+    if isinstance(getattr(likelihood, "likelihood", likelihood), Ordinal) and alphabetical and not columns.ordered:
+        raise ValueError(
+            f"y must have classes in their order under {likelihood.describe()}; got text in that of the alphabet, "
+            f"{listed(classes)}: declare the order, df[target] = pd.Categorical(df[target], categories=[...], ordered=True)"
         )
 
 

@@ -198,6 +198,25 @@ def test_ordered_classes_that_cannot_be_are_refused(y: Tensor, message: str) -> 
         fitted(likelihoods.Ordinal(3), (torch.randn(N, 2), y))
 
 
+def test_text_in_the_order_of_the_alphabet_is_refused_unless_that_is_declared() -> None:
+    """Whatever the rows are; other orders, numbers and likelihoods are as before."""
+    grades = ["low", "middle", "high"] * 3
+
+    def fit(y: Any, likelihood: Any) -> Any:
+        df = pd.DataFrame({"x": np.arange(9.0), "z": np.arange(9.0) ** 2, "grade": y})
+        return fitted(likelihood, Dataset.from_frame(df, "grade", categories=["grade"]))
+
+    declared = pd.Categorical(grades, ["low", "middle", "high"])
+    for y in (grades, pd.Categorical(grades)):
+        for likelihood in (likelihoods.Ordinal(3), likelihoods.Missing(likelihoods.Ordinal(3), -100)):
+            with pytest.raises(ValueError, match="'high', 'low', 'middle': declare the order"):
+                fit(y, likelihood)
+        fit(y, likelihoods.Categorical())
+    fit(declared, likelihoods.Ordinal(3))
+    fit(pd.Categorical(["a", "b", "c"] * 3, ordered=True), likelihoods.Ordinal(3))
+    fit([3, 4, 5] * 3, likelihoods.Ordinal(3))
+
+
 @pytest.mark.parametrize("y", [torch.tensor([True, False] * 4), torch.tensor([1, 0] * 4), torch.tensor([1.0, 0.0] * 4)])
 def test_yes_and_no_of_any_dtype(y: Tensor) -> None:
     """The same fit and the same density of bools, whole and real numbers, [N] and [N, 1]."""
