@@ -40,18 +40,19 @@ class Censored(pyro.distributions.Independent):  # type: ignore[misc]
         below = lower <= (0.0 if isinstance(self.base_dist, LogNormal) else -math.inf)
         low, high = torch.where(below, upper, lower), torch.where(above, lower, upper)  # so that all are finite
         log_density: Tensor = self.base_dist.log_prob(low)
-        a, b = self._standard(low), self._standard(high)
+        a, b = self._standard(low, high)
         tail = _log_below(torch.where(above, -a, b))
         within = ~(exact | above | below)
         between = _log_between(torch.where(within, a, 0.0), torch.where(within, b, 1.0))
         log_probability = torch.where(within, between, tail).to(log_density.dtype)
         return torch.where(exact, log_density, log_probability).sum(-1)
 
-    def _standard(self, value: Tensor) -> Tensor:
-        """The number whose standard normal probability below is that of `value`, in float64."""
+    def _standard(self, *values: Tensor) -> list[Tensor]:
+        """The numbers whose standard normal probabilities below are those of `values`, in float64."""
         base: Any = self.base_dist
-        value = value.double().log() if isinstance(base, LogNormal) else value.double()
-        return (value - base.loc.double()) / base.scale.double()
+        loc, scale = base.loc.double(), base.scale.double()  # once, so that their gradients are added up in float64
+        wide = [value.double().log() if isinstance(base, LogNormal) else value.double() for value in values]
+        return [(value - loc) / scale for value in wide]
 
 
 def _log_between(a: Tensor, b: Tensor) -> Tensor:
