@@ -160,7 +160,9 @@ def to_arviz(
     groups["log_likelihood"] = xr.Dataset(
         {"y": (("chain", "draw", "obs_id"), _stack([chain_draws.log_likelihood for chain_draws in train_parts]))}
     )
-    groups["observed_data"] = xr.Dataset(_observed("y", train.y, "obs_id", ends=_of_ends(first, train.y, parts[0][0].y)))
+    groups["observed_data"] = xr.Dataset(
+        _observed("y", train.y, "obs_id", ends=_of_ends(first, train.y, parts[0][0].y))
+    )
     groups["constant_data"] = xr.Dataset(_inputs(train.x, "obs_id") | constants)
     if test_x is not None:
         test_parts = [further for _, further in parts if further is not None]

@@ -55,8 +55,8 @@ class Dataset:
         TypeError: x or y is no array of real numbers (complex numbers, text, dates, categories, ragged lists, sparse or
             quantised tensors), and x is not a tuple or mapping of such either; `inputs` or `targets` is no `Standardize`.
         ValueError: the tensors of x and y differ in length, are empty, contain infinite values that are no open ends, or
-            masked values, x NaN, or nothing is observed; or `inputs` is given for an x that cannot be standardised, or one of the two for another
-            number of columns.
+            masked values, x NaN, or nothing is observed; or `inputs` is given for an x that cannot be standardised, or one
+            of the two for another number of columns.
 
     Example:
         >>> import torch

@@ -103,8 +103,8 @@ def check_ends(y: Tensor) -> None:
     if bool(wrong.any()):
         row, column = (int(place) for place in wrong.nonzero()[0])
         raise ValueError(
-            "y must be finite, or have a lower and an upper end of each observation, the lower one not above the other, equal "
-            "for an exact one, and one of them at most open, -inf below or inf above; got "
+            "y must be finite, or have a lower and an upper end of each observation, the lower one not above the other, "
+            "equal for an exact one, and one of them at most open, -inf below or inf above; got "
             f"{float(lower[row, column]):g} and {float(upper[row, column]):g} in row {row}"
         )
 
@@ -122,7 +122,7 @@ def exact_values(y: Tensor, what: str) -> Tensor:
 
 
 def finite_ends(y: Tensor) -> Tensor:
-    """An end that each value is known to have, ``[N, 2 D]`` to ``[N, D]``: the upper one, or the lower one if that is open."""
+    """A finite end of each interval, ``[N, 2 D]`` to ``[N, D]``: the upper one, or the lower one if that is open."""
     lower, upper = y.chunk(2, -1)
     return torch.where(upper.isinf(), lower, upper)
 

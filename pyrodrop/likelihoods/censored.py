@@ -25,16 +25,17 @@ from pyrodrop.scaling import Standardize
 class Censored(Likelihood):
     """A likelihood for observations that are exact, right-, left- or interval-censored, each with limits of its own.
 
-    y is ``[N, 2]``, a lower and an upper end: ``[3, 3]`` is an exact 3, ``[3, inf]`` a value above 3, ``[-inf, 3]`` one below
-    3, ``[2, 3]`` one in between. Of D targets it is ``[N, 2 D]``, all lower ends first. That is right where the limits say
-    nothing else about the value, given x, such as the end of a study or a limit of detection.
+    y is ``[N, 2]``, a lower and an upper end: ``[3, 3]`` is an exact 3, ``[3, inf]`` a value above 3, ``[-inf, 3]`` one
+    below 3, ``[2, 3]`` one in between. Of D targets it is ``[N, 2 D]``, all lower ends first. That is right where the limits
+    say nothing else about the value, given x, such as the end of a study or a limit of detection.
 
     Predictions are of the values themselves, ``[N, D]``, as if nothing were censored. Log densities of ends are
     probabilities where these differ; other scores need exact values, ``[N, D]`` or equal ends.
 
     Args:
         likelihood: of the values, one with a Gaussian or log-normal distribution: `Gaussian`, `HeteroscedasticGaussian`,
-            `LogNormal`, or one of your own. Learned noise starts from the middles of intervals and the finite ends of others.
+            `LogNormal`, or one of your own. Learned noise starts from the middles of intervals, and of others from their
+            finite ends.
 
     Raises:
         TypeError: `likelihood` is no `Likelihood`.
@@ -85,7 +86,9 @@ class Censored(Likelihood):
 
     def units(self, targets: Standardize) -> Standardize:
         """One location and scale for each target, the means of those of its ends."""
-        pairs = [value.chunk(2) if value.dim() and len(value) > 1 else (value,) for value in (targets.loc, targets.scale)]
+        pairs = [
+            value.chunk(2) if value.dim() and len(value) > 1 else (value,) for value in (targets.loc, targets.scale)
+        ]
         loc, scale = (sum(pair) / len(pair) for pair in pairs)
         return Standardize(loc, scale)
 

@@ -80,8 +80,8 @@ class Likelihood(LocalModule):
         y = self.as_target(y)
         if y.is_floating_point() and bool(y.isinf().any()):
             raise ValueError(
-                f"y must be finite under {self.describe()}; got {int(y.isinf().sum())} infinite of {y.numel()} values: the ends "
-                "of censored observations need likelihoods.Censored(...)"
+                f"y must be finite under {self.describe()}; got {int(y.isinf().sum())} infinite of {y.numel()} values: the "
+                "ends of censored observations need likelihoods.Censored(...)"
             )
         if y.is_floating_point() and y.dim() == 2 and output.dim() == 2 and output.shape[1] != self.outputs(y.shape[1]):
             raise ValueError(

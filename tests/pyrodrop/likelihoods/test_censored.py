@@ -127,7 +127,7 @@ def test_gradient_steps_are_those_by_hand(engine: Any) -> None:
 
 def test_a_fit_recovers_the_maximum_and_the_exact_rows_alone_are_biased() -> None:
     """Coefficients, intercept and noise, of 400 rows; posterior mode by SciPy."""
-    x, value, y = survived(400)
+    x, _, y = survived(400)
     x, y = x.float(), y.float()
     exact = y[:, 0] == y[:, 1]
     assert 0.25 < float((~exact).float().mean()) < 0.35
@@ -294,7 +294,9 @@ def test_ends_that_are_no_interval_are_refused(ends: tuple[float, float], messag
 @pytest.mark.parametrize("y", [torch.ones(4), torch.ones(4, 1), torch.ones(4, 4), torch.ones(4, 2).long()])
 def test_a_y_of_another_shape_is_refused(y: Tensor) -> None:
     model = models.MLP([1, 2, 1], prior=priors.Gaussian(), likelihood=Censored(likelihoods.Gaussian()))
-    with pytest.raises(ValueError, match=r"y must be real numbers of shape \[4, 2\] under Censored.*the lower and then"):
+    with pytest.raises(
+        ValueError, match=r"y must be real numbers of shape \[4, 2\] under Censored.*the lower and then"
+    ):
         pyrodrop.fit(model, guides.MeanField(model), (torch.ones(4, 1), y), steps=1, progress=False)
     two = models.MLP([1, 2, 2], prior=priors.Gaussian(), likelihood=Censored(likelihoods.Gaussian()))
     with pytest.raises(ValueError, match=r"of shape \[4, 4\] under Censored.*got torch.float32 of shape \[4, 2\]"):

@@ -19,6 +19,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, metrics, models, priors
 from pyrodrop.analysis import sbc
 from pyrodrop.data import Dataset
+from pyrodrop.distributions.censored import Censored as CensoredNumbers
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.scaling import Standardize
 
@@ -306,7 +307,21 @@ def test_fixed_cutpoints_are_not_learned() -> None:
     assert likelihood.describe() == "Ordinal(4, fixed cutpoints)"
 
 
+class Limited(CensoredNumbers):  # type: ignore[misc]
+    """Observations up to 0.4, which are right-censored above it."""
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        value = super().sample(sample_shape)
+        return torch.cat([value.clamp(max=0.4), value.where(value <= 0.4, math.inf)], -1)
+
+
+class CensoredAbove(likelihoods.Censored):
+    def forward(self, output: Tensor, targets: Standardize) -> Any:
+        return Limited(super().forward(output, targets).base_dist, 1)  # type: ignore[attr-defined]
+
+
 SIMULATED = {
+    "Censored": lambda: CensoredAbove(likelihoods.Gaussian(4.0)),
     "Bernoulli": likelihoods.Bernoulli, "Poisson": likelihoods.Poisson,
     **{name: lambda name=name: CASES[name].make(0.5) for name in DISPERSED},
     "Ordinal": lambda: likelihoods.Ordinal(3, [-0.5, 0.8]),
