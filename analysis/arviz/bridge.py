@@ -251,9 +251,10 @@ def _chains(fit: Fit | Replicates, train: Dataset) -> list[Fit]:
 def _statement(fit: Fit) -> str:
     """Guide, priors and likelihood in words, without learned values."""
     likelihood: Any = fit.model.likelihood  # type: ignore[attr-defined]
+    kinds = [type(one).__name__ for one in (likelihood, getattr(likelihood, "likelihood", likelihood))]
     learned = getattr(likelihood, "learned", False)
     return "; ".join(
-        [describe(fit.guide), _priors(fit.model), type(likelihood).__name__ if learned else likelihood.describe()]
+        [describe(fit.guide), _priors(fit.model), " of ".join(kinds) if learned else likelihood.describe()]
     )
 
 

@@ -40,8 +40,8 @@ class Censored(Likelihood):
     Raises:
         TypeError: `likelihood` is no `Likelihood`.
         ValueError: `likelihood` is a `Censored` or `Missing`. Before training: it has another distribution (the tails of
-            Student's t, gamma and beta distributions, or their derivatives, are not in PyTorch; counts and classes have
-            limits of their own); y does not have two ends for each target, or they are no interval.
+            Student's t, gamma and beta distributions, or their derivatives, are not in PyTorch; counts and classes are no
+            real numbers); y does not have two ends for each target, or they are no interval.
 
     Example:
         >>> import math, torch
