@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, metrics, models, priors, schedules
 from pyrodrop.analysis import compare, kfold, log_density, loo
+from pyrodrop.compression.report import error
 from pyrodrop.data import Dataset
 from pyrodrop.likelihoods import Censored
 from pyrodrop.scaling import Standardize
@@ -222,27 +223,28 @@ def test_log_likelihoods_of_draws_are_of_the_intervals() -> None:
     assert loo(run, num_samples=200, force=True).elpd == pytest.approx(float(want.mean(0).sum()), abs=4)
 
 
-@pytest.mark.more
-def test_the_exact_posterior_and_folds() -> None:
-    """The mean by quadrature over one coefficient."""
+def test_the_exact_posterior_has_their_density() -> None:
+    """Differences of its energy between weights, by SciPy."""
     x, _, y = survived(25)
-    x = x[:, :1]
-    model = models.from_module(
-        nn.Linear(1, 1, bias=False).double(), priors.Gaussian(1.0), Censored(likelihoods.Gaussian(TAU))
-    )
-    sampled = pyrodrop.sample(model, (x, y), chains=16, draws=100, tune=200, progress=False)
-    grid = np.linspace(-3, 3, 2001)
-    log_joint = np.array([log_densities(x[:, 0].numpy() * w, y.numpy()).sum() - w**2 / 2 for w in grid])
-    weights = np.exp(log_joint - log_joint.max())
-    mean = (weights * grid).sum() / weights.sum()
-    sd = math.sqrt((weights * (grid - mean) ** 2).sum() / weights.sum())
-    draws = sampled.weights()["weight"]
-    assert float(draws.mean()) == pytest.approx(mean, abs=5 * sd / math.sqrt(400))
-    assert float(draws.std()) == pytest.approx(sd, rel=0.2)
-    w = sampled.samples["weight"][0, 0].reshape(1, 1)
+    potential = pyrodrop.potential(linear(Censored(likelihoods.Gaussian(TAU))), (x, y), engine="traced")
+    points = torch.randn(3, 1, 2, dtype=torch.float64)
+    got = [float(potential({"weight": w})) for w in points]
+    want = [float(w.square().sum()) / 2 - log_densities((x @ w.T).numpy()[:, 0], y.numpy()).sum() for w in points]
+    np.testing.assert_allclose(np.diff(got), np.diff(want), rtol=1e-9)
+
+
+@pytest.mark.more
+def test_draws_of_the_exact_posterior_and_folds() -> None:
+    x, _, y = survived(25)
+    model = linear(Censored(likelihoods.Gaussian(TAU)))
+    sampled = pyrodrop.sample(model, (x, y), chains=4, draws=4, tune=100, max_steps=10, engine="traced", progress=False)
+    w = sampled.samples["weight"][0, 0]
     want = log_densities((x @ w.T).numpy()[:, 0], y.numpy())
     np.testing.assert_allclose(sampled.log_likelihood((x, y))[0, 0], want, rtol=1e-6)
-    found = kfold(model, guides.MeanField(model), Dataset(x, y).standardized(), 3, steps=100, num_samples=50)
+    tree = pyrodrop.to_arviz(sampled, (x, y), log_likelihood=True)
+    np.testing.assert_allclose(tree["log_likelihood"]["y"][0, 0], want, rtol=1e-6)
+    data = Dataset(x, y).standardized()
+    found = kfold(model, guides.MeanField(model), data, 3, steps=20, num_samples=20, engine="traced")
     assert bool(found.pointwise[found.folds >= 0].isfinite().all())
 
 
@@ -342,12 +344,27 @@ def test_what_else_is_refused() -> None:
                 call()
 
 
+def test_two_columns_are_no_ends_in_the_tree_of_another_likelihood() -> None:
+    model = linear(likelihoods.Gaussian(TAU))
+    x, value, _ = survived(8)
+    run = pyrodrop.fit(model, guides.MeanField(model), (x, value), steps=1, engine="pyro", progress=False)
+    with pytest.raises(ValueError, match=r"test must have a y of the shape \[8, 1\] of the predictions; got \[8, 2\]"):
+        pyrodrop.to_arviz(run, Dataset(x, value), (x, value.repeat(1, 2)), num_samples=2)
+
+
+def test_open_ends_do_not_warn_of_a_precision_that_ran_away(caplog: pytest.LogCaptureFixture) -> None:
+    for precision, warned in ((4.0, False), (1e34, True)):
+        x, _, y = survived(8)
+        model = linear(Censored(likelihoods.Gaussian(precision, learned=True)))
+        pyrodrop.fit(model, guides.Point(model), (x, y), steps=1, lr=1e-9, engine="pyro", progress=False)
+        assert ("training ran away: the learned precision" in caplog.text) == warned
+
+
 def test_the_error_of_a_compressed_network_needs_exact_values() -> None:
     x, value, y = survived(20)
-    model = linear(Censored(likelihoods.Gaussian(TAU)), torch.float32)
-    settings: dict[str, Any] = {"steps": 3, "engine": "pyro", "progress": False}
-    run = pyrodrop.fit(model, guides.ARDDropout(model), (x.float(), y.float()), **settings)
+    net = nn.Linear(2, 1)
     with pytest.raises(ValueError, match="the error of a network needs exact observations; got a y with"):
-        run.compression_report()
-    ours = run.compression_report((x.float(), value.float().repeat(1, 2)))
-    assert ours.dense.error == pytest.approx(run.compression_report((x.float(), value.float())).dense.error, rel=1e-6)
+        error(net, Dataset(x, y))
+    theirs = float((net(x.float()).detach() - value).square().mean().sqrt())
+    for exact in (value, value.repeat(1, 2)):
+        assert error(net, Dataset(x, exact)) == pytest.approx(theirs, rel=1e-6)
