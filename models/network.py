@@ -214,7 +214,7 @@ class NetworkModel(LocalModule):
         if data.inputs is not None:
             self.inputs = copy.deepcopy(data.inputs).to(reference)
         if data.targets is not None:
-            self.targets = copy.deepcopy(data.targets).to(reference)
+            self.targets = self.likelihood.units(copy.deepcopy(data.targets)).to(reference)
         self.likelihood.start(data.y)
 
     def describe(self) -> str:

@@ -27,6 +27,7 @@ EXAMPLES = [
     "pyrodrop.guides.to_module",
     "pyrodrop.guides.VariationalDropout",
     "pyrodrop.likelihoods.Categorical",
+    "pyrodrop.likelihoods.Censored",
     "pyrodrop.likelihoods.Gaussian",
     "pyrodrop.likelihoods.Missing",
     "pyrodrop.metrics.classification_scores",

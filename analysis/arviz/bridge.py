@@ -6,7 +6,7 @@
                                 weights by name, if asked for
     posterior_predictive        y            [chain, draw, obs_id]
     log_likelihood              y            [chain, draw, obs_id]            ln p(y_n | f_n), where k-hat is at most 0.7
-    observed_data               y            [obs_id]
+    observed_data               y            [obs_id]                         y_lower, y_upper under `likelihoods.Censored`
     constant_data               x            [obs_id] or [obs_id, feature]
                                 noise_sd, drop_rate | alpha                   if the user set them
     predictions                 f, y         [chain, draw, pred_id]
@@ -54,7 +54,7 @@ from pyrodrop.data import Data, Dataset
 from pyrodrop.data.dataset import check_inputs
 from pyrodrop.guides.guide import ALPHA
 from pyrodrop.inputs import Inputs, named_parts
-from pyrodrop.likelihoods import Gaussian
+from pyrodrop.likelihoods import Censored, Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Predicts
 from pyrodrop.sampling import Sampled
@@ -160,15 +160,19 @@ def to_arviz(
     groups["log_likelihood"] = xr.Dataset(
         {"y": (("chain", "draw", "obs_id"), _stack([chain_draws.log_likelihood for chain_draws in train_parts]))}
     )
-    groups["observed_data"] = xr.Dataset({"y": _observed(train.y, "obs_id")})
+    groups["observed_data"] = xr.Dataset(
+        _observed("y", train.y, "obs_id", ends=_of_ends(first, train.y, parts[0][0].y))
+    )
     groups["constant_data"] = xr.Dataset(_inputs(train.x, "obs_id") | constants)
     if test_x is not None:
         test_parts = [further for _, further in parts if further is not None]
         groups["predictions"] = xr.Dataset(_f(test_parts, "pred_id") | _y(test_parts, "pred_id"))
         constant = _inputs(test_x, "pred_id")
         if test_y is not None:
-            _check_observed(test_y, test_parts[0].y)
-            constant["y_observed"] = _observed(test_y, "pred_id")
+            ends = _of_ends(first, test_y, test_parts[0].y)
+            if not ends:
+                _check_observed(test_y, test_parts[0].y)
+            constant |= _observed("y_observed", test_y, "pred_id", ends=ends)
         groups["predictions_constant_data"] = xr.Dataset(constant)
     power = fit.settings.get("likelihood_power", 1.0) if isinstance(fit, Sampled) else 1.0
     return _finished(groups, attrs, log_likelihood, power, seed, about)
@@ -247,9 +251,10 @@ def _chains(fit: Fit | Replicates, train: Dataset) -> list[Fit]:
 def _statement(fit: Fit) -> str:
     """Guide, priors and likelihood in words, without learned values."""
     likelihood: Any = fit.model.likelihood  # type: ignore[attr-defined]
+    kinds = [type(one).__name__ for one in (likelihood, getattr(likelihood, "likelihood", likelihood))]
     learned = getattr(likelihood, "learned", False)
     return "; ".join(
-        [describe(fit.guide), _priors(fit.model), type(likelihood).__name__ if learned else likelihood.describe()]
+        [describe(fit.guide), _priors(fit.model), " of ".join(kinds) if learned else likelihood.describe()]
     )
 
 
@@ -366,9 +371,21 @@ def _named(name: str, values: Sequence[Tensor], points: str, last: str) -> tuple
     return ("chain", "draw", points, *_of_example(name, stacked.ndim - 3, last)), stacked
 
 
-def _observed(y: Tensor, points: str) -> tuple[tuple[str, ...], Any]:
+def _observed(name: str, y: Tensor, points: str, *, ends: bool) -> Variables:
+    """Observations, or the two ends of each."""
+    if ends:
+        lower, upper = y.chunk(2, -1)
+        return _observed(f"{name}_lower", lower, points, ends=False) | _observed(
+            f"{name}_upper", upper, points, ends=False
+        )
     values = y[:, 0] if y.dim() == 2 and y.shape[1] == 1 else y
-    return (points, *_of_example("y", values.dim() - 1, "target")), values.cpu().numpy()
+    return {name: ((points, *_of_example("y", values.dim() - 1, "target")), values.cpu().numpy())}
+
+
+def _of_ends(run: Any, y: Tensor, drawn: Tensor) -> bool:
+    """Whether y has the ends of intervals, twice as many numbers as the draws ``[S, N, D]`` of y under the likelihood."""
+    of_ends = isinstance(getattr(getattr(run, "model", None), "likelihood", None), Censored)
+    return of_ends and list(y.shape) == [len(y), 2 * drawn.shape[-1]]
 
 
 def _inputs(x: Inputs, points: str) -> Variables:

@@ -16,6 +16,7 @@ from torch import Tensor
 from pyrodrop.arguments import count, shown
 from pyrodrop.constraints import Count, Seed, checked
 from pyrodrop.data import Data, Dataset
+from pyrodrop.data.dataset import standardisation_of
 from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.prediction.prediction import Predicts, prediction_of
@@ -170,5 +171,5 @@ def _subset(data: Dataset, chosen: Tensor) -> Dataset:
         part.x,
         part.y,
         inputs=None if data.inputs is None else Standardize.of(part.x),
-        targets=None if data.targets is None else Standardize.of(part.y),
+        targets=None if data.targets is None else standardisation_of(part.y),
     )

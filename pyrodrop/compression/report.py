@@ -24,6 +24,7 @@ from pyrodrop.compression.layout import latency, parameter_count
 from pyrodrop.compression.steps import Affine, Step, network_of
 from pyrodrop.compression.storage import read_network, write_network
 from pyrodrop.data import Dataset
+from pyrodrop.distributions.censored import exact_values
 
 _ROWS = 1000  # rows that are evaluated at a time, and size of the larger batch that is timed
 _WIDE = 100_000  # characters, more than a table has: the widths of a deep network are not cut
@@ -177,16 +178,24 @@ def _measured(
 
 
 def error(network: nn.Module, data: Dataset) -> float:
-    """Fraction of wrong labels if y has an integer dtype, otherwise the root mean squared error in the units of y."""
-    total = 0.0
+    """Fraction of wrong labels if y has an integer dtype, otherwise the root mean squared error in the units of y.
+
+    Raises:
+        ValueError: y are the ends of intervals.
+    """
+    total, count = 0.0, 0
     with torch.no_grad():
         for x, y in zip(data.x.split(_ROWS), data.y.split(_ROWS), strict=True):
             f = network(x.float())
             if y.is_floating_point():
-                total += float((f.double() - y.reshape(len(y), -1)).square().sum())
+                y = y.reshape(len(y), -1)
+                if y.shape[1] == 2 * f.shape[1]:
+                    y = exact_values(y, "the error of a network")
+                total += float((f.double() - y).square().sum())
+                count += y.numel()
             else:
                 total += int((f.argmax(-1) != y).sum())
-    return (total / data.y.numel()) ** 0.5 if data.y.is_floating_point() else total / len(data)
+    return (total / count) ** 0.5 if data.y.is_floating_point() else total / len(data)
 
 
 def _flops(network: nn.Module, x: Tensor) -> int:

@@ -19,6 +19,7 @@ from pyrodrop.cards import Card, carded, size
 from pyrodrop.data.column_values import listed
 from pyrodrop.data.columns import Columns, Encode
 from pyrodrop.data.frame import Read, read_frame
+from pyrodrop.distributions.censored import check_ends, middles
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.scaling import Standardize
 
@@ -47,14 +48,15 @@ class Dataset:
     their order, never by the index of a pandas table.
 
     NaN in y are missing observations. Standardisations are those of the others, and whatever takes the data refuses them,
-    unless the likelihood is a `likelihoods.Missing`.
+    unless the likelihood is a `likelihoods.Missing`. Infinities in y are open ends of intervals; whatever takes the data
+    refuses them, unless the likelihood is a `likelihoods.Censored`, which has the shape of such a y.
 
     Raises:
         TypeError: x or y is no array of real numbers (complex numbers, text, dates, categories, ragged lists, sparse or
             quantised tensors), and x is not a tuple or mapping of such either; `inputs` or `targets` is no `Standardize`.
-        ValueError: the tensors of x and y differ in length, are empty, contain infinite or masked values, x NaN, or
-            nothing is observed; or `inputs` is given for an x that cannot be standardised, or one of the two for another
-            number of columns.
+        ValueError: the tensors of x and y differ in length, are empty, contain infinite values that are no open ends, or
+            masked values, x NaN, or nothing is observed; or `inputs` is given for an x that cannot be standardised, or one
+            of the two for another number of columns.
 
     Example:
         >>> import torch
@@ -92,8 +94,9 @@ class Dataset:
 
     def card(self) -> Card:
         """What text and HTML show of the data."""
-        missing = int(self.y.isnan().sum())
-        facts = {"x": size(self.x), "y": size(self.y) + f", {missing} missing" * bool(missing)}
+        missing, ends = int(self.y.isnan().sum()), int(self.y.isinf().sum())
+        gaps = f", {missing} missing" * bool(missing) + f", {ends} open ends" * bool(ends)
+        facts = {"x": size(self.x), "y": size(self.y) + gaps}
         if self.columns is not None:
             labels = "" if self.columns.classes is None else f", classes {listed(self.columns.classes, str)}"
             facts |= {
@@ -310,12 +313,17 @@ class Dataset:
         _check_standardizable("x", self.x)
         _check_standardizable("y", self.y)
         return self._with_columns(
-            Dataset(self.x, self.y, inputs=Standardize.of(self.x), targets=Standardize.of(self.y))
+            Dataset(self.x, self.y, inputs=Standardize.of(self.x), targets=standardisation_of(self.y))
         )
 
 
 # What functions take as data: a `Dataset`, or a pair (x, y). Training also takes the keyword arguments of a Pyro program.
 Data: TypeAlias = Dataset | tuple[Inputs, Tensor]
+
+
+def standardisation_of(y: Tensor) -> Standardize:
+    """The standardisation of the columns of y: of a y with open ends, that of its finite ends and middles, for both ends."""
+    return Standardize.of(middles(y).repeat(1, 2) if bool(y.isinf().any()) else y)
 
 
 def of_frame(read: Read) -> Dataset:
@@ -410,9 +418,16 @@ def _check_standardizable(name: str, values: Any) -> None:
 
 
 def _observations(y: Tensor) -> Tensor:
-    """y, in which NaN are missing values; a ValueError if it is empty, infinite, or nothing of a column is observed."""
+    """y, in which NaN are missing values and infinities open ends of intervals.
+
+    Raises:
+        ValueError: it is empty, otherwise infinite, or nothing of a column is observed.
+    """
     if y.dim() == 0 or len(y) == 0 or not y.is_floating_point() or bool(y.sum().isfinite()):
         return check_finite("y", y)
+    if y.dim() == 2 and y.shape[1] % 2 == 0 and bool(y.isinf().any()):
+        check_ends(y)
+        return y
     absent = y.isnan()
     check_finite("y", y.masked_fill(absent, 0.0))
     if bool(absent.all(0).any()):

@@ -3,6 +3,7 @@
 from pyrodrop.likelihoods.bernoulli import Bernoulli
 from pyrodrop.likelihoods.beta import Beta
 from pyrodrop.likelihoods.categorical import Categorical
+from pyrodrop.likelihoods.censored import Censored
 from pyrodrop.likelihoods.gamma import Gamma
 from pyrodrop.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
 from pyrodrop.likelihoods.likelihood import Likelihood
@@ -18,6 +19,7 @@ __all__ = [
     "Bernoulli",
     "Beta",
     "Categorical",
+    "Censored",
     "Gamma",
     "Gaussian",
     "HeteroscedasticGaussian",

@@ -42,6 +42,10 @@ class Likelihood(LocalModule):
         Under `likelihoods.Missing` y may have NaN.
         """
 
+    def units(self, targets: Standardize) -> Standardize:
+        """The standardisation that `forward` and `location` get, from that of the columns of y."""
+        return targets
+
     missing: float | None = None  # the value of missing observations, if y may have some: see `likelihoods.Missing`
     copies = 3  # of the outputs that `predictive` needs at its peak, the outputs included
 
@@ -74,6 +78,11 @@ class Likelihood(LocalModule):
             ValueError: the shape or dtype of y is wrong, or a value is outside the support.
         """
         y = self.as_target(y)
+        if y.is_floating_point() and bool(y.isinf().any()):
+            raise ValueError(
+                f"y must be finite under {self.describe()}; got {int(y.isinf().sum())} infinite of {y.numel()} values: the "
+                "ends of censored observations need likelihoods.Censored(...)"
+            )
         if y.is_floating_point() and y.dim() == 2 and output.dim() == 2 and output.shape[1] != self.outputs(y.shape[1]):
             raise ValueError(
                 f"y has {y.shape[1]} columns, for which {self.describe()} needs a network with "

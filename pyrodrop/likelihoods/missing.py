@@ -17,6 +17,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import count, instance
 from pyrodrop.distributions.observed import inside, missing_entries, observed
+from pyrodrop.likelihoods.censored import Censored
 from pyrodrop.likelihoods.likelihood import Likelihood
 from pyrodrop.likelihoods.shapes import elements, support_of
 from pyrodrop.scaling import Standardize
@@ -34,7 +35,7 @@ class Missing(Likelihood):
 
     Raises:
         TypeError: `likelihood` is no `Likelihood` or `value` no number.
-        ValueError: `value` is neither NaN nor a whole number; `likelihood` is a `Missing`.
+        ValueError: `value` is neither NaN nor a whole number; `likelihood` is a `Missing` or `Censored`.
         ValueError: before training: nothing is observed; y can have the value; elements of an observation are not
             independent given the outputs, or their support depends on the outputs.
 
@@ -52,8 +53,10 @@ class Missing(Likelihood):
     def __init__(self, likelihood: Likelihood, value: float = math.nan) -> None:
         super().__init__()
         instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian()")
-        if isinstance(likelihood, Missing):
-            raise ValueError(f"likelihood must be one without missing values; got {likelihood.describe()}")
+        if isinstance(likelihood, Missing | Censored):
+            raise ValueError(
+                f"likelihood must be one without missing values and without intervals; got {likelihood.describe()}"
+            )
         self.likelihood = likelihood
         self.copies = likelihood.copies
         if not (isinstance(value, float) and math.isnan(value)):

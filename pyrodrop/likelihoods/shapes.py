@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent
 
 from pyrodrop.arguments import count, instance, shown
+from pyrodrop.distributions.censored import ends_shape
 from pyrodrop.distributions.observed import Observed
 
 
@@ -62,6 +63,8 @@ def elements(distribution: Distribution) -> Distribution:
 def aligned(y: Tensor, distribution: TorchDistribution, rows: int | None = None) -> Tensor:
     """Check that y has the shape of a sample of the distribution, ``[N, *event]``; convert ``[N]`` to ``[N, 1]`` if needed.
 
+    Of a `Censored` distribution y may also be the ends of intervals.
+
     Args:
         y: observations, one per row.
         distribution: the distribution as `per_row` returns it; its last batch dimension indexes examples.
@@ -76,7 +79,7 @@ def aligned(y: Tensor, distribution: TorchDistribution, rows: int | None = None)
     want = (distribution.batch_shape[-1] if rows is None else rows, *distribution.event_shape)
     if y.dim() == 1 and want == (len(y), 1):
         return y[:, None]
-    if y.shape != want:
+    if y.shape not in (want, (want[0], *ends_shape(distribution))):
         raise ValueError(f"y must have the shape {list(want)} of the predictions; got {list(y.shape)}")
     return y
 

@@ -1,7 +1,7 @@
 """Whether a guide belongs to a model, and observations to their distribution in it: names and shapes, before any step.
 
     sites of the guide    = latent sites of the model, of the same shapes
-    shape of y            = batch and event shape of its distribution
+    shape of y            = batch and event shape of its distribution, or of the ends of intervals
 
 Shapes that differ may broadcast: then [N] against [N, 1] gives N^2 terms, or the network of another model predicts, without
 a word. Models and guides of this package know their sites; of others both are called once.
@@ -17,6 +17,8 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
+
+from pyrodrop.distributions.censored import ends_shape
 
 
 def knows_sites(model: Any, guide: Any) -> bool:
@@ -124,7 +126,7 @@ class _Comparison(Messenger):
         name, shape = msg["name"], tuple(msg["fn"].batch_shape + msg["fn"].event_shape)
         self.met.add(name)
         if msg["is_observed"]:
-            _check_observed(name, msg["value"], shape, self.columns)
+            _check_observed(name, msg["value"], tuple(msg["fn"].batch_shape + ends_shape(msg["fn"])), self.columns)
             return
         self.latent.append(name)
         if name not in self.drawn:

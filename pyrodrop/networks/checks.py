@@ -139,7 +139,8 @@ def check_labels(columns: Columns | None, distribution: Distribution, likelihood
     if not isinstance(one, Categorical) and not (isinstance(one, Bernoulli) and len(classes) == 2):
         raise ValueError(
             f"y are class labels, the numbers 0 to {len(classes) - 1} for {listed(classes)}, which "
-            f"{likelihood.describe()} would take for values: use likelihoods.Categorical(), or make the target a column of numbers"
+            f"{likelihood.describe()} would take for values: use likelihoods.Categorical(), or make the target a "
+            "column of numbers"
         )
     alphabetical = isinstance(classes[0], str) and list(classes) == sorted(map(str, classes))
     if isinstance(getattr(likelihood, "likelihood", likelihood), Ordinal) and alphabetical and not columns.ordered:

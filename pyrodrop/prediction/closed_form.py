@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.distributions.noise_form import is_constant
 from pyrodrop.inputs import Inputs, mapped, num_rows, parts
-from pyrodrop.likelihoods import Gaussian, Missing
+from pyrodrop.likelihoods import Censored, Gaussian, Missing
 from pyrodrop.prediction.moments import Moments
 from pyrodrop.reparam.lazy import LazyDistribution, LazyReparam, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
@@ -41,7 +41,7 @@ def dropout_moments(model: Any, guide: Callable[..., Any], x: Inputs, device: to
             `likelihoods.Gaussian`.
         TypeError: the guide has no method ``posterior``.
     """
-    likelihood = model.likelihood.likelihood if isinstance(model.likelihood, Missing) else model.likelihood
+    likelihood = model.likelihood.likelihood if isinstance(model.likelihood, Missing | Censored) else model.likelihood
     if type(likelihood) is not Gaussian:
         raise ValueError(f"{_NEEDS}a Gaussian likelihood; got {model.likelihood.describe()}")
     if getattr(model, "dropouts", None) is not None and any(

@@ -30,6 +30,7 @@ from pyrodrop.cards import Card, carded, size
 from pyrodrop.constraints import Count, Real, checked
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
+from pyrodrop.distributions.censored import Censored, check_ends, ends_shape, exact_values, finite_ends
 from pyrodrop.distributions.observed import inside, missing_entries
 from pyrodrop.likelihoods import check_support, elements
 from pyrodrop.prediction.moments import component_moments
@@ -148,7 +149,8 @@ class Prediction:
         """log p(y_n | x_n) under the mixture, ``[N]``, computed with logsumexp.
 
         Under `likelihoods.Missing` it is the density of the elements that are observed, and rows without any are left out,
-        so that there may be fewer than N.
+        so that there may be fewer than N. Under `likelihoods.Censored` it is the probability of an interval where y is
+        censored, and the density where its ends are equal.
 
         Args:
             y: observations ``[N, ...]``, as `data.Dataset` takes them. An observation with several elements has one joint
@@ -159,7 +161,7 @@ class Prediction:
             ValueError: y does not have the shape of the prediction, has values that the distribution cannot have, or is NaN
                 or infinite; class labels are not of an integer dtype, or no classes of the prediction.
         """
-        y, seen = self.observed(y)
+        y, seen = (self._aligned(y, ends=True), None) if isinstance(self.distribution, Censored) else self.observed(y)
         if seen is None:
             each = self.distribution.log_prob(y)
         else:
@@ -172,7 +174,8 @@ class Prediction:
         """P(Y <= y) under the mixture for every element of y separately, ``[N, ...]`` like y.
 
         Raises:
-            ValueError: y does not have the shape of the prediction, or has values that the distribution cannot have.
+            ValueError: y does not have the shape of the prediction, or has values that the distribution cannot have, or
+                intervals.
             TypeError: y is no array of numbers; the likelihood's distribution has no cumulative distribution function, such
                 as that of class labels.
         """
@@ -269,9 +272,19 @@ class Prediction:
         filled = self._aligned(y.masked_fill(missing, inside(elements(self.distribution))))
         return filled, ~missing.reshape(filled.shape).to(filled.device)
 
-    def _aligned(self, y: Any) -> Tensor:
-        """y as a tensor with the shape of one component's samples; raises an error instead of broadcasting another shape."""
-        y = check_finite("y", tensor_of(y, "y").detach()).to(self.f.device)
+    def _aligned(self, y: Any, *, ends: bool = False) -> Tensor:
+        """y as a tensor with the shape of one component's samples; raises an error instead of broadcasting another shape.
+
+        A y of the ends of intervals stays so if `ends`, and must be exact otherwise.
+        """
+        y = tensor_of(y, "y").detach().to(self.f.device)
+        if isinstance(self.distribution, Censored) and y.shape == (self.f.shape[1], *ends_shape(self.distribution)):
+            check_ends(y)
+            if ends:
+                self._check_support(finite_ends(y))
+                return y
+            y = exact_values(y, "every score but the log density")
+        y = check_finite("y", y)
         want = self.distribution.batch_shape[1:] + self.distribution.event_shape
         if y.dim() == 1 and want == (len(y), 1):
             y = y[:, None]
@@ -288,8 +301,12 @@ class Prediction:
                     f"{int(y.max())}"
                 )
             return y
-        check_support(y, one, f"the prediction, of {type(one).__name__} distributions")
+        self._check_support(y)
         return y.to(one.logits.dtype) if isinstance(one, Bernoulli) else y
+
+    def _check_support(self, y: Tensor) -> None:
+        one = elements(self.distribution)
+        check_support(y, one, f"the prediction, of {type(one).__name__} distributions")
 
 
 class Predicts(Protocol):

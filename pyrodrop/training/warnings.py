@@ -230,7 +230,7 @@ def _precisions(problem: Problem | Fit) -> list[str]:
     if not (getattr(likelihood, "learned", False) and isinstance(precision, Tensor) and y.is_floating_point()):
         return []
     value = float(precision.detach().max())
-    step = torch.finfo(y.dtype).eps * float(y.abs().nan_to_num(0.0).max())
+    step = torch.finfo(y.dtype).eps * float(y.abs().nan_to_num(0.0, posinf=0.0).max())
     if step == 0 or not value > step**-2:
         return []
     return [

@@ -106,6 +106,17 @@ CALLS = [
         },
     ),
     Call(
+        "likelihoods.Censored",
+        lambda: {"likelihood": likelihoods.Gaussian(1.0)},
+        {
+            "likelihood": LIKELIHOOD
+            | {
+                "missing": lambda: likelihoods.Missing(likelihoods.Gaussian()),
+                "censored": lambda: likelihoods.Censored(likelihoods.Gaussian()),
+            }
+        },
+    ),
+    Call(
         "likelihoods.aligned",
         lambda: {"y": torch.zeros(4), **DISTRIBUTION},
         {
