@@ -189,6 +189,8 @@ CALLS = [
         function=lambda **given: _read_nothing(data.cifar10, **given),
     ),
     Call("data.foong2020", dict, {}, function=lambda: _read_nothing(data.foong2020)),
+    Call("data.gospels", dict, {}, function=lambda **given: _read_nothing(data.gospels, **given)),
+    Call("data.solar", dict, {}, function=lambda **given: _read_nothing(data.solar, **given)),
     Call("data.mauna_loa", dict, {}),
     Call(
         "data.turned",
