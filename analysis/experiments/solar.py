@@ -1,20 +1,21 @@
-"""Solar irradiance in 5 years, on the last 75 years of the series: the LSTM of ``rnn/solar`` and what one would do otherwise.
+"""Solar irradiance in 5 years, on the last 75 years of the series: the LSTM of ``rnn/solar`` beside simple forecasts.
 
     persistence     y ~ N(0, s^2)                  the value stays; s^2 is the mean of y^2 in training
     ridge           y ~ N(b + w.x, s^2)            w minimises sum (y - b - w.x)^2 + lambda |w|^2, b is without penalty
 
-for y the change in 5 years and x the last 22 yearly changes. lambda, of 10^-3 ... 10^3, has the smallest error of leave-one-out
-in training, and s^2 is that error: the mean of (r_n / (1 - h_n))^2 with r the residuals and h the diagonal of the hat matrix.
+for y the change in 5 years and x the last 22 yearly changes. lambda, of 10^-3 ... 10^3, has the smallest error of
+leave-one-out in training, and s^2 is that error: the mean of (r_n / (1 - h_n))^2, with r the residuals and h the diagonal of
+the hat matrix.
 
-The LSTM is trained with several seeds. Its scores are means over seeds: of the average over draws of the weights (MC dropout),
-and of the mean weights (standard dropout at test time). Gal & Ghahramani (2016), https://arxiv.org/abs/1512.05287.
+The LSTM is trained with several seeds, and its scores are means over them: of the average over draws of the weights (MC
+dropout), and of the mean weights (standard dropout at test time). Gal & Ghahramani (2016), https://arxiv.org/abs/1512.05287.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -33,18 +34,17 @@ from pyrodrop.analysis.zoo.train import load_splits, machine
 from pyrodrop.data import Dataset
 from pyrodrop.files import write_json
 from pyrodrop.metrics import log_predictive_density, regression_scores, rmse
+from pyrodrop.training.fitted import Fit
 from pyrodrop.zoo import entry
 
 NAME = "rnn/solar"
 LAMBDAS = tuple(10.0 ** (power / 4) for power in range(-12, 13))
 SCORES = ("rmse", "log_density")
-FORECASTS = {"MC dropout": lambda fit: fit, "mean weights": averaged}
+FORECASTS: Mapping[str, Callable[[Fit], Fit]] = {"MC dropout": lambda fit: fit, "mean weights": averaged}
 
 
 @with_job_options("device")
-def run(
-    job: JobOptions, *, seeds: int = 3, steps: int | None = None, out: Path = Path("runs/solar")
-) -> dict[str, Any]:
+def run(job: JobOptions, *, seeds: int = 3, steps: int | None = None, out: Path = Path("runs/solar")) -> dict[str, Any]:
     """Train the LSTM, and print its RMSE and log density next to those of persistence and ridge regression.
 
     Args:
@@ -126,5 +126,7 @@ def _print(rows: Mapping[str, Mapping[str, list[float]]]) -> None:
     headers = {"rmse": "RMSE", "log_density": "log density", **{f"sd of {score}": "sd of seeds" for score in SCORES}}
     forms = {"rmse": ".3f", "log_density": ".3f", **{f"sd of {score}": ".2g" for score in SCORES}}
     print_table(
-        score_table(table, title="irradiance in 5 years, last 75 years", corner="forecast", headers=headers, forms=forms)
+        score_table(
+            table, title="irradiance in 5 years, last 75 years", corner="forecast", headers=headers, forms=forms
+        )
     )

@@ -5,10 +5,11 @@ Scores are means over the data's splits: those of `pyrodrop.metrics` for class l
     training_nll    nats per observation     training_kl    nats      means over the last tenth of the steps
     compression     weights over kept weights, for a pruning posterior at the full weight of the KL divergence;
                     no score if no weight is kept
-    bits, bits_of_mean_weights      of labels of every step, y [N, T]: minus the mean of log2 p(y_nt | x_n), where p is the mean
-                    over draws, or what the mean weights give (standard dropout at test time)
+    bits, bits_of_mean_weights      of labels of every step, y [N, T]: minus the mean of log2 p(y_nt | x_n), where p is the
+                    mean over draws, or that of the mean weights (standard dropout at test time)
 
-Each label of a sequence counts as an example. For a data set without test observations, the training observations are scored, with names ``train_...``.
+Each label of a sequence counts as an example. For a data set without test observations, the training observations are
+scored, with names ``train_...``.
 """
 
 from __future__ import annotations

