@@ -37,7 +37,7 @@ from pyrodrop.compression.kept import compression
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import processor
 from pyrodrop.files import write_json
-from pyrodrop.guides import Point
+from pyrodrop.guides import Guide, Point
 from pyrodrop.likelihoods import elements
 from pyrodrop.metrics import classification_scores, regression_scores
 from pyrodrop.models import NetworkModel
@@ -123,9 +123,12 @@ def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
 def _label_scores(fit: Fit, prediction: Prediction, data: Dataset) -> dict[str, float]:
     if not prediction.distribution.event_shape:
         return classification_scores(prediction, data.y)
-    p = elements(prediction.distribution).probs
-    scores = classification_scores(p.reshape(len(p), data.y.numel(), -1), data.y.flatten())
+    labels = elements(prediction.distribution)
+    assert isinstance(labels, Categorical)
     assert isinstance(fit.model, NetworkModel)
+    assert isinstance(fit.guide, Guide)
+    p = labels.probs
+    scores = classification_scores(p.reshape(len(p), data.y.numel(), -1), data.y.flatten())
     averaged = replace(fit, guide=Point.average(fit.model, fit.guide).to(fit.device)).predict(data.x, 1)
     nats = {"bits": scores["log_density"], "bits_of_mean_weights": float(averaged.log_density(data.y).double().mean())}
     nats["bits_of_mean_weights"] /= data.y[0].numel()
