@@ -62,6 +62,7 @@ def _experiments() -> list[Piece]:
             "*-none.json",
         ),
         job("boston-ard", "boston-ard", "", "--splits 1 --steps 10"),
+        job("solar", "solar", "", "--seeds 1 --steps 2"),
         job("kingma-table1", "kingma-table1", "--preset paper", ""),
         Piece("published", ("pyrodrop", "run", "published", "--out", "{folder}", "--quiet"), results="results.json"),
     ]

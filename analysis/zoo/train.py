@@ -5,16 +5,20 @@ Scores are means over the data's splits: those of `pyrodrop.metrics` for class l
     training_nll    nats per observation     training_kl    nats      means over the last tenth of the steps
     compression     weights over kept weights, for a pruning posterior at the full weight of the KL divergence;
                     no score if no weight is kept
+    bits, bits_of_mean_weights      of labels of every step, y [N, T]: minus the mean of log2 p(y_nt | x_n), where p is the
+                    mean over draws, or that of the mean weights (standard dropout at test time)
 
-For a data set without test observations, the training observations are scored, with names ``train_...``.
+Each label of a sequence counts as an example. For a data set without test observations, the training observations are
+scored, with names ``train_...``.
 """
 
 from __future__ import annotations
 
 import datetime
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +37,11 @@ from pyrodrop.compression.kept import compression
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import processor
 from pyrodrop.files import write_json
+from pyrodrop.guides import Guide, Point
+from pyrodrop.likelihoods import elements
 from pyrodrop.metrics import classification_scores, regression_scores
+from pyrodrop.models import NetworkModel
+from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.warnings import still_falls
 from pyrodrop.zoo import Entry, trained
@@ -95,8 +103,8 @@ def judged(split: Split) -> Dataset:
 def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
     data = judged(split)
     prediction = fit.predict(data.x, draws, seed=seed)
-    if isinstance(prediction.distribution, Categorical):
-        scores = classification_scores(prediction, data.y)
+    if isinstance(elements(prediction.distribution), Categorical):
+        scores = _label_scores(fit, prediction, data)
         scores = {"error_percent": 100 * (1 - scores.pop("accuracy")), **scores}
     else:
         scores = {
@@ -110,6 +118,21 @@ def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
         scores |= {} if reached is None else {"compression": reached}
     last = fit.history[-max(1, len(fit.history) // 10) :].double().mean(0)
     return {**scores, "training_nll": float(last[0]) / len(split.train), "training_kl": float(last[1])}
+
+
+def _label_scores(fit: Fit, prediction: Prediction, data: Dataset) -> dict[str, float]:
+    if not prediction.distribution.event_shape:
+        return classification_scores(prediction, data.y)
+    labels = elements(prediction.distribution)
+    assert isinstance(labels, Categorical)
+    assert isinstance(fit.model, NetworkModel)
+    assert isinstance(fit.guide, Guide)
+    p = labels.probs
+    scores = classification_scores(p.reshape(len(p), data.y.numel(), -1), data.y.flatten())
+    averaged = replace(fit, guide=Point.average(fit.model, fit.guide).to(fit.device)).predict(data.x, 1)
+    nats = {"bits": scores["log_density"], "bits_of_mean_weights": float(averaged.log_density(data.y).double().mean())}
+    nats["bits_of_mean_weights"] /= data.y[0].numel()
+    return {**{name: -value / math.log(2) for name, value in nats.items()}, **scores}
 
 
 @with_job_options("device")

@@ -1,8 +1,9 @@
 """The regression series of Gal & Ghahramani (2016), arXiv:1506.02142, exactly as used in their experiments.
 
 CO2 is the Mauna Loa series of figure 2 (272 months, detrended and standardised by the authors); solar is the series of the
-appendix. Both are in standardised units. The test part is a grid of inputs without observations; its y contains the
-placeholders of the file. Source: https://github.com/yaringal/DropoutUncertaintyCaffeModels.
+appendix. Both are in standardised units. The test part of CO2 is a grid of inputs without observations; its y contains the
+placeholders of the file. That of solar is the series in five gaps of the training part, of 20 years each. Source:
+https://github.com/yaringal/DropoutUncertaintyCaffeModels.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def gal2016(series: Series = "co2") -> Split:
         y_unit="standardised",
         source=f"Gal & Ghahramani (2016), GitHub yaringal/DropoutUncertaintyCaffeModels at {COMMIT}",
         period=12 * MONTH if series == "co2" else None,
-        truth=False,
+        truth=series == "solar",
     )
 
 

@@ -22,6 +22,7 @@ from pyrodrop.zoo import (
     concrete,
     kingma,
     kingma_fig1a,
+    rnn,
     rotated_digit,
     sparse,
     trained,
@@ -36,7 +37,7 @@ __all__ = ["ENTRIES", "Check", "Entry", "Source", "add", "entry", "every", "load
 
 _log = logging.getLogger("pyrodrop")
 
-_SETS = (co2, co2_paper, concrete, kingma, kingma_fig1a, uci, rotated_digit, sparse)
+_SETS = (co2, co2_paper, concrete, kingma, kingma_fig1a, uci, rotated_digit, rnn, sparse)
 ENTRIES: dict[str, Entry] = {e.name: e for entries in _SETS for e in entries.ENTRIES}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyrodrop import arguments
-from pyrodrop.data import Split, gal2016, line_split, mauna_loa, mnist, uci
+from pyrodrop.data import Split, gal2016, gospels, line_split, mauna_loa, mnist, solar, uci
 from pyrodrop.data.uci import TABLES
 
 
@@ -39,10 +39,17 @@ SOURCES: dict[str, Source] = {
         "the CO2 series of Gal & Ghahramani (2016), standardised: 272 months to train, no truth to test",
         lambda: [gal2016("co2")],
     ),
+    "gospels": Source(
+        "Mark and Luke in sequences of 50 characters, y the next ones: 3,803 to train, 423 to test", lambda: [gospels()]
+    ),
     "line-1000": Source("y = 2 x + 8 + N(0, 1): 1,000 to train, 2,000 to test", lambda: [line_split(1000)]),
     "mnist": Source("digits as rows of 784 grey values: 60,000 to train, 10,000 to test", lambda: [mnist()]),
     "mnist/images": Source(
         "digits as images of 28 x 28 grey values: 60,000 to train, 10,000 to test", lambda: [mnist(flat=False)]
+    ),
+    "solar": Source(
+        "change of solar irradiance in 5 years from those of the last 22: 273 windows to train, 75 years to test",
+        lambda: [solar()],
     ),
     **{
         f"uci/{name}": Source(

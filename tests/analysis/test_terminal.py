@@ -31,6 +31,7 @@ from pyrodrop.analysis.experiments import (
     kingma_fig1b,
     kingma_table1,
     sbc,
+    solar,
     trained_network,
 )
 from pyrodrop.analysis.experiments import tuning as tuning_job
@@ -182,6 +183,11 @@ def the_calibration(values: Iterator[float]) -> None:
     sbc._print(found)  # type: ignore[arg-type]
 
 
+def the_forecasts(values: Iterator[float]) -> None:
+    names = ("persistence", "ridge", "LSTM, MC dropout", "LSTM, mean weights")
+    solar._print({name: {score: [next(values) for _ in range(3)] for score in solar.SCORES} for name in names})
+
+
 def the_tuning(values: Iterator[float]) -> None:
     settings = {name: row(values, *tuning_job.RANGES) for name in ("default", "best")}
     scores = {name: row(values, *settings) for name in ("validation", "test")}
@@ -236,6 +242,7 @@ PRINTED: Mapping[str, Callable[[Iterator[float]], None]] = {
     "trained-network": the_trained_network,
     "critiques": the_critiques,
     "sbc": the_calibration,
+    "solar": the_forecasts,
     "tuning": the_tuning,
     "uci": the_uci_table,
     "compare": the_comparison,

