@@ -21,7 +21,7 @@ from rich.table import Table
 from torch import nn
 
 from pyrodrop import arguments, likelihoods, priors
-from pyrodrop.analysis.experiments.averaged import averaged
+from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.experiments.published.facts import figures
 from pyrodrop.analysis.reports.console import versions

@@ -16,7 +16,7 @@ import torch
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from pyrodrop.analysis.experiments.averaged import averaged
+from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder

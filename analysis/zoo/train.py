@@ -3,6 +3,7 @@
 Scores are means over the data's splits: those of `pyrodrop.metrics` for class labels or real observations, and
 
     training_nll    nats per observation     training_kl    nats      means over the last tenth of the steps
+    error_percent_averaged    of class labels: the error of one pass with the mean weights (weight averaging)
     compression     weights over kept weights, for a pruning posterior at the full weight of the KL divergence;
                     no score if no weight is kept
 
@@ -29,11 +30,13 @@ from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.analysis.zoo import references
+from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.compression.kept import compression
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import processor
 from pyrodrop.files import write_json
-from pyrodrop.metrics import classification_scores, regression_scores
+from pyrodrop.guides import Guide
+from pyrodrop.metrics import accuracy, classification_scores, regression_scores
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.warnings import still_falls
 from pyrodrop.zoo import Entry, trained
@@ -98,6 +101,9 @@ def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
     if isinstance(prediction.distribution, Categorical):
         scores = classification_scores(prediction, data.y)
         scores = {"error_percent": 100 * (1 - scores.pop("accuracy")), **scores}
+        if isinstance(fit.guide, Guide):
+            one_pass = averaged(fit).predict(data.x, 1)
+            scores["error_percent_averaged"] = 100 * (1 - accuracy(one_pass, data.y))
     else:
         scores = {
             **regression_scores(prediction, data.y),

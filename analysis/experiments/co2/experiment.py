@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop import arguments, schedules, zoo
-from pyrodrop.analysis.experiments.averaged import averaged, last_units
+from pyrodrop.analysis.zoo.averaged import averaged, last_units
 from pyrodrop.analysis.experiments.co2.learned import (
     PARABOLA,
     carried,

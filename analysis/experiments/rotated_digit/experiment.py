@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop import arguments, zoo
-from pyrodrop.analysis.experiments.averaged import averaged
+from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.analysis.experiments.paired_scores import compared
 from pyrodrop.analysis.experiments.rotated_digit.report import Turned, draw, print_tables
 from pyrodrop.analysis.reports.console import versions
