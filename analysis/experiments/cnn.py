@@ -1,4 +1,4 @@
-"""MC dropout against weight averaging over the training of a LeNet: Gal & Ghahramani (2015), figure 2a.
+"""MC dropout against weight averaging over the training of a LeNet: Gal & Ghahramani (2015).
 
 For N test digits, w_n is 1 where the mean of 50 draws is wrong and a_n where one pass with the mean weights is; otherwise 0:
 

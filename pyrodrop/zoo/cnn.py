@@ -6,7 +6,7 @@
 
 Network and solver are those of `pyrodrop.zoo.rotated_digit`: Caffe's LeNet, momentum SGD (0.9) on batches of 64, rate
 0.01 (1 + 1e-4 it)^-0.75, weight decay 5e-4. Bayesian Convolutional Neural Networks with Bernoulli Approximate Variational
-Inference, https://arxiv.org/abs/1506.02158, section 5.1 and figure 2; layers and settings are those of the authors' files,
+Inference, https://arxiv.org/abs/1506.02158, the figure of LeNet on MNIST; layers and settings are those of the authors' files,
 https://github.com/yaringal/DropoutUncertaintyCaffeModels, mnist_uncertainty. Predictions average 50 draws, as in the paper.
 
 Two things differ from the paper. It trains for 10 million iterations, these entries for the 10,000 of Caffe's own LeNet. It
@@ -40,11 +40,11 @@ def _guide(dropped: Sequence[str]) -> Callable[[NetworkModel], Guide]:
     return functools.partial(BernoulliDropout, drop_rate=rates) if dropped else Point
 
 
-def _entry(name: str, where: str, dropped: Sequence[str]) -> Entry:
+def _entry(name: str, where: str, dropped: Sequence[str], differs: str = "") -> Entry:
     return Entry(
         name=f"cnn/{name}",
         summary=f"{where} on MNIST, LeNet-5, 10,000 SGD steps (the paper: 10 million)",
-        source="Gal & Ghahramani (2015), Bayesian CNN, section 5.1, figure 2",
+        source=f"Gal & Ghahramani (2015), Bayesian convolutional neural networks, LeNet on MNIST{differs}",
         data="mnist/images",
         model=functools.partial(caffe_model, dropped=dropped),
         guide=_guide(dropped),
@@ -56,7 +56,12 @@ def _entry(name: str, where: str, dropped: Sequence[str]) -> Entry:
 
 
 ENTRIES = (
-    _entry("lenet-all", "MC dropout .5 after every layer", ("conv2.weight", "ip1.weight", "ip2.weight")),
+    _entry(
+        "lenet-all",
+        "MC dropout .5 after every layer",
+        ("conv2.weight", "ip1.weight", "ip2.weight"),
+        "; a mask after conv1 is of a whole map, in the paper of an element",
+    ),
     _entry("lenet-ip", "MC dropout .5 behind the first dense layer", ("ip2.weight",)),
     _entry("lenet-none", "no dropout", ()),
 )
