@@ -5,9 +5,9 @@
     lenet-none    no dropout
 
 Network and solver are those of `pyrodrop.zoo.rotated_digit`: Caffe's LeNet, momentum SGD (0.9) on batches of 64, rate
-0.01 (1 + 1e-4 it)^-0.75, weight decay 5e-4. Bayesian Convolutional Neural Networks with Bernoulli Approximate Variational
-Inference, https://arxiv.org/abs/1506.02158, the figure of LeNet on MNIST; layers and settings are those of the authors' files,
-https://github.com/yaringal/DropoutUncertaintyCaffeModels, mnist_uncertainty. Predictions average 50 draws, as in the paper.
+0.01 (1 + 1e-4 it)^-0.75, weight decay 5e-4. Predictions average 50 draws, as in the paper: Bayesian Convolutional Neural
+Networks with Bernoulli Approximate Variational Inference, https://arxiv.org/abs/1506.02158, its figure of LeNet on MNIST.
+Layers and settings are those of the authors' files, https://github.com/yaringal/DropoutUncertaintyCaffeModels.
 
 Two things differ from the paper. It trains for 10 million iterations, these entries for the 10,000 of Caffe's own LeNet. It
 draws a mask for every element that a convolution returns, before pooling, so a kernel is dropped at some places of an image
