@@ -16,6 +16,7 @@ JOBS = {
     "kingma-fig1b": Job("test error by size of seven dropout methods on CIFAR-10 (Kingma et al. 2015, figure 1b)"),
     "estimators": Job("shared, per-example, local and flipout gradients at equal wall time on MNIST"),
     "rotated-digit": Job("LeNet-5 on a rotated digit: softmax, entropy, calibration (Gal & Ghahramani 2016, figure 4)"),
+    "cnn": Job("MC dropout against weight averaging over the training of a LeNet (Gal & Ghahramani 2015)"),
     "sparse": Job(
         "sparse LeNets on MNIST: pruning, compression, test error (Molchanov, Ashukha & Vetrov 2017, table 1)"
     ),

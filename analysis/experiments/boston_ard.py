@@ -21,13 +21,13 @@ from rich.table import Table
 from torch import nn
 
 from pyrodrop import arguments, likelihoods, priors
-from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.experiments.published.facts import figures
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.terminal import print_table
+from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.data import Dataset, uci
 from pyrodrop.devices import processor, seeded
 from pyrodrop.files import write_json

@@ -16,13 +16,13 @@ import torch
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.parallel import train_each
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.analysis.reports.job_options import JobOptions
 from pyrodrop.analysis.reports.style import BLACK, BLUE, GREEN, GREY, ORANGE, RED, SKY, styled, write_figure
 from pyrodrop.analysis.reports.terminal import print_table
+from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import processor, seeded
 from pyrodrop.files import write_json

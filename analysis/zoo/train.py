@@ -3,6 +3,7 @@
 Scores are means over the data's splits: those of `pyrodrop.metrics` for class labels or real observations, and
 
     training_nll    nats per observation     training_kl    nats      means over the last tenth of the steps
+    error_percent_averaged    of class labels: the error of one pass with the mean weights (weight averaging)
     compression     weights over kept weights, for a pruning posterior at the full weight of the KL divergence;
                     no score if no weight is kept
     bits, bits_of_mean_weights      of labels of every step, y [N, T]: minus the mean of log2 p(y_nt | x_n), where p is the
@@ -33,13 +34,14 @@ from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
 from pyrodrop.analysis.zoo import references
+from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.compression.kept import compression
 from pyrodrop.data import Dataset, Split
 from pyrodrop.devices import processor
 from pyrodrop.files import write_json
 from pyrodrop.guides import Guide, Point
 from pyrodrop.likelihoods import elements
-from pyrodrop.metrics import classification_scores, regression_scores
+from pyrodrop.metrics import accuracy, classification_scores, regression_scores
 from pyrodrop.models import NetworkModel
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.training.fitted import Fit
@@ -106,6 +108,9 @@ def _scores(fit: Fit, split: Split, draws: int, seed: int) -> dict[str, float]:
     if isinstance(elements(prediction.distribution), Categorical):
         scores = _label_scores(fit, prediction, data)
         scores = {"error_percent": 100 * (1 - scores.pop("accuracy")), **scores}
+        if isinstance(fit.guide, Guide) and data.y.dim() == 1:
+            one_pass = averaged(fit).predict(data.x, 1)
+            scores["error_percent_averaged"] = 100 * (1 - accuracy(one_pass, data.y))
     else:
         scores = {
             **regression_scores(prediction, data.y),

@@ -17,6 +17,7 @@ import torch
 from pyrodrop import arguments
 from pyrodrop.names import known
 from pyrodrop.zoo import (
+    cnn,
     co2,
     co2_paper,
     concrete,
@@ -37,7 +38,7 @@ __all__ = ["ENTRIES", "Check", "Entry", "Source", "add", "entry", "every", "load
 
 _log = logging.getLogger("pyrodrop")
 
-_SETS = (co2, co2_paper, concrete, kingma, kingma_fig1a, uci, rotated_digit, rnn, sparse)
+_SETS = (cnn, co2, co2_paper, concrete, kingma, kingma_fig1a, uci, rotated_digit, rnn, sparse)
 ENTRIES: dict[str, Entry] = {e.name: e for entries in _SETS for e in entries.ENTRIES}
 
 

@@ -11,7 +11,7 @@ a posterior need. Source: https://github.com/yaringal/DropoutUncertaintyCaffeMod
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,24 +31,26 @@ SOFT_RATES = {"ip2.*": 1 - KEEP, "*": 0.02}  # for posteriors with noise in ever
 _SOURCE = "Gal & Ghahramani (2016), section 5.2, figure 4"
 
 
-def _caffe_model(data: Dataset) -> NetworkModel:
+def caffe_model(data: Dataset, *, dropped: Sequence[str] = (DROPPED,)) -> NetworkModel:
+    """Caffe's LeNet with its weight decay as prior; `dropped` are the weights after a dropout layer."""
     plain = caffe.decay_prior(DECAY, 1.0, len(data))
     model = LeNet5(
-        prior={DROPPED: caffe.decay_prior(DECAY, KEEP, len(data)), "*": plain},
+        prior={**dict.fromkeys(dropped, caffe.decay_prior(DECAY, KEEP, len(data))), "*": plain},
         likelihood=likelihoods.Categorical(),
         bias_prior=plain,
         seed=None,
     )
-    caffe.xavier(model, {DROPPED: KEEP})
+    caffe.xavier(model, dict.fromkeys(dropped, KEEP))
     return model
 
 
-def learning_rate(name: str, *, num_data: int) -> float:
+def learning_rate(name: str, *, num_data: int, dropped: Sequence[str] = (DROPPED,)) -> float:
     """The SGD learning rate of a parameter, by its name."""
-    return caffe.rate(name, lr=LR, scale=num_data, keep=KEEP if name.endswith(DROPPED) else 1.0)
+    return caffe.rate(name, lr=LR, scale=num_data, keep=KEEP if name.endswith(tuple(dropped)) else 1.0)
 
 
-def _caffe_training(data: Dataset) -> dict[str, Any]:
+def caffe_training(data: Dataset) -> dict[str, Any]:
+    """Arguments of `pyrodrop.fit` as in Caffe, with the learning rates of dropout after ip1 alone."""
     return {
         "steps": STEPS,
         "batch_size": BATCH,
@@ -103,9 +105,9 @@ ENTRIES = (
         summary="MC dropout .5 behind the first dense layer on MNIST, LeNet-5, 10,000 SGD steps",
         source=_SOURCE,
         data="mnist/images",
-        model=_caffe_model,
+        model=caffe_model,
         guide=functools.partial(guides.BernoulliDropout, drop_rate=RATES),
-        training=_caffe_training,
+        training=caffe_training,
         published={},
         check=CHECK,
     ),

@@ -19,9 +19,9 @@ from PIL import Image
 
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors
-from pyrodrop.analysis.experiments.averaged import averaged, last_units
 from pyrodrop.analysis.experiments.co2 import experiment as co2
 from pyrodrop.analysis.experiments.co2 import front, learned, steps
+from pyrodrop.analysis.zoo.averaged import averaged, last_units
 from pyrodrop.data import Dataset, mauna_loa
 from pyrodrop.zoo import co2_paper
 

@@ -193,6 +193,7 @@ USAGE = [
         ("run rotated-digit --digit 99999", "digit"),
         ("run rotated-digit --turn nan", "turn"),
         ("run rotated-digit --steps -1", "steps"),
+        ("run cnn --steps 0", "steps"),
         ("run trained-network --epochs 0", "epochs"),
         ("run trained-network --draws 0", "draws"),
         ("run trained-network --steps 0", "steps"),

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 
 import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors, zoo
-from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.paired_scores import compared
 from pyrodrop.analysis.experiments.rotated_digit import experiment as rotated_digit
 from pyrodrop.analysis.experiments.rotated_digit.report import Turned
+from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.analysis.zoo.check import _cut
 from pyrodrop.data import Dataset, mnist
 from pyrodrop.zoo import caffe

@@ -25,6 +25,7 @@ from pyrodrop.analysis.comparison.comparison import Comparison
 from pyrodrop.analysis.experiments import (
     JOBS,
     boston_ard,
+    cnn,
     concrete,
     estimators,
     kingma_fig1a,
@@ -112,6 +113,12 @@ def the_turned_digit(values: Iterator[float]) -> None:
         },
         (1, 7, 5),
     )  # fmt: skip
+
+
+def the_convolutional_networks(values: Iterator[float]) -> None:
+    keys = ("mc", "averaged", "difference", "se")
+    rows = {net: {"net": net, "steps": 10_000_000, **row(values, *keys)} for net in cnn.NETS}
+    cnn.print_errors({"errors": rows, "facts": {"a fact": True}, "settings": {"test_digits": 10_000, "draws": 50}})
 
 
 def the_sparse_network(values: Iterator[float]) -> None:
@@ -234,6 +241,7 @@ PRINTED: Mapping[str, Callable[[Iterator[float]], None]] = {
     "kingma-fig1b": the_errors(kingma_fig1b.STUDY, 0.25, 0.5, 1.0),
     "estimators": the_estimators,
     "rotated-digit": the_turned_digit,
+    "cnn": the_convolutional_networks,
     "sparse": the_sparse_network,
     "boston-ard": the_boston_table,
     "concrete": the_concrete_rates,

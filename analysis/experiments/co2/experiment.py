@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from pyrodrop import arguments, schedules, zoo
-from pyrodrop.analysis.experiments.averaged import averaged, last_units
 from pyrodrop.analysis.experiments.co2.learned import (
     PARABOLA,
     carried,
@@ -35,6 +34,7 @@ from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import facts as print_facts
 from pyrodrop.analysis.reports.terminal import paragraph
+from pyrodrop.analysis.zoo.averaged import averaged, last_units
 from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Split, gal2016, mauna_loa
 from pyrodrop.files import write_json

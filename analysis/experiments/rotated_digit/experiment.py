@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from pyrodrop import arguments, zoo
-from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.experiments.paired_scores import compared
 from pyrodrop.analysis.experiments.rotated_digit.report import Turned, draw, print_tables
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.style import write_figure
+from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.analysis.zoo.resumed import fit_resumed
 from pyrodrop.data import Dataset, mnist, turned
 from pyrodrop.devices import processor
