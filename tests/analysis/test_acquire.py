@@ -118,6 +118,15 @@ def test_sampled_labellings_agree_with_all_of_them() -> None:
     assert len(set(found)) == 10
 
 
+def test_one_sampled_labelling_is_right_on_average() -> None:
+    """Of a draw and its label; within 4 s.e. over 500 seeds."""
+    f = 2 * logits(6, 2, 4)
+    exact = float(acquire.batch(of_classes(f), 2).information[-1])
+    found = [float(acquire.batch(of_classes(f), 2, configurations=1, seed=seed).information[-1]) for seed in range(500)]
+    assert np.mean(found) == pytest.approx(exact, abs=4 * np.std(found) / math.sqrt(500))
+    assert len(np.unique(np.round(found, 12))) == 4  # one value for each label of the first row
+
+
 @pytest.mark.more
 def test_a_long_batch_does_not_underflow() -> None:
     """Each labelling of 110 rows of 1000 classes has a probability below 1e-308; together they tell 4 draws apart."""
@@ -239,6 +248,20 @@ def test_a_linear_model_has_its_closed_forms() -> None:
     assert acquire.epig(prediction, targets).numpy() == pytest.approx(want.mean(1), rel=1e-10)
 
 
+def test_noise_that_differs_by_draw_is_in_both_terms() -> None:
+    """The covariance has its mean variance, the entropy given f its mean logarithm; NumPy's determinants."""
+    torch.manual_seed(0)
+    f, scale = torch.randn(6, 5), 0.2 + torch.rand(6, 5)
+    k = np.cov(f.numpy().T, bias=True) + np.diag((scale.numpy() ** 2).mean(0))
+    found = acquire.batch(of_reals(f, scale), 3)
+    rows = found.rows.tolist()
+    given_f = np.log(scale.numpy()).mean(0)[rows].sum()
+    assert float(found.information[-1]) == pytest.approx(np.linalg.slogdet(k[np.ix_(rows, rows)])[1] / 2 - given_f)
+    pair = k[np.ix_([0, 1], [0, 1])]
+    alone = math.log(pair[0, 0] * pair[1, 1]) / 2
+    assert float(acquire.epig(of_reals(f, scale), [1])[0]) == pytest.approx(alone - np.linalg.slogdet(pair)[1] / 2)
+
+
 def test_many_draws_of_a_linear_model_have_its_information() -> None:
     """BALD is 1/2 ln(1 + var f / noise), within 4 s.e.; the moment-matched first pick is not below BALD."""
     torch.manual_seed(0)
@@ -273,6 +296,7 @@ def test_what_cannot_be_right_is_refused() -> None:
         (dist.Poisson(f.exp()[..., :1]).to_event(1), r"got Poisson with y of shape \[1\] in every row"),
         (dist.StudentT(4.0, f[..., :1], 1.0).to_event(1), "got StudentT"),
         (dist.Normal(f, 1.0).to_event(1), r"got Normal with y of shape \[2\]"),
+        (dist.Normal(f, 1.0), r"got Normal with y of shape \[2\]"),
         (dist.Bernoulli(logits=f).to_event(1), r"got Bernoulli with y of shape \[2\]"),
         (
             dist.Categorical(logits=f[:, :, None].repeat(1, 1, 3, 1)).to_event(1),

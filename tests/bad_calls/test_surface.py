@@ -15,8 +15,8 @@ from pyrodrop import priors
 from .harness import Call, Row, refusal, rows
 
 MODULES = [
-    "analysis", "analysis.acquire", "compression", "data", "distributions", "divergences", "guides", "likelihoods", "metrics",
-    "models", "priors", "recipes", "reparam", "schedules", "zoo",
+    "analysis", "analysis.acquire", "compression", "data", "distributions", "divergences", "guides", "likelihoods",
+    "metrics", "models", "priors", "recipes", "reparam", "schedules", "zoo",
 ]  # fmt: skip
 
 # Names without rows, and why.
@@ -24,8 +24,8 @@ NOT_CALLED: dict[str, str] = {
     **dict.fromkeys(
         ["Elbo", "Objective", "StepLosses", "compression.CompressionReport", "compression.Measured",
          "distributions.ConstantLeftOut", "guides.RateKind", "metrics.CalibrationCurve", "metrics.Uncertainty",
-         "Moments", "Replicates", "Sampled", "analysis.acquire.Batch", "analysis.Comparison", "analysis.KFold", "analysis.Loo",
-         "analysis.SBC"],
+         "Moments", "Replicates", "Sampled", "analysis.acquire.Batch", "analysis.Comparison", "analysis.KFold",
+         "analysis.Loo", "analysis.SBC"],
         "a record that functions return, without checks of its own",
     ),
     **dict.fromkeys(["divergences.NoDivergence", "priors.ImproperPrior", "analysis.UnreliableLoo"], "an error or a warning"),
