@@ -8,9 +8,14 @@ import inspect
 
 import pytest
 
-import pyrodrop.analysis  # which pyrodrop imports when it is asked for
+import pyrodrop.analysis.acquire  # which pyrodrop imports when it is asked for
 
 EXAMPLES = [
+    "pyrodrop.analysis.acquire.bald",
+    "pyrodrop.analysis.acquire.batch",
+    "pyrodrop.analysis.acquire.entropy",
+    "pyrodrop.analysis.acquire.epig",
+    "pyrodrop.analysis.acquire.variance",
     "pyrodrop.analysis.sbc",
     "pyrodrop.compare",
     "pyrodrop.compression.compress",

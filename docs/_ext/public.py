@@ -24,6 +24,7 @@ MODULES = (
     "pyrodrop.divergences",
     "pyrodrop.zoo",
     "pyrodrop.analysis",
+    "pyrodrop.analysis.acquire",
     "pyrodrop.analysis.plots",
     "pyrodrop.analysis.gp",
 )

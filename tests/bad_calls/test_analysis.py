@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyro.distributions as dist
 import pytest
 import torch
 
 import pyrodrop
 from pyrodrop import analysis, guides
+from pyrodrop.analysis import acquire
 from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier, Inducing, Start, from_model
 from pyrodrop.analysis.gp.starts import matern, squared_exponential, trend_and_season
 
 from .harness import Call, Row, rows
-from .kinds import COUNT, FLAG, FUNCTION, INSIDE, NAME, NOT_NEGATIVE, OBJECT, POSITIVE, SEED, Kind, tensor
+from .kinds import COUNT, FLAG, FUNCTION, INSIDE, NAME, NOT_NEGATIVE, OBJECT, POSITIVE, SEED, Kind, Shows, tensor
+from .parts import prediction
 from .shared import LABELS, N, X, Y, fit, mlp, model, process, replicates, sampled
 from .test_predictions import DATA
 from .test_training import NO_LABELS, NO_X, NO_Y, OPTIONAL_FLAG
@@ -61,6 +64,10 @@ def drawn(x: Any, y: Any, num_draws: int, seed: int) -> dict[str, torch.Tensor]:
     return {name: torch.zeros(num_draws, *value.shape) for name, value in mlp().weight_sites().items()}
 
 
+def classes(**given: Any) -> dict[str, Any]:
+    return {"prediction": prediction(classes=2), **given}
+
+
 def regression(x: Any = X, y: Any = Y, **given: Any) -> Any:
     own = {"data": (x, y), "kernel": "squared-exponential", "learn": False, "progress": False}
     return GaussianProcess(**{**own, **given})
@@ -69,6 +76,28 @@ def regression(x: Any = X, y: Any = Y, **given: Any) -> Any:
 def classification(y: Any = LABELS, **given: Any) -> Any:
     own = {"data": (X, y), "kernel": "squared-exponential", "learn": False, "progress": False}
     return GaussianProcessClassifier(**{**own, **given})
+
+
+ONES = torch.ones(2, 3, 1)
+PREDICTIONS = OBJECT | {
+    "moments": lambda: fit().predict(X, 2, keep="moments"),
+    "probabilities": lambda: torch.full((2, 3, 2), 0.5),
+    "counts": Shows("Poisson", lambda: pyrodrop.Prediction(ONES, dist.Poisson(ONES).to_event(1))),
+}
+TARGETS = tensor(3, like=lambda shape: torch.ones(shape, dtype=torch.int64)).but(
+    "bool", "number", "infinity", "NaN"
+) | {
+    "floats": lambda: torch.ones(2),
+    "mask": lambda: torch.tensor([True, False, True]),
+    "number": lambda: 1,
+    "negative": lambda: [-1],
+    "too large": lambda: [0, 3],
+}
+
+
+def told(targets: list[int]) -> torch.Tensor:
+    torch.manual_seed(0)
+    return acquire.epig(prediction(classes=2), targets)
 
 
 KERNEL = Kind({
@@ -169,6 +198,24 @@ CALLS = [
         "analysis.sbc_of_draws",
         lambda: {"model": mlp(), "draw": drawn, "x": X, "count": 2, "num_draws": 2},
         {"model": OBJECT, "draw": FUNCTION, "count": COUNT | {"one": lambda: 1}, "num_draws": COUNT, "seed": SEED},
+    ),
+    *(
+        Call(f"analysis.acquire.{name}", classes, {"prediction": PREDICTIONS})
+        for name in ("entropy", "variance", "bald")
+    ),
+    Call(
+        "analysis.acquire.epig",
+        lambda: classes(targets=[0, 2]),
+        {"prediction": PREDICTIONS, "targets": TARGETS},
+        works={
+            "targets: array": (lambda: np.array([0, 2]), lambda found: torch.equal(found, told([0, 2]))),
+            "targets: range": (lambda: range(3), lambda found: torch.equal(found, told([0, 1, 2]))),
+        },
+    ),
+    Call(
+        "analysis.acquire.batch",
+        lambda: classes(size=2),
+        {"prediction": PREDICTIONS, "size": COUNT | {"more than rows": lambda: 4}},
     ),
     Call(
         "gp.GaussianProcess",

@@ -15,8 +15,8 @@ from pyrodrop import priors
 from .harness import Call, Row, refusal, rows
 
 MODULES = [
-    "analysis", "compression", "data", "distributions", "divergences", "guides", "likelihoods", "metrics", "models",
-    "priors", "recipes", "reparam", "schedules", "zoo",
+    "analysis", "analysis.acquire", "compression", "data", "distributions", "divergences", "guides", "likelihoods",
+    "metrics", "models", "priors", "recipes", "reparam", "schedules", "zoo",
 ]  # fmt: skip
 
 # Names without rows, and why.
@@ -24,7 +24,8 @@ NOT_CALLED: dict[str, str] = {
     **dict.fromkeys(
         ["Elbo", "Objective", "StepLosses", "compression.CompressionReport", "compression.Measured",
          "distributions.ConstantLeftOut", "guides.RateKind", "metrics.CalibrationCurve", "metrics.Uncertainty",
-         "Moments", "Replicates", "Sampled", "analysis.Comparison", "analysis.KFold", "analysis.Loo", "analysis.SBC"],
+         "Moments", "Replicates", "Sampled", "analysis.acquire.Batch", "analysis.Comparison", "analysis.KFold",
+         "analysis.Loo", "analysis.SBC"],
         "a record that functions return, without checks of its own",
     ),
     **dict.fromkeys(["divergences.NoDivergence", "priors.ImproperPrior", "analysis.UnreliableLoo"], "an error or a warning"),
@@ -49,7 +50,7 @@ def callables() -> dict[str, Any]:
     """Every public callable by name."""
     found = {name: getattr(pyrodrop, name) for name in pyrodrop.__all__ if name not in MODULES}
     for module in MODULES:
-        own = getattr(pyrodrop, module)
+        own = importlib.import_module(f"pyrodrop.{module}")
         names = getattr(own, "__all__", None) or [
             n for n, v in vars(own).items() if not n.startswith("_") and getattr(v, "__module__", "") == own.__name__
         ]

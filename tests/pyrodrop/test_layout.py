@@ -51,7 +51,7 @@ LAYERS = (
     ("pyrodrop/__init__.py",),
     ("analysis/__init__.py", "analysis/reports"),
     ("analysis/comparison", "analysis/gp"),
-    ("analysis/arviz", "analysis/calibration", "analysis/divergences", "analysis/networks")
+    ("analysis/acquire", "analysis/arviz", "analysis/calibration", "analysis/divergences", "analysis/networks")
     + ("analysis/plots.py", "analysis/programs", "analysis/zoo"),
     ("analysis/benchmarks", "analysis/experiments"),
     ("analysis/pieces",),

@@ -1,0 +1,115 @@
+"""The draws of a prediction from which information is computed: class probabilities, or Gaussians of one real y.
+
+Likelihoods of classes are `Categorical`, `Ordinal`, and `Bernoulli` of one target, as two classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Normal
+
+from pyrodrop.arguments import all_finite, instance
+from pyrodrop.likelihoods import elements
+from pyrodrop.prediction.prediction import Prediction
+
+_NUMBERS = 2**22  # double-precision values at a time
+_LEAST_NOISE = 1e-12  # of the variance of y, so that float64 tells f from y
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Logits of S draws at N points, ``[S, N, C]``."""
+
+    logits: Tensor
+
+    def log_probabilities(self, rows: Any) -> Tensor:
+        """ln p(c | f_s(x_n)) at some points, ``[S, n, C]`` in float64."""
+        return self.logits[:, rows].double().log_softmax(-1)
+
+    def blocks(self, numbers: int = 0) -> Iterator[tuple[slice, Tensor]]:
+        """Some points at a time, and p(c | f_s(x_n)) there, ``[S, n, C]``; a point takes so many `numbers` besides."""
+        for rows in blocks(self.logits.shape[1], max(numbers, self.logits[:, 0].numel())):
+            yield rows, self.log_probabilities(rows).exp()
+
+
+@dataclass(frozen=True)
+class Gaussians:
+    """Means and standard deviations of y for S draws at N points, ``[S, N]`` each in float64."""
+
+    loc: Tensor
+    scale: Tensor
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """A ``[S, N]`` and v ``[N]``, where A^T A is the covariance of E[y | f] over draws, and v the mean noise variance.
+
+        Raises:
+            ValueError: noise is less than 1e-6 of the standard deviation of y.
+        """
+        centred = (self.loc - self.loc.mean(0)) / len(self.loc) ** 0.5
+        noise = self.scale.square().mean(0)
+        share = noise / (noise + centred.square().sum(0))
+        if float(share.min()) < _LEAST_NOISE:
+            raise ValueError(
+                "prediction must have noise of at least 1e-6 of the standard deviation of y, or any label tells all about "
+                f"f; got {float(share.min()) ** 0.5:.2g} at row {int(share.argmin())}"
+            )
+        return centred, noise
+
+
+def draws_of(prediction: Any, needed_by: str, *, least: int = 2, joint: bool = False) -> Classes | Gaussians:
+    """The draws of a prediction, for the function `needed_by`.
+
+    Args:
+        prediction: what arrived.
+        needed_by: the public function.
+        least: number of draws that it needs.
+        joint: whether it needs functions, joint over the points.
+
+    Raises:
+        TypeError: no `Prediction`, or one of something else than classes or one real y with Gaussian noise.
+        ValueError: fewer draws, or draws that are independent at every point; NaN or infinite parameters.
+    """
+    instance(prediction, Prediction, "prediction", "a Prediction, as predict(...) returns it with keep='draws'")
+    distribution = prediction.distribution
+    one, draws = elements(distribution), distribution.batch_shape[0]
+    single = distribution.batch_shape.numel() == draws * prediction.f.shape[1] and distribution.event_shape.numel() == 1
+    if not single or not isinstance(one, Categorical | Bernoulli | Normal):
+        raise TypeError(
+            f"{needed_by} needs a prediction of one label per row (Categorical, Ordinal, or Bernoulli of one target), or of "
+            f"one real y with Gaussian noise; got {type(one).__name__} with y of shape "
+            f"{[*distribution.batch_shape[2:], *distribution.event_shape]} in every row"
+        )
+    if draws < least:
+        raise ValueError(
+            f"{needed_by} needs a prediction with at least {least} draws of the function, which it compares; got a "
+            f"distribution of y with {draws} component"
+        )
+    if joint and not prediction.joint:
+        raise ValueError(
+            f"{needed_by} needs a prediction whose draws are functions, joint over the points: predict with joint=True; got "
+            "one with joint=False, whose draws are independent at every point"
+        )
+    shape = (draws, prediction.f.shape[1])
+    with torch.no_grad():
+        if isinstance(one, Normal):
+            for values in (one.loc, one.scale):
+                all_finite(values, "the distribution of prediction")
+            loc, scale = (values.expand(one.batch_shape).reshape(shape).double() for values in (one.loc, one.scale))
+            return Gaussians(loc, scale)
+        logits = one.logits.detach()
+        all_finite(logits, "the logits of prediction")
+        if isinstance(one, Bernoulli):
+            yes = logits.reshape(shape)
+            logits = torch.stack((torch.zeros_like(yes), yes), -1)
+        return Classes(logits)
+
+
+def blocks(count: int, numbers: int) -> Iterator[slice]:
+    """Slices of `count` points, where each point takes so many `numbers`."""
+    size = max(1, _NUMBERS // numbers)
+    yield from (slice(first, min(first + size, count)) for first in range(0, count, size))
