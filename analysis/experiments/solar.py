@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 
 from pyrodrop import arguments
-from pyrodrop.analysis.experiments.averaged import averaged
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
 from pyrodrop.analysis.reports.score_table import score_table
 from pyrodrop.analysis.reports.terminal import print_table
+from pyrodrop.analysis.zoo.averaged import averaged
 from pyrodrop.analysis.zoo.train import load_splits, machine
 from pyrodrop.data import Dataset
 from pyrodrop.files import write_json
