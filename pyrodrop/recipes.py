@@ -1,12 +1,14 @@
 """Regression and classification of tables: a network, a posterior and settings that nobody has to tune.
 
-    f = W_2 relu(W_1 x + b_1) + b_2        W_1 ~ N(0, 1 / mean |x|^2),   W_2 ~ N(0, 2 s^2 / K)         K hidden units
+    f = W_2 relu(W_1 x + b_1) + b_2        W_1 ~ N(0, r^2 / mean |x|^2),   W_2 ~ N(0, 2 s^2 / K)       K hidden units
     y ~ N(f, 1 / tau)                      or y ~ Categorical(softmax(f)); x and, in a regression, y are standardised
 
-so that f(x) has the standard deviation s under the prior at an x of mean length. How sure the predictions may be is not
-learned from the training rows, which the network has fitted: s and tau are those under which rows that it was not trained on
-have the largest log density, s one of a few. Tenths of the data are left out, one after the other, until these have 100 rows
-or are all. The network is then trained on all rows, with these values fixed.
+so that f(x) has the standard deviation r s under the prior at an x of mean length; layers between have W ~ N(0, 2 / K).
+With one hidden layer r is 1. How sure the predictions may be is not learned from the training rows, which the network has
+fitted: r, s and tau are those under which rows that it was not trained on have the largest log density, r and s of a few
+pairs. Noise that depends on x is learned, and its variance is then multiplied by the factor that is best for these rows.
+Tenths of the data are left out, one after the other, until these have 100 rows or are all. The network is then trained on
+all rows, with these values fixed.
 
 The defaults were found on one half of 16 tables and judged on the other: docs/recipes.md.
 """
@@ -17,18 +19,18 @@ import copy
 import functools
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import function
+from pyrodrop.arguments import counts, function, instance
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.data import Data, Dataset, Split
 from pyrodrop.guides import BernoulliDropout
-from pyrodrop.likelihoods import Categorical, Gaussian
+from pyrodrop.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
 from pyrodrop.models import MLP
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.priors import Gaussian as GaussianPrior
@@ -36,7 +38,7 @@ from pyrodrop.schedules import cosine
 from pyrodrop.training.fit import fit
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.options import TrainingOptions
-from pyrodrop.training.replicates import fit_replicates
+from pyrodrop.training.replicates import Replicates, fit_replicates
 
 __all__ = ["Recipe", "classifier", "regressor"]
 
@@ -45,10 +47,14 @@ _log = logging.getLogger("pyrodrop")
 Posterior = Callable[[MLP], Callable[..., Any]]
 dropout: Posterior = functools.partial(BernoulliDropout, drop_rate=0.02, mask_input=False)
 
-_HIDDEN, _STEPS, _EPOCHS, _BATCH, _LR, _DRAWS = 50, 2000, 20, 128, 1e-2, 200
+_HIDDEN, _STEPS, _STEPS_DEEP, _EPOCHS, _BATCH, _LR, _DRAWS = 50, 2000, 5000, 20, 128, 1e-2, 200
 _NARROW = 0.7  # share of held-out rows in 95 % intervals
 _PARTS, _HELD_OUT = 10, 100  # parts of the data, and rows to be held out, if there are as many
-_OF_Y, _OF_LOGITS = (0.5, 2.0), (2.0, 8.0, 32.0)  # s
+_OF_Y, _OF_LOGITS, _DEEP = (
+    ((1.0, 0.5), (1.0, 2.0)),
+    ((1.0, 2.0), (1.0, 8.0), (1.0, 32.0)),
+    ((1.0, 1.0), (3.0, 3.0)),
+)  # r, s
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class Recipe:
 
     Attributes:
         data: the data set, with its standardisation.
-        models: what is compared on rows that are held out: the same network with another s each.
+        models: what is compared on rows that are held out: the same network with another r and s each.
         posterior: makes the guide of a model.
         settings: arguments of `pyrodrop.fit`.
     """
@@ -91,6 +97,32 @@ class Recipe:
             TypeError, ValueError, FloatingPointError: as `pyrodrop.fit`.
         """
         settings: dict[str, Any] = {**self.settings, **changes, "progress": progress}
+        model, factor = self._chosen(settings)
+        run = fit(model, self.posterior(model), self.data, **settings)
+        _widen(run.model, factor)
+        return run
+
+    def fit_replicates(
+        self, count: int, *, progress: bool | None = None, **changes: Unpack[TrainingOptions]
+    ) -> Replicates:
+        """As `fit`, with several networks that start from other weights, whose predictions are mixed as an ensemble's.
+
+        Args:
+            count: the number of networks.
+            progress, changes: as of `fit`.
+
+        Raises:
+            TypeError, ValueError, FloatingPointError: as `pyrodrop.fit_replicates`.
+        """
+        settings: dict[str, Any] = {**self.settings, **changes, "progress": progress}
+        model, factor = self._chosen(settings)
+        runs = fit_replicates(model, self.posterior(model), self.data, count=count, **settings)
+        for run in runs:
+            _widen(run.model, factor)
+        return runs
+
+    def _chosen(self, settings: dict[str, Any]) -> tuple[MLP, float]:
+        """The model under which rows that are held out have the largest log density, and the factor of its noise."""
         training, held = _divided(len(self.data), checked_seed(settings["seed"]))
         pairs = [(model, place) for model in self.models for place in range(len(held))]
         fits = fit_replicates(
@@ -102,10 +134,10 @@ class Recipe:
         )
         judged = [self._judged(fits[k * len(held) : (k + 1) * len(held)], held) for k in range(len(self.models))]
         best = max(range(len(judged)), key=lambda k: judged[k][0])
-        density, tau, inside = judged[best]
+        density, factor, inside = judged[best]
         model = copy.deepcopy(self.models[best])
-        if tau is not None:
-            model.likelihood = Gaussian(tau)
+        if isinstance(model.likelihood, Gaussian) and model.likelihood.learned:
+            model.likelihood, factor = Gaussian(1 / factor), 1.0
         rows = sum(map(len, held))
         if inside < _NARROW:
             _log.warning(
@@ -114,38 +146,51 @@ class Recipe:
                 *(100 * inside, rows),
             )
         _log.info("%s of the models is best, with the log density %.3f on %d held-out rows", best, density, rows)
-        return fit(model, self.posterior(model), self.data, **settings)
+        return model, factor
 
-    def _judged(self, fits: list[Fit], held: list[Tensor]) -> tuple[float, float | None, float]:
-        """The mean log density of the rows that each fit was not trained on, the precision that makes it largest, and the
-        share of these rows in 95 % intervals with the learned precision."""
+    def _judged(self, fits: list[Fit], held: list[Tensor]) -> tuple[float, float, float]:
+        """The mean log density of the rows that each fit was not trained on, the factor of the noise that makes it largest,
+        and the share of these rows in 95 % intervals with the learned noise. The factor is of the variance, in a `Gaussian`
+        of 1."""
         parts = [self.data.rows(rows) for rows in held]
         predicted = [one.predict(part.x, _DRAWS, seed=0) for one, part in zip(fits, parts, strict=True)]
         y = [part.y for part in parts]
-        if isinstance(self.model.likelihood, Gaussian):
+        noise = self.model.likelihood
+        if isinstance(noise, HeteroscedasticGaussian) or (isinstance(noise, Gaussian) and noise.learned):
             ends = [p.interval(0.95) for p in predicted]
             inside = torch.cat([(low <= rows) & (rows <= high) for (low, high), rows in zip(ends, y, strict=True)])
-            return *_best_precision(predicted, y), float(inside.float().mean())
+            return *_best_noise(predicted, y, isinstance(noise, Gaussian)), float(inside.float().mean())
         density = torch.cat([p.log_density(rows) for p, rows in zip(predicted, y, strict=True)]).mean()
-        return float(density), None, 1.0
+        return float(density), 1.0, 1.0
 
 
-def regressor(data: Data | Split, *, posterior: Posterior = dropout) -> Recipe:
+def regressor(
+    data: Data | Split,
+    *,
+    posterior: Posterior = dropout,
+    hidden: Sequence[int] = (_HIDDEN,),
+    likelihood: Likelihood | None = None,
+) -> Recipe:
     """A regression of one column of numbers on a table of numbers.
 
     One hidden layer of 50 ReLU units with dropout of 2 % of them, 2,000 steps or 20 epochs, whichever is more, with
     minibatches of 128 rows, and Gaussian noise of the same precision everywhere. This precision, and whether f has .5 or 2
     times the standard deviation of y under the prior, is chosen on held-out rows (see `Recipe.fit`). Rows are taken to be
-    independent: of time series, and of rows in groups, the predictions are too sure.
+    independent: of time series, and of rows in groups, the predictions are too sure. Several hidden layers have at least
+    5,000 steps, and f has 1 or 9 times the standard deviation of y under the prior, 3 by the first and 3 by the last layer.
 
     Args:
         data: a `Dataset` or a pair (x, y), x ``[N, D]``, y ``[N]`` or ``[N, 1]``, such as `Dataset.from_frame` makes; of a
             `Split` the training part. What is not standardised yet is standardised.
         posterior: makes the guide of a model, such as ``guides.MeanField``; MC dropout by default.
+        hidden: numbers of units of the hidden layers.
+        likelihood: of y; ``likelihoods.Gaussian()`` by default. ``likelihoods.HeteroscedasticGaussian()`` has noise that
+            depends on x, whose variance is multiplied by the factor that is best for held-out rows. Any other has the noise
+            that it learns or that is given.
 
     Raises:
-        TypeError: x is no single tensor of real numbers.
-        ValueError: there are fewer than 20 rows, or several columns of y; y are class labels.
+        TypeError: x is no single tensor of real numbers; an argument is something else.
+        ValueError: there are fewer than 10 rows, or several columns of y; y are class labels.
 
     Example:
         >>> import torch, pyrodrop
@@ -164,22 +209,23 @@ def regressor(data: Data | Split, *, posterior: Posterior = dropout) -> Recipe:
         raise ValueError(
             f"data must have one column of y, [N] or [N, 1]; got shape {list(y.shape)}: make a recipe for each column"
         )
-    data = _standardised(data, y)
-    return _recipe(data, 1, Gaussian, _OF_Y, posterior)
+    likelihood = Gaussian() if likelihood is None else likelihood
+    instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.HeteroscedasticGaussian()")
+    return _recipe(_standardised(data, y), likelihood, None, posterior, hidden)
 
 
-def classifier(data: Data | Split, *, posterior: Posterior = dropout) -> Recipe:
+def classifier(data: Data | Split, *, posterior: Posterior = dropout, hidden: Sequence[int] = (_HIDDEN,)) -> Recipe:
     """A classification of the rows of a table of numbers.
 
     As `regressor`, with class labels; the standard deviation of the logits under the prior is 2, 8 or 32.
 
     Args:
         data: as for `regressor`, with y ``[N]``, whole numbers from 0; as many classes as the frame has, or as occur.
-        posterior: as for `regressor`.
+        posterior, hidden: as for `regressor`.
 
     Raises:
         TypeError: x is no single tensor of real numbers.
-        ValueError: there are fewer than 20 rows, or y are no class labels.
+        ValueError: there are fewer than 10 rows, or y are no class labels.
     """
     data = _table(data)
     if data.columns is not None and data.columns.classes is None:
@@ -189,7 +235,7 @@ def classifier(data: Data | Split, *, posterior: Posterior = dropout) -> Recipe:
         )
     y = Categorical().as_target(data.y)
     classes = int(y.max()) + 1 if data.columns is None or data.columns.classes is None else len(data.columns.classes)
-    return _recipe(_standardised(data, y), max(classes, 2), Categorical, _OF_LOGITS, posterior)
+    return _recipe(_standardised(data, y), Categorical(), _OF_LOGITS, posterior, hidden, max(classes, 2))
 
 
 def _table(data: Data | Split) -> Dataset:
@@ -202,8 +248,8 @@ def _table(data: Data | Split) -> Dataset:
             f"data must have a table of real numbers as x, [N, D]; got {got}: recipes have no network for it, but "
             "models.from_module makes a model of any"
         )
-    if len(data) < 2 * _PARTS:
-        raise ValueError(f"data must have at least {2 * _PARTS} rows, of which tenths are held out; got {len(data)}")
+    if len(data) < _PARTS:
+        raise ValueError(f"data must have at least {_PARTS} rows, of which tenths are held out; got {len(data)}")
     return data
 
 
@@ -217,20 +263,33 @@ def _standardised(data: Dataset, y: Tensor) -> Dataset:
     return made
 
 
-def _recipe(data: Dataset, outputs: int, likelihood: Any, scales: tuple[float, ...], posterior: Posterior) -> Recipe:
+def _recipe(
+    data: Dataset,
+    likelihood: Likelihood,
+    scales: tuple[tuple[float, float], ...] | None,
+    posterior: Posterior,
+    hidden: Sequence[int],
+    targets: int = 1,
+) -> Recipe:
     function(posterior, "posterior", "a function that makes the guide of a model, such as guides.MeanField")
     assert data.inputs is not None
     x = data.inputs(data.x)
-    first = GaussianPrior(float(x.square().sum(1).mean().rsqrt()))
+    widths = counts(hidden, "hidden", "the numbers of units of the hidden layers")
+    if not widths:
+        raise ValueError("hidden must have at least one layer; got none")
+    first = float(x.square().sum(1).mean().rsqrt())
+    between = {f"layers.{n}.*": GaussianPrior(math.sqrt(2 / width)) for n, width in enumerate(widths[:-1], 1)}
     models = tuple(
         MLP(
-            [x.shape[1], _HIDDEN, outputs],
-            prior={"layers.0.*": first, "*": GaussianPrior(scale * math.sqrt(2 / _HIDDEN))},
-            likelihood=likelihood(),
+            [x.shape[1], *widths, likelihood.outputs(targets)],
+            prior={
+                "layers.0.*": GaussianPrior(r * first), **between, "*": GaussianPrior(s * math.sqrt(2 / widths[-1]))
+            },
+            likelihood=copy.deepcopy(likelihood),
         )
-        for scale in scales
-    )
-    steps = max(_STEPS, _EPOCHS * math.ceil(len(data) / _BATCH))
+        for r, s in scales or (_OF_Y if len(widths) == 1 else _DEEP)
+    )  # fmt: skip
+    steps = max(_STEPS if len(widths) == 1 else _STEPS_DEEP, _EPOCHS * math.ceil(len(data) / _BATCH))
     settings = {
         "steps": steps, "batch_size": min(_BATCH, len(data)), "lr": _LR, "lr_schedule": cosine(steps),
         "estimator": "local", "starts": "new", "seed": 0,
@@ -247,16 +306,31 @@ def _divided(size: int, seed: int) -> tuple[list[Tensor], list[Tensor]]:
     return [torch.cat([order[: k * each], order[(k + 1) * each :]]) for k in range(count)], held
 
 
-def _best_precision(predicted: list[Prediction], y: list[Tensor]) -> tuple[float, float]:
-    """The largest mean log density of y, ``[n, 1]`` each, under the mixture of N(f_t, 1 / tau), and its tau.
+def _best_noise(predicted: list[Prediction], y: list[Tensor], constant: bool) -> tuple[float, float]:
+    """The largest mean log density of y, ``[n, 1]`` each, under the mixture of N(f_t, a v_t), and its factor a.
 
-    By expectation maximisation over the draw t that y is of: 1 / tau is the mean of (y - f_t)^2, with weights proportional
-    to the densities. It falls from the mean with equal weights, and ends where it changes by less than a thousandth.
+    v_t is the variance of the noise, or 1 if it is constant. By expectation maximisation over the draw t that y is of: a is
+    the mean of (y - f_t)^2 / v_t, with weights proportional to the densities. It ends where it changes by less than a
+    thousandth.
     """
-    off = torch.cat([(rows - p.f).square()[..., 0] for p, rows in zip(predicted, y, strict=True)], 1).double()
-    variance, before = off.mean(), torch.tensor(math.inf)
-    while before > 1.001 * variance:
-        before, weights = variance, (-off / (2 * variance)).softmax(0)
-        variance = (weights * off).sum(0).mean()
-    density = (-off / variance - variance.log() - math.log(2 * math.pi)) / 2
-    return float((density.logsumexp(0) - math.log(len(off))).mean()), float(1 / variance)
+    pairs = list(zip(predicted, y, strict=True))
+    off = torch.cat([(rows - p.f).square()[..., 0] for p, rows in pairs], 1).double()
+    v = (
+        torch.ones_like(off)
+        if constant
+        else torch.cat([p.distribution.variance[..., 0] for p in predicted], 1).double()
+    )
+    factor, before = (off / v).mean(), torch.tensor(math.inf)
+    while (factor / before - 1).abs() > 1e-3:
+        density = -(off / (factor * v) + (factor * v).log() + math.log(2 * math.pi)) / 2
+        before, factor = factor, (density.softmax(0) * off / v).sum(0).mean()
+    density = -(off / (factor * v) + (factor * v).log() + math.log(2 * math.pi)) / 2
+    return float((density.logsumexp(0) - math.log(len(off))).mean()), float(factor)
+
+
+@torch.no_grad()
+def _widen(model: Any, factor: float) -> None:
+    """Multiply the variance of noise that depends on x by a factor: log precisions are outputs of the last layer."""
+    if isinstance(model.likelihood, HeteroscedasticGaussian):
+        bias = model.get_parameter(f"free.layers.{len(model.network.layers) - 1}.bias_unconstrained")
+        bias[len(bias) // 2 :] -= math.log(factor)

@@ -9,6 +9,7 @@ import inspect
 import pytest
 
 import pyrodrop.analysis.acquire  # which pyrodrop imports when it is asked for
+import pyrodrop.sklearn
 
 EXAMPLES = [
     "pyrodrop.analysis.acquire.bald",
@@ -49,6 +50,8 @@ EXAMPLES = [
     "pyrodrop.restart",
     "pyrodrop.schedules.cosine",
     "pyrodrop.schedules.linear",
+    "pyrodrop.sklearn.NetworkClassifier",
+    "pyrodrop.sklearn.NetworkRegressor",
     "pyrodrop.to_arviz",
 ]
 

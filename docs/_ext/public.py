@@ -11,6 +11,7 @@ MODULES = (
     "pyrodrop",
     "pyrodrop.data",
     "pyrodrop.recipes",
+    "pyrodrop.sklearn",
     "pyrodrop.models",
     "pyrodrop.priors",
     "pyrodrop.likelihoods",

@@ -19,7 +19,7 @@ from pyrodrop import guides
 from pyrodrop.schedules import cosine, linear
 
 from .harness import Call, Row, rows
-from .kinds import COUNT, FLAG, FUNCTION, NAME, OBJECT, PATH, POSITIVE, SEED, Kind, Shows, tensor
+from .kinds import COUNT, FLAG, FUNCTION, NAME, OBJECT, PATH, POSITIVE, SEED, Kind, Shows, kind, tensor
 from .shared import LABELS, QUICK, N, X, Y, classifier, its_guide, mlp, model, plain
 
 DEVICE = NAME | Kind({"other": lambda: "cuda:99", "torch's": lambda: torch.device("meta")})
@@ -132,9 +132,10 @@ def same_labels(y: Any) -> Callable[[Any], bool]:
 
 TENS = torch.arange(2 * N).reshape(N, 2)
 MANY = torch.linspace(-1, 1, 40).reshape(20, 2)
-RECIPE = {"data": OBJECT | Kind({"few rows": Shows("8", lambda: (X, Y))}), "posterior": FUNCTION}
+HIDDEN = kind(None_=None, number=8, string="8", none=(), zero=[8, 0], float=[8.0], bool=[True])
+RECIPE = {"data": OBJECT | Kind({"few rows": Shows("8", lambda: (X, Y))}), "posterior": FUNCTION, "hidden": HIDDEN}
 CALLS = [
-    Call("recipes.regressor", lambda: {"data": (MANY, MANY[:, :1])}, RECIPE),
+    Call("recipes.regressor", lambda: {"data": (MANY, MANY[:, :1])}, RECIPE | {"likelihood": OBJECT.but("None")}),
     Call("recipes.classifier", lambda: {"data": (MANY, torch.arange(20) % 3)}, RECIPE),
     Call(
         "Recipe.fit",

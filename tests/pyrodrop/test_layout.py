@@ -48,6 +48,7 @@ LAYERS = (
     ("pyrodrop/engines", "pyrodrop/metrics"),
     ("pyrodrop/sampling", "pyrodrop/training"),
     ("pyrodrop/reading", "pyrodrop/recipes.py", "pyrodrop/zoo"),
+    ("pyrodrop/sklearn.py",),
     ("pyrodrop/__init__.py",),
     ("analysis/__init__.py", "analysis/reports"),
     ("analysis/comparison", "analysis/gp"),

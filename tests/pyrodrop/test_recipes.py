@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from typing import Any
@@ -12,9 +13,9 @@ import torch
 from torch.distributions import MixtureSameFamily, Normal
 
 import pyrodrop
-from pyrodrop import data, guides, metrics, models, recipes
+from pyrodrop import data, guides, likelihoods, metrics, models, recipes
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.recipes import _best_precision, _divided
+from pyrodrop.recipes import _best_noise, _divided, _widen
 
 torch.manual_seed(0)
 X = torch.randn(60, 3) * torch.tensor([1.0, 50.0, 0.01]) + 7
@@ -34,21 +35,54 @@ def test_tenths_are_held_out_until_there_are_100_rows(size: int, parts: int) -> 
         assert torch.equal(torch.cat([rows, left]).sort().values, torch.arange(size))
 
 
-def test_the_precision_maximises_the_log_density_of_the_rows() -> None:
-    """Against the mixture of torch.distributions at precisions around it."""
+@pytest.mark.parametrize("constant", [True, False])
+def test_the_noise_maximises_the_log_density_of_the_rows(constant: bool) -> None:
+    """Against the mixture of torch.distributions with noise around it."""
     torch.manual_seed(1)
     f, y = torch.randn(30, 40, 1) * 0.5 + 3, 3 + torch.randn(40, 1)
-    predicted = Prediction(f, Normal(f, 1.0))  # type: ignore[arg-type]
-    density, tau = _best_precision([predicted, predicted], [y, y])
+    sd = torch.rand(30, 40, 1) + 0.1
+    predicted = Prediction(f, Normal(f, sd))  # type: ignore[arg-type]
+    density, factor = _best_noise([predicted, predicted], [y, y], constant)
 
-    def at(precision: float) -> float:
+    def at(factor: float) -> float:
+        scale = (torch.ones_like(sd) if constant else sd)[..., 0].T.double() * factor**0.5
         mixed = MixtureSameFamily(
-            torch.distributions.Categorical(torch.ones(40, 30)), Normal(f[..., 0].T.double(), precision**-0.5)
+            torch.distributions.Categorical(torch.ones(40, 30)), Normal(f[..., 0].T.double(), scale)
         )
         return float(mixed.log_prob(y[:, 0].double()).mean())
 
-    assert density == pytest.approx(at(tau), abs=1e-6)
-    assert all(at(tau) > at(factor * tau) for factor in (0.9, 1.1))
+    assert density == pytest.approx(at(factor), abs=1e-6)
+    assert all(at(factor) > at(change * factor) for change in (0.9, 1.1))
+
+
+def test_noise_that_depends_on_x_is_that_of_rows_that_are_held_out() -> None:
+    """30 rows of noise of variance 1, which networks of large weights reproduce from 100 columns."""
+    torch.manual_seed(3)
+    recipe = recipes.regressor(
+        (torch.randn(30, 100), torch.randn(30, 1)), hidden=(20, 20), likelihood=likelihoods.HeteroscedasticGaussian()
+    )
+    recipe = dataclasses.replace(recipe, models=recipe.models[1:])
+    runs = recipe.fit_replicates(2, steps=300, **QUICK)
+    learned = pyrodrop.fit(recipe.model, recipe.guide, recipe.data, **{**recipe.settings, "steps": 300}, **QUICK)
+    x, y = torch.randn(2000, 100), torch.randn(2000, 1)
+    chosen, worse = (metrics.regression_scores(one.predict(x, 200), y) for one in (runs, learned))
+    assert chosen["coverage_95"] > 0.85 > 0.7 > worse["coverage_95"]
+    wider = copy.deepcopy(runs[0])
+    _widen(wider.model, 3.0)
+    before, after = (one.predict(x[:5], 4).distribution for one in (runs[0], wider))
+    torch.testing.assert_close(after.variance, 3 * before.variance)
+    torch.testing.assert_close(after.mean, before.mean)
+
+
+@pytest.mark.more
+def test_likelihoods_with_noise_of_their_own() -> None:
+    counts = torch.poisson((X[:, :1] - 7).exp().clamp(max=20))
+    run = recipes.regressor((X, counts), likelihood=likelihoods.Poisson()).fit(steps=300, **QUICK)
+    assert float(run.predict(X, 50).log_density(counts).mean()) > -2
+    fixed = recipes.regressor((X, Y), likelihood=likelihoods.Gaussian(0.04)).fit(steps=50, **QUICK)
+    assert float(fixed.model.likelihood.precision) == pytest.approx(0.04)
+    heavy = recipes.regressor((X, Y), likelihood=likelihoods.StudentT()).fit(steps=300, **QUICK)
+    assert float((heavy.predict(X, 50).mean - Y).square().mean().sqrt()) < 15
 
 
 def test_f_has_the_standard_deviation_of_the_scale_under_the_prior() -> None:
@@ -133,7 +167,7 @@ def test_another_posterior_and_other_settings() -> None:
 @pytest.mark.parametrize(
     ("make", "given", "error", "message"),
     [
-        (recipes.regressor, (X[:19], Y[:19]), ValueError, "at least 20 rows.*got 19"),
+        (recipes.regressor, (X[:9], Y[:9]), ValueError, "at least 10 rows.*got 9"),
         (recipes.regressor, (X, torch.cat([Y, Y], 1)), ValueError, r"one column of y.*got shape \[60, 2\]"),
         (recipes.regressor, ((X, X), Y), TypeError, "a table of real numbers as x.*got a tuple"),
         (recipes.regressor, (LABELS[:, None], Y), TypeError, "a table of real numbers as x.*int64"),

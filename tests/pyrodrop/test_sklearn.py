@@ -1,0 +1,146 @@
+"""The estimators of scikit-learn: its own checks, tables of other kinds, what is predicted, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from pyrodrop import Fit, Replicates, guides, likelihoods
+from pyrodrop.sklearn import NetworkClassifier, NetworkRegressor
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(80, 3)) * [1.0, 50.0, 0.01] + 7
+Y = 300 + 20 * (X[:, 0] - 7) + RNG.normal(size=80)
+LABELS = np.where(X[:, 0] > 7, "up", "down")
+SMALL: dict[str, Any] = {"hidden_layer_sizes": (8,), "members": 1, "random_state": 0}
+CHECKS = [
+    pytest.param(estimator, check, id=f"{type(estimator).__name__}-{getattr(check, 'func', check).__name__}-{number}")
+    for made in (NetworkRegressor(**SMALL, max_steps=150), NetworkClassifier(**SMALL, max_steps=30))
+    for number, (estimator, check) in enumerate(estimator_checks_generator(made))
+]
+
+
+@pytest.mark.more
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("estimator", "check"), CHECKS)
+def test_the_checks_of_scikit_learn(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def regressor() -> NetworkRegressor:
+    return NetworkRegressor((8, 8), members=2, max_steps=300, draws=40, random_state=0).fit(X, Y)
+
+
+def test_what_is_predicted_is_the_mixture_of_the_draws(regressor: NetworkRegressor) -> None:
+    """Against SciPy's normal distribution, draw by draw."""
+    mean, sd, quantiles = regressor.predict(X[:6], return_std=True, quantiles=(0.05, 0.5))
+    drawn = regressor.prediction(X[:6]).distribution
+    loc, scale = drawn.mean[..., 0].numpy(), drawn.stddev[..., 0].numpy()
+    assert loc.shape == (40, 6)
+    np.testing.assert_allclose(mean, loc.mean(0))
+    np.testing.assert_allclose(sd, np.sqrt((scale**2).mean(0) + loc.var(0)))
+    for column, p in enumerate((0.05, 0.5)):
+        np.testing.assert_allclose(norm.cdf(quantiles[:, column], loc, scale).mean(0), p, atol=1e-5)
+    assert np.abs(mean - Y[:6]).max() < 20
+    assert scale.std(0).min() > 0  # the members are two
+
+
+def test_float64_predictions_are_those_of_the_fit(regressor: NetworkRegressor) -> None:
+    """Bernoulli masks are the same in both precisions."""
+    assert isinstance(regressor.run_, Replicates)
+    own = regressor.run_.predict(torch.tensor(X, dtype=torch.float32), 40, seed=0)
+    np.testing.assert_allclose(regressor.predict(X), own.mean[:, 0], rtol=1e-5)
+    assert regressor.prediction(X).f.dtype == torch.float64
+    assert next(regressor.run_[0].model.parameters()).dtype == torch.float32
+
+
+def test_draws_of_y_are_of_one_function_each(regressor: NetworkRegressor) -> None:
+    drawn = regressor.sample_y(X[:5], 3000)
+    assert drawn.shape == (5, 3000)
+    own = regressor.prediction(X[:5], 3000)
+    np.testing.assert_allclose(drawn.mean(1), own.mean[:, 0], atol=5 * float(own.sd.max()) / 3000**0.5)
+    same = regressor.sample_y(np.repeat(X[:1], 2, 0), 3000)  # noise differs, the function does not
+    noise = float(own.distribution.variance[:, 0].mean())
+    assert np.var(same[0] - same[1]) == pytest.approx(2 * noise, rel=0.2)
+
+
+@pytest.mark.more
+def test_a_seed_repeats_and_none_does_not() -> None:
+    def predicted(seed: Any) -> Any:
+        return NetworkRegressor((8,), members=2, max_steps=20, random_state=seed).fit(X, Y).predict(X)
+
+    np.testing.assert_array_equal(predicted(3), predicted(3))
+    np.testing.assert_array_equal(predicted(np.random.RandomState(3)), predicted(np.random.RandomState(3)))
+    assert np.abs(predicted(3) - predicted(4)).max() > 0
+    assert np.abs(predicted(None) - predicted(None)).max() > 0
+
+
+@pytest.mark.more
+def test_a_grid_over_a_pipeline_of_a_data_frame() -> None:
+    df = pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=["u", "v"] * 40)
+    columns = make_column_transformer((StandardScaler(), ["a", "b", "c"]), (OneHotEncoder(), ["kind"]))
+    pipeline = make_pipeline(columns, NetworkRegressor(**SMALL, max_steps=100))
+    found = GridSearchCV(
+        pipeline, {"networkregressor__posterior": ["ensemble", "mean field", guides.ConcreteDropout]}, cv=2
+    ).fit(df, Y)
+    assert found.predict(df).shape == (80,)
+    assert found.best_score_ > 0.3
+    assert clone(found.best_estimator_)[-1].get_params()["max_steps"] == 100
+
+
+@pytest.mark.more
+def test_sparse_rows_are_the_dense_ones_and_other_likelihoods_work() -> None:
+    counts = RNG.poisson(np.exp(np.clip(X[:, 0] - 7, None, 2)))
+    model = NetworkRegressor(**SMALL, likelihood=likelihoods.Poisson(), max_steps=100)
+    dense, sparse = (clone(model).fit(table, counts).predict(X) for table in (X, csr_matrix(X)))
+    np.testing.assert_array_equal(dense, sparse)
+    assert (dense > 0).all()
+
+
+def test_a_single_network_and_its_classes() -> None:
+    model = NetworkClassifier(**SMALL, max_steps=200).fit(X, LABELS)
+    assert isinstance(model.run_, Fit)
+    assert list(model.classes_) == ["down", "up"]
+    probabilities = model.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    np.testing.assert_array_equal(model.predict(X), model.classes_[probabilities.argmax(1)])
+    assert model.score(X, LABELS) > 0.9
+    np.testing.assert_array_equal(model.predict_proba(X[::-1])[::-1].round(12), probabilities.round(12))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"posterior": "laplace"}, "posterior must be one of 'dropout'.*'laplace'"),
+        ({"members": 0}, "members is the number of networks.*got 0"),
+        ({"max_steps": -1}, "max_steps is the number of gradient steps.*got -1"),
+        ({"hidden_layer_sizes": ()}, "hidden must have at least one layer"),
+        ({"likelihood": "gaussian"}, "likelihood must be a Likelihood.*'gaussian'"),
+    ],
+)
+def test_arguments_that_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        NetworkRegressor(**{**SMALL, **changes}).fit(X, Y)
+
+
+def test_rows_that_are_refused() -> None:
+    years = np.column_stack([X[:, 0], 1e9 + np.arange(80.0)])  # differ by less than float32 tells apart
+    with pytest.raises(ValueError, match="float32"):
+        NetworkRegressor(**SMALL).fit(years, Y)
+    with pytest.raises(TypeError, match="sample_weight"):
+        NetworkRegressor(**SMALL).fit(X, Y, sample_weight=np.ones(80))  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="at least 10 rows"):
+        NetworkRegressor(**SMALL).fit(X[:6], Y[:6])
