@@ -99,7 +99,7 @@ class Recipe:
         settings: dict[str, Any] = {**self.settings, **changes, "progress": progress}
         model, factor = self._chosen(settings)
         run = fit(model, self.posterior(model), self.data, **settings)
-        _widen(run.model, factor)
+        _widen(run, factor)
         return run
 
     def fit_replicates(
@@ -118,7 +118,7 @@ class Recipe:
         model, factor = self._chosen(settings)
         runs = fit_replicates(model, self.posterior(model), self.data, count=count, **settings)
         for run in runs:
-            _widen(run.model, factor)
+            _widen(run, factor)
         return runs
 
     def _chosen(self, settings: dict[str, Any]) -> tuple[MLP, float]:
@@ -184,8 +184,8 @@ def regressor(
             `Split` the training part. What is not standardised yet is standardised.
         posterior: makes the guide of a model, such as ``guides.MeanField``; MC dropout by default.
         hidden: numbers of units of the hidden layers.
-        likelihood: of y; ``likelihoods.Gaussian()`` by default. ``likelihoods.HeteroscedasticGaussian()`` has noise that
-            depends on x, whose variance is multiplied by the factor that is best for held-out rows. Any other has the noise
+        likelihood: of y; ``likelihoods.Gaussian()`` by default. ``likelihoods.HeteroscedasticGaussian("softplus")`` has
+            noise that depends on x, whose variance is multiplied by the factor that is best for held-out rows. Any other has the noise
             that it learns or that is given.
 
     Raises:
@@ -328,9 +328,8 @@ def _best_noise(predicted: list[Prediction], y: list[Tensor], constant: bool) ->
     return float((density.logsumexp(0) - math.log(len(off))).mean()), float(factor)
 
 
-@torch.no_grad()
-def _widen(model: Any, factor: float) -> None:
-    """Multiply the variance of noise that depends on x by a factor: log precisions are outputs of the last layer."""
-    if isinstance(model.likelihood, HeteroscedasticGaussian):
-        bias = model.get_parameter(f"free.layers.{len(model.network.layers) - 1}.bias_unconstrained")
-        bias[len(bias) // 2 :] -= math.log(factor)
+def _widen(run: Fit, factor: float) -> None:
+    """Multiply the variance of noise that depends on x by a factor."""
+    likelihood = getattr(run.model, "likelihood", None)
+    if isinstance(likelihood, HeteroscedasticGaussian):
+        likelihood.factor.mul_(factor)

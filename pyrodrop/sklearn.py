@@ -174,7 +174,7 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
             TypeError, ValueError: X or y is no such table, or an argument is something else.
         """
         x, y = self._table(X, y, y_numeric=True)
-        likelihood = HeteroscedasticGaussian() if self.likelihood is None else self.likelihood
+        likelihood = HeteroscedasticGaussian("softplus") if self.likelihood is None else self.likelihood
         options: dict[str, Any] = {"posterior": self._posterior(), "hidden": self.hidden_layer_sizes}
         return self._fit(recipes.regressor((x, _float32(y[:, None], "y")), likelihood=likelihood, **options))
 

@@ -2,11 +2,15 @@
 
     y ~ N(f, 1 / precision)                                  y, f  [N, D]
     y ~ N(f, s^2 exp(-r)),   network output = (f, r)         heteroscedastic, s is the scale of y
+    y ~ N(f, s^2 a (ln(1 + exp r) + 1e-6))                   with another link; a is a factor that is not trained
 
 The precision tau is in the original units of y, to the power -2, also if the network works in standardised units.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
 
 import pyro.distributions as dist
 import torch
@@ -15,12 +19,18 @@ from pyro.distributions.util import broadcast_shape
 from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
+from torch.nn.functional import softplus
 
 from pyrodrop.arguments import flag, variance
 from pyrodrop.likelihoods.likelihood import Likelihood
+from pyrodrop.names import known
 from pyrodrop.scaling import Standardize
 
 _UNKNOWN = 1.0  # the precision that is learned from data, before there are any
+_SD: dict[str, Callable[[Tensor], Tensor]] = {  # of y in its standardised units, by the second half of the outputs
+    "exp": lambda r: (-r / 2).exp(),
+    "softplus": lambda r: (softplus(r) + 1e-6).sqrt(),
+}
 
 
 class Gaussian(Likelihood):
@@ -96,34 +106,52 @@ class Gaussian(Likelihood):
 class HeteroscedasticGaussian(Likelihood):
     """Gaussian observation noise whose precision the network predicts.
 
-    The network has ``2 D`` outputs for y ``[N, D]``: the first half is the mean, the second half the log precision, both of
-    the standardised y.
+    The network has ``2 D`` outputs for y ``[N, D]``: the first half is the mean, the second half r the noise, both of the
+    standardised y.
+
+    Args:
+        link: how r makes the variance: ``exp``, exp(-r), so that r is the log precision; ``softplus``, ln(1 + exp r) + 1e-6
+            (Lakshminarayanan et al. 2017, arXiv:1612.01474), which grows with r as r itself and not exponentially: at an x
+            that lies far from the others the noise stays finite.
+
+    Attributes:
+        factor: of the variance; 1, and not trained.
 
     Raises:
-        ValueError: when it is called: the number of outputs is odd.
+        ValueError: there is no such link; when it is called: the number of outputs is odd.
+        TypeError: `link` is no string.
     """
 
-    copies = 1
+    factor: Tensor
+
+    def __init__(self, link: Literal["exp", "softplus"] = "exp") -> None:
+        super().__init__()
+        self.link = known(link, _SD, "link")
+        self.copies = 1 if link == "exp" else 2
+        self.register_buffer("factor", torch.tensor(1.0))
+
+    def describe(self) -> str:
+        return type(self).__name__ + (f"(link={self.link})" if self.link != "exp" else "")
 
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
         if output.shape[-1] % 2:
             raise ValueError(
-                "output must have 2 D columns under a HeteroscedasticGaussian, means and log precisions; got shape "
+                "output must have 2 D columns under a HeteroscedasticGaussian, means and noise; got shape "
                 f"{list(output.shape)}"
             )
-        _, log_precision = output.chunk(2, -1)
-        scale = targets.scale * torch.exp(-log_precision / 2)
+        scale = targets.scale * self.factor.sqrt() * _SD[self.link](output.chunk(2, -1)[1])
         return dist.Normal(self.location(output, targets), scale).to_event(1)
 
     def location(self, output: Tensor, targets: Standardize) -> Tensor:
         return targets.inverse(output.chunk(2, -1)[0])
 
     def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:
-        mean, log_precision = output.chunk(2, -1)
+        mean, noise = output.chunk(2, -1)
         if type(self) is not HeteroscedasticGaussian or not _fits(mean, targets):
             return super().predictive(output, targets)
         f = mean.mul_(targets.scale).add_(targets.loc)
-        scale = log_precision.neg_().div_(2).exp_().mul_(targets.scale)
+        sd = noise.neg_().div_(2).exp_() if self.link == "exp" else _SD[self.link](noise)
+        scale = sd.mul_(targets.scale * self.factor.sqrt())
         return dist.Normal(f, scale).to_event(1), f
 
     def outputs(self, targets: int) -> int:

@@ -83,7 +83,7 @@ CALLS = [
         },
         works={"cutpoints: whole numbers": (lambda: [0, 1], lambda made: made.cutpoints.tolist() == [0.0, 1.0])},
     ),
-    Call("likelihoods.HeteroscedasticGaussian", dict, {}),
+    Call("likelihoods.HeteroscedasticGaussian", dict, {"link": NAME}),
     Call(
         "likelihoods.HeteroscedasticGaussian",
         lambda: {"output": torch.zeros(2, 4), "targets": Standardize()},

@@ -112,6 +112,11 @@ def test_likelihoods() -> None:
     twin = likelihoods.HeteroscedasticGaussian()(output, targets)
     torch.testing.assert_close(twin.mean, 2 + 3 * output[:, :2])
     torch.testing.assert_close(twin.variance, 9 * torch.exp(-output[:, 2:]))
+    twin = likelihoods.HeteroscedasticGaussian("softplus")
+    twin.factor.fill_(2.0)
+    torch.testing.assert_close(twin(output, targets).variance, 18 * (output[:, 2:].exp().log1p() + 1e-6))
+    assert twin(1e4 * output, targets).variance.isfinite().all()
+    assert twin.describe() == "HeteroscedasticGaussian(link=softplus)"
     classes = likelihoods.Categorical()(output, Standardize())
     torch.testing.assert_close(classes.probs, output.softmax(-1))
     assert likelihoods.Gaussian(2.0, learned=True).describe() == "Gaussian(precision=2, learned)"

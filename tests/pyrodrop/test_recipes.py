@@ -68,7 +68,7 @@ def test_noise_that_depends_on_x_is_that_of_rows_that_are_held_out() -> None:
     chosen, worse = (metrics.regression_scores(one.predict(x, 200), y) for one in (runs, learned))
     assert chosen["coverage_95"] > 0.85 > 0.7 > worse["coverage_95"]
     wider = copy.deepcopy(runs[0])
-    _widen(wider.model, 3.0)
+    _widen(wider, 3.0)
     before, after = (one.predict(x[:5], 4).distribution for one in (runs[0], wider))
     torch.testing.assert_close(after.variance, 3 * before.variance)
     torch.testing.assert_close(after.mean, before.mean)

@@ -78,6 +78,15 @@ def test_draws_of_y_are_of_one_function_each(regressor: NetworkRegressor) -> Non
 
 
 @pytest.mark.more
+def test_an_outlying_row_leaves_all_predictions_finite() -> None:
+    """One of the training rows, held out in a part of them, lies 60 standard deviations away."""
+    x = np.concatenate([RNG.normal(size=(299, 4)), np.full((1, 4), 1000.0)])
+    model = NetworkRegressor(max_steps=300, members=2, random_state=0).fit(x, x[:, 0] * RNG.normal(size=300))
+    mean, sd, quantiles = model.predict(x, return_std=True, quantiles=(0.01, 0.99))
+    assert np.isfinite(mean).all() and np.isfinite(sd).all() and np.isfinite(quantiles).all()
+
+
+@pytest.mark.more
 def test_a_seed_repeats_and_none_does_not() -> None:
     def predicted(seed: Any) -> Any:
         return NetworkRegressor((8,), members=2, max_steps=20, random_state=seed).fit(X, Y).predict(X)

@@ -32,7 +32,14 @@ UNITS = {
 
 @pytest.mark.parametrize("units", UNITS)
 @pytest.mark.parametrize(
-    "likelihood", [likelihoods.Gaussian(3.0), likelihoods.HeteroscedasticGaussian(), Shifted(2.0)], ids=repr
+    "likelihood",
+    [
+        likelihoods.Gaussian(3.0),
+        likelihoods.HeteroscedasticGaussian(),
+        likelihoods.HeteroscedasticGaussian("softplus"),
+        Shifted(2.0),
+    ],
+    ids=repr,
 )
 def test_together_they_are_what_they_are_apart(likelihood: Any, units: str) -> None:
     targets = UNITS[units]
