@@ -23,7 +23,7 @@ from rich.table import Table
 
 from pyrodrop import arguments
 from pyrodrop.analysis.experiments.active_learning import digits, naval
-from pyrodrop.analysis.experiments.active_learning.loop import RANDOM, learn
+from pyrodrop.analysis.experiments.active_learning.loop import RANDOM, Task, learn
 from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder
@@ -35,7 +35,7 @@ from pyrodrop.files import write_json
 from pyrodrop.json_files import Record
 
 TARGET = 0.9
-UNITS = {
+UNITS: Mapping[str, tuple[type[Task], str]] = {
     **{f"mnist, {name}": (digits.Digits, name) for name in digits.POSTERIORS},
     **{f"naval, {name}": (naval.Naval, name) for name in naval.POSTERIORS},
 }
@@ -67,11 +67,17 @@ def run(
     Returns:
         What is written to results.json.
     """
-    sizes = {"labels": (labels, 20), "naval_labels": (naval_labels, naval.START), "seeds": (seeds, 2),
-             "naval_seeds": (naval_seeds, 2), "steps": (steps, 1), "naval_steps": (naval_steps, 1)}  # fmt: skip
-    for name, (value, least) in sizes.items():
-        arguments.count(value, name, "the number of labels, seeds or steps", least=least)
-    options = {name: value for name, (value, _) in sizes.items()} | {"seed": job.seed}
+    options = {
+        "labels": arguments.count(labels, "labels", "the number of labels of MNIST", least=20),
+        "seeds": arguments.count(seeds, "seeds", "the number of seeds of MNIST", least=2),
+        "steps": arguments.count(steps, "steps", "the number of gradient steps on MNIST"),
+        "naval_labels": arguments.count(
+            naval_labels, "naval_labels", "the number of labels of naval", least=naval.START
+        ),
+        "naval_seeds": arguments.count(naval_seeds, "naval_seeds", "the number of seeds of naval", least=2),
+        "naval_steps": arguments.count(naval_steps, "naval_steps", "the number of gradient steps on naval"),
+        "seed": job.seed,
+    }
     with run_folder(out, "active-learning", {**options, "device": job.device.type}) as folder:
         kept = Cells(folder, lambda _: {}, _checked)
         curves = train_each(_curves, list(UNITS), job, keep=kept, options=options, folder=folder)
@@ -80,8 +86,8 @@ def run(
             for data in ("mnist", "naval")
         )
         content: dict[str, Any] = {
-            "mnist": {name: _digit_rows(curve) for name, curve in mnist.items()},
-            "naval": {name: _naval_row(curve) for name, curve in ships.items()},
+            "mnist": {name: digit_rows(curve) for name, curve in mnist.items()},
+            "naval": {name: naval_row(curve) for name, curve in ships.items()},
         }
         content |= {
             "facts": statements(content["mnist"], content["naval"]),
@@ -118,29 +124,29 @@ def _curves(
         )  # fmt: skip
 
 
-def _digit_rows(curve: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """By acquisition: labels to 90 %, the accuracy at the end, and what it gains over random and BALD."""
+def digit_rows(curve: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """By acquisition: labels to 90 %, the accuracy at the end, and how much more it is than that of random and of BALD."""
     numbers, rows = curve["labels"], {}
-    means = {name: [statistics.fmean(each) for each in zip(*scores, strict=True)] for name, scores in curve["scores"].items()}
-    for name, scores in curve["scores"].items():
-        reached = [next((n for n, a in zip(numbers, each, strict=True) if a >= TARGET), None) for each in zip(*scores, strict=True)]
-        row: dict[str, Any] = {"reached": sum(n is not None for n in reached), "seeds": len(reached)}
-        needed = mean_and_error([numbers[-1] if n is None else n for n in reached])
-        row["labels"], row["labels_se"] = needed[0], needed[1] if None not in reached else None
-        row["accuracy"], row["accuracy_se"] = mean_and_error(scores[-1])
+    by_seed = {name: list(zip(*scores, strict=True)) for name, scores in curve["scores"].items()}
+    for name, seeds in by_seed.items():
+        reached = [next((n for n, a in zip(numbers, each, strict=True) if a >= TARGET), None) for each in seeds]
+        labels, error = mean_and_error([numbers[-1] if n is None else n for n in reached])
+        row = {"labels": labels, "labels_se": None if None in reached else error, "seeds": len(seeds)}
+        row["reached"] = sum(n is not None for n in reached)
+        row["accuracy"], row["accuracy_se"] = mean_and_error([each[-1] for each in seeds])
         for other in (RANDOM, "BALD"):
-            over = [a - b for a, b in zip(means[name], means[other], strict=True)]
-            row[f"over {other}"], row[f"over {other}, se"] = mean_and_error(over)
+            over = [statistics.fmean(a) - statistics.fmean(b) for a, b in zip(seeds, by_seed[other], strict=True)]
+            row[f"over {other}"], row[f"over {other}_se"] = mean_and_error(over)
         rows[name] = row
     return rows
 
 
-def _naval_row(curve: Mapping[str, Any]) -> dict[str, float]:
+def naval_row(curve: Mapping[str, Any]) -> dict[str, float]:
     """RMSE at the end of random rows and of those of largest variance, and the second less the first."""
     random, asked = (curve["scores"][name][-1] for name in (RANDOM, "variance"))
+    more = [b - a for a, b in zip(random, asked, strict=True)]
     row: dict[str, float] = {}
-    differences = [b - a for a, b in zip(random, asked, strict=True)]
-    for name, values in {RANDOM: random, "variance": asked, "difference": differences}.items():
+    for name, values in {RANDOM: random, "variance": asked, "difference": more}.items():
         row[name], row[f"{name}_se"] = mean_and_error(values)
     return row
 
@@ -155,7 +161,7 @@ def statements(mnist: Mapping[str, Any], ships: Mapping[str, Any]) -> dict[str, 
     dropout = mnist["MC dropout"]
 
     def gains(name: str, over: str) -> bool:
-        return bool(dropout[name][f"over {over}"] > 2 * dropout[name][f"over {over}, se"])
+        return bool(dropout[name][f"over {over}"] > 2 * dropout[name][f"over {over}_se"])
 
     return {
         "MNIST, MC dropout: entropy is better than random": gains("entropy", RANDOM),
@@ -178,7 +184,7 @@ def print_results(content: Mapping[str, Any]) -> None:
         table.add_column(header, justify="left" if header in ("posterior", "rows") else "right")
     for posterior, rows in content["mnist"].items():
         for name, row in rows.items():
-            over = _shown(100 * row["over random"], 100 * row["over random, se"], "+.2f") if name != RANDOM else "-"
+            over = _shown(100 * row["over random"], 100 * row["over random_se"], "+.2f") if name != RANDOM else "-"
             accuracy = _shown(100 * row["accuracy"], 100 * row["accuracy_se"], ".2f")
             table.add_row(posterior, name, labels_shown(row), accuracy, over)
     print_table(table)
