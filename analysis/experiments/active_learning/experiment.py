@@ -28,7 +28,7 @@ from pyrodrop.analysis.experiments.parallel import on_this_machine, train_each
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
-from pyrodrop.analysis.reports.style import SERIES, styled, write_figure
+from pyrodrop.analysis.reports.style import GREY, SERIES, styled, write_figure
 from pyrodrop.analysis.reports.terminal import facts, print_table
 from pyrodrop.devices import processor
 from pyrodrop.files import write_json
@@ -223,7 +223,7 @@ def _figure(mnist: Mapping[str, Any], ships: Mapping[str, Any]) -> Figure:
         panels[row][0].set_ylabel(what)
         panels[row][0].legend()
     for axes in panels[0]:
-        axes.axhline(TARGET, color="0.7", linewidth=0.8)
+        axes.axhline(TARGET, color=GREY, linewidth=0.8)
     return figure
 
 
