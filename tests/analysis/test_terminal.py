@@ -36,6 +36,8 @@ from pyrodrop.analysis.experiments import (
     trained_network,
 )
 from pyrodrop.analysis.experiments import tuning as tuning_job
+from pyrodrop.analysis.experiments.active_learning import digits, naval
+from pyrodrop.analysis.experiments.active_learning import experiment as active_learning
 from pyrodrop.analysis.experiments.critiques import experiment as critiques
 from pyrodrop.analysis.experiments.critiques.panel import Panel
 from pyrodrop.analysis.experiments.error_by_size import Study, tables
@@ -195,6 +197,20 @@ def the_forecasts(values: Iterator[float]) -> None:
     solar._print({name: {score: [next(values) for _ in range(3)] for score in solar.SCORES} for name in names})
 
 
+def the_labels_that_are_asked_for(values: Iterator[float]) -> None:
+    columns = ("labels", "labels_se", "accuracy", "accuracy_se", "over random", "over random_se")
+    reached = {name: row(values, *columns) for name in digits.Digits.acquisitions}
+    missed = {name: {**found, "labels_se": None, "reached": 5, "seeds": 6} for name, found in reached.items()}
+    keys = [name + se for name in ("random", "variance", "difference") for se in ("", "_se")]
+    active_learning.print_results(
+        {
+            "mnist": {"MC dropout": reached, "mean field": missed}, "facts": {"a fact": True},
+            "naval": {name: row(values, *keys) for name in naval.POSTERIORS},
+            "settings": {"labels": 300, "seeds": 6, "naval_labels": 55, "naval_seeds": 10},
+        }
+    )  # fmt: skip
+
+
 def the_tuning(values: Iterator[float]) -> None:
     settings = {name: row(values, *tuning_job.RANGES) for name in ("default", "best")}
     scores = {name: row(values, *settings) for name in ("validation", "test")}
@@ -251,6 +267,7 @@ PRINTED: Mapping[str, Callable[[Iterator[float]], None]] = {
     "critiques": the_critiques,
     "sbc": the_calibration,
     "solar": the_forecasts,
+    "active-learning": the_labels_that_are_asked_for,
     "tuning": the_tuning,
     "uci": the_uci_table,
     "compare": the_comparison,
