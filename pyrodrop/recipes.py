@@ -184,9 +184,9 @@ def regressor(
             `Split` the training part. What is not standardised yet is standardised.
         posterior: makes the guide of a model, such as ``guides.MeanField``; MC dropout by default.
         hidden: numbers of units of the hidden layers.
-        likelihood: of y; ``likelihoods.Gaussian()`` by default. ``likelihoods.HeteroscedasticGaussian("softplus")`` has
-            noise that depends on x, whose variance is multiplied by the factor that is best for held-out rows. Any other has the noise
-            that it learns or that is given.
+        likelihood: of y; ``likelihoods.Gaussian()`` by default. Noise that depends on x,
+            ``likelihoods.HeteroscedasticGaussian("softplus")``, has its variance multiplied by the factor that is best for
+            held-out rows. Any other likelihood has the noise that it learns or that is given.
 
     Raises:
         TypeError: x is no single tensor of real numbers; an argument is something else.
