@@ -323,3 +323,12 @@ def test_likelihoods_on_real_data() -> None:
             gain = f"{row['gain']:+.3f} ± {row['gain_se']:.3f}" if "gain" in row else ""
             line = f"| {data} | {name} | {row['log_density']:.3f} ± {row['log_density_se']:.3f} | {gain} |"
             assert line in page or name.endswith("its density"), (data, name)
+
+
+def test_what_early_stopping_costs() -> None:
+    ratios = result("benchmarks/results/early-stopping-cpu.json")["ratios"]
+    page = re.sub(r"\s+", " ", (ROOT / "docs" / "pyro-users.md").read_text(encoding="utf-8"))
+    nothing, seldom, often = (f"{100 * (ratio - 1):.0f} %" for ratio in list(ratios.values())[1:])
+    assert f"a function that does nothing costs {nothing} of the training when it is called every epoch" in page
+    assert f"Early stopping costs {seldom} when it scores 1,000 held-out rows, with 20 draws, every 500 steps" in page
+    assert f"every 500 steps, and {often} every 100" in page
