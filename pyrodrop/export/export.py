@@ -1,0 +1,242 @@
+"""A posterior as one file, which is compared with `predict` before it is written.
+
+    program(x) = summaries of the mixture of f_t(x), t = 1 ... S           any number of rows of x
+
+The program runs from its file, at numbers of rows other than that of its recording. What it computes may differ from
+`predict` by 1e-5 of the scale of y, or of the largest value where that is larger, and by the rounding of a few operations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrodrop import arguments
+from pyrodrop.arguments import shown
+from pyrodrop.arrays import is_frame
+from pyrodrop.data.dataset import check_inputs
+from pyrodrop.export.formats import FORMATS, Format, Runs, constants_of
+from pyrodrop.export.graph import WAYS, ClosedForm, Functions, Graph, standardised
+from pyrodrop.export.summaries import Output, possible
+from pyrodrop.files import check_writable, whole
+from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
+from pyrodrop.names import one_of
+from pyrodrop.prediction.quantiles import checked_levels
+
+LEVELS = (0.05, 0.5, 0.95)  # of quantiles
+_RECORDED, _COMPARED = 4, (1, 7)  # numbers of rows
+_TOLERANCE, _ROUNDING = 1e-5, 4  # of the scale of y, and in units of rounding of the value
+
+
+def export(
+    path: str | Path,
+    mixture: Sequence[Functions],
+    predict: Callable[[Inputs], Any],
+    x: Any,
+    *,
+    outputs: Sequence[Output] | None,
+    levels: Sequence[float] = LEVELS,
+    closed_form: bool = False,
+    about: Mapping[str, Any],
+) -> Path:
+    """Write the predictions of a mixture of functions as a program that needs nothing of this package.
+
+    Args:
+        path: of the file, which ends with ``.onnx`` or ``.pt2``.
+        mixture: the functions, of one posterior or of several, each of which counts by its number of functions.
+        predict: the `Prediction` or `Moments` at x from the same draws.
+        x: rows of x, of which a few are tried; None if there are none.
+        outputs: names of the summaries; None for ``("mean", "sd")``, or ``("probabilities",)`` of class labels.
+        levels: of the quantiles.
+        closed_form: whether mean and sd are those in closed form.
+        about: words and numbers for the metadata.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: an argument is not allowed; there is no such summary, or no program that computes it.
+        TypeError: an argument is of the wrong kind.
+        ImportError: a package is missing.
+        OSError: the file cannot be written.
+    """
+    path = arguments.path(path, "path", "the file to write")
+    if path.suffix not in FORMATS:
+        raise ValueError(f"path must end with {' or '.join(FORMATS)}, the kind of file; got {str(path)!r}")
+    form, model = FORMATS[path.suffix], mixture[0].model
+    device = next(iter(model.weight_sites().values())).device
+    if device.type != "cpu":
+        raise ValueError(
+            f"export needs a run on the CPU, whose draws the file has; got one on {device}: load it with device='cpu'"
+        )
+    form.check()
+    check_writable(path)
+    quantiles = checked_levels(levels).reshape(-1).tolist()
+    rows = _rows(model, x)
+    graph: Any
+    if closed_form:
+        graph, has = ClosedForm(mixture[0], rows), ("mean", "sd")
+        graph.outputs = _chosen(outputs, has, "a closed form")
+    else:
+        graph = Graph(mixture, rows, quantiles)
+        of_y = graph.mixture_at(rows)[1][0]
+        graph.outputs = _chosen(outputs, possible(of_y), model.likelihood.describe())
+    names = list(named_parts(rows))
+    program = _recorded(graph, rows)
+    metadata = {
+        **about,
+        "inputs": dict(zip(names, map(_words, parts(rows)), strict=True)),
+        "outputs": list(graph.outputs),
+        **({"levels": quantiles} if "quantiles" in graph.outputs else {}),
+        "classes": None if model.columns is None or model.columns.classes is None else list(model.columns.classes),
+        "columns": None if model.columns is None else {"x": list(model.columns.names), **model.columns.words()},
+        "model": model.describe(),
+        "likelihood": model.likelihood.describe(),
+        "units": "x and y are in the units of the training data",
+        "pyrodrop": _version(),
+        "torch": torch.__version__,
+        "sha256": _hash(constants_of(program)),
+    }
+    content, runs = _made(form, program, json.dumps(metadata), names, graph.outputs)
+    for count in _COMPARED:
+        some = mapped(lambda part: part[:count], rows)  # noqa: B023  # called immediately
+        _compare(runs, some, predict(standardised(model, some)), graph.outputs, quantiles, model.targets)
+    with whole(path) as part:
+        part.write_bytes(content)
+    return path
+
+
+def _rows(model: Any, x: Any) -> Any:
+    """A few rows of x, evenly spaced, in the units of the program."""
+    if x is None:
+        raise ValueError("x must be a few rows of x, since this run does not hold its training data; got None")
+    x = check_inputs(x) if model.columns is None or not is_frame(x) else model.columns.x(x, "x")
+    places = torch.arange(max(_COMPARED)) * num_rows(x) // max(_COMPARED)
+    few = mapped(lambda part: part.cpu()[places].contiguous(), x)
+    scaled = None if model.columns is None else model.columns.scaled
+    return few if scaled is None else (scaled.inverse(few[0]), *few[1:])
+
+
+def _chosen(outputs: Any, has: Sequence[Output], whose: str) -> tuple[Output, ...]:
+    """The names of the summaries; a ValueError if one is not among those that there are."""
+    if outputs is None:
+        return tuple(name for name in has if name in ("mean", "sd")) or ("probabilities",)
+    if isinstance(outputs, str) or not isinstance(outputs, Sequence) or not outputs:
+        raise TypeError(f"outputs must be a list of names of outputs, such as ['mean', 'sd']; got {shown(outputs)}")
+    chosen = tuple(one_of(name, Output, "outputs") for name in outputs)
+    missing = [name for name in chosen if name not in has]
+    if missing or len(set(chosen)) < len(chosen):
+        raise ValueError(
+            f"outputs must be some of {', '.join(has)}, each once: {whose} has no others in a file; got {shown(outputs)}"
+        )
+    return chosen
+
+
+def _recorded(graph: Any, rows: Inputs) -> Any:
+    """The graph as an exported program for any number of rows, by the first way that PyTorch can record.
+
+    Raises:
+        ValueError: there is none.
+    """
+    given = tuple(part[:_RECORDED].clone() for part in parts(rows))
+    batch = torch.export.Dim("batch")
+    for graph.way in WAYS:
+        try:
+            with torch.no_grad():
+                return torch.export.export(
+                    graph.eval(), given, dynamic_shapes=(tuple({0: batch} for _ in given),), strict=False
+                )
+        except Exception as error:  # torch.export raises many types
+            failed = error
+    raise ValueError(
+        "the network must be one that torch.export can record for any number of rows, without branches on values or on the "
+        f"number of rows; got {_said(failed)}"
+    ) from failed
+
+
+def _made(
+    form: Format, program: Any, metadata: str, names: Sequence[str], outputs: Sequence[str]
+) -> tuple[bytes, Runs]:
+    """The content of the file, and what runs it."""
+    try:
+        content = form.content(program, metadata, names, outputs)
+        return content, form.opened(content, names, outputs)
+    except Exception as error:  # of the converter or the runtime
+        if isinstance(error, ValueError) and str(error).startswith("an .onnx file"):
+            raise
+        raise ValueError(
+            f"the network must be one that the file's format has all operations of; got {_said(error)}"
+        ) from error
+
+
+def _compare(
+    runs: Runs, x: Inputs, prediction: Any, outputs: Sequence[Output], levels: Sequence[float], targets: Any
+) -> None:
+    """Raise a ValueError unless the program computes what `predict` does at x."""
+    rows = num_rows(x)
+    try:
+        got = runs([part.clone() for part in parts(x)])
+    except Exception as error:  # of the runtime
+        raise ValueError(
+            f"the network must run from the file for any number of rows; at {rows} it fails: {_said(error)}"
+        ) from error
+    for name in outputs:
+        want = _wanted(prediction, name, levels)
+        if got[name].shape != want.shape or got[name].dtype != want.dtype:
+            raise ValueError(
+                f"the file must have the {name} of predict, {want.dtype} {list(want.shape)} at {rows} rows; the program has "
+                f"{got[name].dtype} {list(got[name].shape)}"
+            )
+        fits = targets.scale.dim() <= want.dim() and targets.scale.shape == want.shape[want.dim() - targets.scale.dim() :]
+        scale = targets.scale if fits else targets.scale.min()
+        loc = targets.loc if fits and name != "sd" else torch.zeros(())
+        off = ((got[name] - want).abs() / scale).masked_fill((got[name] == want) | (got[name].isnan() & want.isnan()), 0.0)
+        size = ((want - loc).abs() / scale).nan_to_num(0.0, 0.0, 0.0)
+        allowed = _TOLERANCE * max(1.0, float(size.max())) + _ROUNDING * torch.finfo(want.dtype).eps * want.abs() / scale
+        if not bool((off <= allowed).all()):
+            raise ValueError(
+                f"the file must have the {name} of predict to {_TOLERANCE:g} of the scale of y; the program differs by "
+                f"{float(off.max()):.2g} of it at {rows} rows, so that it is not written"
+            )
+
+
+def _wanted(prediction: Any, name: Output, levels: Sequence[float]) -> Tensor:
+    if name == "quantiles":
+        return prediction.quantile(levels)  # type: ignore[no-any-return]
+    return getattr(prediction, {"probabilities": "mean", "draws": "f"}.get(name, name))  # type: ignore[no-any-return]
+
+
+def _said(error: Exception) -> str:
+    """What an error and those that caused it say first, in one line."""
+    while isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = " ".join(lines[:3])
+    return f"{type(error).__name__}: {said}"
+
+
+def _words(part: Tensor) -> dict[str, Any]:
+    return {"shape": ["batch", *part.shape[1:]], "dtype": str(part.dtype).removeprefix("torch.")}
+
+
+def _hash(constants: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, dtypes, shapes and bytes of all weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(constants.items()):
+        digest.update(f"{name} {value.dtype} {list(value.shape)};".encode())
+        digest.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _version() -> str:
+    try:
+        return version("pyrodrop")
+    except PackageNotFoundError:
+        return "0+unknown"
