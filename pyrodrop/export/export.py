@@ -22,7 +22,7 @@ from pyrodrop import arguments
 from pyrodrop.arguments import shown
 from pyrodrop.arrays import is_frame
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.export.formats import FORMATS, Format, Runs, constants_of
+from pyrodrop.export.formats import FORMATS, FileTooLarge, Format, constants_of
 from pyrodrop.export.graph import WAYS, ClosedForm, Functions, Graph, standardised
 from pyrodrop.export.summaries import Output, possible
 from pyrodrop.files import check_writable, whole
@@ -88,11 +88,9 @@ def export(
         graph = Graph(mixture, rows, quantiles)
         of_y = graph.mixture_at(rows)[1][0]
         graph.outputs = _chosen(outputs, possible(of_y), model.likelihood.describe())
-    names = list(named_parts(rows))
-    program = _recorded(graph, rows)
-    metadata = {
+    about = {
         **about,
-        "inputs": dict(zip(names, map(_words, parts(rows)), strict=True)),
+        "inputs": {name: _words(part) for name, part in named_parts(rows).items()},
         "outputs": list(graph.outputs),
         **({"levels": quantiles} if "quantiles" in graph.outputs else {}),
         "classes": None if model.columns is None or model.columns.classes is None else list(model.columns.classes),
@@ -102,15 +100,55 @@ def export(
         "units": "x and y are in the units of the training data",
         "pyrodrop": _version(),
         "torch": torch.__version__,
-        "sha256": _hash(constants_of(program)),
     }
-    content, runs = _made(form, program, json.dumps(metadata), names, graph.outputs)
-    for count in _COMPARED:
-        some = mapped(lambda part: part[:count], rows)  # noqa: B023  # called immediately
-        _compare(runs, some, predict(standardised(model, some)), graph.outputs, quantiles, model.targets)
+    expected = [_expected(predict, model, rows, count, graph.outputs, quantiles) for count in _COMPARED]
+    content = b""
+    failed: ValueError | None = None
+    for graph.way in WAYS[-1:] if closed_form else WAYS:
+        try:
+            content = _content(FORMATS[path.suffix], graph, rows, about, expected, model.targets)
+            break
+        except ValueError as error:
+            failed = error
+    if not content:
+        assert failed is not None
+        raise failed
     with whole(path) as part:
         part.write_bytes(content)
     return path
+
+
+def _content(
+    form: Format,
+    graph: Any,
+    rows: Inputs,
+    about: Mapping[str, Any],
+    expected: Sequence[Mapping[str, Tensor]],
+    targets: Any,
+) -> bytes:
+    """The content of the file; a ValueError unless it computes what is expected at the first rows."""
+    names, outputs = list(named_parts(rows)), list(graph.outputs)
+    program = _recorded(graph, rows)
+    words = json.dumps({**about, "sha256": _hash(constants_of(program))})
+    try:
+        content = form.content(program, words, names, outputs)
+        runs = form.opened(content, names, outputs)
+    except FileTooLarge:
+        raise
+    except Exception as error:  # of the converter or the runtime
+        raise ValueError(
+            f"the network must be one that the file's format has all operations of; got {_said(error)}"
+        ) from error
+    for count, want in zip(_COMPARED, expected, strict=True):
+        try:
+            got = runs([part[:count].clone() for part in parts(rows)])
+        except Exception as error:  # of the runtime
+            raise ValueError(
+                f"the network must run from the file for any number of rows; at {count} it fails: {_said(error)}"
+            ) from error
+        for name in outputs:
+            _check_same(name, got[name], want[name], targets, count)
+    return content
 
 
 def _rows(model: Any, x: Any) -> Any:
@@ -139,78 +177,62 @@ def _chosen(outputs: Any, has: Sequence[Output], whose: str) -> tuple[Output, ..
     return chosen
 
 
-def _recorded(graph: Any, rows: Inputs) -> Any:
-    """The graph as an exported program for any number of rows, by the first way that PyTorch can record.
-
-    Raises:
-        ValueError: there is none.
-    """
+def _recorded(graph: torch.nn.Module, rows: Inputs) -> Any:
+    """The graph as an exported program for any number of rows; a ValueError if PyTorch cannot record it."""
     given = tuple(part[:_RECORDED].clone() for part in parts(rows))
     batch = torch.export.Dim("batch")
-    for graph.way in WAYS:
-        try:
-            with torch.no_grad():
-                return torch.export.export(
-                    graph.eval(), given, dynamic_shapes=(tuple({0: batch} for _ in given),), strict=False
-                )
-        except Exception as error:  # torch.export raises many types
-            failed = error
-    raise ValueError(
-        "the network must be one that torch.export can record for any number of rows, without branches on values or on the "
-        f"number of rows; got {_said(failed)}"
-    ) from failed
-
-
-def _made(
-    form: Format, program: Any, metadata: str, names: Sequence[str], outputs: Sequence[str]
-) -> tuple[bytes, Runs]:
-    """The content of the file, and what runs it."""
     try:
-        content = form.content(program, metadata, names, outputs)
-        return content, form.opened(content, names, outputs)
-    except Exception as error:  # of the converter or the runtime
-        if isinstance(error, ValueError) and str(error).startswith("an .onnx file"):
-            raise
+        with torch.no_grad():
+            return torch.export.export(
+                graph.eval(), given, dynamic_shapes=(tuple({0: batch} for _ in given),), strict=False
+            )
+    except Exception as error:  # torch.export raises many types
+        if "specialized it to be a constant" in str(error):
+            raise ValueError(
+                "the network of a file must take any number of rows, and torch.export fixes it where a forward uses it as a "
+                "number, as in len(x): write x.shape[0]"
+            ) from error
         raise ValueError(
-            f"the network must be one that the file's format has all operations of; got {_said(error)}"
+            "the network must be one that torch.export can record for any number of rows, without branches on values or on "
+            f"the number of rows; got {_said(error)}"
         ) from error
 
 
-def _compare(
-    runs: Runs, x: Inputs, prediction: Any, outputs: Sequence[Output], levels: Sequence[float], targets: Any
-) -> None:
-    """Raise a ValueError unless the program computes what `predict` does at x."""
-    rows = num_rows(x)
-    try:
-        got = runs([part.clone() for part in parts(x)])
-    except Exception as error:  # of the runtime
+def _expected(
+    predict: Callable[[Inputs], Any],
+    model: Any,
+    rows: Inputs,
+    count: int,
+    outputs: Sequence[Output],
+    levels: Sequence[float],
+) -> dict[str, Tensor]:
+    """What `predict` gives at the first rows, by name of the output."""
+    prediction = predict(standardised(model, mapped(lambda part: part[:count], rows)))
+    attributes = {"probabilities": "mean", "draws": "f"}
+    return {
+        name: prediction.quantile(levels) if name == "quantiles" else getattr(prediction, attributes.get(name, name))
+        for name in outputs
+    }
+
+
+def _check_same(name: Output, got: Tensor, want: Tensor, targets: Any, rows: int) -> None:
+    """Raise a ValueError unless an output of the program is that of `predict`."""
+    if got.shape != want.shape or got.dtype != want.dtype:
         raise ValueError(
-            f"the network must run from the file for any number of rows; at {rows} it fails: {_said(error)}"
-        ) from error
-    for name in outputs:
-        want = _wanted(prediction, name, levels)
-        if got[name].shape != want.shape or got[name].dtype != want.dtype:
-            raise ValueError(
-                f"the file must have the {name} of predict, {want.dtype} {list(want.shape)} at {rows} rows; the program has "
-                f"{got[name].dtype} {list(got[name].shape)}"
-            )
-        fits = targets.scale.dim() <= want.dim() and targets.scale.shape == want.shape[want.dim() - targets.scale.dim() :]
-        scale = targets.scale if fits else targets.scale.min()
-        loc = targets.loc if fits and name != "sd" else torch.zeros(())
-        off = ((got[name] - want).abs() / scale).masked_fill((got[name] == want) | (got[name].isnan() & want.isnan()), 0.0)
-        size = ((want - loc).abs() / scale).nan_to_num(0.0, 0.0, 0.0)
-        allowed = _TOLERANCE * max(1.0, float(size.max())) + _ROUNDING * torch.finfo(want.dtype).eps * want.abs() / scale
-        if not bool((off <= allowed).all()):
-            raise ValueError(
-                f"the file must have the {name} of predict to {_TOLERANCE:g} of the scale of y; the program differs by "
-                f"{float(off.max()):.2g} of it at {rows} rows, so that it is not written"
-            )
-
-
-def _wanted(prediction: Any, name: Output, levels: Sequence[float]) -> Tensor:
-    if name == "quantiles":
-        return prediction.quantile(levels)  # type: ignore[no-any-return]
-    return getattr(prediction, {"probabilities": "mean", "draws": "f"}.get(name, name))  # type: ignore[no-any-return]
+            f"the file must have the {name} of predict, {want.dtype} {list(want.shape)} at {rows} rows; the program has "
+            f"{got.dtype} {list(got.shape)}"
+        )
+    aligned = targets.scale.shape == want.shape[want.dim() - targets.scale.dim() :]
+    scale = targets.scale if aligned else targets.scale.min()
+    loc = targets.loc if aligned and name != "sd" else torch.zeros(())
+    off = ((got - want).abs() / scale).masked_fill((got == want) | (got.isnan() & want.isnan()), 0.0)
+    size = float(((want - loc).abs() / scale).nan_to_num(0.0, 0.0, 0.0).max())
+    rounding = _ROUNDING * torch.finfo(want.dtype).eps * want.abs() / scale
+    if not bool((off <= _TOLERANCE * max(1.0, size) + rounding).all()):
+        raise ValueError(
+            f"the file must have the {name} of predict to {_TOLERANCE:g} of the scale of y; the program differs by "
+            f"{float(off.max()):.2g} of it at {rows} rows"
+        )
 
 
 def _said(error: Exception) -> str:

@@ -22,6 +22,10 @@ _MOST = 2**31 - 2**20  # bytes of a file of ONNX, which is one message of protob
 Runs = Callable[[Sequence[Tensor]], dict[str, Tensor]]
 
 
+class FileTooLarge(ValueError):
+    """A file that its format does not allow."""
+
+
 class Format(Protocol):
     """How a program becomes a file."""
 
@@ -66,24 +70,21 @@ class Onnx:
     def content(self, program: Any, about: str, names: Sequence[str], outputs: Sequence[str]) -> bytes:
         size = sum(value.numel() * value.element_size() for value in constants_of(program).values())
         if size > _MOST:
-            raise ValueError(
+            raise FileTooLarge(
                 f"an .onnx file holds at most {_MOST / 2**30:.1f} GiB; got weights of {size / 2**30:.1f} GiB: use fewer "
                 "draws, or a .pt2 file"
             )
         with _quiet():
-            made: Any = torch.onnx.export(
-                program, input_names=list(names), output_names=list(outputs), dynamo=True, verbose=False
-            )
-        for value in (*made.model.graph.inputs, *made.model.graph.outputs):
-            for axis, length in enumerate(value.shape):
-                if not isinstance(length, int):
-                    value.shape[axis] = "batch"
+            made: Any = torch.onnx.export(program, dynamo=True, verbose=False)
+        _named(made.model.graph, names, outputs)
         made.model.metadata_props[KEY] = about
         return made.model_proto.SerializeToString()  # type: ignore[no-any-return]
 
     def opened(self, content: bytes, names: Sequence[str], outputs: Sequence[str]) -> Runs:
         runtime = importlib.import_module("onnxruntime")
-        session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        options = runtime.SessionOptions()
+        options.log_severity_level = 4  # what it refuses is raised
+        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
         def run(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
             given = {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
@@ -101,15 +102,26 @@ def constants_of(program: Any) -> dict[str, Tensor]:
     return {n: value for n, value in {**program.state_dict, **program.constants}.items() if isinstance(value, Tensor)}
 
 
+def _named(graph: Any, names: Sequence[str], outputs: Sequence[str]) -> None:
+    """Give inputs and outputs of a graph of ONNX these names, and no other value, and their unknown axis the name batch."""
+    ends = dict(zip([*graph.inputs, *graph.outputs], [*names, *outputs], strict=True))
+    values = [*graph.initializers.values(), *(value for node in graph for value in node.outputs)]
+    for value in values:
+        if value not in ends and value.name in ends.values():
+            value.name = f"{value.name}_inside"
+    for value, name in ends.items():
+        value.name = name
+        value.shape = type(value.shape)(length if isinstance(length, int) else "batch" for length in value.shape)
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter from naming every package that it does not find."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    """Keep the exporter from logging what it does not find and what it does not do."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(before)
+        logging.disable(before)

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from pyrodrop.devices import seeded
+from pyrodrop.export.mapped import for_any_rows
 from pyrodrop.export.summaries import Output, summaries
-from pyrodrop.inputs import Inputs, mapped, rebuilt
+from pyrodrop.inputs import Inputs, mapped, num_rows, rebuilt
 from pyrodrop.likelihoods import Missing, per_row
 from pyrodrop.networks.examine import mixes_examples
 from pyrodrop.networks.modes import evaluating
@@ -28,7 +29,6 @@ from pyrodrop.prediction.closed_form import closed_form
 from pyrodrop.prediction.predict import BLOCK_BYTES, masks_of
 from pyrodrop.reparam.lazy import LazyDistribution, LazyWeight
 from pyrodrop.reparam.maps import LinearMap
-from pyrodrop.reparam.recurrence import elementary
 from pyrodrop.reparam.shared_noise import SharedNoise
 
 
@@ -49,9 +49,9 @@ class Functions:
     seed: int
 
 
-# As further rows, where noise is masks of a network that was read; by `torch.vmap`, whose rules for some operations are only
-# of a fixed number of rows; or as a copy of the network each.
-Way = Literal["rows", "mapped", "one by one"]
+# By `torch.vmap`, whose rules for some operations are only of a fixed number of rows; as further rows, where noise is masks;
+# or as a copy of the network each.
+Way = Literal["mapped", "rows", "one by one"]
 WAYS: tuple[Way, ...] = get_args(Way)
 
 
@@ -152,10 +152,7 @@ def _outputs(model: Any, block: Block, x: Inputs, way: Way) -> Tensor:
         y = model.outputs(block.fixed, x)
         return y.expand(block.num_draws, *y.shape)  # type: ignore[no-any-return]
     if way == "rows":
-        together = getattr(model, "of_draws", lambda *_: None)(block.noise, block.distributions, block.fixed, x)
-        if together is None:
-            raise ValueError("noise is not that of masks of the network's own")
-        return together  # type: ignore[no-any-return]
+        return _as_rows(model, block, x)
 
     def outputs(noise: dict[str, Tensor]) -> Tensor:
         weights = dict(block.fixed)
@@ -165,9 +162,28 @@ def _outputs(model: Any, block: Block, x: Inputs, way: Way) -> Tensor:
         return model.outputs(weights, x)  # type: ignore[no-any-return]
 
     if way == "mapped":
-        with elementary():
+        with for_any_rows():
             return torch.vmap(outputs)(block.noise)
     return torch.stack([outputs({n: value[t] for n, value in block.noise.items()}) for t in range(block.num_draws)])
+
+
+def _as_rows(model: Any, block: Block, x: Inputs) -> Tensor:
+    """The outputs of functions that differ in masks, in one call with the rows of every function as further rows."""
+    if hasattr(model, "of_draws"):
+        together = model.of_draws(block.noise, block.distributions, block.fixed, x)
+    elif block.noise.keys() <= block.distributions.keys():
+        draws, rows = block.num_draws, num_rows(x)
+        weights = dict(block.fixed)
+        for name, noise in block.noise.items():
+            of_rows = noise[:, None].expand(draws, rows, *noise.shape[1:]).flatten(0, 1)
+            weights[name] = LazyWeight(LazyDistribution(block.distributions[name], _OfRows(of_rows), name))
+        repeated = mapped(lambda part: part.repeat(draws, *(1,) * (part.dim() - 1)), x)
+        together = model.outputs(weights, repeated).unflatten(0, (draws, rows))
+    else:
+        together = None
+    if together is None:
+        raise ValueError("the noise is not that of masks of rows")
+    return together  # type: ignore[no-any-return]
 
 
 class _OnInputs(SharedNoise):
@@ -175,3 +191,15 @@ class _OnInputs(SharedNoise):
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
         return at.f(at.x * at.over_inputs(self.noise), q.loc)
+
+
+class _OfRows(_OnInputs):
+    """The same with scales of every row, ``[N, in]``."""
+
+    one_weight = False
+
+    def keeps(self, q: Any) -> bool:
+        return True
+
+    def whole(self, q: Any) -> Tensor:
+        raise ValueError("a weight is used otherwise than in a linear map of rows")

@@ -44,7 +44,9 @@ def possible(distribution: Any) -> tuple[Output, ...]:
     return ("mean", "sd", "quantiles", "draws") if isinstance(one, Normal | LogNormal) else ("mean", "sd", "draws")
 
 
-def summaries(f: Tensor, distributions: Sequence[Any], outputs: Sequence[Output], levels: Sequence[float]) -> dict[str, Tensor]:
+def summaries(
+    f: Tensor, distributions: Sequence[Any], outputs: Sequence[Output], levels: Sequence[float]
+) -> dict[str, Tensor]:
     """The `outputs` by name, in their order.
 
     Args:

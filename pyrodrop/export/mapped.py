@@ -1,0 +1,84 @@
+"""Operations under `torch.vmap` for a number of rows that is not known, where PyTorch's rules need a fixed one.
+
+layer and batch norm    (x - mean) / (var + eps)^(1/2) w + b
+embedding               w[ids]
+attention               softmax(q k^T / d^(1/2) + mask) v
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from pyrodrop.reparam.recurrence import elementary
+
+
+@contextmanager
+def for_any_rows() -> Iterator[None]:
+    """Have these operations, attention and recurrent layers run by others that can be mapped for any number of rows."""
+    with elementary(), _Mode():
+        yield
+
+
+class _Mode(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _OTHERS.get(func, func)(*args, **(kwargs or {}))
+
+
+def _layer_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Tensor:
+    axes = tuple(range(-len(normalized_shape), 0))
+    centred = input - input.mean(axes, keepdim=True)
+    y = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def _embedding(input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return weight[input]  # padding, scaling and sparsity concern the gradient, and max_norm is refused before
+
+
+def _batch_norm(
+    input: Tensor,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if training or running_mean is None:
+        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    of_channels = (-1, *(1,) * (input.dim() - 2))
+    y = (input - running_mean.reshape(of_channels)) * (running_var + eps).rsqrt().reshape(of_channels)
+    y = y if weight is None else y * weight.reshape(of_channels)
+    return y if bias is None else y + bias.reshape(of_channels)
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    if dropout_p or is_causal or enable_gqa:
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    return scores.softmax(-1) @ value
+
+
+_OTHERS: dict[Any, Callable[..., Any]] = {
+    F.layer_norm: _layer_norm, F.embedding: _embedding, F.batch_norm: _batch_norm,
+    F.scaled_dot_product_attention: _attention,
+}  # fmt: skip
