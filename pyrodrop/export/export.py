@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pyrodrop import arguments
 from pyrodrop.arguments import shown
@@ -183,9 +184,11 @@ def _recorded(graph: torch.nn.Module, rows: Inputs) -> Any:
     batch = torch.export.Dim("batch")
     try:
         with torch.no_grad():
-            return torch.export.export(
+            program = torch.export.export(
                 graph.eval(), given, dynamic_shapes=(tuple({0: batch} for _ in given),), strict=False
             )
+        with sdpa_kernel(SDPBackend.MATH):  # the others are of a fixed number of rows
+            return program.run_decompositions()
     except Exception as error:  # torch.export raises many types
         if "specialized it to be a constant" in str(error):
             raise ValueError(

@@ -7,12 +7,10 @@ attention               softmax(q k^T / d^(1/2) + mask) v
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -64,21 +62,6 @@ def _batch_norm(
     return y if bias is None else y + bias.reshape(of_channels)
 
 
-def _attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | None = None, enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
-    if dropout_p or is_causal or enable_gqa:
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
-    scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if attn_mask is not None:
-        scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-    return scores.softmax(-1) @ value
-
-
 _OTHERS: dict[Any, Callable[..., Any]] = {
     F.layer_norm: _layer_norm, F.embedding: _embedding, F.batch_norm: _batch_norm,
-    F.scaled_dot_product_attention: _attention,
 }  # fmt: skip
