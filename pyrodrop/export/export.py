@@ -23,7 +23,7 @@ from pyrodrop import arguments
 from pyrodrop.arguments import shown
 from pyrodrop.arrays import is_frame
 from pyrodrop.data.dataset import check_inputs
-from pyrodrop.export.formats import FORMATS, FileTooLarge, Format, constants_of
+from pyrodrop.export.formats import FORMATS, FileTooLarge, Format, constants_of, quiet
 from pyrodrop.export.graph import WAYS, ClosedForm, Functions, Graph, standardised
 from pyrodrop.export.summaries import Output, possible
 from pyrodrop.files import check_writable, whole
@@ -79,7 +79,7 @@ def export(
         )
     form.check()
     check_writable(path)
-    quantiles = checked_levels(levels).reshape(-1).tolist()
+    quantiles = checked_levels(levels, "levels").reshape(-1).tolist()
     rows = _rows(model, x)
     graph: Any
     if closed_form:
@@ -107,7 +107,8 @@ def export(
     failed: ValueError | None = None
     for graph.way in WAYS[-1:] if closed_form else WAYS:
         try:
-            content = _content(FORMATS[path.suffix], graph, rows, about, expected, model.targets)
+            with quiet():
+                content = _content(FORMATS[path.suffix], graph, rows, about, expected, model.targets)
             break
         except ValueError as error:
             failed = error
@@ -173,7 +174,7 @@ def _chosen(outputs: Any, has: Sequence[Output], whose: str) -> tuple[Output, ..
     missing = [name for name in chosen if name not in has]
     if missing or len(set(chosen)) < len(chosen):
         raise ValueError(
-            f"outputs must be some of {', '.join(has)}, each once: {whose} has no others in a file; got {shown(outputs)}"
+            f"outputs must be some of {', '.join(has)}, each once: {whose} has no others in a file; got {', '.join(chosen)}"
         )
     return chosen
 

@@ -74,8 +74,7 @@ class Onnx:
                 f"an .onnx file holds at most {_MOST / 2**30:.1f} GiB; got weights of {size / 2**30:.1f} GiB: use fewer "
                 "draws, or a .pt2 file"
             )
-        with _quiet():
-            made: Any = torch.onnx.export(program, dynamo=True, verbose=False)
+        made: Any = torch.onnx.export(program, dynamo=True, verbose=False)
         _named(made.model.graph, names, outputs)
         made.model.metadata_props[KEY] = about
         return made.model_proto.SerializeToString()  # type: ignore[no-any-return]
@@ -115,8 +114,8 @@ def _named(graph: Any, names: Sequence[str], outputs: Sequence[str]) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the exporter from logging what it does not find and what it does not do."""
+def quiet() -> Iterator[None]:
+    """Keep exporters from logging what they do not find and what they do not do."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 
 import pyro
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pyrodrop.devices import seeded
@@ -190,7 +191,8 @@ class _OnInputs(SharedNoise):
     """Scales the inputs of a layer, whatever their number: in a graph, the number of rows is not known."""
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
-        return at.f(at.x * at.over_inputs(self.noise), q.loc)
+        scaled = at.x * at.over_inputs(self.noise)
+        return scaled.contiguous() @ q.loc.mT if at.f is F.linear else at.f(scaled, q.loc)
 
 
 class _OfRows(_OnInputs):

@@ -1,8 +1,8 @@
 """Operations under `torch.vmap` for a number of rows that is not known, where PyTorch's rules need a fixed one.
 
-layer and batch norm    (x - mean) / (var + eps)^(1/2) w + b
-embedding               w[ids]
-attention               softmax(q k^T / d^(1/2) + mask) v
+linear map, also in attention    x W^T + b
+layer and batch norm             (x - mean) / (var + eps)^(1/2) w + b
+embedding                        w[ids]
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from pyrodrop.private_apis import body_of
+from pyrodrop.reparam.lazy import LazyWeight
 from pyrodrop.reparam.recurrence import elementary
 
 
@@ -27,7 +29,17 @@ def for_any_rows() -> Iterator[None]:
 
 class _Mode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.multi_head_attention_forward:
+            with self:
+                return body_of(func)(*args, **(kwargs or {}))
         return _OTHERS.get(func, func)(*args, **(kwargs or {}))
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
+    if isinstance(weight, LazyWeight) or isinstance(bias, LazyWeight):
+        return F.linear(input, weight, bias)
+    y = input.contiguous() @ weight.mT
+    return y if bias is None else y + bias
 
 
 def _layer_norm(
@@ -63,5 +75,5 @@ def _batch_norm(
 
 
 _OTHERS: dict[Any, Callable[..., Any]] = {
-    F.layer_norm: _layer_norm, F.embedding: _embedding, F.batch_norm: _batch_norm,
+    F.linear: _linear, F.layer_norm: _layer_norm, F.embedding: _embedding, F.batch_norm: _batch_norm,
 }  # fmt: skip
