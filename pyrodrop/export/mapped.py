@@ -30,9 +30,14 @@ def for_any_rows() -> Iterator[None]:
 class _Mode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.multi_head_attention_forward:
+            given = [_whole(value) for value in args], {name: _whole(value) for name, value in (kwargs or {}).items()}
             with self:
-                return body_of(func)(*args, **(kwargs or {}))
+                return body_of(func)(*given[0], **given[1])
         return _OTHERS.get(func, func)(*args, **(kwargs or {}))
+
+
+def _whole(value: Any) -> Any:
+    return value.realise() if isinstance(value, LazyWeight) else value
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
