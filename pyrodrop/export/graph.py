@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pyrodrop.devices import seeded
-from pyrodrop.export.mapped import for_any_rows
+from pyrodrop.export.mapped import drawn, for_any_rows, product
 from pyrodrop.export.summaries import Output, summaries
 from pyrodrop.inputs import Inputs, mapped, num_rows, rebuilt
 from pyrodrop.likelihoods import Missing, per_row
@@ -54,6 +54,7 @@ class Functions:
 # or as a copy of the network each.
 Way = Literal["mapped", "rows", "one by one"]
 WAYS: tuple[Way, ...] = get_args(Way)
+_FEW = 16  # outputs of a layer, with which draws of its weight are smaller than those of its input
 
 
 class Graph(nn.Module):
@@ -86,10 +87,10 @@ class Graph(nn.Module):
     def mixture_at(self, x: Inputs) -> tuple[Tensor, list[Any]]:
         """f ``[S, N, ...]`` and the distribution of y given the functions of each posterior, batch ``[S_r, N]``."""
         fs, distributions = [], []
-        for functions, drawn in self.drawn:
+        for functions, parts in self.drawn:
             model = functions.model
             with ready(model, functions.guide):
-                output = torch.cat([_outputs(model, block, standardised(model, x), self.way) for block in drawn])
+                output = torch.cat([_outputs(model, block, standardised(model, x), self.way) for block in parts])
                 fs.append(model.likelihood.location(output, model.targets))
                 observed = model.likelihood.likelihood if isinstance(model.likelihood, Missing) else model.likelihood
                 distributions.append(per_row(observed(output, model.targets), 2))
@@ -159,7 +160,8 @@ def _outputs(model: Any, block: Block, x: Inputs, way: Way) -> Tensor:
         weights = dict(block.fixed)
         for name, value in noise.items():
             q = block.distributions.get(name)
-            weights[name] = value if q is None else LazyWeight(LazyDistribution(q, _OnInputs(value), name))
+            strategy = (_Mapped if way == "mapped" else _OnInputs)(value)
+            weights[name] = drawn(value) if q is None else LazyWeight(LazyDistribution(q, strategy, name))
         return model.outputs(weights, x)  # type: ignore[no-any-return]
 
     if way == "mapped":
@@ -193,6 +195,15 @@ class _OnInputs(SharedNoise):
     def push(self, q: Any, at: LinearMap) -> Tensor:
         scaled = at.x * at.over_inputs(self.noise)
         return scaled.contiguous() @ q.loc.mT if at.f is F.linear else at.f(scaled, q.loc)
+
+
+class _Mapped(_OnInputs):
+    """The same under `torch.vmap`; a weight with few outputs is scaled itself."""
+
+    def push(self, q: Any, at: LinearMap) -> Tensor:
+        if at.f is F.linear and q.loc.shape[0] <= _FEW:
+            return product(at.x, self.whole(q))
+        return super().push(q, at)
 
 
 class _OfRows(_OnInputs):

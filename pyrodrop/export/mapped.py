@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -40,11 +41,39 @@ def _whole(value: Any) -> Any:
     return value.realise() if isinstance(value, LazyWeight) else value
 
 
+def drawn(weight: Tensor) -> Tensor:
+    """Mark a weight that differs by draw, within the mapped function."""
+    weight.drawn = True  # type: ignore[attr-defined]
+    return weight
+
+
 def _linear(input: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
     if isinstance(weight, LazyWeight) or isinstance(bias, LazyWeight):
         return F.linear(input, weight, bias)
-    y = input.contiguous() @ weight.mT
+    y = product(input, weight) if hasattr(weight, "drawn") else input.contiguous() @ weight.mT
     return y if bias is None else y + bias
+
+
+@torch.library.custom_op("pyrodrop::product", mutates_args=())
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x W^T for weights that differ by draw; under `torch.vmap` it is one product where x does not."""
+    return x @ weight.mT
+
+
+@product.register_fake
+def _(x: Tensor, weight: Tensor) -> Tensor:
+    return x @ weight.mT
+
+
+@product.register_vmap
+def _(info: Any, in_dims: Any, x: Tensor, weight: Tensor) -> tuple[Tensor, int]:
+    of_x, of_weight = in_dims
+    weight = weight.movedim(of_weight, 0)
+    if of_x is None:
+        y = (x @ weight.flatten(0, 1).mT).unflatten(-1, weight.shape[:2])
+        return y, y.dim() - 2
+    x = x.movedim(of_x, 0)
+    return torch.bmm(x.reshape(x.shape[0], -1, x.shape[-1]), weight.mT).reshape(*x.shape[:-1], weight.shape[1]), 0
 
 
 def _layer_norm(

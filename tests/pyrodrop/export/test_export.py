@@ -57,12 +57,12 @@ def metadata(path: Path) -> dict[str, Any]:
 def check(
     run: Any, path: Path, x: Any, outputs: tuple[str, ...] = ("mean", "sd"), draws: int = 6, **given: Any
 ) -> None:
-    """Export, and compare the file with `predict` at the rows of x and at the first of them."""
+    """Export, and compare the file with `predict` at these rows and at the first of them."""
     if path.suffix == ".onnx":
         pytest.importorskip("onnxruntime")
     run.export(path, draws, outputs=outputs, levels=LEVELS, **given)
     program = opened(path)
-    for rows in (mapped(lambda part: part[:1], x), x):
+    for rows in (mapped(lambda part: part[:1], at), at):
         predicted, got = run.predict(rows, draws, **{k: v for k, v in given.items() if k == "seed"}), program(rows)
         want = {"mean": predicted.mean, "probabilities": predicted.mean, "draws": predicted.f}
         want |= {"sd": predicted.sd} if "sd" in outputs else {}
