@@ -83,8 +83,8 @@ def export(
     rows = _rows(model, x)
     graph: Any
     if closed_form:
-        graph, has = ClosedForm(mixture[0], rows), ("mean", "sd")
-        graph.outputs = _chosen(outputs, has, "a closed form")
+        graph = ClosedForm(mixture[0], rows)
+        graph.outputs = _chosen(outputs, ("mean", "sd"), "a closed form")
     else:
         graph = Graph(mixture, rows, quantiles)
         of_y = graph.mixture_at(rows)[1][0]

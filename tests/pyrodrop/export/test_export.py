@@ -55,7 +55,7 @@ def metadata(path: Path) -> dict[str, Any]:
 
 
 def check(
-    run: Any, path: Path, x: Any, outputs: tuple[str, ...] = ("mean", "sd"), draws: int = 6, **given: Any
+    run: Any, path: Path, at: Any, outputs: tuple[str, ...] = ("mean", "sd"), draws: int = 6, **given: Any
 ) -> None:
     """Export, and compare the file with `predict` at these rows and at the first of them."""
     if path.suffix == ".onnx":
