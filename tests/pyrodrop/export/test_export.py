@@ -488,3 +488,17 @@ def test_arguments_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(importlib, "import_module", absent)
     with pytest.raises(ImportError, match=r"pip install 'pyrodrop\[onnx\]'"):
         run.export(tmp_path / "net.onnx")
+
+
+@pytest.mark.more
+def test_the_service_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    client = pytest.importorskip("fastapi.testclient")
+    run, rows = fitted(guides.MeanField), regression()
+    run.export(tmp_path / "answers.onnx", 5)
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[3] / "docs" / "serving.md").read_text()
+    names: dict[str, Any] = {}
+    exec(page.split("```py\n")[1].split("```")[0], names)
+    answer = client.TestClient(names["app"]).post("/predict", json=rows.x.tolist())
+    np.testing.assert_allclose(answer.json()["mean"], run.predict(rows.x, 5).mean, rtol=1e-5)
