@@ -189,7 +189,7 @@ def _recorded(graph: torch.nn.Module, rows: Inputs) -> Any:
                 graph.eval(), given, dynamic_shapes=(tuple({0: batch} for _ in given),), strict=False
             )
         with sdpa_kernel(SDPBackend.MATH):  # the others are of a fixed number of rows
-            return program.run_decompositions()
+            return program.run_decompositions({})
     except Exception as error:  # torch.export raises many types
         if "specialized it to be a constant" in str(error):
             raise ValueError(
