@@ -29,6 +29,7 @@ from pyrodrop.export.summaries import Output, possible
 from pyrodrop.files import check_writable, whole
 from pyrodrop.inputs import Inputs, mapped, named_parts, num_rows, parts
 from pyrodrop.names import one_of
+from pyrodrop.networks.checks import check_width
 from pyrodrop.prediction.quantiles import checked_levels
 
 LEVELS = (0.05, 0.5, 0.95)  # of quantiles
@@ -158,6 +159,7 @@ def _rows(model: Any, x: Any) -> Any:
     if x is None:
         raise ValueError("x must be a few rows of x, since this run does not hold its training data; got None")
     x = check_inputs(x) if model.columns is None or not is_frame(x) else model.columns.x(x, "x")
+    check_width(x, model.in_features)
     places = torch.arange(max(_COMPARED)) * num_rows(x) // max(_COMPARED)
     few = mapped(lambda part: part.cpu()[places].contiguous(), x)
     scaled = None if model.columns is None else model.columns.scaled
@@ -174,7 +176,7 @@ def _chosen(outputs: Any, has: Sequence[Output], whose: str) -> tuple[Output, ..
     missing = [name for name in chosen if name not in has]
     if missing or len(set(chosen)) < len(chosen):
         raise ValueError(
-            f"outputs must be some of {', '.join(has)}, each once: {whose} has no others in a file; got {', '.join(chosen)}"
+            f"outputs must be some of {', '.join(has)}, each once: {whose} has no others in a file; got {list(chosen)}"
         )
     return chosen
 

@@ -225,7 +225,7 @@ def test_every_likelihood(name: str, suffix: str, tmp_path: Path) -> None:
     fit = fitted(guides.MeanField, mlp(likelihood, outputs), data.Dataset(x, y))
     check(fit, tmp_path / f"net.{suffix}", x, summaries)
     for missing in {"quantiles", "probabilities"} - {*summaries}:
-        with pytest.raises(ValueError, match=f"outputs must be some of {', '.join(summaries)}.* got {missing}"):
+        with pytest.raises(ValueError, match=f"outputs must be some of {', '.join(summaries)}.* {missing}"):
             fit.export(tmp_path / f"other.{suffix}", outputs=[missing])
 
 
@@ -469,7 +469,11 @@ def test_arguments_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({"draws": 0}, ValueError, "draws is the number of functions in the file .* got 0"),
         ({"outputs": "mean"}, TypeError, "outputs must be a list of names .* got the str"),
         ({"outputs": ["sdd"]}, ValueError, "outputs must be .* got 'sdd'; did you mean 'sd'"),
-        ({"outputs": ["probabilities"]}, ValueError, "must be some of mean, sd, quantiles, draws.*got probabilities"),
+        (
+            {"outputs": ["probabilities"]},
+            ValueError,
+            "must be some of mean, sd, quantiles, draws.*got \\['probabilities",
+        ),
         ({"outputs": ["mean", "mean"]}, ValueError, "each once"),
         ({"levels": [0.5, 1.0]}, ValueError, "levels is the probability .*got 1"),
         ({"moments": True}, ValueError, "method='analytic'"),
