@@ -82,7 +82,7 @@ def regression(rows: int = 20, features: int = 3) -> data.Dataset:
 
 def mlp(likelihood: likelihoods.Likelihood | None = None, outputs: int = 1, **prior: Any) -> models.MLP:
     return models.MLP(
-        [3, 8, outputs],
+        [3, 20, outputs],
         prior=prior.get("prior", priors.Gaussian()),
         likelihood=likelihoods.Gaussian(0.01) if likelihood is None else likelihood,
         seed=2,

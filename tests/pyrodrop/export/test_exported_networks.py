@@ -46,7 +46,7 @@ def trained(case: Case, posterior: str) -> tuple[Any, Any]:
 
 @pytest.mark.more
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("posterior", ["mask", "weights"])
+@pytest.mark.parametrize("posterior", ["mask", pytest.param("weights", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [name for name in CASES if name not in NO_MODEL])
 def test_a_network_is_right_or_refused(name: str, posterior: str, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
