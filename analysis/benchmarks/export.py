@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{'-'.join(map(str, self.widths))}, {self.rows} rows"
+        return f"{'-'.join(map(str, self.widths))}, {self.rows} row{'s' * (self.rows > 1)}"
 
 
 CASES = (Case((784, 400, 10), 64), Case((13, 50, 1), 64), Case((784, 400, 10), 1), Case((13, 50, 1), 1))
@@ -61,7 +62,8 @@ def main(words: Sequence[str] | None = None, cases: Sequence[Case] = CASES, draw
         name: {posterior: each[posterior] / each["plain"] for posterior in POSTERIORS} for name, each in seconds.items()
     }
     report(f"one call of {draws} draws, as a share of {draws} calls of the plain network (target {TARGET})", ratios)
-    write(options.out, "export", {"draws": draws, "rounds": options.rounds, "seconds": seconds, "ratio": ratios})
+    content = {"draws": draws, "rounds": options.rounds, "onnxruntime": version("onnxruntime")}
+    write(options.out, "export", {**content, "seconds": seconds, "ratio": ratios})
 
 
 def timed(case: Case, draws: int, rounds: int) -> dict[str, float]:

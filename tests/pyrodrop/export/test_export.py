@@ -225,7 +225,7 @@ def test_every_likelihood(name: str, suffix: str, tmp_path: Path) -> None:
     fit = fitted(guides.MeanField, mlp(likelihood, outputs), data.Dataset(x, y))
     check(fit, tmp_path / f"net.{suffix}", x, summaries)
     for missing in {"quantiles", "probabilities"} - {*summaries}:
-        with pytest.raises(ValueError, match=f"outputs must be some of {', '.join(summaries)}.* {missing}"):
+        with pytest.raises(ValueError, match=f"outputs must be some of {', '.join(summaries)}.*{missing}"):
             fit.export(tmp_path / f"other.{suffix}", outputs=[missing])
 
 
