@@ -191,7 +191,7 @@ def _recorded(graph: torch.nn.Module, rows: Inputs) -> Any:
                 graph.eval(), given, dynamic_shapes=(tuple({0: batch} for _ in given),), strict=False
             )
         with sdpa_kernel(SDPBackend.MATH):  # the others are of a fixed number of rows
-            return program.run_decompositions({})
+            program = program.run_decompositions({})
     except Exception as error:  # torch.export raises many types
         if "specialized it to be a constant" in str(error):
             raise ValueError(
@@ -202,6 +202,9 @@ def _recorded(graph: torch.nn.Module, rows: Inputs) -> Any:
             "the network must be one that torch.export can record for any number of rows, without branches on values or on "
             f"the number of rows; got {_said(error)}"
         ) from error
+    if any("pyrodrop" in str(node.target) for node in program.graph.nodes):
+        raise ValueError("the network uses a weight that differs by draw in a way that is not mapped")
+    return program
 
 
 def _expected(

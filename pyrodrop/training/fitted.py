@@ -384,7 +384,7 @@ class Fit:
             path,
             [Functions(self.model, self.guide, draws, seed)],
             predict,
-            self.example(x),
+            example_of(self, x),
             outputs=outputs,
             levels=levels,
             closed_form=moments,
@@ -479,10 +479,6 @@ class Fit:
 
     def _example(self, x: Inputs | None) -> Inputs | None:
         return self.data.x if x is None and isinstance(self.data, Dataset) else x
-
-    def example(self, x: Any) -> Any:
-        """x, or rows of the training data if it is None; None if there are neither."""
-        return self.data.sample.x if x is None and isinstance(self.data, Streamed) else self._example(x)
 
     def save(self, path: str | Path) -> Path:
         """Write parameters, losses and settings to one safetensors file; a failed write leaves an old file as it was.
@@ -640,6 +636,11 @@ def rows_of(fit: Fit, name: str) -> Dataset | None:
             f"{', '.join(fit.data.values)}"
         )
     return None if isinstance(fit.data, Streamed) else fit.data
+
+
+def example_of(fit: Fit, x: Any) -> Any:
+    """x, or rows of the training data if it is None; None if there are neither."""
+    return fit.data.sample.x if x is None and isinstance(fit.data, Streamed) else fit._example(x)
 
 
 def _check_alone(ranks: int, name: str) -> None:

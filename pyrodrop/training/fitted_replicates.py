@@ -18,7 +18,7 @@ from pyrodrop.export import LEVELS, Functions, Output
 from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.training.fitted import Fit, contents, restoring
+from pyrodrop.training.fitted import Fit, contents, example_of, restoring
 from pyrodrop.training.problem import describe
 
 _FILE = "replicates"
@@ -109,7 +109,7 @@ class Replicates(Sequence[Fit]):
             path,
             [Functions(fit.model, fit.guide, share, seed + number) for number, fit in enumerate(members)],
             lambda x: self.predict(x, draws, seed=seed),
-            members[0].example(x),
+            example_of(members[0], x),
             outputs=outputs,
             levels=levels,
             about={

@@ -503,6 +503,6 @@ def test_the_service_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[3] / "docs" / "serving.md").read_text()
     names: dict[str, Any] = {}
-    exec(page.split("```py\n")[1].split("```")[0], names)
+    exec(page.split("```{code-block} python\n")[1].split("```")[0], names)
     answer = client.TestClient(names["app"]).post("/predict", json=rows.x.tolist())
     np.testing.assert_allclose(answer.json()["mean"], run.predict(rows.x, 5).mean, rtol=1e-5)
