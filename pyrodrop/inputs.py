@@ -70,7 +70,7 @@ def named_parts(x: Inputs, name: str = "x") -> dict[str, Tensor]:
 
 def num_rows(x: Inputs) -> int:
     """N, the number of examples."""
-    return len(parts(x)[0])
+    return parts(x)[0].shape[0]  # not len, which a recording for any number of rows would make a constant
 
 
 def arguments(x: Inputs, forward: Callable[..., Any]) -> tuple[tuple[Any, ...], dict[str, Tensor]]:

@@ -15,6 +15,7 @@ element separately.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -34,7 +35,17 @@ _POINTS = 2**22  # elements of the widest layer's activations at a time
 
 
 def dropout_moments(model: Any, guide: Callable[..., Any], x: Inputs, device: torch.device) -> Moments:
-    """The moments above at x, on the device of x.
+    """The moments above at x, on the device of x; raises as `closed_form`."""
+    at = closed_form(model, guide)
+    widest = max(w.shape[0] for w in model.weight_sites().values())
+    moments = [at(mapped(lambda part: part.to(device), some)) for some in _some_rows(model, x, widest)]
+    where = parts(x)[0].device
+    mean, spread, variance = (torch.cat(part).to(where) for part in zip(*moments, strict=True))
+    return Moments(mean=mean, variance=variance, spread=spread, num_samples=None)
+
+
+def closed_form(model: Any, guide: Callable[..., Any]) -> Callable[[Inputs], tuple[Tensor, Tensor, Tensor]]:
+    """The function from x to E[f], the standard deviation of f and Var[y], in the units of y.
 
     Raises:
         ValueError: the posterior is not dropout at theta = 0 on the input of the last layer only, or the likelihood is not
@@ -50,14 +61,7 @@ def dropout_moments(model: Any, guide: Callable[..., Any], x: Inputs, device: to
         raise ValueError(
             f"{_NEEDS}dropout at the input of the last layer only; the network was read with other dropout too"
         )
-    fixed, name, q = _one_noisy_weight(model, guide)
-    widest = max(w.shape[0] for w in model.weight_sites().values())
-    moments = [
-        _at(model, fixed, name, q, mapped(lambda part: part.to(device), some)) for some in _some_rows(model, x, widest)
-    ]
-    where = parts(x)[0].device
-    mean, spread, variance = (torch.cat(part).to(where) for part in zip(*moments, strict=True))
-    return Moments(mean=mean, variance=variance, spread=spread, num_samples=None)
+    return functools.partial(_at, model, *_one_noisy_weight(model, guide))
 
 
 def _some_rows(model: Any, x: Inputs, widest: int) -> Iterator[Any]:

@@ -34,7 +34,7 @@ from pyrodrop.ranks import asked as shared
 Keep = Literal["draws", "moments"]
 Method = Literal["draws", "analytic"]
 
-_BYTES = 256 * 2**20  # of sampled weights at a time
+BLOCK_BYTES = 256 * 2**20  # of sampled weights at a time
 _TILE_BYTES = {
     "cpu": 16 * 2**20,
     "cuda": 512 * 2**20,
@@ -312,7 +312,7 @@ def _tiles(
     masks = masks_of(model, one, together, joint)
     drawn = 0
     for block in (
-        blocks(guide, sites, one, num_samples, _BYTES, masks)
+        blocks(guide, sites, one, num_samples, BLOCK_BYTES, masks)
         if joint
         else local_blocks(guide, sites, num_samples, masks)
     ):

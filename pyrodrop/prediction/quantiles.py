@@ -33,7 +33,7 @@ _FAR = 1e150
 _EPS = torch.finfo(torch.float64).eps
 
 
-def checked_levels(q: Any) -> Tensor:
+def checked_levels(q: Any, name: str = "q") -> Tensor:
     """Probabilities in (0, 1) as float64, ``[]`` for a number or ``[Q]`` for a list or vector of them."""
     what = "the probability of the values below a quantile, a number or a list of numbers,"
     if (
@@ -43,9 +43,9 @@ def checked_levels(q: Any) -> Tensor:
     ):
         given = list(q)
         if not given:
-            raise ValueError(f"q is {what} and must have at least one; got {shown(q)} without any")
-        return torch.tensor([real(one, "q", what, above=0, below=1) for one in given], dtype=torch.float64)
-    return torch.tensor(real(q, "q", what, above=0, below=1), dtype=torch.float64)
+            raise ValueError(f"{name} is {what} and must have at least one; got {shown(q)} without any")
+        return torch.tensor([real(one, name, what, above=0, below=1) for one in given], dtype=torch.float64)
+    return torch.tensor(real(q, name, what, above=0, below=1), dtype=torch.float64)
 
 
 def mixture_quantiles(distribution: Distribution, q: Tensor) -> Tensor:

@@ -93,8 +93,8 @@ def _direction(
     steps = inputs.unbind(0) if sizes is None else inputs.split(sizes)
     outputs = []
     for step in reversed(steps) if backward else steps:
-        count = len(step)  # in a packed sequence of the examples that are this long, which are the first
-        some = count < len(state[0])
+        count = step.shape[0]  # in a packed sequence of the examples that are this long, which are the first
+        some = count < state[0].shape[0]
         new = cell(step, tuple(one[:count] for one in state) if some else state, around)
         state = tuple(torch.cat([one, old[count:]]) for one, old in zip(new, state, strict=True)) if some else new
         outputs.append(new[0])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Annotated, Any, Literal, overload
 
 import torch
 from pyro.distributions import TorchDistribution
@@ -15,8 +15,11 @@ from torch import Tensor
 from pyrodrop import threads
 from pyrodrop.arguments import count as whole_number
 from pyrodrop.cards import Card, carded
+from pyrodrop.constraints import Count, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.data.columns import Columns
+from pyrodrop.export import LEVELS, Functions, Output
+from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of
 from pyrodrop.inputs import Inputs, mapped
@@ -94,6 +97,35 @@ class Sampled:
             ValueError: x is empty, has NaN or infinite values, or a width that is not the model's; a number is out of range.
         """
         return self._functions(self.weights(num_samples), x, num_samples, seed=seed, keep=keep)
+
+    @checked
+    def export(
+        self,
+        path: str | Path,
+        draws: Annotated[int, Count("the number of functions in the file")] = 100,
+        *,
+        outputs: Sequence[Output] | None = None,
+        levels: Sequence[float] = LEVELS,
+        x: Any = None,
+    ) -> Path:
+        """Write the predictions of draws that are evenly spaced, as `predict` takes them, as one file; see `Fit.export`.
+
+        Args:
+            path, outputs, levels, x: as of `Fit.export`.
+            draws: S, the number of functions.
+
+        Raises:
+            TypeError, ValueError, ImportError, OSError: as `Fit.export`.
+        """
+        return exported(
+            path,
+            [Functions(self.model, _InTurn(self.weights(draws), self.device), draws, 0)],
+            lambda x: self.predict(x, draws),
+            self.data.x if x is None and self.data is not None else x,
+            outputs=outputs,
+            levels=levels,
+            about={"guide": f"{self._chains} of {self.draws} draws", "settings": self.settings, "draws": draws},
+        )
 
     def weights(self, num_samples: int | None = None) -> dict[str, Tensor]:
         """Draws of every latent site in one sequence, ``[S, ...]`` by name: all of them, or S that are evenly spaced.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeGuard, overload
+from typing import Annotated, Any, Literal, TypeGuard, overload
 
 import torch
 from pyro.infer import ELBO, TraceEnum_ELBO
@@ -17,6 +17,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.cards import Card, carded, number
 from pyrodrop.compression import CompressionReport, DrawnNetworks, compress, compression_report
 from pyrodrop.compression.layout import Layout
+from pyrodrop.constraints import Count, Flag, Seed, checked
 from pyrodrop.data import Data, Dataset, Keywords
 from pyrodrop.data.columns import Columns
 from pyrodrop.data.dataset import check_inputs
@@ -24,6 +25,8 @@ from pyrodrop.data.sources import read_for
 from pyrodrop.data.streamed import Streamed
 from pyrodrop.devices import resolve, seeded
 from pyrodrop.engines import Arguments, Call
+from pyrodrop.export import LEVELS, Functions, Output
+from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.identity import check_made_of, is_settings, made_of
 from pyrodrop.inputs import Inputs, mapped
@@ -326,6 +329,68 @@ class Fit:
             distributed=distributed,
         )
 
+    @checked
+    def export(
+        self,
+        path: str | Path,
+        draws: Annotated[int, Count("the number of functions in the file")] = 100,
+        *,
+        outputs: Sequence[Output] | None = None,
+        levels: Sequence[float] = LEVELS,
+        moments: Annotated[bool, Flag("whether mean and sd are those in closed form")] = False,
+        seed: Seed = 0,
+        x: Any = None,
+    ) -> Path:
+        """Write predictions as one file that runs without this package: draws of the weights are constants of its graph.
+
+        The file has the standardisations, the network and the likelihood, and takes any number of rows of x in the units of
+        the training data: ``x``, or ``x_0``, ``x_1`` ... of a tuple, or ``x_NAME`` of a mapping. Of a data frame, x are its
+        columns as `Dataset.x_of` has them, but not standardised. Before it is written it is compared with
+        ``predict(x, draws, seed=seed)`` on some rows, from the file. An ``.onnx`` file needs no PyTorch to run; writing it
+        needs the extra ``pyrodrop[onnx]``. Its metadata, JSON under ``pyrodrop`` (of a ``.pt2`` file ``pyrodrop.json``),
+        have names and shapes of inputs, columns and classes, settings, versions, and a SHA-256 of the weights.
+
+        Args:
+            path: of the file, which ends with ``.onnx`` or ``.pt2``.
+            draws: S, the number of functions, of which each is one set of weights. Masks are stored as such, other weights
+                once per function.
+            outputs: some of ``mean`` and ``sd`` of y ``[N, ...]``, ``quantiles`` of y ``[Q, N, ...]`` (Gaussian and
+                log-normal likelihoods), ``probabilities`` of classes ``[N, ..., classes]``, or that y is 1, and ``draws`` of
+                f ``[S, N, ...]``, all as a `Prediction` has them. None for mean and sd, or the probabilities of classes.
+            levels: Q probabilities of the quantiles.
+            moments: whether to write mean and sd in closed form, as ``predict(x, method="analytic")``, without draws.
+            seed: of the draws.
+            x: a few rows, where the fit has no training data, as after loading.
+
+        Returns:
+            The path.
+
+        Raises:
+            TypeError: an argument is of the wrong kind; the fit is of a Pyro program that is no network.
+            ValueError: the likelihood has no such output; the network needs several rows together, branches on values, or
+                has operations that the format has not; the fit is not on the CPU; there is no closed form; the program does
+                not compute what `predict` does. No file is written then.
+            ImportError: a package is missing.
+            OSError: the file cannot be written; the message names it.
+        """
+        if not hasattr(self.model, "outputs"):
+            raise TypeError("export is for networks of pyrodrop.models; this fit is of another Pyro program")
+
+        def predict(x: Inputs) -> Prediction | Moments:
+            return self.predict(x, method="analytic") if moments else self.predict(x, draws, seed=seed)
+
+        words = {"guide": describe(self.guide), "settings": self.settings}
+        return exported(
+            path,
+            [Functions(self.model, self.guide, draws, seed)],
+            predict,
+            example_of(self, x),
+            outputs=outputs,
+            levels=levels,
+            closed_form=moments,
+            about=words | ({} if moments else {"draws": draws, "seed": seed}),
+        )
+
     def pruned(self, threshold: float = 3.0) -> Fit:
         """A copy of this fit whose weights with ln alpha above `threshold` are 0, without noise.
 
@@ -571,6 +636,11 @@ def rows_of(fit: Fit, name: str) -> Dataset | None:
             f"{', '.join(fit.data.values)}"
         )
     return None if isinstance(fit.data, Streamed) else fit.data
+
+
+def example_of(fit: Fit, x: Any) -> Any:
+    """x, or rows of the training data if it is None; None if there are neither."""
+    return fit.data.sample.x if x is None and isinstance(fit.data, Streamed) else fit._example(x)
 
 
 def _check_alone(ranks: int, name: str) -> None:

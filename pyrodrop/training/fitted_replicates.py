@@ -14,9 +14,12 @@ from pyrodrop.arguments import count as whole_number
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.cards import Card, carded, number
 from pyrodrop.distributions.rebuilt import rebuilt
+from pyrodrop.export import LEVELS, Functions, Output
+from pyrodrop.export import export as exported
 from pyrodrop.files import read_tensors, under, write_tensors
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.training.fitted import Fit, contents, restoring
+from pyrodrop.training.fitted import Fit, contents, example_of, restoring
+from pyrodrop.training.problem import describe
 
 _FILE = "replicates"
 
@@ -69,14 +72,8 @@ class Replicates(Sequence[Fit]):
             TypeError: a number is no whole number, or the likelihood has no mixture of its distributions.
             ValueError: fewer draws than replicates, all replicates failed, or as `Fit.predict`.
         """
-        members = [fit for number, fit in enumerate(self.fits) if number not in self.failed]
-        if not members:
-            raise ValueError(
-                f"a prediction needs at least one replicate that did not fail; got {len(self.fits)} failed ones"
-            )
-        what = f"the number of draws in all, at least one for each of {len(members)} replicates,"
-        num_samples, seed = whole_number(num_samples, "num_samples", what, least=len(members)), checked_seed(seed)
-        share = -(-num_samples // len(members))
+        members, share = self._shares(num_samples, "num_samples")
+        seed = checked_seed(seed)
         parts = [fit.predict(x, share, seed=seed + number) for number, fit in enumerate(members)]
         if isinstance(parts[0], dict):
             return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -84,6 +81,54 @@ class Replicates(Sequence[Fit]):
         return Prediction(
             f=torch.cat([part.f for part in parts]), distribution=distribution, seed=seed, missing=parts[0].missing
         )
+
+    def export(
+        self,
+        path: str | Path,
+        draws: int = 100,
+        *,
+        outputs: Sequence[Output] | None = None,
+        levels: Sequence[float] = LEVELS,
+        seed: int = 0,
+        x: Any = None,
+    ) -> Path:
+        """Write the predictions of the mixture of all replicates that did not fail as one file; see `Fit.export`.
+
+        Args:
+            path, outputs, levels, x: as of `Fit.export`.
+            draws, seed: as `num_samples` and `seed` of `predict`.
+
+        Raises:
+            TypeError, ValueError, ImportError, OSError: as `Fit.export` and `predict`.
+        """
+        members, share = self._shares(draws, "draws")
+        seed = checked_seed(seed)
+        if not hasattr(members[0].model, "outputs"):
+            raise TypeError("export is for networks of pyrodrop.models; these fits are of another Pyro program")
+        return exported(
+            path,
+            [Functions(fit.model, fit.guide, share, seed + number) for number, fit in enumerate(members)],
+            lambda x: self.predict(x, draws, seed=seed),
+            example_of(members[0], x),
+            outputs=outputs,
+            levels=levels,
+            about={
+                "guide": describe(members[0].guide),
+                "settings": [fit.settings for fit in members],
+                "draws": share * len(members),
+                "seed": seed,
+            },
+        )
+
+    def _shares(self, num_samples: int, name: str) -> tuple[list[Fit], int]:
+        """The replicates that did not fail, and the number of draws of each; a ValueError if there are none or too few."""
+        members = [fit for number, fit in enumerate(self.fits) if number not in self.failed]
+        if not members:
+            raise ValueError(
+                f"a prediction needs at least one replicate that did not fail; got {len(self.fits)} failed ones"
+            )
+        what = f"the number of draws in all, at least one for each of {len(members)} replicates,"
+        return members, -(-whole_number(num_samples, name, what, least=len(members)) // len(members))
 
     def save(self, path: str | Path) -> Path:
         """Write all fits to one safetensors file, as `Fit.save` does one.

@@ -13,7 +13,16 @@ import torch
 from torch import nn
 
 import pyrodrop
-from pyrodrop.analysis.benchmarks import calibration, likelihoods, potential, predict, reading, recurrent, sampling
+from pyrodrop.analysis.benchmarks import (
+    calibration,
+    export,
+    likelihoods,
+    potential,
+    predict,
+    reading,
+    recurrent,
+    sampling,
+)
 
 
 @pytest.mark.more
@@ -175,3 +184,13 @@ def test_the_benchmark_of_recurrent_layers() -> None:
     """All variants make steps that change every parameter, but for compiled ones."""
     for steps in (recurrent.plain(2), recurrent.fit(2, "traced"), recurrent.replicates(2, 2, "traced")):
         steps()
+
+
+@pytest.mark.more
+def test_the_benchmark_of_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime")
+    export.main(["--rounds", "1", "--out", str(tmp_path / "out.json")], [export.Case((3, 8, 1), 5)], draws=4)
+    record = json.loads((tmp_path / "out.json").read_text())
+    seconds, ratio = (record[part]["3-8-1, 5 rows"] for part in ("seconds", "ratio"))
+    assert ratio == pytest.approx({name: seconds[name] / seconds["plain"] for name in export.POSTERIORS})
+    assert "3-8-1, 5 rows" in capsys.readouterr().out

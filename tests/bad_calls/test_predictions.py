@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ import pyrodrop
 from pyrodrop import metrics
 
 from .harness import Call, Row, rows
-from .kinds import COUNT, FLAG, INSIDE, NAME, OBJECT, SEED, Kind, kind, tensor
+from .kinds import COUNT, FLAG, INSIDE, NAME, OBJECT, PATH, SEED, Kind, kind, tensor
 from .shared import LABELS, N, X, Y, classifier, fit, mlp, replicates, sampled
 from .test_training import NO_LABELS, NO_X, NO_Y, OTHER_GUIDES
 
@@ -110,6 +112,20 @@ CALLS = [
             "x: expanded": (lambda: X[:1].expand(N, 2), lambda p: torch.equal(p.f[:, 0], p.f[:, -1])),
             "x: one row": (lambda: X[:1], lambda p: torch.equal(p.f, fit().predict(X, 2).f[:, :1])),
         },
+    ),
+    Call(
+        "Fit.export",
+        lambda: {"path": Path(tempfile.mkdtemp()) / "net.pt2", "draws": 2},
+        {
+            "path": PATH | Kind({"other": lambda: "net.pb"}),
+            "draws": COUNT,
+            "outputs": Kind({"str": lambda: "mean", "unknown": lambda: ["variance"], "labels": lambda: ["probabilities"]}),
+            "levels": Kind({"one": lambda: [1.0], "word": lambda: ["x"], "none": lambda: []}),
+            "seed": FEW_SEEDS,
+            "moments": FLAG,
+            "x": NO_POINTS.only("three columns", "NaN"),
+        },
+        function=lambda **given: fit().export(**given),
     ),
     Call(
         "Replicates.predict",

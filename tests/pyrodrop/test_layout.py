@@ -45,7 +45,7 @@ LAYERS = (
     ("pyrodrop/data", "pyrodrop/likelihoods", "pyrodrop/reparam"),
     ("pyrodrop/networks",),
     ("pyrodrop/compression", "pyrodrop/elbo.py", "pyrodrop/prediction", "guides", "models"),
-    ("pyrodrop/engines", "pyrodrop/metrics"),
+    ("pyrodrop/engines", "pyrodrop/export", "pyrodrop/metrics"),
     ("pyrodrop/sampling", "pyrodrop/training"),
     ("pyrodrop/reading", "pyrodrop/recipes.py", "pyrodrop/zoo"),
     ("pyrodrop/sklearn.py",),

@@ -285,7 +285,7 @@ def test_a_seed_means_the_same_functions_at_any_points(guide: str, monkeypatch: 
     for most in (1, 600, 4000):
         monkeypatch.setattr("pyrodrop.prediction.predict._TILE_BYTES", {"cpu": most})
         torch.testing.assert_close(fit.predict(x, 13, seed=5).f, whole)
-    monkeypatch.setattr("pyrodrop.prediction.predict._BYTES", 1)  # a block a draw
+    monkeypatch.setattr("pyrodrop.prediction.predict.BLOCK_BYTES", 1)  # a block a draw
     assert len(torch.unique(fit.predict(x, 13, seed=5).f[:, 0, 0])) > 4
     assert not torch.equal(fit.predict(x, 13, seed=6).f, whole)
 

@@ -1,0 +1,126 @@
+"""Programs of PyTorch and of ONNX as bytes, and what they compute.
+
+A ``.pt2`` file is `torch.export.save`'s, and needs PyTorch alone; an ``.onnx`` file is read by any runtime of ONNX.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+KEY = "pyrodrop"  # of the metadata
+_MOST = 2**31 - 2**20  # bytes of a file of ONNX, which is one message of protobuf
+
+Runs = Callable[[Sequence[Tensor]], dict[str, Tensor]]
+
+
+class FileTooLarge(ValueError):
+    """A file that its format does not allow."""
+
+
+class Format(Protocol):
+    """How a program becomes a file."""
+
+    def check(self) -> None:
+        """Raise an ImportError that says what to install."""
+
+    def content(self, program: Any, about: str, names: Sequence[str], outputs: Sequence[str]) -> bytes:
+        """The file of an exported program, with inputs and outputs of these names and `about` as metadata."""
+
+    def opened(self, content: bytes, names: Sequence[str], outputs: Sequence[str]) -> Runs:
+        """The function from the tensors of x to the outputs by name that the file's runtime computes."""
+
+
+class Pt2:
+    """The archive of `torch.export.save`."""
+
+    def check(self) -> None:
+        return None
+
+    def content(self, program: Any, about: str, names: Sequence[str], outputs: Sequence[str]) -> bytes:
+        file = io.BytesIO()
+        torch.export.save(program, file, extra_files={f"{KEY}.json": about})
+        return file.getvalue()
+
+    def opened(self, content: bytes, names: Sequence[str], outputs: Sequence[str]) -> Runs:
+        module = torch.export.load(io.BytesIO(content)).module()
+        return lambda tensors: module(*tensors)
+
+
+class Onnx:
+    """A model of ONNX, run by onnxruntime."""
+
+    def check(self) -> None:
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            try:
+                importlib.import_module(package)
+            except ImportError as error:
+                raise ImportError(
+                    f"an .onnx file needs the package {package}: pip install 'pyrodrop[onnx]', or export a .pt2 file"
+                ) from error
+
+    def content(self, program: Any, about: str, names: Sequence[str], outputs: Sequence[str]) -> bytes:
+        size = sum(value.numel() * value.element_size() for value in constants_of(program).values())
+        if size > _MOST:
+            raise FileTooLarge(
+                f"an .onnx file holds at most {_MOST / 2**30:.1f} GiB; got weights of {size / 2**30:.1f} GiB: use fewer "
+                "draws, or a .pt2 file"
+            )
+        made: Any = torch.onnx.export(program, dynamo=True, verbose=False)
+        _named(made.model.graph, names, outputs)
+        made.model.metadata_props[KEY] = about
+        return made.model_proto.SerializeToString()  # type: ignore[no-any-return]
+
+    def opened(self, content: bytes, names: Sequence[str], outputs: Sequence[str]) -> Runs:
+        runtime = importlib.import_module("onnxruntime")
+        options = runtime.SessionOptions()
+        options.log_severity_level = 4  # what it refuses is raised
+        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+        def run(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+            given = {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
+            found = session.run(list(outputs), given)
+            return {name: torch.from_numpy(value) for name, value in zip(outputs, found, strict=True)}
+
+        return run
+
+
+FORMATS: Mapping[str, Format] = {".onnx": Onnx(), ".pt2": Pt2()}
+
+
+def constants_of(program: Any) -> dict[str, Tensor]:
+    """All tensors that an exported program stores, by name."""
+    return {n: value for n, value in {**program.state_dict, **program.constants}.items() if isinstance(value, Tensor)}
+
+
+def _named(graph: Any, names: Sequence[str], outputs: Sequence[str]) -> None:
+    """Give inputs and outputs of a graph of ONNX these names, and no other value, and their unknown axis the name batch."""
+    ends = dict(zip([*graph.inputs, *graph.outputs], [*names, *outputs], strict=True))
+    values = [*graph.initializers.values(), *(value for node in graph for value in node.outputs)]
+    for value in values:
+        if value not in ends and value.name in ends.values():
+            value.name = f"{value.name}_inside"
+    for value, name in ends.items():
+        value.name = name
+        value.shape = type(value.shape)(length if isinstance(length, int) else "batch" for length in value.shape)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep exporters from logging what they do not find and what they do not do."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
