@@ -47,7 +47,8 @@ _log = logging.getLogger("pyrodrop")
 Posterior = Callable[[MLP], Callable[..., Any]]
 dropout: Posterior = functools.partial(BernoulliDropout, drop_rate=0.02, mask_input=False)
 
-_HIDDEN, _STEPS, _STEPS_DEEP, _EPOCHS, _BATCH, _LR, _DRAWS = 50, 2000, 5000, 20, 128, 1e-2, 200
+_HIDDEN, _BATCH, _LR, _DRAWS = 50, 128, 1e-2, 200
+_LENGTH, _LENGTH_DEEP = (2000, 20), (5000, 60)  # steps and epochs, whichever are more
 _NARROW = 0.7  # share of held-out rows in 95 % intervals
 _PARTS, _HELD_OUT = 10, 100  # parts of the data, and rows to be held out, if there are as many
 _OF_Y, _OF_LOGITS, _DEEP = (
@@ -174,10 +175,11 @@ def regressor(
     """A regression of one column of numbers on a table of numbers.
 
     One hidden layer of 50 ReLU units with dropout of 2 % of them, 2,000 steps or 20 epochs, whichever is more, with
-    minibatches of 128 rows, and Gaussian noise of the same precision everywhere. This precision, and whether f has .5 or 2
-    times the standard deviation of y under the prior, is chosen on held-out rows (see `Recipe.fit`). Rows are taken to be
-    independent: of time series, and of rows in groups, the predictions are too sure. Several hidden layers have at least
-    5,000 steps, and f has 1 or 9 times the standard deviation of y under the prior, 3 by the first and 3 by the last layer.
+    minibatches of 128 rows, and Gaussian noise of the same precision everywhere. This precision, and whether f has .5 or
+    2 times the standard deviation of y under the prior, is chosen on held-out rows (see `Recipe.fit`). Rows are taken to
+    be independent: of time series, and of rows in groups, the predictions are too sure. Several hidden layers have at
+    least 5,000 steps and 60 epochs, and f has 1 or 9 times the standard deviation of y under the prior, 3 by the first
+    and 3 by the last layer.
 
     Args:
         data: a `Dataset` or a pair (x, y), x ``[N, D]``, y ``[N]`` or ``[N, 1]``, such as `Dataset.from_frame` makes; of a
@@ -289,7 +291,8 @@ def _recipe(
         )
         for r, s in scales or (_OF_Y if len(widths) == 1 else _DEEP)
     )  # fmt: skip
-    steps = max(_STEPS if len(widths) == 1 else _STEPS_DEEP, _EPOCHS * math.ceil(len(data) / _BATCH))
+    least, epochs = _LENGTH if len(widths) == 1 else _LENGTH_DEEP
+    steps = max(least, epochs * math.ceil(len(data) / _BATCH))
     settings = {
         "steps": steps, "batch_size": min(_BATCH, len(data)), "lr": _LR, "lr_schedule": cosine(steps),
         "estimator": "local", "starts": "new", "seed": 0,

@@ -128,7 +128,7 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
             field``, ``ensemble`` for networks without noise, or a function that makes a guide of the model.
         members: number of networks, each with its own start, whose predictions are mixed.
         likelihood: of y; Gaussian noise whose size depends on x if None.
-        max_steps: number of steps of each training; the recipe's if None, 5,000 or 20 epochs, whichever is more.
+        max_steps: number of steps of each training; the recipe's if None, 5,000 or 60 epochs, whichever is more.
         draws: from the posterior, for every prediction.
         random_state: a seed, a ``RandomState``, or None for another one in every fit.
 
