@@ -110,12 +110,13 @@ class _Network(BaseEstimator):  # type: ignore[misc]
 
 
 def _dense(x: Any) -> np.ndarray[Any, Any]:
-    return np.array(x.toarray() if issparse(x) else x)  # a copy, as arrays of data frames may be read-only
+    return np.array(x.toarray() if issparse(x) else x)  # a copy: arrays of data frames may be read-only
 
 
 def _float32(values: np.ndarray[Any, Any], name: str) -> Tensor:
     """Columns of numbers in the precision of the network; a ValueError where it rounds away what differs between rows."""
-    check_rounding(np.asarray(values, dtype=np.float64), range(values.shape[1]), name)
+    values = np.array(values, dtype=np.float64)
+    check_rounding(values, range(values.shape[1]), name)
     return torch.as_tensor(values, dtype=torch.float32)
 
 

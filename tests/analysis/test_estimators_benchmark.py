@@ -45,4 +45,17 @@ def test_the_page_has_the_stored_numbers(stored: Any) -> None:
 
 def test_what_the_page_says_is_so(stored: Any) -> None:
     tables = stored["tables"]
-    assert all(one["density"] > one["ridge"] for one in tables.values())
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    one, both = (
+        [name for name, own in tables.items() if own["density"] > max(own[forest] for forest in forests)]
+        for forests in (("forest",), ("forest", "forest_spread"))
+    )
+    assert all(own["density"] > own["ridge"] for own in tables.values())
+    assert f"than ridge regression on all {len(tables)} tables, than the first forest on {len(one)}, on protein" in page
+    assert f"than the better of the two forests on {len(both)}, on boston" in page
+    assert 0 < tables["protein"]["density"] - tables["protein"]["forest"] < 0.01
+    assert 0 < tables["boston"]["density"] - tables["boston"]["forest_spread"] < 0.01
+    assert all(own["seconds"] < 60 for own in tables.values())
+    theirs = 0.2025
+    default, best = (stored["airfoil"][how][0]["rmse"] for how in list(estimators.HOW)[::2])
+    assert best < theirs < default < 1.02 * theirs
