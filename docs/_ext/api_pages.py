@@ -108,6 +108,8 @@ def entry(module: str, name: str) -> list[str]:
     if inspect.isclass(what):
         kind = "autoexception" if issubclass(what, BaseException) else "autoclass"
         bases = ["   :show-inheritance:"] if what.__bases__ != (object,) else []
+        others = sorted(own for own, member in vars(what).items() if type(member).__module__.startswith("sklearn"))
+        bases += [f"   :exclude-members: {', '.join(others)}"] if others else []  # made by scikit-learn, in its words
         return [f".. {kind}:: {module}.{name}", "   :members:", *bases]
     if inspect.isroutine(what):
         return [f".. autofunction:: {module}.{name}"]

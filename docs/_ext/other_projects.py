@@ -16,6 +16,7 @@ ADDRESSES = {
     "pandas": "https://pandas.pydata.org/docs/",
     "pyro": "https://docs.pyro.ai/en/stable/",
     "python": "https://docs.python.org/3/",
+    "sklearn": "https://scikit-learn.org/stable/",
     "torch": "https://docs.pytorch.org/docs/stable/",
     "xarray": "https://docs.xarray.dev/en/stable/",
     "arviz": "https://python.arviz.org/en/stable/",
@@ -59,6 +60,10 @@ PAGES = {
         "library/os.html": "class: os.PathLike",
         "library/pathlib.html": "class: pathlib.Path",
         "library/typing.html": "data: typing.Any typing.Literal typing.Unpack typing.Generic typing.Protocol",
+    },
+    "sklearn": {
+        "modules/generated/sklearn.base.ClassifierMixin.html": "class: sklearn.base.ClassifierMixin",
+        "modules/generated/sklearn.base.RegressorMixin.html": "class: sklearn.base.RegressorMixin",
     },
     "torch": {
         "tensors.html": "class: torch.Tensor",
