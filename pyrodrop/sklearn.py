@@ -50,12 +50,22 @@ _POSTERIORS: Mapping[str, Callable[..., Any]] = {
 class _Network(BaseEstimator):  # type: ignore[misc]
     """What both estimators share; `NetworkRegressor` describes the arguments."""
 
-    hidden_layer_sizes: Any
-    posterior: Any
-    members: Any
-    max_steps: Any
-    draws: Any
-    random_state: Any
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] = (50,),
+        *,
+        posterior: str | Callable[..., Any] = "dropout",
+        members: int = 5,
+        max_steps: int | None = None,
+        draws: int = 200,
+        random_state: Any = None,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.posterior = posterior
+        self.members = members
+        self.max_steps = max_steps
+        self.draws = draws
+        self.random_state = random_state
 
     def _fit(self, recipe: recipes.Recipe) -> Self:
         options: dict[str, Any] = {"progress": False, "seed": check_random_state(self.random_state).randint(2**31 - 1)}
@@ -129,7 +139,8 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
             field``, ``ensemble`` for networks without noise, or a function that makes a guide of the model.
         members: number of networks, each with its own start, whose predictions are mixed.
         likelihood: of y; Gaussian noise whose size depends on x if None.
-        max_steps: number of steps of each training; the recipe's if None, 5,000 or 60 epochs, whichever is more.
+        max_steps: number of steps of each training. None for 2,000 or 20 epochs, whichever is more, with one hidden layer,
+            and 5,000 or 60 epochs with several.
         draws: from the posterior, for every prediction.
         random_state: a seed, a ``RandomState``, or None for another one in every fit.
 
@@ -160,13 +171,15 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         draws: int = 200,
         random_state: Any = None,
     ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.posterior = posterior
-        self.members = members
+        super().__init__(
+            hidden_layer_sizes,
+            posterior=posterior,
+            members=members,
+            max_steps=max_steps,
+            draws=draws,
+            random_state=random_state,
+        )
         self.likelihood = likelihood
-        self.max_steps = max_steps
-        self.draws = draws
-        self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on a table X ``[n, D]`` of numbers and y ``[n]``.
@@ -199,7 +212,7 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         return found[0] if len(found) == 1 else tuple(found)
 
     def sample_y(self, X: Any, n_samples: int = 1) -> np.ndarray[Any, Any]:
-        """Draws of y with noise, ``[n, n_samples]``, each of one function for all rows."""
+        """Draws of y with noise, ``[n, n_samples]``, each of one function for all rows; the same in every call."""
         predicted = self.prediction(X, count(n_samples, "n_samples", "the number of draws of y"))
         drawn = predicted.sample_y(len(predicted.f))  # one of every function, the members one after the other
         return drawn[torch.linspace(0, len(drawn) - 1, n_samples).long(), :, 0].T.numpy()
@@ -224,23 +237,6 @@ class NetworkClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
         (array(['down', 'up'], dtype='<U4'), (60, 2))
     """
 
-    def __init__(
-        self,
-        hidden_layer_sizes: Sequence[int] = (50,),
-        *,
-        posterior: str | Callable[..., Any] = "dropout",
-        members: int = 5,
-        max_steps: int | None = None,
-        draws: int = 200,
-        random_state: Any = None,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.posterior = posterior
-        self.members = members
-        self.max_steps = max_steps
-        self.draws = draws
-        self.random_state = random_state
-
     def fit(self, X: Any, y: Any) -> Self:
         """Train on a table X ``[n, D]`` of numbers and labels y ``[n]``.
 
@@ -250,12 +246,14 @@ class NetworkClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
         x, y = self._table(X, y)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y must have at least two classes; got one class, {self.classes_[0]!r}")
         data = (x, torch.from_numpy(labels))
         return self._fit(recipes.classifier(data, posterior=self._posterior(), hidden=self.hidden_layer_sizes))
 
     def predict_proba(self, X: Any) -> np.ndarray[Any, Any]:
         """Probabilities of the classes, ``[n, len(classes_)]``, means over the draws."""
-        return self.prediction(X).mean[:, : len(self.classes_)].numpy()  # type: ignore[no-any-return]
+        return self.prediction(X).mean.numpy()  # type: ignore[no-any-return]
 
     def predict(self, X: Any) -> np.ndarray[Any, Any]:
         """The most probable class of every row, ``[n]``."""

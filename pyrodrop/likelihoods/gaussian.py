@@ -19,7 +19,6 @@ from pyro.distributions.util import broadcast_shape
 from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
-from torch.nn.functional import softplus
 
 from pyrodrop.arguments import flag, variance
 from pyrodrop.likelihoods.likelihood import Likelihood
@@ -29,7 +28,7 @@ from pyrodrop.scaling import Standardize
 _UNKNOWN = 1.0  # the precision that is learned from data, before there are any
 _SD: dict[str, Callable[[Tensor], Tensor]] = {  # of y in its standardised units, by the second half of the outputs
     "exp": lambda r: (-r / 2).exp(),
-    "softplus": lambda r: (softplus(r) + 1e-6).sqrt(),
+    "softplus": lambda r: (torch.logaddexp(r, r.new_zeros(())) + 1e-6).sqrt(),
 }
 
 
@@ -104,7 +103,7 @@ class Gaussian(Likelihood):
 
 
 class HeteroscedasticGaussian(Likelihood):
-    """Gaussian observation noise whose precision the network predicts.
+    """Gaussian observation noise whose variance the network predicts.
 
     The network has ``2 D`` outputs for y ``[N, D]``: the first half is the mean, the second half r the noise, both of the
     standardised y.
@@ -122,12 +121,12 @@ class HeteroscedasticGaussian(Likelihood):
         TypeError: `link` is no string.
     """
 
+    copies = 1
     factor: Tensor
 
     def __init__(self, link: Literal["exp", "softplus"] = "exp") -> None:
         super().__init__()
         self.link = known(link, _SD, "link")
-        self.copies = 1 if link == "exp" else 2
         self.register_buffer("factor", torch.tensor(1.0))
 
     def describe(self) -> str:
@@ -150,8 +149,11 @@ class HeteroscedasticGaussian(Likelihood):
         if type(self) is not HeteroscedasticGaussian or not _fits(mean, targets):
             return super().predictive(output, targets)
         f = mean.mul_(targets.scale).add_(targets.loc)
-        sd = noise.neg_().div_(2).exp_() if self.link == "exp" else _SD[self.link](noise)
-        scale = sd.mul_(targets.scale * self.factor.sqrt())
+        if self.link == "exp":
+            noise.neg_().div_(2).exp_()
+        else:
+            torch.logaddexp(noise, noise.new_zeros(()), out=noise).add_(1e-6).sqrt_()
+        scale = noise.mul_(targets.scale * self.factor.sqrt())
         return dist.Normal(f, scale).to_event(1), f
 
     def outputs(self, targets: int) -> int:

@@ -87,14 +87,16 @@ def test_likelihoods_with_noise_of_their_own() -> None:
 
 def test_f_has_the_standard_deviation_of_the_scale_under_the_prior() -> None:
     """Against 4,000 networks drawn from the priors, in plain PyTorch, without biases."""
-    made = (*recipes.regressor((X, Y)).models, *recipes.classifier((X, LABELS)).models)
+    deep = recipes.regressor((X, Y), hidden=(60, 50))
+    made = (*recipes.regressor((X, Y)).models, *recipes.classifier((X, LABELS)).models, *deep.models)
     x = (X - X.mean(0)) / X.std(0, correction=0)
-    for model, scale in zip(made, (0.5, 2.0, 2.0, 8.0, 32.0), strict=True):
+    for model, scale in zip(made, (0.5, 2.0, 2.0, 8.0, 32.0, 1.0, 9.0), strict=True):
         torch.manual_seed(0)
         sd = {name: prior.scale for name, prior in model.priors.items()}  # type: ignore[attr-defined]
-        first, last = torch.randn(4000, 50, 3), torch.randn(4000, 50)
-        hidden = (sd["layers.0.weight"] * first @ x.T).relu()
-        f = torch.einsum("skn,sk->sn", hidden, sd["layers.1.weight"] * last)
+        h = x.T.expand(4000, 3, len(x))
+        for site, scale_of in list(sd.items())[:-1]:
+            h = (scale_of * torch.randn(4000, len(model.weight_sites()[site]), h.shape[1]) @ h).relu()
+        f = torch.einsum("skn,sk->sn", h, sd[f"layers.{len(sd) - 1}.weight"] * torch.randn(4000, h.shape[1]))
         assert float(f.square().mean().sqrt()) == pytest.approx(scale, rel=0.06)  # four standard errors
 
 
