@@ -25,6 +25,7 @@ from pyrodrop.arguments import count, shown
 from pyrodrop.data.column_values import check_rounding
 from pyrodrop.likelihoods import HeteroscedasticGaussian, Likelihood
 from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.prediction.quantiles import checked_levels
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.fitted_replicates import Replicates
 
@@ -208,7 +209,7 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         if return_std:
             found.append(predicted.sd[:, 0].numpy())
         if quantiles is not None:
-            found.append(predicted.quantile(list(quantiles))[..., 0].T.numpy())
+            found.append(predicted.quantile(checked_levels(quantiles, "quantiles").reshape(-1))[..., 0].T.numpy())
         return found[0] if len(found) == 1 else tuple(found)
 
     def sample_y(self, X: Any, n_samples: int = 1) -> np.ndarray[Any, Any]:
@@ -247,7 +248,7 @@ class NetworkClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y must have at least two classes; got one class, {self.classes_[0]!r}")
+            raise ValueError(f"y must have at least two classes; got one class, {self.classes_.tolist()[0]!r}")
         data = (x, torch.from_numpy(labels))
         return self._fit(recipes.classifier(data, posterior=self._posterior(), hidden=self.hidden_layer_sizes))
 

@@ -58,6 +58,11 @@ def test_what_is_predicted_is_the_mixture_of_the_draws(regressor: NetworkRegress
     assert scale.std(0).min() > 0  # the members are two
 
 
+def test_levels_that_are_refused(regressor: NetworkRegressor) -> None:
+    with pytest.raises(ValueError, match="quantiles is the probability.*got 1.5"):
+        regressor.predict(X, quantiles=[0.5, 1.5])
+
+
 def test_float64_predictions_are_those_of_the_fit(regressor: NetworkRegressor) -> None:
     """Bernoulli masks are the same in both precisions."""
     assert isinstance(regressor.run_, Replicates)
@@ -151,5 +156,7 @@ def test_rows_that_are_refused() -> None:
         NetworkRegressor(**SMALL).fit(years, Y)
     with pytest.raises(TypeError, match="sample_weight"):
         NetworkRegressor(**SMALL).fit(X, Y, sample_weight=np.ones(80))  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="at least two classes; got one class, 'up'"):
+        NetworkClassifier(**SMALL).fit(X, np.full(80, "up"))
     with pytest.raises(ValueError, match="at least 10 rows"):
         NetworkRegressor(**SMALL).fit(X[:6], Y[:6])
