@@ -14,6 +14,7 @@ from pyrodrop.inputs import Inputs
 from pyrodrop.likelihoods import aligned
 from pyrodrop.sampling import Sampled
 
+_KERNELS = {"hmc": "Hamiltonian Monte Carlo", "mclmc": "microcanonical Langevin Monte Carlo"}
 Parts = list[tuple[Predictive, Predictive | None]]
 
 
@@ -69,7 +70,13 @@ def sampled_draws(
         log_prior = {
             name: values.reshape(sampled.chains, -1).cpu() for name, values in log_prior_of(sampled.model, flat).items()
         }
-    return parts, posterior, sampled.stats, log_prior, {"guide": "exact posterior, by Hamiltonian Monte Carlo", **attrs}
+    return (
+        parts,
+        posterior,
+        sampled.stats,
+        log_prior,
+        {"guide": f"exact posterior, by {_KERNELS[sampled.kernel]}", **attrs},
+    )
 
 
 def _plain(value: Any) -> bool:

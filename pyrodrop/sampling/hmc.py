@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.devices import denormals_flushed
+from pyrodrop.sampling.drawn import Drawn
 from pyrodrop.sampling.leapfrog import Leapfrog, State
 from pyrodrop.sampling.tuning import FEW, Mass, StepSize, TrajectoryLength, chees_gradient, van_der_corput
 
@@ -44,33 +45,6 @@ class Limits:
     thin: int
     target_acceptance: float
     max_steps: int
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """Draws and statistics of every transition that is kept; ``[C, S, ...]`` each, on the CPU.
-
-    Attributes:
-        q: unconstrained values, ``[C, S, D]``.
-        lp: minus the energy U.
-        energy: the Hamiltonian of the draw.
-        acceptance_rate: acceptance probability.
-        diverging: whether the trajectory diverged.
-        n_steps: leapfrog steps of the trajectory.
-        step_size: that was used after tuning.
-        trajectory: T, the longest time of a trajectory.
-        cpu_seconds: processor time of all transitions after tuning.
-    """
-
-    q: Tensor
-    lp: Tensor
-    energy: Tensor
-    acceptance_rate: Tensor
-    diverging: Tensor
-    n_steps: Tensor
-    step_size: float
-    trajectory: float
-    cpu_seconds: float
 
 
 class Chains:
@@ -133,29 +107,20 @@ class Chains:
         limits, count, begun = self.limits, self.leapfrog.chains, time.process_time()
         eps = self.step_size.averaged
         trajectory = min(self.length.averaged, limits.max_steps * eps)
-        numbers = {name: torch.zeros(count, limits.draws) for name in ("acceptance_rate", "n_steps")}
-        numbers |= {name: torch.zeros(count, limits.draws, dtype=torch.float64) for name in ("lp", "energy")}
-        diverging = torch.zeros(count, limits.draws, dtype=torch.bool)
+        stats = {name: torch.zeros(count, limits.draws, dtype=torch.float64) for name in ("lp", "energy")}
+        stats["acceptance_rate"] = torch.zeros(count, limits.draws)
+        stats["diverging"] = torch.zeros(count, limits.draws, dtype=torch.bool)
+        stats["n_steps"] = torch.zeros(count, limits.draws, dtype=torch.int64)
         q = torch.empty(count, limits.draws, self.state.q.shape[1], dtype=self.state.q.dtype)
         for draw in range(limits.draws):
             for _ in range(limits.thin):
                 self._transition(eps, van_der_corput(self.transitions + 1) * trajectory / eps)
-                diverging[:, draw] |= self.diverged.cpu()
-                numbers["n_steps"][:, draw] += self.steps
-                numbers["acceptance_rate"][:, draw] += self.accepted.cpu() / limits.thin
+                stats["diverging"][:, draw] |= self.diverged.cpu()
+                stats["n_steps"][:, draw] += self.steps
+                stats["acceptance_rate"][:, draw] += self.accepted.cpu() / limits.thin
             q[:, draw] = self.state.q.cpu()
-            numbers["lp"][:, draw], numbers["energy"][:, draw] = -self.state.energy.cpu(), self.hamiltonian.cpu()
-        return Drawn(
-            q=q,
-            lp=numbers["lp"],
-            energy=numbers["energy"],
-            acceptance_rate=numbers["acceptance_rate"],
-            diverging=diverging,
-            n_steps=numbers["n_steps"].long(),
-            step_size=eps,
-            trajectory=trajectory,
-            cpu_seconds=time.process_time() - begun,
-        )
+            stats["lp"][:, draw], stats["energy"][:, draw] = -self.state.energy.cpu(), self.hamiltonian.cpu()
+        return Drawn(q, stats, {"step_size": eps, "trajectory": trajectory}, time.process_time() - begun)
 
     def _transition(self, eps: float, steps: float) -> State:
         """Move all chains by one trajectory of about so many steps; returns where they ended, accepted or not."""

@@ -21,6 +21,7 @@ from pyrodrop.sampling.tuning import FEW
 
 MOST_R_HAT = 1.05
 LEAST_ESS = 400.0
+_SOME = 10  # points, of every chain by itself
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Diagnostics:
         energy_rounding: standard deviation, in nats, of the rounding error of energies.
         chains: number of chains; None in files of older versions, which had at least 4. R-hat of one chain compares its
             halves.
+        r_hat_within: R-hat of the halves of one chain, for f, in the median over chains and some of the points; computed
+            where chains have not mixed, otherwise None.
     """
 
     r_hat_f: float
@@ -49,6 +52,7 @@ class Diagnostics:
     diverging: int
     energy_rounding: float
     chains: int | None = None
+    r_hat_within: float | None = None
 
     @property
     def few(self) -> str:
@@ -68,6 +72,12 @@ class Diagnostics:
                 f"the chains have not mixed: R-hat of f is {self.r_hat_f:.3f} and of the log likelihood "
                 f"{self.r_hat_log_likelihood:.3f}, above {MOST_R_HAT}"
             )
+            if self.r_hat_within is not None and self.r_hat_within <= MOST_R_HAT:
+                sentences.append(
+                    "they have not mixed between modes: a chain agrees with itself (R-hat of its halves "
+                    f"{self.r_hat_within:.3f} in the median) and differs from the others, so that every mode has the share "
+                    "of its chains, not of the posterior"
+                )
         if not min(self.ess_f, self.ess_log_likelihood) >= LEAST_ESS:
             sentences.append(
                 f"there are few effective draws: {self.ess_f:.0f} of f and {self.ess_log_likelihood:.0f} of the log "
@@ -97,7 +107,7 @@ class Diagnostics:
         names = {field.name for field in fields(cls)}
         return (
             isinstance(values, Mapping)
-            and names - {"chains"} <= values.keys() <= names
+            and names - {"chains", "r_hat_within"} <= values.keys() <= names
             and all(value is None or isinstance(value, int | float) for value in values.values())
         )
 
@@ -105,7 +115,7 @@ class Diagnostics:
     def of_dict(cls, values: Mapping[str, Any]) -> Diagnostics:
         """Those that `to_dict` gave."""
         known: dict[str, Any] = {name: math.nan if value is None else value for name, value in values.items()}
-        return cls(**{**known, "chains": values.get("chains")})
+        return cls(**{**known, **{name: values.get(name) for name in ("chains", "r_hat_within")}})
 
     def __str__(self) -> str:
         numbers = (
@@ -132,16 +142,27 @@ def diagnose(f: Tensor, log_likelihood: Tensor, diverging: int, energy_rounding:
     each = [(*_ess_of(moving[..., i]), _r_hat_of(moving[..., i])) for i in range(moving.shape[-1])]
     likelihoods = log_likelihood.double().cpu().numpy()
     ess = [min(bulk, tail) for bulk, tail, _ in each]
+    r_hat, r_hat_likelihood = _worst(*(r_hat for *_, r_hat in each)), _r_hat_of(likelihoods)
+    apart = len(f) > 1 and not _worst(r_hat, r_hat_likelihood) <= MOST_R_HAT
     return Diagnostics(
-        r_hat_f=_worst(*(r_hat for *_, r_hat in each)),
-        r_hat_log_likelihood=_r_hat_of(likelihoods),
+        r_hat_f=r_hat,
+        r_hat_log_likelihood=r_hat_likelihood,
         ess_f=_least(ess),
         ess_f_median=float(np.median([bulk for bulk, *_ in each])),
         ess_log_likelihood=_least(_ess_of(likelihoods)),
         diverging=diverging,
         energy_rounding=energy_rounding,
         chains=len(f),
+        r_hat_within=_within(moving) if apart else None,
     )
+
+
+def _within(values: Any) -> float | None:
+    """The median R-hat of the halves of one chain, over chains and some columns of ``[chains, draws, columns]``."""
+    columns = range(0, values.shape[-1], max(1, values.shape[-1] // _SOME))
+    each = [_r_hat_of(chain[None, :, column]) for chain in values for column in columns]
+    known = [value for value in each if math.isfinite(value)]  # not of a chain that has not moved
+    return float(np.median(known)) if known else None
 
 
 def _ess_of(values: Any) -> tuple[float, float]:

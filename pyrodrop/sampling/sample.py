@@ -1,4 +1,4 @@
-"""`pyrodrop.sample`: the exact posterior by Hamiltonian Monte Carlo with many chains."""
+"""`pyrodrop.sample`: the exact posterior by Hamiltonian or microcanonical Monte Carlo with many chains."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import logging
 import math
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,11 +18,14 @@ from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import available, resolve
 from pyrodrop.engines import Name
 from pyrodrop.models import NetworkModel
-from pyrodrop.sampling.hmc import Chains, Drawn, Limits
+from pyrodrop.sampling import hmc, mclmc
+from pyrodrop.sampling.integrator import Integrator
+from pyrodrop.sampling.isokinetic import Isokinetic
 from pyrodrop.sampling.leapfrog import Leapfrog
 from pyrodrop.sampling.mixing import MOST_ROUNDING
-from pyrodrop.sampling.posterior import NOT_FINITE, TRIES, density_of
+from pyrodrop.sampling.posterior import density_of
 from pyrodrop.sampling.sampled import Sampled
+from pyrodrop.sampling.starts import from_prior, from_runs
 from pyrodrop.sampling.tuning import FEW
 
 _log = logging.getLogger("pyrodrop")
@@ -37,6 +40,8 @@ def sample(
     model: NetworkModel,
     data: Data,
     *,
+    kernel: Literal["hmc", "mclmc"] = "hmc",
+    start: Any = None,
     chains: Annotated[int, Count("the number of chains")] = 64,
     draws: Annotated[int, Count("the number of draws that are kept of each chain", least=4)] = 250,
     tune: Annotated[int, Count("the number of transitions of tuning", least=100)] = 500,
@@ -45,6 +50,9 @@ def sample(
         float, Real("the mean acceptance probability that tuning aims at", above=0, below=1)
     ] = 0.651,
     max_steps: Annotated[int, Count("the largest number of leapfrog steps of a trajectory")] = 1000,
+    energy_variance: Annotated[
+        float, Real("the mean square of energy's change in a step of mclmc, per dimension", above=0)
+    ] = 5e-4,
     likelihood_power: float = 1.0,
     dtype: torch.dtype | None = None,
     engine: Name = "auto",
@@ -52,11 +60,17 @@ def sample(
     seed: Seed = 0,
     progress: Progress = None,
 ) -> Sampled:
-    """Draw from the exact posterior of a network's weights by Hamiltonian Monte Carlo, with all chains as one compiled step.
+    """Draw from the posterior of a network's weights by Markov chain Monte Carlo, with all chains as one compiled step.
 
-    All chains share step size, trajectory length and mass matrix, which are learned from all of them together (ChEES-HMC:
-    Hoffman, Radul & Sountsov 2021, https://proceedings.mlr.press/v130/hoffman21a.html; see `pyrodrop.sampling.tuning`). Many
-    short chains cost less than few long ones, since one step moves them together.
+    All chains share step size, trajectory length and scales of the coordinates, which are learned from all of them together.
+    Many short chains cost less than few long ones, since one step moves them together. There are two kernels:
+
+    - ``hmc``, Hamiltonian Monte Carlo with ChEES (Hoffman, Radul & Sountsov 2021,
+      https://proceedings.mlr.press/v130/hoffman21a.html; see `pyrodrop.sampling.tuning`). It is exact but for chance.
+    - ``mclmc``, microcanonical Langevin Monte Carlo (Robnik & Seljak 2023, https://arxiv.org/abs/2303.18221; see
+      `pyrodrop.sampling.mclmc`). It never rejects, so it has a bias that falls with `energy_variance`, and moves where
+      trajectories of ``hmc`` would have to be tiny: networks of several layers, from weights that were trained before, which
+      are `start` (Sommer et al. 2025, https://arxiv.org/abs/2502.06335). A transition is 20 steps of two gradients.
 
     What is sampled are the weights and biases that have a prior, and the latent hyperparameters of those priors. Everything
     else keeps the value that it has in `model`, as in `potential`. The network runs in evaluation mode.
@@ -68,14 +82,19 @@ def sample(
     Args:
         model: a model of `pyrodrop.models`; it does not change.
         data: a `Dataset` or a pair (x, y), in their own units. The model takes over the standardisation of a `Dataset`.
-        chains: number of chains; from 16 on, tuning works well. With fewer than 4 the trajectory length is learned with the
-            mean of past transitions in place of that over chains, and is less often a good one: give a larger `tune`. R-hat
-            of one chain compares its halves, which cannot show what other starts would have found.
+        kernel: ``hmc`` or ``mclmc``.
+        start: trained runs whose weights the chains start from in turn: a `Fit`, the `Replicates` of `fit_replicates`, a
+            `Sampled`, whose last draws these are, or a sequence of such. None for draws from the prior.
+        chains: number of chains; from 16 on, tuning works well. With fewer than 4 ``hmc`` learns the length of trajectories
+            with the mean of past transitions in place of that over chains, less often a good one: give a larger `tune`.
+            R-hat of one chain compares its halves, which cannot show what other starts would have found.
         draws: that are kept of each chain after tuning.
         tune: transitions of tuning.
         thin: transitions for each draw that is kept.
-        target_acceptance: harmonic mean over chains of the acceptance probability.
-        max_steps: leapfrog steps of a trajectory at most.
+        target_acceptance: of ``hmc``, harmonic mean over chains of the acceptance probability.
+        max_steps: of ``hmc``, leapfrog steps of a trajectory at most.
+        energy_variance: of ``mclmc``, mean square of energy's change in a step, per latent number. At the default, variances
+            come out about 1 % too small; larger values take longer steps, and Sommer et al. end with .1.
         likelihood_power: power of the likelihood; 1 for the posterior.
         dtype: ``torch.float32`` or ``torch.float64``. None for that of the model, and float64 if rounding then changes
             energies by more than 0.05 nats, which is measured.
@@ -89,9 +108,9 @@ def sample(
         A `Sampled`, which predicts as a `Fit` does.
 
     Raises:
-        TypeError: `model` is not one of `pyrodrop.models`, or a number is of the wrong kind.
-        ValueError: a number is out of its range; a prior has no density or is improper; the data do not fit the model; the
-            network draws random numbers; or the draws do not fit into memory.
+        TypeError: `model` is not one of `pyrodrop.models`, `start` is no run, or a number is of the wrong kind.
+        ValueError: a number is out of its range; `start` has other weights than the model; a prior has no density or is
+            improper; the data do not fit the model; the network draws random numbers; or the draws do not fit into memory.
 
     Example:
         >>> import torch, pyrodrop
@@ -116,7 +135,9 @@ def sample(
     density = density_of(model, dataset, dtype, likelihood_power)
     numbers = chains * draws * sum(site.shape.numel() for site in density.sites.values())
     _check_memory(numbers, torch.float64 if dtype is None else density.dtype)  # None may become float64
-    leapfrog = Leapfrog(density, chains, engine)
+    if kernel == "mclmc" and numbers == chains * draws:
+        raise ValueError("kernel='mclmc' moves on a sphere and needs a model with at least 2 latent numbers; it has 1")
+    moves: Integrator = (Leapfrog if kernel == "hmc" else Isokinetic)(density, chains, engine)
     generator = torch.Generator(place).manual_seed(seed)
     bar = tqdm(
         total=tune + draws * thin, unit="transition", desc=f"{chains} chain{'s' * (chains > 1)}", leave=False,
@@ -127,36 +148,40 @@ def sample(
         bar.set_postfix_str(words, refresh=False)
         bar.update()
 
-    limits = Limits(tune, draws, thin, target_acceptance, max_steps)
     with bar:
-        moving = Chains(leapfrog, _starts(leapfrog, generator), limits, generator, tick)
+        q = from_prior(moves, generator) if start is None else from_runs(moves, start, generator)
+        moving: Any
+        if isinstance(moves, Leapfrog):
+            moving = hmc.Chains(moves, q, hmc.Limits(tune, draws, thin, target_acceptance, max_steps), generator, tick)
+        elif isinstance(moves, Isokinetic):
+            moving = mclmc.Chains(moves, q, mclmc.Limits(tune, draws, thin, energy_variance), generator, tick)
         moving.descend()
         rounding = 0.0
-        if density.dtype == torch.float32:
+        if density.dtype == torch.float32 and kernel == "hmc":
             precise = density_of(model, dataset, torch.float64, likelihood_power)
-            rounding = _rounding(leapfrog, precise, moving.state.q, moving.state.energy)
+            rounding = _rounding(moves, precise, moving.state.q, moving.state.energy)
             if dtype is None and not rounding <= MOST_ROUNDING:
                 _log.info("sampling in float64, as float32 rounds energies by %.2g nats", rounding)
                 density, rounding = precise, 0.0
-                leapfrog = Leapfrog(precise, chains, engine)
-                moving.move_to(leapfrog, moving.state.q.double())
+                moves = Leapfrog(precise, chains, engine)
+                moving.move_to(moves, moving.state.q.double())
         moving.learn()
         drawn = moving.run()
     settings = {
+        "kernel": kernel,
         "chains": chains,
         "draws": draws,
         "tune": tune,
         "thin": thin,
-        "target_acceptance": target_acceptance,
-        "max_steps": max_steps,
+        **({"target_acceptance": target_acceptance, "max_steps": max_steps} if kernel == "hmc" else {}),
+        **({} if kernel == "hmc" else {"energy_variance": energy_variance}),
         "likelihood_power": float(likelihood_power),
         "dtype": str(density.dtype).removeprefix("torch."),
-        "engine": leapfrog.engine,
-        "stacked": leapfrog.stacked,
+        "engine": moves.engine,
+        "stacked": moves.stacked,
         "device": place.type,
         "seed": seed,
-        "step_size": drawn.step_size,
-        "trajectory": drawn.trajectory,
+        **drawn.learned,
         "drawing_cpu_seconds": drawn.cpu_seconds,
         "energy_rounding": rounding,
         "model": density.model.describe(),
@@ -164,7 +189,7 @@ def sample(
         "data_fingerprint": dataset.fingerprint,
         **({} if dataset.columns is None else {"columns": dataset.columns.words()}),
     }
-    sampled = Sampled(density.model, leapfrog.values(drawn.q), _stats(drawn), dataset, settings, place)
+    sampled = Sampled(density.model, moves.values(drawn.q), drawn.stats, dataset, settings, place)
     diagnostics = sampled.diagnostics()
     sampled.settings |= {"diagnostics": diagnostics.to_dict(), "seconds": time.perf_counter() - begun}
     if diagnostics.mixed and diagnostics.few:
@@ -186,37 +211,14 @@ def _check_memory(numbers: int, dtype: torch.dtype) -> None:
         )
 
 
-def _starts(leapfrog: Leapfrog, generator: torch.Generator) -> Tensor:
-    """Draws from the prior with a finite energy and gradient, ``[C, D]``.
-
-    Raises:
-        ValueError: there are too few of them.
-    """
-    seeds = torch.randint(2**31, (TRIES, leapfrog.chains), generator=generator, device=generator.device).tolist()
-    q = torch.stack([leapfrog.flat(leapfrog.density.draw(seed)) for seed in seeds[0]])
-    for row in seeds[1:]:
-        state = leapfrog.at(q)
-        wrong = ~(state.energy.isfinite() & state.gradient.isfinite().all(1))
-        if not wrong.any():
-            return q
-        for chain in wrong.nonzero().flatten().tolist():
-            q[chain] = leapfrog.flat(leapfrog.density.draw(row[chain]))
-    raise ValueError(NOT_FINITE)
-
-
-def _rounding(leapfrog: Leapfrog, precise: Any, q: Tensor, energy: Tensor) -> float:
+def _rounding(moves: Integrator, precise: Any, q: Tensor, energy: Tensor) -> float:
     """Standard deviation over chains, and points near those of few chains, of the error of the energy in float32."""
     near = [q * (1 + 1e-3 * number) for number in range(1, math.ceil(FEW / len(q)))]
-    q, energy = torch.cat([q, *near]), torch.cat([energy, *(leapfrog.at(points).energy for points in near)])
+    q, energy = torch.cat([q, *near]), torch.cat([energy, *(moves.energies(points)[0] for points in near)])
     errors = []
     for one, ours in zip(q[:_COMPARED].double(), energy, strict=False):
-        parts = one.split(leapfrog.sizes)
+        parts = one.split(moves.sizes)
         values = {n: v.reshape(s.shape) for (n, s), v in zip(precise.sites.items(), parts, strict=True)}
         with torch.no_grad():
             errors.append(ours.double() - precise.energy(values, precise.x, precise.y))
     return float(torch.stack(errors).std())
-
-
-def _stats(drawn: Drawn) -> dict[str, Tensor]:
-    names = ("lp", "energy", "acceptance_rate", "diverging", "n_steps")
-    return {name: getattr(drawn, name) for name in names}

@@ -44,7 +44,8 @@ class Sampled:
         model: a copy of the model in evaluation mode, with the standardisation of the data.
         samples: every latent site on its support, ``[chains, draws, ...]`` by name, on the CPU.
         stats: of the transition that led to each draw, ``[chains, draws]`` each: ``lp`` (log joint density in unconstrained
-            coordinates), ``energy`` (the Hamiltonian), ``acceptance_rate``, ``diverging``, ``n_steps`` (leapfrog steps).
+            coordinates), ``diverging``, ``n_steps`` (gradients); of kernel hmc ``energy`` (the Hamiltonian) and
+            ``acceptance_rate``, of mclmc ``energy_error`` (root mean square of energy's change in a step).
         data: the data; None after loading.
         settings: of the run, in plain numbers and words, with the fingerprint of the data.
         device: where the model is.
@@ -66,6 +67,11 @@ class Sampled:
     def draws(self) -> int:
         """The number of draws of each chain."""
         return self.stats["lp"].shape[1]
+
+    @property
+    def kernel(self) -> Literal["hmc", "mclmc"]:
+        """What made the draws."""
+        return "hmc" if "acceptance_rate" in self.stats else "mclmc"
 
     @property
     def fingerprint(self) -> str | None:
@@ -261,7 +267,10 @@ class Sampled:
                     f"{', '.join(map(str, want[name].shape))}]"
                 )
         lead = {values.shape[:2] for values in samples.values()} | {values.shape for values in stats.values()}
-        missing = {"lp", "energy", "acceptance_rate", "diverging", "n_steps"} - stats.keys()
+        missing = {"lp", "diverging", "n_steps"} - stats.keys() or not {
+            "acceptance_rate",
+            "energy_error",
+        } & stats.keys()
         if len(lead) != 1 or missing:
             raise ValueError(f"{path} is not whole: its draws and statistics differ in number, or some are missing")
         dtypes = {values.dtype for values in samples.values()}
@@ -287,16 +296,21 @@ class Sampled:
     def _chains(self) -> str:
         return f"{self.chains} chain{'s' * (self.chains > 1)}"
 
+    @property
+    def _transitions(self) -> str:
+        """How the transitions went."""
+        rate, error = self.stats.get("acceptance_rate"), self.stats.get("energy_error")
+        words = "mean acceptance" if error is None else "energy changes by"
+        value = rate.mean() if error is None else error.square().nanmean().sqrt()  # type: ignore[union-attr]
+        return f"{words} {float(value):.2g}{' nats a step' * (rate is None)}, {int(self.stats['diverging'].sum())} divergent"
+
     def describe(self) -> str:
         """One-line description."""
-        return (
-            f"Sampled({self._chains} of {self.draws} draws, {self.model.describe()}, mean acceptance "
-            f"{float(self.stats['acceptance_rate'].mean()):.2f}, {int(self.stats['diverging'].sum())} divergent)"
-        )
+        return f"Sampled({self._chains} of {self.draws} draws, {self.model.describe()}, {self._transitions})"
 
     def card(self) -> Card:
         """What text and HTML show of the draws."""
-        told, rate = self.settings, self.stats["acceptance_rate"]
+        told = self.settings
         sampling = [f"{name} {told[name]}" for name in ("tune", "thin", "dtype", "engine", "seed") if name in told]
         sampling += [f"likelihood_power {told['likelihood_power']}"] if told.get("likelihood_power", 1.0) != 1.0 else []
         sampling += [f"{told['seconds']:.1f} s"] if isinstance(told.get("seconds"), float) else []
@@ -309,7 +323,7 @@ class Sampled:
             "model": self.model.describe(),
             "data": f"{told['num_data']} rows" if "num_data" in told else "",
             "sampling": ", ".join(sampling),
-            "acceptance": f"{float(rate.mean()):.2f} on average, {int(self.stats['diverging'].sum())} divergent",
+            "transitions": self._transitions,
             "diagnostics": before + judged,
         }
         return Card("Sampled", {name: value for name, value in facts.items() if value})

@@ -85,7 +85,7 @@ def test_trajectories_can_be_reversed() -> None:
 def test_chains_in_several_blocks_move_as_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     density = density_of(model(), (X, Y))
     whole = Leapfrog(density, 6, "traced")
-    monkeypatch.setattr("pyrodrop.sampling.leapfrog._BLOCK_BYTES", {"cpu": 4 * 1024})
+    monkeypatch.setattr("pyrodrop.sampling.integrator._BLOCK_BYTES", {"cpu": 4 * 1024})
     parts = Leapfrog(density, 6, "traced")
     assert whole.block == 6
     assert parts.block < 6

@@ -401,7 +401,7 @@ def test_draws_are_a_few_lines_with_what_was_done_and_whether_it_can_be_used(sam
         f"{sampled.chains} chains of {sampled.draws}",
         f"{told['num_data']} rows",
         f"tune {told['tune']}, thin {told['thin']}",
-        f"{float(sampled.stats['acceptance_rate'].mean()):.2f} on average, 0 divergent",
+        f"mean acceptance {float(sampled.stats['acceptance_rate'].mean()):.2g}, 0 divergent",
         f"R-hat of f {told['diagnostics']['r_hat_f']:.3f}",
     ):
         assert words in " ".join(text.split())

@@ -1,0 +1,103 @@
+"""Where chains start: draws from the prior, or weights of runs that were trained before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyrodrop.arguments import shown
+from pyrodrop.sampling.integrator import Integrator
+from pyrodrop.sampling.posterior import NOT_FINITE, TRIES
+
+
+def from_prior(moves: Integrator, generator: torch.Generator) -> Tensor:
+    """Draws from the prior with a finite energy and gradient, ``[C, D]``.
+
+    Raises:
+        ValueError: there are too few of them.
+    """
+    seeds = torch.randint(2**31, (TRIES, moves.chains), generator=generator, device=generator.device).tolist()
+    q = torch.stack([moves.flat(moves.density.draw(seed)) for seed in seeds[0]])
+    for row in seeds[1:]:
+        wrong = _not_finite(moves, q)
+        if not wrong.any():
+            return q
+        for chain in wrong.nonzero().flatten().tolist():
+            q[chain] = moves.flat(moves.density.draw(row[chain]))
+    raise ValueError(NOT_FINITE)
+
+
+def from_runs(moves: Integrator, start: Any, generator: torch.Generator) -> Tensor:
+    """Weights of runs, which the chains take in turn, ``[C, D]``; hyperparameters that a run has not are as from the prior.
+
+    Args:
+        moves: of the chains.
+        start: a run or a sequence of runs, each with a guide that draws, or a `Sampled`.
+        generator: of the draws.
+
+    Raises:
+        TypeError: `start` is something else.
+        ValueError: names or shapes of weights differ from those of the model, or the energy at a start is not finite.
+    """
+    runs: Sequence[Any] = [start] if _values_of(start, 1) is not None else list(_sequence(start))
+    seeds = torch.randint(2**31, (moves.chains,), generator=generator, device=generator.device).tolist()
+    rounds = -(-moves.chains // len(runs))
+    drawn = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seeds[0])
+        for number, run in enumerate(runs[: moves.chains]):
+            values = _values_of(run, rounds)
+            if values is None:
+                raise TypeError(f"start must be runs with weights; got {shown(run)} as number {number}")
+            drawn.append(_checked(values, moves, number))
+    sites, points = moves.density.sites, []
+    for chain, seed in enumerate(seeds):
+        values = drawn[chain % len(runs)]
+        own = {n: sites[n].to_support.inv(v[chain // len(runs)].to(moves.like)) for n, v in values.items()}
+        points.append(moves.flat({**(moves.density.draw(seed) if len(own) < len(sites) else {}), **own}))
+    q = torch.stack(points)
+    if (wrong := _not_finite(moves, q)).any():
+        chain = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"start: the log joint density at the weights of run {chain % len(runs)} is not finite, or its gradient is not"
+        )
+    return q
+
+
+def _sequence(start: Any) -> Sequence[Any]:
+    if isinstance(start, str | Mapping) or not hasattr(start, "__iter__") or not (runs := list(start)):
+        raise TypeError(
+            "start must be a Fit, the Replicates of fit_replicates, a Sampled, or a sequence of these, which chains take in "
+            f"turn; got {shown(start)}"
+        )
+    return runs
+
+
+def _values_of(run: Any, count: int) -> Mapping[str, Tensor] | None:
+    """Draws of the latent sites of a run, ``[count, ...]`` by name; None if it is no run."""
+    if hasattr(run, "samples") and hasattr(run, "weights"):  # a Sampled: the last draws of its chains
+        latest = {name: values[:, -1] for name, values in run.samples.items()}
+        return {name: values[torch.arange(count) % len(values)] for name, values in latest.items()}
+    draw = getattr(getattr(run, "guide", None), "draw", None)
+    return None if draw is None else draw(count)
+
+
+def _checked(values: Mapping[str, Tensor], moves: Integrator, number: int) -> dict[str, Tensor]:
+    """The values of the sites that are sampled."""
+    weights = moves.density.model.weight_sites()
+    for name in moves.density.sites:
+        if name in weights and (name not in values or values[name].shape[1:] != weights[name].shape):
+            got = "none" if name not in values else f"shape {tuple(values[name].shape[1:])}"
+            raise ValueError(
+                f"start: run {number} must have weights of the model; {name!r} has shape {tuple(weights[name].shape)}, and "
+                f"the run has {got}"
+            )
+    return {name: value for name, value in values.items() if name in moves.density.sites}
+
+
+def _not_finite(moves: Integrator, q: Tensor) -> Tensor:
+    energy, gradient = moves.energies(q)
+    return ~(energy.isfinite() & gradient.isfinite().all(1))
