@@ -6,9 +6,9 @@ tuned so that the change of energy in a step has a given mean square per dimensi
     E[(change of energy)^2] = v D,     mean square ~ eps^6        eps <- eps (v D / mean square)^(1/6)
 
 (Robnik et al. 2023, sec. 5, https://arxiv.org/abs/2212.08549, and their code for the weights of old and extreme steps).
-Tuning has three parts: the way from the starts to where the chains stay, with equal scales; the scale s of every coordinate,
-from its variance within chains; and the length L after which momentum is forgotten, 0.4 times that in which a chain makes an
-independent draw. As the variances are those within chains, starts in different modes do not widen them.
+Tuning has three parts: the way from the starts to where the chains stay, with equal scales and 5 v; the scale s of every
+coordinate, from its variance within chains; and the length L after which momentum is forgotten, 0.4 times that in which a
+chain makes an independent draw. As the variances are those within chains, starts in different modes do not widen them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pyrodrop.sampling.isokinetic import Isokinetic, State
 
 STEPS = 20  # of a transition
 _FIRST, _SCALES = 0.4, 0.4  # parts of the tuning
+_WIDE = 5.0  # times v in the first part, so that steps are longer there
 _DIVERGENT = 1000.0  # nats of energy's change in a step
 _EFFECTIVE = 0.4  # lengths of an independent draw in L
 _KEPT = 0.8  # weight of the transition before in what is learned of the step size
@@ -55,16 +56,16 @@ class StepSize:
 
     Args:
         initial: eps to start from.
-        variance: v D.
+        variance: v D; it may change.
     """
 
     def __init__(self, initial: float, variance: float) -> None:
-        self.now, self._variance = initial, variance
+        self.now, self.variance = initial, variance
         self._total, self._weight = 0.0, 0.0
 
     def learn(self, changes: Tensor) -> None:
         """Account for changes of energy of steps of the present size."""
-        ratio = float(changes.square().mean()) / self._variance + 1e-8
+        ratio = float(changes.square().mean()) / self.variance + 1e-8
         weight = math.exp(-0.5 * (math.log(ratio) / 9) ** 2)  # steps far too large or small say little
         self._total = _KEPT * self._total + weight * ratio / self.now**6
         self._weight = _KEPT * self._weight + weight
@@ -106,11 +107,13 @@ class Chains:
         """The first part of tuning."""
         count = int(_FIRST * self.limits.tune)
         within = Within(self.state.q)
+        self.step_size.variance *= _WIDE
         for number in range(count):
             self._tuned()
             if number >= count // 2:
                 within.learn(self.state.q)
         self._rescale(within)
+        self.step_size.variance /= _WIDE
 
     def learn(self) -> None:
         """The other parts of tuning."""

@@ -1,0 +1,60 @@
+"""Simulation-based calibration of both kernels: the rank of the truth among draws is uniform (Talts et al. 2018)."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+import pyrodrop
+from pyrodrop import likelihoods, priors
+from pyrodrop.sampling import hmc, mclmc
+from pyrodrop.sampling.integrator import Integrator
+from pyrodrop.sampling.isokinetic import Isokinetic
+from pyrodrop.sampling.leapfrog import Leapfrog
+from pyrodrop.sampling.posterior import density_of
+from pyrodrop.sampling.starts import from_prior
+
+COUNT, CHAINS, KEPT = 200, 21, 3  # data sets; 63 draws of each, so that ranks are in 0 ... 63
+PRECISION = 25.0
+
+
+def network(q: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """1-8-1 with tanh, written out, for weights ``[S, 25]``: f ``[S, N]``."""
+    w0, b0, w1, b1 = q.split([8, 8, 8, 1], -1)
+    return torch.einsum("snk,sk->sn", torch.tanh(x[None] * w0[:, None] + b0[:, None]), w1) + b1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["hmc", "mclmc"])
+def test_ranks_of_functions_and_of_the_likelihood_are_uniform(kernel: str) -> None:
+    x, points = torch.linspace(-1, 1, 20)[:, None], torch.tensor([[-1.5], [0.1], [2.0]])
+    one = priors.Gaussian(1.0)
+    net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+    model = pyrodrop.models.from_module(net, prior=one, bias_prior=one, likelihood=likelihoods.Gaussian(PRECISION))
+    density = density_of(model, (x, torch.zeros(20, 1)))
+    moves: Integrator = (Leapfrog if kernel == "hmc" else Isokinetic)(density, CHAINS, "compiled")
+    ranks, generator = [], torch.Generator().manual_seed(11)
+    for _ in range(COUNT):
+        truth = torch.randn(1, 25, generator=generator)
+        y = network(truth, x) + torch.randn(1, 20, generator=generator) / PRECISION**0.5
+        density.y.copy_(y.T)  # which the compiled step reads
+        q = from_prior(moves, generator)
+        moving: hmc.Chains | mclmc.Chains
+        if isinstance(moves, Leapfrog):
+            moving = hmc.Chains(moves, q, hmc.Limits(150, KEPT, 4, 0.651, 30), generator, lambda words: None)
+        else:
+            assert isinstance(moves, Isokinetic)
+            moving = mclmc.Chains(moves, q, mclmc.Limits(100, KEPT, 5, 5e-4), generator, lambda words: None)
+        moving.descend()
+        moving.learn()
+        drawn = moving.run().q.flatten(0, 1)
+        own = [
+            torch.cat([network(w, points), -((network(w, x) - y) ** 2).sum(1, keepdim=True)], 1) for w in (drawn, truth)
+        ]
+        ranks.append((own[0] < own[1]).sum(0).tolist())
+    p_values = []
+    for column in np.array(ranks).T:
+        observed = np.histogram(column, bins=8, range=(0, CHAINS * KEPT + 1))[0]
+        p_values.append(stats.chisquare(observed).pvalue)
+    assert min(p_values) > 1e-3 / len(p_values)
