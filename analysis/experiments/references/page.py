@@ -109,8 +109,8 @@ def _worse(stored: Mapping[str, Content]) -> str:
     return (
         "In log density, by more than two standard errors, the exact posterior is worse than a point estimate on "
         f"{names(lambda own: point_is_better(own, 1))}, and better on {names(lambda own: point_is_better(own, -1))}; its "
-        f"RMSE or error is larger on {names(smaller_error)}. It is the posterior of this prior and this noise, and not the best "
-        "prediction: a posterior that is nearer to it may predict worse. foong has no observations at its test points."
+        f"RMSE or error is larger on {names(smaller_error)}. It is the posterior of this prior and this noise, and not "
+        "the best prediction: a posterior that is nearer to it may predict worse. foong has no observations to test."
     )
 
 
