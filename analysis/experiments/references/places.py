@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pyrodrop.data import Dataset
 
-MOST, PAIRS, STRETCH, REACH, STEPS = 100, 2000, 3.0, 3.0, 40
+MOST, PAIRS, STRETCH, REACH, STEPS = 100, 2000, 3.0, 3.0, 39
 
 
 class Line(NamedTuple):

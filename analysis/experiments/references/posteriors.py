@@ -62,10 +62,10 @@ def learned_precisions(
             f"precision must be 'published' where there is no Gaussian noise; got 'learned' for {problem.name}, whose "
             f"likelihood is {published.describe()}"
         )
-    likelihood = functools.partial(Gaussian, float(published.precision), learned=True)
+    likelihood = functools.partial(Gaussian, float(published.precision), learned=True)  # type: ignore[arg-type]
     model = dataclasses.replace(problem, likelihood=likelihood).model()
     fits = trained("mean field", model, data, members=members, steps=steps, engine=engine, seed=seed)
-    return [float(fit.model.likelihood.precision) for fit in fits]
+    return [float(fit.model.likelihood.precision.detach()) for fit in fits]  # type: ignore[attr-defined]
 
 
 def trained(
