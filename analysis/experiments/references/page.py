@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pyrodrop.analysis.reports import generated
 from pyrodrop.zoo.exact import PROBLEMS
 
 WORSE = 2.0  # standard errors
+SUFFIX = " (learned)"  # of the name of a problem with a learned precision
 Content = Mapping[str, Any]
 
 
@@ -23,7 +24,7 @@ def text(folder: Path = FOLDER) -> str:
     """Distances from the exact posterior, by problem and posterior, and what the exact posterior scores, in Markdown."""
     stored = {
         f"{name}{words}": facts(name, place)
-        for place, words in ((folder, ""), (folder / LEARNED, ", learned"))
+        for place, words in ((folder, ""), (folder / LEARNED, SUFFIX))
         for name in PROBLEMS
         if (place / f"{name}.json").is_file()
     }
@@ -52,42 +53,39 @@ def text(folder: Path = FOLDER) -> str:
 
 
 def _distances(stored: Mapping[str, Content], column: str, form: str) -> str:
-    def row(content: Content) -> Iterable[str]:
-        table = content["table"]
-        for one in POSTERIORS:
-            yield " / ".join(_number(table[name][column], form) for name in (one, f"ensemble {one}"))
-        yield _number(table["reference"][column], form)
-
-    return _table(["problem", *POSTERIORS, "chance"], ([name, *row(content)] for name, content in stored.items()))
+    rows = []
+    for name, content in stored.items():
+        table = {one: "-" if row[column] is None else form.format(row[column]) for one, row in content["table"].items()}
+        rows.append([name, *(f"{table[one]} / {table[f'ensemble {one}']}" for one in POSTERIORS), table["reference"]])
+    return _table(["problem", *POSTERIORS, "chance"], rows)
 
 
 def _spreads(stored: Mapping[str, Content]) -> str:
-    def cell(places: Content, one: str, place: str) -> str:
-        median, lowest, highest = (_short(places[one][place][key]) for key in ("median", "lowest", "highest"))
-        single = median if lowest == highest else f"{median} ({lowest} to {highest})"
-        return f"{single} / {_short(places[f'ensemble {one}'][place]['median'])}"
+    def ranged(ratio: Mapping[str, float | None]) -> str:
+        median, lowest, highest = (_short(ratio[key]) for key in ("median", "lowest", "highest"))
+        return median if lowest == highest else f"{median} ({lowest} to {highest})"
 
-    def row(places: Content, place: str) -> Iterable[str]:
-        chance = places["reference"][place]
-        yield from (cell(places, one, place) for one in POSTERIORS)
-        yield f"{_short(chance['median'])} ({_short(chance['lowest'])} to {_short(chance['highest'])})"
-
-    rows = (
-        [name, place, *row(content["spreads"]["places"], place)] for name, content in stored.items() for place in PLACES
-    )
+    rows = []
+    for name, content in stored.items():
+        found = content["spreads"]["places"]
+        for place in PLACES:
+            cells = (
+                f"{ranged(found[one][place])} / {_short(found[f'ensemble {one}'][place]['median'])}"
+                for one in POSTERIORS
+            )
+            rows.append([name, place, *cells, ranged(found["reference"][place])])
     return _table(["problem", "where", *POSTERIORS, "chance"], rows)
 
 
 def _scores(stored: Mapping[str, Content]) -> str:
     rows = []
     for name, content in _observed(stored).items():
-        table, error = content["table"], _error(content)
-        others = [key for key in table if key != "reference"]
-        cells = [name]
-        for column, form, best in (("log_density", "{:.3f}", max), (error, "{:.3g}", min)):
-            winner = best(others, key=lambda key: table[key][column])
-            cells += [form.format(table[key][column]) for key in ("reference", "point", winner)]
-            cells[-1] += f" ({winner})"
+        table, rows_of_fits, cells = content["table"], dict(content["table"]), [name]
+        del rows_of_fits["reference"]
+        for column, form, sign in (("log_density", "{:.3f}", 1), (_error(content), "{:.3g}", -1)):
+            best = max(rows_of_fits, key=lambda one: sign * table[one][column])
+            cells += [form.format(table[one][column]) for one in ("reference", "point", best)]
+            cells[-1] += f" ({best})"
         rows.append(cells)
     head = [f"{score}: {of}" for score in ("log density", "RMSE or error") for of in ("exact", "point", "best")]
     return _table(["problem", *head], rows)
@@ -95,36 +93,24 @@ def _scores(stored: Mapping[str, Content]) -> str:
 
 def _worse(stored: Mapping[str, Content]) -> str:
     """Where the exact posterior predicts worse than a point estimate, in words."""
-
-    def names(found: Callable[[Content], bool]) -> str:
-        return _listed([name for name, content in _observed(stored).items() if found(content)]) or "none"
-
-    def point_is_better(content: Content, sign: int) -> bool:
-        row = content["table"]["point"]
-        return bool(sign * row["to_reference"] > WORSE * row["to_reference_se"])
-
-    def smaller_error(content: Content) -> bool:
-        return bool(content["table"]["point"][_error(content)] < content["table"]["reference"][_error(content)])
-
+    worse, better, larger = [], [], []
+    for name, content in _observed(stored).items():
+        point, exact = content["table"]["point"], content["table"]["reference"]
+        worse += [name] * (point["to_reference"] > WORSE * point["to_reference_se"])
+        better += [name] * (point["to_reference"] < -WORSE * point["to_reference_se"])
+        larger += [name] * (exact[_error(content)] > point[_error(content)])
     return (
         "In log density, by more than two standard errors, the exact posterior is worse than a point estimate on "
-        f"{names(lambda own: point_is_better(own, 1))}, and better on {names(lambda own: point_is_better(own, -1))}; its "
-        f"RMSE or error is larger on {names(smaller_error)}. It is the posterior of this prior and this noise, and not "
-        "the best prediction: a posterior that is nearer to it may predict worse. foong has no observations to test."
+        f"{_listed(worse)}, and better on {_listed(better)}; its RMSE or error is larger on {_listed(larger)}. It is the "
+        "posterior of this prior and this noise, and not the best prediction: a posterior that is nearer to it may predict "
+        "worse. foong has no observations to test."
     )
 
 
 def _precisions(stored: Mapping[str, Content]) -> str:
-    found = []
-    for name, content in stored.items():
-        if content["learned_precisions"]:
-            published, learned = (own["recipe"]["likelihood"] for own in (stored[name.split(",")[0]], content))
-            found.append(f"{name.split(',')[0]} {_argument(learned)}, published {_argument(published)}")
-    return "; ".join(found)
-
-
-def _argument(likelihood: str) -> str:
-    return f"{float(likelihood.split('=')[1].rstrip(')')):.3g}"
+    precision = {name: own["recipe"]["likelihood"].split("=")[-1].rstrip(")") for name, own in stored.items()}
+    learned = [name.removesuffix(SUFFIX) for name in stored if name.endswith(SUFFIX)]
+    return _listed([f"{name} {precision[name + SUFFIX]}, published {precision[name]}" for name in learned], "; ")
 
 
 def _observed(stored: Mapping[str, Content]) -> dict[str, Content]:
@@ -135,20 +121,14 @@ def _error(content: Content) -> str:
     return "error" if "error" in content["table"]["reference"] else "rmse"
 
 
-def _listed(names: list[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
+def _listed(names: list[str], between: str = ", ") -> str:
+    return between.join(names) or "none"
 
 
 def _short(value: float | None) -> str:
     """Two digits."""
-    if value is None:
-        return "-"
-    if 0 < value < 0.01:
-        return "<0.01"
+    if value is None or 0 < value < 0.01:
+        return "-" if value is None else "<0.01"
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 

@@ -14,11 +14,11 @@ likelihood, of all draws before thinning, and ``checks_made`` says what is fulfi
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import io
 import itertools
 import json
+import sys
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,9 +27,8 @@ from typing import Any
 from torch import Tensor
 
 from pyrodrop.analysis.experiments.references.stored import facts, load
-from pyrodrop.data import Dataset
-from pyrodrop.files import whole, write_json
-from pyrodrop.zoo.exact import PROBLEMS, Problem
+from pyrodrop.files import whole
+from pyrodrop.zoo.exact import PROBLEMS
 
 STAN = """data {
   int<lower=1> N, D, H;
@@ -65,97 +64,83 @@ def write(name: str, out: Path) -> str:
 
     Raises:
         ValueError: the problem is unknown, or no regression.
+        OSError: a file cannot be written.
     """
-    sampled, content = load(name), facts(name)
-    problem = PROBLEMS[name]
-    train, _ = problem.data()
+    sampled, content, problem = load(name), facts(name), PROBLEMS[name]
+    train, found = problem.data()[0], content["diagnostics"]
     if not train.y.is_floating_point():
         raise ValueError(f"name must be that of a regression; got {name!r}, which has classes")
     model, data = f"mlp_{problem.activation}", f"{name}_standardised"
-    entry, added = f"{data}-{model}", {"added_by": "pyrodrop", "added_date": datetime.date.today().isoformat()}
+    entry, code, table = f"{data}-{model}", f"models/stan/{model}.stan", f"data/data/{data}.json"
+    draws, r_hat = "reference_posteriors/draws", [found["r_hat_f"], found["r_hat_log_likelihood"]]
+    added = {"keywords": [], "added_by": "pyrodrop", "added_date": datetime.date.today().isoformat()}
+    x = train.x.double() if train.inputs is None else (train.x.double() - train.inputs.loc) / train.inputs.scale
+    loc, scale = (0.0, 1.0) if train.targets is None else (float(train.targets.loc), float(train.targets.scale))
+    precision: Any = problem.likelihood().precision  # type: ignore[attr-defined]
     files: dict[str, Any] = {
         f"posteriors/{entry}.json": {
-            "name": entry, "keywords": ["neural network"], "model_name": model, "reference_posterior_name": entry,
-            "data_name": data, "dimensions": {SITES[n]: v[0, 0].numel() for n, v in sampled.samples.items()}, **added,
+            "name": entry, "model_name": model, "data_name": data, "reference_posterior_name": entry,
+            "dimensions": {SITES[n]: v[0, 0].numel() for n, v in sampled.samples.items()}, **added,
         },
         f"models/info/{model}.info.json": {
-            "name": model, "title": f"A network with one hidden layer, {problem.activation}", "keywords": ["neural network"],
-            "description": "Gaussian priors whose scale falls with the width, biases N(0, 1), known noise.",
-            "model_implementations": {"stan": {"model_code": f"models/stan/{model}.stan", "stan_version": ">=2.33.0"}},
-            **added,
+            "name": model, "title": f"A network with one hidden layer, {problem.activation}, with Gaussian priors",
+            "model_implementations": {"stan": {"model_code": code, "stan_version": ">=2.33.0"}}, **added,
         },
-        f"data/info/{data}.info.json": {
-            "name": data, "title": problem.summary, "keywords": [], "description": content["recipe"]["likelihood"],
-            "data_file": f"data/data/{data}.json", **added,
+        code: STAN.replace("ACTIVATION", ACTIVATIONS[problem.activation]),
+        f"data/info/{data}.info.json": {"name": data, "title": problem.summary, "data_file": table, **added},
+        f"{table}.zip": {
+            "N": len(x), "D": x.shape[1], "H": problem.widths[1], "x": x.tolist(), "y": train.y[:, 0].tolist(),
+            "weight_scale": problem.scales, "sigma": float(precision) ** -0.5, "y_loc": loc, "y_scale": scale,
         },
-        f"reference_posteriors/draws/info/{entry}.info.json": _draws_info(entry, content, sampled.chains) | added,
+        f"{draws}/info/{entry}.info.json": {
+            "name": entry,
+            "inference": {"method": "pyrodrop.sample", "method_arguments": content["sampler"]},
+            "diagnostics": {
+                "diagnostic_information": {"names": ["f, the worst of 100 points", "log likelihood"]}, "r_hat": r_hat,
+                "effective_sample_size_bulk": [found["ess_f"], found["ess_log_likelihood"]],
+                "divergent_transitions": found["diverging"],
+                "ndraws": sampled.chains * sampled.draws, "nchains": sampled.chains,
+            },
+            "checks_made": {
+                "ndraws_is_10k": sampled.chains * sampled.draws == 10_000, "nchains_is_gte_4": sampled.chains >= 4,
+                "r_hat_below_1_01": max(r_hat) < 1.01,
+            },
+            "comments": "Diagnostics are those of functions, before thinning: hidden units can be permuted.",
+            "versions": content["versions"], **added,
+        },
+        f"{draws}/draws/{entry}.json.zip": [
+            _by_parameter({n: v[c] for n, v in sampled.samples.items()}) for c in range(sampled.chains)
+        ],
     }  # fmt: skip
     for path, what in files.items():
         (out / path).parent.mkdir(parents=True, exist_ok=True)
-        write_json(out / path, what)
-    code = out / "models" / "stan" / f"{model}.stan"
-    code.parent.mkdir(parents=True, exist_ok=True)
-    with whole(code) as part:
-        part.write_text(STAN.replace("ACTIVATION", ACTIVATIONS[problem.activation]), encoding="utf-8")
-    _write_zip(out / "data" / "data" / f"{data}.json.zip", _data(problem, train))
-    chains = [_by_parameter({n: v[c] for n, v in sampled.samples.items()}) for c in range(sampled.chains)]
-    _write_zip(out / "reference_posteriors" / "draws" / "draws" / f"{entry}.json.zip", chains)
+        with whole(out / path) as part:
+            part.write_bytes(_bytes(path, what))
     return entry
-
-
-def _data(problem: Problem, train: Dataset) -> dict[str, Any]:
-    x, y = train.x.double(), train.y.double()[:, 0]
-    x = x if train.inputs is None else (x - train.inputs.loc) / train.inputs.scale
-    loc, scale = (0.0, 1.0) if train.targets is None else (float(train.targets.loc), float(train.targets.scale))
-    precision: Any = problem.likelihood().precision  # type: ignore[attr-defined]
-    return {
-        "N": len(x), "D": x.shape[1], "H": problem.widths[1], "x": x.tolist(), "y": y.tolist(),
-        "weight_scale": problem.scales, "sigma": float(precision) ** -0.5, "y_loc": loc, "y_scale": scale,
-    }  # fmt: skip
 
 
 def _by_parameter(samples: Mapping[str, Tensor]) -> dict[str, list[float]]:
     """Draws ``[S]`` of every parameter by Stan's name, such as W1[2,1], whose indices begin at 1."""
     found = {}
     for site, values in samples.items():
-        for index in itertools.product(*(range(size) for size in values.shape[1:])):
-            found[f"{SITES[site]}[{','.join(str(i + 1) for i in index)}]"] = values[(slice(None), *index)].tolist()
+        places = itertools.product(*(range(1, size + 1) for size in values.shape[1:]))
+        for place, draws in zip(places, values.flatten(1).T.tolist(), strict=True):
+            found[f"{SITES[site]}[{','.join(map(str, place))}]"] = draws
     return found
 
 
-def _draws_info(name: str, content: Mapping[str, Any], chains: int) -> dict[str, Any]:
-    found, kept = content["diagnostics"], content["stored"]["draws"]
-    r_hat = [found["r_hat_f"], found["r_hat_log_likelihood"]]
-    return {
-        "name": name,
-        "inference": {"method": "pyrodrop.sample", "method_arguments": content["sampler"]},
-        "diagnostics": {
-            "diagnostic_information": {"names": ["f, the worst of 100 points", "log likelihood"]},
-            "ndraws": kept, "nchains": chains, "r_hat": r_hat,
-            "effective_sample_size_bulk": [found["ess_f"], found["ess_log_likelihood"]],
-            "divergent_transitions": found["diverging"],
-        },
-        "checks_made": {
-            "ndraws_is_10k": kept == 10_000, "nchains_is_gte_4": chains >= 4, "r_hat_below_1_01": max(r_hat) < 1.01
-        },
-        "comments": "Diagnostics are those of functions, before thinning: hidden units can be permuted.",
-        "versions": content["versions"],
-    }  # fmt: skip
-
-
-def _write_zip(path: Path, content: Any) -> None:
-    """JSON in a zip file, under the name of the file."""
+def _bytes(path: str, what: Any) -> bytes:
+    """Text, JSON, or JSON in a zip file under the name of that file."""
+    text = what if isinstance(what, str) else json.dumps(what, indent=None if path.endswith(".zip") else 2)
+    if not path.endswith(".zip"):
+        return text.encode()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(path.stem, json.dumps(content))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as part:
-        part.write_bytes(packed.getvalue())
+        archive.writestr(Path(path).stem, text)
+    return packed.getvalue()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("name", help="of the problem")
-    parser.add_argument("out", type=Path, help="folder of the database")
-    arguments = parser.parse_args()
-    print(write(arguments.name, arguments.out))
+    if len(sys.argv) != 3:
+        sys.exit(f"usage: python -m pyrodrop.analysis.experiments.references.posteriordb NAME OUT; got {sys.argv[1:]}")
+    print(write(sys.argv[1], Path(sys.argv[2])))
