@@ -57,7 +57,7 @@ _FORMS = {
     "total_variation": ".3f",
     "agreement": ".3f",
     "wasserstein": ".3g",
-    "spread": ".2f",
+    **dict.fromkeys(("spread", "at", "between", "away"), ".2f"),
     "covariance": ".2f",
     "correlation": ".3f",
 }

@@ -31,8 +31,7 @@ def text(folder: Path = FOLDER) -> str:
     return "\n".join(
         (
             "One fit (mean of five) / an ensemble of five; *chance* is between two independent sets of the exact "
-            "posterior's draws. Rows with *learned* have the precision of the noise that fits of mean field learn "
-            f"({_precisions(stored)}) in place of the published one.\n",
+            f"posterior's draws.{_learned(stored)}\n",
             "**W2 of f**, the Wasserstein-2 distance of f in the units of y (mnist: of logits), mean over test points:\n",
             _distances(stored, "wasserstein", "{:.3g}"),
             "**Spread of f over the exact posterior's**, median (lowest to highest) over points and fits / median of an "
@@ -107,10 +106,13 @@ def _worse(stored: Mapping[str, Content]) -> str:
     )
 
 
-def _precisions(stored: Mapping[str, Content]) -> str:
+def _learned(stored: Mapping[str, Content]) -> str:
+    """What rows with a learned precision are, if there are any."""
     precision = {name: own["recipe"]["likelihood"].split("=")[-1].rstrip(")") for name, own in stored.items()}
-    learned = [name.removesuffix(SUFFIX) for name in stored if name.endswith(SUFFIX)]
-    return _listed([f"{name} {precision[name + SUFFIX]}, published {precision[name]}" for name in learned], "; ")
+    names = [name.removesuffix(SUFFIX) for name in stored if name.endswith(SUFFIX)]
+    found = "; ".join(f"{name} {precision[name + SUFFIX]}, published {precision[name]}" for name in names)
+    words = " In rows with *learned* the precision of the noise is the one that fits of mean field learn"
+    return f"{words} ({found})." if found else ""
 
 
 def _observed(stored: Mapping[str, Content]) -> dict[str, Content]:
@@ -121,8 +123,8 @@ def _error(content: Content) -> str:
     return "error" if "error" in content["table"]["reference"] else "rmse"
 
 
-def _listed(names: list[str], between: str = ", ") -> str:
-    return between.join(names) or "none"
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _short(value: float | None) -> str:
