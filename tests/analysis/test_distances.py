@@ -219,7 +219,7 @@ def test_the_ratio_of_spreads_is_numpys(shape: tuple[int, ...]) -> None:
 def test_there_is_no_ratio_to_a_reference_that_does_not_vary() -> None:
     """Also where samples are equal and their mean is rounded; a function without spread has the ratio 0."""
     g = torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
-    same = torch.full((9, 3), 0.1)
+    same = torch.full((1000, 3), 0.1, dtype=torch.float64)
     assert spread_ratio(g, same).isnan().all()
     assert spread_ratio(same, same).isnan().all()
     assert spread_ratio(same, g).tolist() == [0, 0, 0]
