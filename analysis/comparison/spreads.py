@@ -19,8 +19,7 @@ def spread(f: Tensor) -> Tensor:
     if len(f) < 2:
         return torch.full((f.shape[1],), math.nan, dtype=torch.float64)
     values = f.double().flatten(2) if f.dim() > 2 else f.double()[..., None]
-    varies = (f != f[:1]).any(0).reshape(values.shape[1:])  # zero, not rounding, where all samples are equal
-    return (values.var(0) * varies).mean(-1).sqrt()
+    return values.var(0).mean(-1).sqrt()  # exactly zero where all samples are equal
 
 
 def spread_ratio(f: Tensor, g: Tensor) -> Tensor:
