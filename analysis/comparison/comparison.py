@@ -25,6 +25,7 @@ from torch import Tensor
 from pyrodrop.analysis.comparison.elbo_constants import training_data, why_not_comparable
 from pyrodrop.analysis.comparison.held_out import log_density
 from pyrodrop.analysis.comparison.to_reference import (
+    COLUMNS,
     DISTANCES,
     Distances,
     distances,
@@ -56,6 +57,7 @@ _FORMS = {
     "total_variation": ".3f",
     "agreement": ".3f",
     "wasserstein": ".3g",
+    **dict.fromkeys(("spread", "at", "between", "away"), ".2f"),
     "covariance": ".2f",
     "correlation": ".3f",
 }
@@ -84,7 +86,8 @@ _MEANINGS = {
     "sign_probability": "P(sign): probability that this difference has the right sign, under its normal approximation",
     "total_variation": "TV: total variation distance of the distributions of y, mean over points, 0 to 1",
     "agreement": "agree: share of points with the same most probable class",
-    "wasserstein": "W2 of f: Wasserstein-2 distance of f, in the units of y, mean over points",
+    "wasserstein": "W2 of f: Wasserstein-2 distance of f, in the units of y (classes: of logits), mean over points",
+    "spread": "spread: standard deviation of f over the reference's, median over points; below 1, f is surer than it",
     "covariance": "cov.: relative Frobenius distance of the covariance of f between points; 1 if f does not vary",
     "correlation": "corr.: root mean square difference of the correlations of f at two points",
 }
@@ -308,7 +311,7 @@ def _without_empty(
     rows: Mapping[str, Mapping[str, float | None]], fits: list[dict[str, float | None]]
 ) -> dict[str, dict[str, float | None]]:
     """The rows without the distances that no fit has."""
-    empty = {column for column in DISTANCES if all(fit.get(column) is None for fit in fits)}
+    empty = {column for column in COLUMNS if all(fit.get(column) is None for fit in fits)}
     return {name: {c: value for c, value in row.items() if c not in empty} for name, row in rows.items()}
 
 

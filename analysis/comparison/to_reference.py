@@ -2,7 +2,8 @@
 
     total_variation   of the predictive distribution of y at a point, mean over points            (`total_variation`)
     agreement         share of points with the same most probable class                           classes only
-    wasserstein       W_2 of f at a point, in the units of y, mean over points                    real y only (`wasserstein`)
+    wasserstein       W_2 of f at a point, in the units of y, mean over points                    (`wasserstein`)
+    spread            standard deviation of f over that of the reference, median over points      1 if equal (`spreads`)
     covariance        relative distance of the covariance matrices of f over points               (`between_points`)
     correlation       root mean square difference of the correlations of f at two points          (`between_points`)
     to_reference      ln p(y_n) - ln p_ref(y_n), mean over observations, with its paired standard error
@@ -13,7 +14,7 @@ the Wasserstein-2 distance of samples of y for regression. Here it is that of f:
 to the Monte Carlo error and hide how the posteriors differ, and the distribution of y is what total variation compares.
 The values are not comparable with the leaderboard of their competition, whose released code computes W_1 of y: function
 ``w2_distance`` of metrics.py in https://github.com/izmailovpavel/neurips_bdl_starter_kit calls SciPy's
-``wasserstein_distance``.
+``wasserstein_distance``. Of classes, f are the logits, minus their mean over the classes.
 
 ``sign_probability`` is the probability, under the normal approximation of the mean with a flat prior, that the mean over the
 population of observations has the sign of this one (Sivula, Magnusson, Matamoros & Vehtari 2020,
@@ -36,12 +37,14 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from pyrodrop.analysis.comparison.between_points import correlation_distance, covariance_distance, without_shift
+from pyrodrop.analysis.comparison.spreads import spread_ratio
 from pyrodrop.analysis.comparison.total_variation import class_probabilities, coarse_points, total_variation
 from pyrodrop.analysis.comparison.wasserstein import wasserstein
 from pyrodrop.likelihoods import elements
 from pyrodrop.prediction.prediction import Prediction, Predicts
 
-DISTANCES = ("total_variation", "agreement", "wasserstein", "covariance", "correlation")
+DISTANCES = ("wasserstein", "covariance", "correlation", "total_variation", "agreement")
+COLUMNS = ("wasserstein", "spread", *DISTANCES[1:])  # of a table
 # added to the fits' seed for samples that are independent of theirs; large, as members of an ensemble count up from theirs
 _OTHER_SEED = 7_368_787
 
@@ -63,7 +66,7 @@ class Distances:
     """Distances of one prediction from the reference.
 
     Attributes:
-        values: by name of `DISTANCES`; None where there is none.
+        values: by name of `DISTANCES`, and ``spread``; None where there is none.
         notes: why there is none.
     """
 
@@ -104,14 +107,14 @@ def _part(reference: Any, axis: int, first: int, size: int) -> Any:
 
 
 def distances(name: str, fit: Prediction, reference: Prediction) -> Distances:
-    """All of `DISTANCES` of the prediction called `name`.
+    """All of `COLUMNS` of the prediction called `name`.
 
     Raises:
         ValueError: the two are not predictions of the same kind of y at the same points.
     """
     _check(name, fit, reference)
     notes: list[str] = []
-    values: dict[str, float | None] = dict.fromkeys(DISTANCES)
+    values: dict[str, float | None] = dict.fromkeys(COLUMNS)
     classes, its_classes = class_probabilities(fit), class_probabilities(reference)
     try:
         values["total_variation"] = float(total_variation(fit, reference).mean())
@@ -128,8 +131,9 @@ def distances(name: str, fit: Prediction, reference: Prediction) -> Distances:
         values["agreement"] = float((classes.argmax(-1) == its_classes.argmax(-1)).double().mean())
         if isinstance(elements(fit.distribution), Categorical) and f.shape[-1] > 1:  # one: of ordered classes
             f, g = without_shift(f), without_shift(g)
-    else:
-        values["wasserstein"] = float(wasserstein(f, g).mean())
+    values["wasserstein"] = float(wasserstein(f, g).mean())
+    median = float(spread_ratio(f, g).nanquantile(0.5))
+    values["spread"] = None if math.isnan(median) else median
     if not (fit.joint and reference.joint):
         notes.append(f"no covariance of {name}: its samples, or those of the reference, are not joint over the points")
     elif min(len(f), len(g)) < 2:

@@ -35,7 +35,7 @@ class Problem:
         widths, activation, scale: of the network and its prior; see the module docstring.
         likelihood: makes the likelihood.
         data: loads training and test part.
-        chains, draws, tune: of the sampler.
+        chains, draws, tune: of the sampler; few chains with many draws, for an R-hat of at most 1.01.
         kept: number of draws that are stored, a multiple of `chains`.
         observed: whether the test part has observations. If not, y is drawn from the reference's predictive distribution.
     """
@@ -47,9 +47,9 @@ class Problem:
     scale: float
     likelihood: Callable[[], Likelihood]
     data: Callable[[], tuple[Dataset, Dataset]]
-    chains: int = 64
-    draws: int = 60
-    tune: int = 250
+    chains: int = 16
+    draws: int = 600
+    tune: int = 300
     kept: int = 320
     observed: bool = True
 
@@ -116,6 +116,8 @@ PROBLEMS = {
         scale=4.0,
         likelihood=functools.partial(Gaussian, 0.25),
         data=_co2,
+        draws=300,
+        tune=250,
         kept=640,
     ),
     "mnist": Problem(
@@ -136,13 +138,13 @@ PROBLEMS = {
         scale=4.0,
         likelihood=functools.partial(Gaussian, 100.0),
         data=_foong,
-        draws=200,
-        tune=300,
+        draws=1000,
+        tune=350,
         kept=640,
         observed=False,
     ),
-    "yacht": _table("yacht", 6, chains=32, draws=100),
-    "boston": _table("boston", 13, chains=32, draws=150, kept=192),
-    "energy": _table("energy", 8, chains=16, draws=150, kept=256),
+    "yacht": _table("yacht", 6),
+    "boston": _table("boston", 13, draws=700, tune=250, kept=192),
+    "energy": _table("energy", 8, draws=350, tune=250, kept=256),
 }
 """In the order of their size, the smallest first."""

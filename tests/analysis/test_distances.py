@@ -16,6 +16,7 @@ from scipy.stats import laplace, norm
 
 from pyrodrop.analysis.comparison import total_variation as tv
 from pyrodrop.analysis.comparison.between_points import correlation_distance, covariance_distance, without_shift
+from pyrodrop.analysis.comparison.spreads import spread, spread_ratio
 from pyrodrop.analysis.comparison.wasserstein import wasserstein
 from pyrodrop.prediction.prediction import Prediction
 
@@ -203,3 +204,24 @@ def test_covariance_of_classes_is_free_of_a_shift_of_the_logits() -> None:
     for distance in (covariance_distance, correlation_distance):
         want = distance(without_shift(f), without_shift(g))
         assert distance(without_shift(moved), without_shift(g)) == pytest.approx(want, rel=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 3), (4, 2, 3)])
+def test_the_ratio_of_spreads_is_numpys(shape: tuple[int, ...]) -> None:
+    """Root of the mean variance over the outputs, whatever the mean and the number of samples."""
+    rng = np.random.default_rng(0)
+    f, g = (rng.normal(size=(s, *shape)) * rng.uniform(0.1, 9, size=shape) + 50 for s in (40, 25))
+    variances = [np.var(x, axis=0, ddof=1).reshape(4, -1).mean(1) for x in (f, g)]
+    found = spread_ratio(torch.tensor(f), torch.tensor(g))
+    np.testing.assert_allclose(found.numpy(), np.sqrt(variances[0] / variances[1]), rtol=1e-10)
+
+
+def test_there_is_no_ratio_to_a_reference_that_does_not_vary() -> None:
+    """Also where samples are equal and their mean is rounded; a function without spread has the ratio 0."""
+    g = torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
+    same = torch.full((1000, 3), 0.1, dtype=torch.float64)
+    assert spread_ratio(g, same).isnan().all()
+    assert spread_ratio(same, same).isnan().all()
+    assert spread_ratio(same, g).tolist() == [0, 0, 0]
+    assert spread(g[:1]).isnan().all()
+    assert spread(g[:1]).shape == (3,)

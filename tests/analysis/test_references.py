@@ -5,20 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from scipy.spatial import cKDTree
 
 import pyrodrop
 from pyrodrop import cli
-from pyrodrop.analysis.experiments.references import PROBLEMS, experiment, load, posteriors
+from pyrodrop.analysis.experiments.references import PROBLEMS, experiment, figure, load, posteriors
 from pyrodrop.analysis.experiments.references import page as references_page
-from pyrodrop.analysis.experiments.references.experiment import SIZES, drawn, recipe
-from pyrodrop.analysis.experiments.references.stored import FOLDER, facts, save
+from pyrodrop.analysis.experiments.references.experiment import SIZES, drawn, recipe, with_precision
+from pyrodrop.analysis.experiments.references.places import line, places
+from pyrodrop.analysis.experiments.references.spreads import PLACES, spread_ratios
+from pyrodrop.analysis.experiments.references.stored import FOLDER, LEARNED, facts, save
 from pyrodrop.analysis.experiments.references.table import distance_table
 from pyrodrop.analysis.reports import generated
 from pyrodrop.data import Dataset
@@ -27,7 +32,11 @@ from pyrodrop.zoo import trained
 
 DRAWS = trained.SHIPPED / "exact"
 STORED = sorted(path.stem for path in FOLDER.glob("*.json"))
+WITH_LEARNED = [(FOLDER, name) for name in STORED] + [
+    (FOLDER / LEARNED, path.stem) for path in sorted((FOLDER / LEARNED).glob("*.json"))
+]
 MOST_BYTES = 800_000
+MOST_R_HAT = 1.01
 FEW = ("point", "MC dropout .05")  # posteriors of the short run
 
 
@@ -49,31 +58,49 @@ def test_every_problem_is_stored() -> None:
 
 
 @pytest.mark.unshifted  # the inputs and y of two problems are drawn
-@pytest.mark.parametrize("name", STORED)
-def test_recipe_is_that_of_the_job(name: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("folder", "name"), WITH_LEARNED)
+def test_recipe_is_that_of_the_job(folder: Path, name: str, request: pytest.FixtureRequest) -> None:
     data_of(name, request)
-    content, problem = facts(name), PROBLEMS[name]
+    content, problem = facts(name, folder), PROBLEMS[name]
+    if content["learned_precisions"] is not None:
+        problem = with_precision(problem, content["learned_precisions"])
+    assert (content["learned_precisions"] is not None) == (folder.name == LEARNED)
     assert content["recipe"] == recipe(problem, SIZES["default"], 0, *problem.data())
     assert content["sampler"]["data_fingerprint"] == problem.data()[0].fingerprint
     for key in ("chains", "draws", "tune"):
         assert content["sampler"][key] == getattr(problem, key)
 
 
-@pytest.mark.parametrize("name", STORED)
-def test_table_is_whole(name: str) -> None:
-    content = facts(name)
+@pytest.mark.parametrize(("folder", "name"), WITH_LEARNED)
+def test_chains_have_mixed(folder: Path, name: str) -> None:
+    """A reference is stricter than a user's run, whose R-hat may be 1.05."""
+    found = facts(name, folder)["diagnostics"]
+    assert found["r_hat_f"] <= MOST_R_HAT
+    assert found["problems"] == []
+
+
+@pytest.mark.parametrize(("folder", "name"), WITH_LEARNED)
+def test_table_is_whole(folder: Path, name: str) -> None:
+    content = facts(name, folder)
     table, notes = content["table"], content["notes"]
     singles = list(posteriors.POSTERIORS)
     assert set(table) == {*singles, *(f"ensemble {one}" for one in singles), "reference"}
-    values = [row["total_variation"] for row in table.values()]
-    assert all(0 < value < 1 for value in values)
+    assert next(iter(table["point"])) == "wasserstein"
+    assert all(0 < row["total_variation"] < 1 for row in table.values())
+    values = [row["wasserstein"] for row in table.values()]
     assert values[:-1] == sorted(values[:-1])
     for one in singles:
         own = content["members"][one]
         assert len(own) == content["recipe"]["training"]["fits"]
-        for column in ("total_variation", "to_reference", "log_density"):
+        error = "error" if name == "mnist" else "rmse"
+        for column in ("wasserstein", "total_variation", "to_reference", "log_density", error):
             assert table[one][column] == pytest.approx(sum(row[column] for row in own) / len(own))
         assert len(content["elbo"][one]) == len(own)
+    for key, row in table.items():
+        found = content["spreads"]["places"][key]
+        assert [row[place] for place in PLACES] == [found[place]["median"] for place in PLACES]
+        assert all(0 <= one["lowest"] <= one["median"] <= one["highest"] for one in found.values())
+    assert all(table["point"][place] == 0 for place in PLACES)
     said = any(note.startswith("THE REFERENCE SHOULD NOT BE USED YET") for note in notes)
     assert said == bool(content["diagnostics"]["problems"])
     assert any("minus the KL divergence" in note for note in notes) == (content["y"] is not None)
@@ -191,7 +218,8 @@ def test_single_fits_are_averaged_and_ensembles_are_mixtures() -> None:
     """Of a reference at -1 and 1: W_2 of a point at 1 is sqrt(2) |x|, at 0 |x|, of a pair at -1 and 1 zero."""
     x = torch.tensor([[-1.0], [0.5], [2.0]])
     fits: Any = {"pair": Several([Slope((-1.0,)), Slope((1.0,))]), "centre": Several([Slope((0.0,)), Slope((1.0,))])}
-    table = distance_table(fits, Dataset(x, x), Slope((-1.0, 1.0)), num_samples=100, seed=0)
+    data = Dataset(x, x)
+    table = distance_table(fits, data, data, Slope((-1.0, 1.0)), num_samples=100, seed=0)
     rows, size = table.comparison.rows, float(x.abs().mean())
     assert next(iter(rows)) == "ensemble pair"
     assert rows["ensemble pair"]["wasserstein"] == 0
@@ -201,6 +229,11 @@ def test_single_fits_are_averaged_and_ensembles_are_mixtures() -> None:
         pytest.approx(size, rel=1e-5),
         pytest.approx(math.sqrt(2) * size, rel=1e-5),
     ]
+    for place in PLACES:  # of slopes -1 and 1 the sd is |x|, of 0 and 1 |x| / 2, of one slope 0
+        assert [rows[name][place] for name in ("pair", "ensemble pair")] == [0, pytest.approx(1)]
+        assert rows["ensemble centre"][place] == pytest.approx(0.5)
+    assert table.comparison.reference["at"] == pytest.approx(1)  # type: ignore[index]
+    assert rows["centre"]["rmse"] == pytest.approx((math.sqrt(5.25 / 3) + 0) / 2)  # of the means 0 and x
     assert rows["pair"]["sign_probability"] is None
     assert rows["ensemble centre"]["sign_probability"] is not None
     assert rows["pair"]["correlation"] is None
@@ -285,13 +318,151 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         experiment.run(problems=[], out=tmp_path)
 
 
-def test_the_page_has_the_table() -> None:
+def rows_of(page: str, title: str) -> dict[str, list[str]]:
+    """The rows of the table after these words, by what stands before the numbers."""
+    lines = page.partition(f"**{title}")[2].splitlines()
+    table = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
+    stop = next((n for n, row in enumerate(table[1:], 1) if row[0] == "problem"), len(table))
+    where = table[0][1] == "where"
+    return {" ".join(row[: 1 + where]): row[1 + where :] for row in table[2:stop]}
+
+
+def test_the_page_has_the_tables() -> None:
     page = generated.REFERENCES.read_text(encoding="utf-8")
-    assert generated.marked("references", references_page.text()) in page
-    co2 = facts("co2")["table"]
-    for one in ("mean field", "ensemble mean field", "reference"):
-        row = next(line for line in page.splitlines() if line.startswith("| co2"))
-        assert f"{co2[one]['total_variation']:.3f}"[1:] in row
+    text = references_page.text()
+    assert generated.marked("references", text) in page
+    order = ["W2 of f", "Spread of f", "Covariance of f", "What the exact", "Total variation"]
+    assert [text.index(f"**{title}") for title in order] == sorted(text.index(f"**{title}") for title in order)
+    names = list(posteriors.POSTERIORS)
+    energy, column = facts("energy"), names.index("mean field")
+    for title, key, digits in (("W2 of f", "wasserstein", 3), ("Total variation", "total_variation", 2)):
+        found = rows_of(text, title)
+        assert len(found) == len(WITH_LEARNED)
+        shown = [float(number) for number in found["energy"][column].split(" / ")]
+        want = [energy["table"][name][key] for name in ("mean field", "ensemble mean field")]
+        assert shown == pytest.approx(want, rel=0.5 * 10 ** (1 - digits))
+        assert float(found["energy"][-1]) == pytest.approx(energy["table"]["reference"][key], abs=1e-3)
+    spreads = rows_of(text, "Spread of f")
+    assert len(spreads) == 3 * len(WITH_LEARNED)
+    for place in PLACES:
+        own = energy["spreads"]["places"]["mean field"][place]
+        numbers = re.findall(r"<?\d[.\d]*", spreads[f"energy {place}"][column])
+        shown = [float(number) for number in numbers if "<" not in number]
+        want = [*own.values(), energy["spreads"]["places"]["ensemble mean field"][place]["median"]]
+        assert shown == pytest.approx([one for one in want if not 0 < one < 0.01], rel=0.06)
+        assert spreads[f"energy {place}"][0].startswith("0 / ")
+
+
+def test_the_page_says_where_the_exact_posterior_predicts_worse() -> None:
+    """By the stored rows: a point estimate is better by two standard errors."""
+    text, worse, larger = references_page.text(), [], []
+    for folder, name in sorted(WITH_LEARNED, key=lambda pair: (pair[0] != FOLDER, list(PROBLEMS).index(pair[1]))):
+        table, label = facts(name, folder)["table"], name if folder == FOLDER else f"{name} (learned)"
+        if name == "foong":
+            continue
+        gain = [
+            row["log_density"] - table["reference"]["log_density"] for row in facts(name, folder)["members"]["point"]
+        ]
+        worse += [label] * (sum(gain) / len(gain) > 2 * table["point"]["to_reference_se"])
+        error = "error" if name == "mnist" else "rmse"
+        larger += [label] * (table["reference"][error] > table["point"][error])
+        shown = rows_of(text, "What the exact")[label]
+        assert [float(one.split()[0]) for one in shown[:2]] == pytest.approx(
+            [table[one]["log_density"] for one in ("reference", "point")], abs=6e-4
+        )
+        best = max((row["log_density"], key) for key, row in table.items() if key != "reference")
+        assert shown[2] == f"{best[0]:.3f} ({best[1]})"
+    assert {name for name in worse if "learned" not in name} == {"yacht", "energy", "mnist"}
+    judging = (Path(__file__).parents[2] / "docs" / "judging.md").read_text(encoding="utf-8")
+    assert "density than a point estimate on yacht, energy and MNIST" in judging
+    for words, names in (("worse than a point estimate on ", worse), ("RMSE or error is larger on ", larger)):
+        found = text.partition(words)[2].partition(". It is")[0].partition(", and better")[0].split(", ")
+        assert found == (names or ["none"])
+
+
+def test_the_places_of_two_clusters() -> None:
+    """At the rows, midpoints of pairs in the gap, and three times as far from the mean, the farthest half."""
+    torch.manual_seed(0)
+    x = torch.cat((torch.randn(90, 2), 20 + torch.randn(60, 2))) * torch.tensor([1.0, 100.0])
+    found = places(Dataset(x, x[:, :1]))
+    scaled, tree = x.double() / x.double().std(0), cKDTree(x.double() / x.double().std(0))
+    assert {name: len(points) for name, points in found.items()} == {"at": 100, "between": 100, "away": 75}
+    assert {tuple(row) for row in found["at"].tolist()} <= {tuple(row) for row in x.tolist()}
+    pairs = ((x[:, None].double() + x[None].double()) / 2).reshape(-1, 2)
+    assert torch.cdist(found["between"].double(), pairs).amin(1).max() < 1e-3
+    gap = tree.query(found["between"].double() / x.double().std(0))[0]
+    assert gap.min() > 0.5 * (scaled[90:].mean(0) - scaled[:90].mean(0)).norm() - 0.3
+    stretched = 3 * x - 2 * x.mean(0)
+    far = tree.query(stretched.double() / x.double().std(0))[0]
+    torch.testing.assert_close(
+        found["away"].sort(0).values, stretched[torch.tensor(far).argsort(descending=True)[:75]].sort(0).values
+    )
+
+
+def test_the_line_is_the_first_principal_direction() -> None:
+    """By the eigenvectors of the correlation matrix; a column that does not vary keeps its value."""
+    torch.manual_seed(0)
+    x = torch.randn(300, 3) @ torch.randn(3, 3) * torch.tensor([1.0, 1e3, 1e-2]) + 5
+    x = torch.cat((x, torch.full((300, 1), 7.0)), 1)
+    t, points, data = line(Dataset(x, x[:, :1]))
+    z = ((x - x.mean(0)) / x.std(0))[:, :3].double().numpy()
+    direction = np.linalg.eigh(np.corrcoef(z.T))[1][:, -1]
+    score = z @ direction
+    for end, own in ((-1, score.min()), (1, score.max())):
+        [row] = (points[torch.isclose(t, torch.tensor(float(end), dtype=t.dtype))] - x.mean(0)) / x.std(0)
+        options = [own * direction, (score.min() + score.max() - own) * direction]  # the sign of a direction is free
+        assert min(np.abs(row[:3].numpy() - option).max() for option in options) < 1e-3
+    assert points[:, 3].eq(7).all()
+    assert [float(t.min()), float(t.max())] == [-3, 3]
+    torch.testing.assert_close(points[0] + points[-1], 2 * points[len(t) // 2])
+    assert data.abs().max() <= 1
+    digits = line(Dataset(x, torch.tensor([4] * 3 + [1] * 297)))
+    ends = [digits.x[int((digits.t - end).abs().argmin())] for end in (-1, 1)]
+    torch.testing.assert_close(torch.stack(ends), x[[0, 3]], rtol=1e-4, atol=1e-3)
+
+
+def test_the_figure_shows_the_stored_ratios() -> None:
+    content = facts("co2")
+    ratio = content["spreads"]["line"]["ratio"]
+    for axes, prefix in zip(figure(content).axes, ("", "ensemble "), strict=True):
+        drawn_lines = [
+            curve.get_ydata() for curve in axes.lines if len(curve.get_xdata()) == len(content["spreads"]["line"]["t"])
+        ]
+        want = [ratio[prefix + name] for name in posteriors.POSTERIORS if max(ratio[prefix + name]) > 0]
+        np.testing.assert_allclose(drawn_lines, want)
+        assert len(want) == len(posteriors.POSTERIORS) - (prefix == "")
+
+
+def test_ratios_along_the_line_are_those_of_the_functions() -> None:
+    """Slopes -1 and 1 have sd |x| sqrt(n / (n - 1)), 0 and 1 half of it; at x = 0 there is none."""
+    x = torch.linspace(-2, 2, 41)[:, None]
+    found = spread_ratios(
+        {"one": Several([Slope((0.0, 1.0)), Slope((3.0,))])}, Dataset(x, x), Slope((-1.0, 1.0)), num_samples=50, seed=0  # type: ignore[dict-item]
+    )  # fmt: skip
+    t = np.array(found["line"]["t"])
+    ratio = np.array(found["line"]["ratio"]["one"], dtype=float)
+    assert np.isnan(ratio[t == 0]).all()
+    np.testing.assert_allclose(ratio[t != 0], 0.25, rtol=1e-3)
+    np.testing.assert_allclose(found["line"]["exact"], np.abs(2 * t) * math.sqrt(50 / 49), rtol=1e-3)
+    one = found["places"]["one"]["at"]
+    assert [one["lowest"], one["highest"]] == [0, pytest.approx(0.5)]
+
+
+def test_a_learned_precision_is_one_over_the_mean_square_of_the_residuals() -> None:
+    """At the largest ELBO, N / precision is the mean over q of the sum of squares."""
+    problem = PROBLEMS["co2"]
+    train = problem.data()[0]
+    training: Any = {"steps": 800, "engine": "traced", "seed": 0}
+    found = posteriors.learned_precisions(problem, train, members=2, **training)
+    assert float(with_precision(problem, [*found, 1e9]).likelihood().precision) == pytest.approx(max(found))  # type: ignore[arg-type]
+    learned = dataclasses.replace(problem, likelihood=lambda: pyrodrop.likelihoods.Gaussian(0.25, learned=True)).model()
+    [fit] = posteriors.trained("mean field", learned, train, members=1, **training)
+    squares = (fit.predict(train.x, 2000).f - train.y).square().mean()
+    assert found[0] * float(squares) == pytest.approx(1, abs=0.1)
+    with pytest.raises(
+        ValueError, match="precision must be 'published' where there is no Gaussian noise; got 'learned'"
+    ):
+        posteriors.learned_precisions(PROBLEMS["mnist"], train, members=1, steps=1, engine="traced", seed=0)
 
 
 def test_the_spread_between_two_clusters_is_the_published_one() -> None:

@@ -44,6 +44,9 @@ from pyrodrop.analysis.experiments.error_by_size import Study, tables
 from pyrodrop.analysis.experiments.published.experiment import print_figures
 from pyrodrop.analysis.experiments.published.facts import figures
 from pyrodrop.analysis.experiments.published.outcome import Outcome
+from pyrodrop.analysis.experiments.references import experiment as references_job
+from pyrodrop.analysis.experiments.references.spreads import PLACES
+from pyrodrop.analysis.experiments.references.table import ORDER
 from pyrodrop.analysis.experiments.rotated_digit.report import print_tables as print_rotated
 from pyrodrop.analysis.experiments.sparse import experiment as sparse
 from pyrodrop.analysis.experiments.uci.table import print_tables as print_uci
@@ -149,15 +152,19 @@ def the_concrete_rates(values: Iterator[float]) -> None:
 
 
 COLUMNS = (
-    "log_density", "log_density_se", "to_reference", "to_reference_se", "sign_probability", "total_variation",
-    "wasserstein", "covariance", "correlation", "elbo", "elbo_se", "k_hat",
+    *ORDER, "log_density", "log_density_se", "to_reference", "to_reference_se", "sign_probability", "elbo", "elbo_se",
+    "k_hat",
 )  # fmt: skip
 
 
 def the_distances(values: Iterator[float]) -> None:
     names = ("variational dropout B", "ensemble mixture .05, theta 0.05")
     rows: dict[str, dict[str, float | None]] = {name: row(values, *COLUMNS) for name in names}
-    print_table(Comparison("total_variation", rows, [f"a note on {next(values)}"], row(values, *COLUMNS)))
+    print_table(Comparison("wasserstein", rows, [f"a note on {next(values)}"], row(values, *COLUMNS)))
+    ranges = {
+        name: {place: row(values, "median", "lowest", "highest") for place in PLACES} for name in (*names, "reference")
+    }
+    print_table(references_job._ranges(ranges))
 
 
 def the_trained_network(values: Iterator[float]) -> None:

@@ -7,14 +7,15 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pyro.distributions as dist
 import pytest
 import torch
-from scipy.stats import norm
+from scipy.stats import norm, wasserstein_distance
 
 import pyrodrop
 from pyrodrop import guides, likelihoods
-from pyrodrop.analysis.comparison.to_reference import DISTANCES, distances, sign_probability
+from pyrodrop.analysis.comparison.to_reference import COLUMNS, distances, sign_probability
 from pyrodrop.analysis.gp import GaussianProcess, GaussianProcessClassifier
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
@@ -52,10 +53,13 @@ def test_distances_of_lines_are_their_closed_forms() -> None:
     )
     assert table.rows["wide"]["covariance"] == pytest.approx(0.6**2 / 0.3**2 - 1, abs=4.5 * 4 * math.sqrt(4 / 10_000))
     assert table.rows["wide"]["correlation"] == pytest.approx(0, abs=1e-5)
+    for name, ratio in (("moved", 1.0), ("wide", 2.0), ("same", 1.0)):
+        assert table.rows[name]["spread"] == pytest.approx(ratio, rel=4.5 / math.sqrt(10_000))
     sd = (0.3**2 * X**2 + 0.25).sqrt()
     want = (2 * norm.cdf((X.abs() / (2 * sd)).numpy()) - 1).mean()
     assert table.rows["moved"]["total_variation"] == pytest.approx(want, abs=0.01)
     assert table.reference is not None
+    assert table.reference["spread"] == pytest.approx(1.0, rel=4.5 / math.sqrt(10_000))
     for name in ("total_variation", "wasserstein", "covariance"):
         floor, same = table.reference[name], table.rows["same"][name]
         assert floor is not None
@@ -163,15 +167,19 @@ def test_classes(small: Any) -> None:
     q = process.predict(test.x, 5000, seed=9).f.softmax(-1).mean(0)
     assert row["total_variation"] == pytest.approx(float((p - q).abs().sum(-1).mean()) / 2, abs=0.03)
     assert row["agreement"] == pytest.approx(float((p.argmax(-1) == q.argmax(-1)).float().mean()), abs=0.07)
-    assert row["wasserstein"] is None
+    f, g = (
+        p - p.mean(-1, keepdim=True) for p in (fits["dropout"].predict(test.x, 300).f, process.predict(test.x, 5000).f)
+    )
+    want = (f.double().var(0).mean(-1) / g.double().var(0).mean(-1)).sqrt().median()
+    assert row["spread"] == pytest.approx(float(want), rel=0.2)
     assert row["covariance"] is not None
     both = pyrodrop.compare(fits | {"itself": process}, test, "agreement", reference=process, num_samples=300)
     assert list(both.rows) == ["itself", "dropout"]  # the larger agreement first
     shown = str(table)
     assert "agree" in shown
-    assert "W2" not in shown
-    with pytest.raises(ValueError, match="by='wasserstein' needs a fit that has this distance"):
-        pyrodrop.compare(fits, test, "wasserstein", reference=process, num_samples=30)
+    assert "W2 of f" in shown
+    with pytest.raises(ValueError, match="by='agreement' needs a fit that has this distance"):
+        pyrodrop.compare({"a": Line(1.0, 0.2)}, DATA, "agreement", reference=Line(1.0, 0.2), num_samples=30)
 
 
 def test_distances_of_classes_are_free_of_a_shift_of_the_logits() -> None:
@@ -179,8 +187,13 @@ def test_distances_of_classes_are_free_of_a_shift_of_the_logits() -> None:
     f, g, shift = torch.randn(30, 5, 3), torch.randn(30, 5, 3), 10 * torch.randn(30, 5, 1)
     plain, moved, other = (Prediction(x, dist.Categorical(logits=x)) for x in (f, f + shift, g))
     found, want = distances("a", moved, other).values, distances("a", plain, other).values
-    for name in ("total_variation", "agreement", "covariance", "correlation"):
+    for name in COLUMNS:
         assert found[name] == pytest.approx(want[name], rel=1e-4)
+    centred = [p.numpy() - p.numpy().mean(-1, keepdims=True) for p in (f, g)]
+    each = [wasserstein_distance(*(np.sort(p[:, n, c]) for p in centred)) for n in range(5) for c in range(3)]
+    assert found["wasserstein"] >= np.mean(each)  # type: ignore[operator]  # W_1 <= W_2
+    squares = ((np.sort(centred[0], 0) - np.sort(centred[1], 0)) ** 2).mean(0)
+    assert found["wasserstein"] == pytest.approx(np.sqrt(squares).mean(), rel=1e-4)
 
 
 def test_the_one_output_of_ordered_classes_is_no_logit() -> None:
@@ -192,13 +205,14 @@ def test_the_one_output_of_ordered_classes_is_no_logit() -> None:
     assert found["total_variation"] > 0.05  # type: ignore[operator]
     assert found["covariance"] == pytest.approx(3.0, rel=1e-4), "four times the covariance"
     assert found["correlation"] == pytest.approx(0.0, abs=1e-5)
+    assert found["spread"] == pytest.approx(2.0, rel=1e-4)
 
 
-def test_the_table_fits_into_a_hundred_columns(small: Any) -> None:
+def test_the_table_fits_into_its_console(small: Any) -> None:
     lines = {"variational dropout B": Line(1.0, 0.2), "b": Line(2.0, 0.0)}
     table = pyrodrop.compare(lines, DATA, reference=Line(1.0, 0.2), num_samples=100)
     lines_shown = str(table).splitlines()
-    assert max(len(line.rstrip()) for line in lines_shown) <= 110
+    assert max(len(line.rstrip()) for line in lines_shown) <= 120
     assert "agree" not in str(table)
     below = next(i for i, line in enumerate(lines_shown) if line.startswith("├"))
     assert lines_shown[below + 1].startswith("│ reference")
@@ -209,6 +223,10 @@ def test_what_a_prediction_cannot_give_is_said(small: Any) -> None:
     table = pyrodrop.compare({"local": Line(1.0, 0.2, joint=False)}, DATA, reference=Line(1.0, 0.2))
     assert table.rows["local"]["covariance"] is None
     assert table.rows["local"]["wasserstein"] is not None
+    assert table.rows["local"]["spread"] == pytest.approx(1, rel=0.2)
+    fixed = pyrodrop.compare({"a": Line(1.0, 0.2)}, DATA, reference=Line(1.0, 0.0), num_samples=20)
+    assert fixed.rows["a"]["spread"] is None
+    assert "spread" not in str(fixed)
     assert any("no covariance of local: its samples" in note for note in table.notes)
     student = Prediction(torch.randn(9, 2), dist.StudentT(3.0, torch.zeros(9, 2), 1.0))
     found = distances("heavy", student, student)
@@ -217,7 +235,7 @@ def test_what_a_prediction_cannot_give_is_said(small: Any) -> None:
         "no total variation of heavy: total variation needs classes, or real y with Normal or Laplace noise; StudentT is "
         "neither"
     ]
-    assert set(found.values) == set(DISTANCES)
+    assert set(found.values) == set(COLUMNS)
 
 
 def test_other_training_data_than_the_references_are_noted(small: Any) -> None:

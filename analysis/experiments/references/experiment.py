@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 import torch
+from rich.table import Table
 from torch import Tensor
 from tqdm import tqdm
 
 import pyrodrop
-from pyrodrop.analysis.experiments.references.posteriors import LEARNING_RATES, POSTERIORS, trained
+from pyrodrop.analysis.experiments.references.figure import figure
+from pyrodrop.analysis.experiments.references.posteriors import (
+    LEARNING_RATES,
+    POSTERIORS,
+    learned_precisions,
+    trained,
+)
+from pyrodrop.analysis.experiments.references.spreads import PLACES
 from pyrodrop.analysis.experiments.references.stored import save
 from pyrodrop.analysis.experiments.references.table import distance_table
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import Cells, run_folder, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.score_table import score_table
+from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.data import Dataset
 from pyrodrop.devices import processor
 from pyrodrop.engines import Name
 from pyrodrop.json_files import Record
+from pyrodrop.likelihoods import Gaussian
 from pyrodrop.names import known
 from pyrodrop.sampling import Diagnostics, Sampled
 from pyrodrop.training.fitted import Fit
@@ -81,35 +94,39 @@ def run(
     *,
     problems: list[str] = list(PROBLEMS),  # noqa: B006
     preset: Literal["default", "quick"] = "default",
+    precision: Literal["published", "learned"] = "published",
     out: Path = Path("runs/references"),
 ) -> dict[str, Any]:
     """Sample every problem's posterior, train every guide on it, and print and store the distances.
 
     Args:
         problems: which of co2, mnist, foong, yacht, boston and energy.
-        preset: default takes half an hour on one core; quick is too short to show anything.
-        out: folder for NAME.json and NAME.safetensors, the thinned draws. A run that was broken off goes on with the
-            problems that are not there.
+        preset: default takes an hour on one core; quick is too short to show anything.
+        precision: of the noise: as published with the problem, or the median of those that fits of mean field learn.
+        out: folder for NAME.json, NAME.safetensors, the thinned draws, and NAME.png, the spreads along a line. A run that
+            was broken off goes on with the problems that are not there.
 
     Returns:
         What is written to the JSON files, by problem.
 
     Raises:
-        ValueError: a problem is unknown, or there is none.
+        ValueError: a problem is unknown, or there is none, or its noise has no precision that could be learned.
     """
     names = [known(name, PROBLEMS, "problem") for name in problems]
     if not names:
         raise ValueError(f"problems needs at least one of {', '.join(PROBLEMS)}; got none")
     size = SIZES[preset]
-    with run_folder(out, "references", {"preset": preset, "seed": job.seed}) as folder:
+    with run_folder(out, "references", {"preset": preset, "seed": job.seed, "precision": precision}) as folder:
         cells = Cells(folder, lambda name: {}, _checked)
         with_draws = [name for name in names if (folder / f"{name}.safetensors").exists()]
         finished = {name: kept for name in with_draws if (kept := cells.kept(name)) is not None}
         say_reused(finished, folder)
         for name in names:
             if name not in finished:
-                finished[name] = _one(name, sized(PROBLEMS[name], size), size, job.seed, cells, job.quiet)
-            print(f"results: {cells.file(name)}\n", flush=True)
+                problem = sized(PROBLEMS[name], size)
+                finished[name] = _one(name, problem, size, job.seed, cells, job.quiet, precision == "learned")
+            write_figure(folder / f"{name}.png", figure(finished[name]))
+            print(f"results: {cells.file(name)}, figure: {name}.png\n", flush=True)
         return {name: finished[name] for name in names}
 
 
@@ -117,7 +134,7 @@ def _checked(record: Record) -> None:
     """What the results of a problem must have."""
     if record.text("problem") != record.path.stem:
         raise record.fault(f"must be the result of {record.path.stem}")
-    for key in ("recipe", "diagnostics", "table", "members", "stored"):
+    for key in ("recipe", "diagnostics", "table", "members", "spreads", "stored"):
         record.record(key)
 
 
@@ -155,28 +172,33 @@ def recipe(problem: Problem, size: Size, seed: int, train: Dataset, test: Datase
     }  # fmt: skip
 
 
-def _one(name: str, problem: Problem, size: Size, seed: int, cells: Cells, quiet: bool) -> dict[str, Any]:
+def with_precision(problem: Problem, precisions: list[float]) -> Problem:
+    """The problem with the median of precisions that were learned in place of the published one."""
+    return replace(problem, likelihood=functools.partial(Gaussian, median(precisions)))
+
+
+def _one(
+    name: str, problem: Problem, size: Size, seed: int, cells: Cells, quiet: bool, learn_precision: bool
+) -> dict[str, Any]:
     train, test = problem.data()
+    training: dict[str, Any] = {
+        "members": size.members, "steps": size.steps, "engine": size.training_engine, "seed": seed
+    }  # fmt: skip
     start = time.perf_counter()
+    precisions = learned_precisions(problem, train, **training) if learn_precision else None
+    problem = problem if precisions is None else with_precision(problem, precisions)
+    begun = time.perf_counter()
     sampled = pyrodrop.sample(
         problem.model(), train, chains=problem.chains, draws=problem.draws, tune=problem.tune, max_steps=size.max_steps,
         engine=size.engine, device="cpu", seed=seed, progress=False if quiet else None,
     )  # fmt: skip
-    sampling, diagnostics = time.perf_counter() - start, sampled.diagnostics()
+    sampling, diagnostics = time.perf_counter() - begun, sampled.diagnostics()
     about = recipe(problem, size, seed, train, test)
     judged = test if problem.observed else Dataset(test.x, drawn(sampled, test.x, seed))
     fits = {}
     for posterior in tqdm(POSTERIORS, desc=name, unit="posterior", leave=False, disable=True if quiet else None):
-        fits[posterior] = trained(
-            posterior,
-            problem.model(),
-            train,
-            members=size.members,
-            steps=size.steps,
-            engine=size.training_engine,
-            seed=seed,
-        )
-    table = distance_table(fits, judged, sampled, num_samples=size.samples, seed=seed)
+        fits[posterior] = trained(posterior, problem.model(), train, **training)
+    table = distance_table(fits, train, judged, sampled, num_samples=size.samples, seed=seed)
     table.comparison.notes[:0] = _first_notes(diagnostics, problem.observed)
     log_density = save(sampled, cells.folder / f"{name}.safetensors", name, problem.kept, judged)
     content = {
@@ -184,10 +206,12 @@ def _one(name: str, problem: Problem, size: Size, seed: int, cells: Cells, quiet
         "recipe": about,
         "diagnostics": {**diagnostics.to_dict(), "problems": diagnostics.problems},
         "sampler": {key: value for key, value in sampled.settings.items() if key not in ("diagnostics", "seconds")},
+        "learned_precisions": precisions,
         "y": None if problem.observed else judged.y.flatten().tolist(),
         "table": table.comparison.to_dict(),
         "notes": table.comparison.notes,
         "members": table.members,
+        "spreads": table.spreads,
         "elbo": {posterior: [_elbo(fit, seed) for fit in many] for posterior, many in fits.items()},
         "stored": {"draws": problem.kept, "log_density": log_density},
         "versions": versions(),
@@ -197,7 +221,20 @@ def _one(name: str, problem: Problem, size: Size, seed: int, cells: Cells, quiet
     cells.keep(name, content)
     paragraph(f"{name}: {problem.summary}\n{diagnostics}")
     print_table(table.comparison)
+    print_table(_ranges(table.spreads["places"]))
     return content
+
+
+def _ranges(places: dict[str, Any]) -> Table:
+    """Median and range of the ratios of spreads, by posterior and place."""
+    rows = {name: {f"{p} {k}": v for p, one in own.items() for k, v in one.items()} for name, own in places.items()}
+    headers = {f"{place} {key}": key for place in PLACES for key in ("lowest", "highest")}
+    headers |= {f"{place} median": place for place in PLACES}
+    apart = {"reference": rows.pop("reference")}
+    return score_table(
+        rows, title="spread of f over the exact posterior's", headers=headers, form=".3g", apart=apart,
+        caption="median, lowest and highest over points and fits; reference: between two independent sets of its draws",
+    )  # fmt: skip
 
 
 def _elbo(fit: Fit, seed: int) -> dict[str, Any]:

@@ -1,33 +1,142 @@
-"""The table of distances of ``analysis/reference/README.md``, from the files in ``analysis/reference/posterior``.
+"""The section on distances of ``analysis/reference/README.md``, from the files in ``analysis/reference/posterior``.
 
 ``python -m pyrodrop.analysis.experiments.references.page`` writes it. A test checks that the page is up to date.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pyrodrop.analysis.experiments.references.posteriors import POSTERIORS
-from pyrodrop.analysis.experiments.references.stored import FOLDER, facts
+from pyrodrop.analysis.experiments.references.spreads import PLACES
+from pyrodrop.analysis.experiments.references.stored import FOLDER, LEARNED, facts
 from pyrodrop.analysis.reports import generated
 from pyrodrop.zoo.exact import PROBLEMS
 
+WORSE = 2.0  # standard errors
+SUFFIX = " (learned)"  # of the name of a problem with a learned precision
+Content = Mapping[str, Any]
+
 
 def text(folder: Path = FOLDER) -> str:
-    """Total variation from the exact posterior's predictive distribution, by problem and posterior, in Markdown."""
-    names = [name for name in PROBLEMS if (folder / f"{name}.json").is_file()]
-    rows = [["problem", *POSTERIORS, "chance alone"]]
-    for name in names:
-        table = facts(name, folder)["table"]
-        pairs = [(table[one], table[f"ensemble {one}"]) for one in POSTERIORS]
-        cells = [" / ".join(f"{row['total_variation']:.3f}"[1:] for row in pair) for pair in pairs]
-        rows.append([name, *cells, f"{table['reference']['total_variation']:.3f}"[1:]])
-    rows.insert(1, ["---"] * len(rows[0]))
-    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return (
-        "Total variation of the predictive distribution from the exact posterior's, one fit / an ensemble of five, mean "
-        f"over test points; *chance alone* is between two independent sets of the exact posterior's draws:\n\n{lines}\n"
+    """Distances from the exact posterior, by problem and posterior, and what the exact posterior scores, in Markdown."""
+    stored = {
+        f"{name}{words}": facts(name, place)
+        for place, words in ((folder, ""), (folder / LEARNED, SUFFIX))
+        for name in PROBLEMS
+        if (place / f"{name}.json").is_file()
+    }
+    return "\n".join(
+        (
+            "One fit (mean of five) / an ensemble of five; *chance* is between two independent sets of the exact "
+            f"posterior's draws.{_learned(stored)}\n",
+            "**W2 of f**, the Wasserstein-2 distance of f in the units of y (mnist: of logits), mean over test points:\n",
+            _distances(stored, "wasserstein", "{:.3g}"),
+            "**Spread of f over the exact posterior's**, median (lowest to highest) over points and fits / median of an "
+            "ensemble of five: *at* training inputs, at midpoints *between* them that are far from all of them, and *away* "
+            "at inputs three times as far from their mean (`analysis/experiments/references/places.py`). Below 1 a "
+            "posterior is surer than the exact one:\n",
+            _spreads(stored),
+            "**Covariance of f between points**, relative Frobenius distance, 1 if f does not vary:\n",
+            _distances(stored, "covariance", "{:.2f}"),
+            "**What the exact posterior scores** on the test rows, beside a point estimate and the best of the approximate "
+            "posteriors, ensembles included:\n",
+            _scores(stored),
+            f"{_worse(stored)}\n",
+            "**Total variation of y**, mean over test points. Observation noise hides in it how f varies:\n",
+            _distances(stored, "total_variation", "{:.3f}"),
+        )
     )
+
+
+def _distances(stored: Mapping[str, Content], column: str, form: str) -> str:
+    rows = []
+    for name, content in stored.items():
+        table = {one: "-" if row[column] is None else form.format(row[column]) for one, row in content["table"].items()}
+        rows.append([name, *(f"{table[one]} / {table[f'ensemble {one}']}" for one in POSTERIORS), table["reference"]])
+    return _table(["problem", *POSTERIORS, "chance"], rows)
+
+
+def _spreads(stored: Mapping[str, Content]) -> str:
+    def ranged(ratio: Mapping[str, float | None]) -> str:
+        median, lowest, highest = (_short(ratio[key]) for key in ("median", "lowest", "highest"))
+        return median if lowest == highest else f"{median} ({lowest} to {highest})"
+
+    rows = []
+    for name, content in stored.items():
+        found = content["spreads"]["places"]
+        for place in PLACES:
+            cells = (
+                f"{ranged(found[one][place])} / {_short(found[f'ensemble {one}'][place]['median'])}"
+                for one in POSTERIORS
+            )
+            rows.append([name, place, *cells, ranged(found["reference"][place])])
+    return _table(["problem", "where", *POSTERIORS, "chance"], rows)
+
+
+def _scores(stored: Mapping[str, Content]) -> str:
+    rows = []
+    for name, content in _observed(stored).items():
+        table, rows_of_fits, cells = content["table"], dict(content["table"]), [name]
+        del rows_of_fits["reference"]
+        for column, form, sign in (("log_density", "{:.3f}", 1), (_error(content), "{:.3g}", -1)):
+            best = max(rows_of_fits, key=lambda one: sign * table[one][column])
+            cells += [form.format(table[one][column]) for one in ("reference", "point", best)]
+            cells[-1] += f" ({best})"
+        rows.append(cells)
+    head = [f"{score}: {of}" for score in ("log density", "RMSE or error") for of in ("exact", "point", "best")]
+    return _table(["problem", *head], rows)
+
+
+def _worse(stored: Mapping[str, Content]) -> str:
+    """Where the exact posterior predicts worse than a point estimate, in words."""
+    worse, better, larger = [], [], []
+    for name, content in _observed(stored).items():
+        point, exact = content["table"]["point"], content["table"]["reference"]
+        worse += [name] * (point["to_reference"] > WORSE * point["to_reference_se"])
+        better += [name] * (point["to_reference"] < -WORSE * point["to_reference_se"])
+        larger += [name] * (exact[_error(content)] > point[_error(content)])
+    return (
+        "In log density, by more than two standard errors, the exact posterior is worse than a point estimate on "
+        f"{_listed(worse)}, and better on {_listed(better)}; its RMSE or error is larger on {_listed(larger)}. It is the "
+        "posterior of this prior and this noise, and not the best prediction: a posterior that is nearer to it may predict "
+        "worse. foong has no observations to test."
+    )
+
+
+def _learned(stored: Mapping[str, Content]) -> str:
+    """What rows with a learned precision are, if there are any."""
+    precision = {name: own["recipe"]["likelihood"].split("=")[-1].rstrip(")") for name, own in stored.items()}
+    names = [name.removesuffix(SUFFIX) for name in stored if name.endswith(SUFFIX)]
+    found = "; ".join(f"{name} {precision[name + SUFFIX]}, published {precision[name]}" for name in names)
+    words = " In rows with *learned* the precision of the noise is the one that fits of mean field learn"
+    return f"{words} ({found})." if found else ""
+
+
+def _observed(stored: Mapping[str, Content]) -> dict[str, Content]:
+    return {name: content for name, content in stored.items() if content["y"] is None}
+
+
+def _error(content: Content) -> str:
+    return "error" if "error" in content["table"]["reference"] else "rmse"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _short(value: float | None) -> str:
+    """Two digits."""
+    if value is None or 0 < value < 0.01:
+        return "-" if value is None else "<0.01"
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ Inputs of the network are never dropped.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -18,8 +19,10 @@ import torch
 from pyrodrop import fit_replicates, guides, schedules
 from pyrodrop.data import Dataset
 from pyrodrop.engines import Name
+from pyrodrop.likelihoods import Gaussian
 from pyrodrop.models import NetworkModel
 from pyrodrop.training.replicates import Replicates
+from pyrodrop.zoo.exact import Problem
 
 THETA = 0.05  # of the mixture
 LEARNING_RATES = {"logit": 0.1, "raw_alpha": 0.03, "log_variance": 0.03, "": 0.01}  # by part of a parameter's name
@@ -43,6 +46,26 @@ POSTERIORS: Mapping[str, Callable[[NetworkModel], guides.Guide]] = {
 def learning_rate(name: str) -> float:
     """The learning rate of a parameter by its name: that of noise is larger, because its logarithms have far to go."""
     return next(rate for part, rate in LEARNING_RATES.items() if part in name)
+
+
+def learned_precisions(
+    problem: Problem, data: Dataset, *, members: int, steps: int, engine: Name, seed: int
+) -> list[float]:
+    """The precisions of the noise that fits of mean field learn from different starts, by maximising the ELBO.
+
+    Raises:
+        ValueError: the problem's likelihood is not Gaussian.
+    """
+    published = problem.likelihood()
+    if not isinstance(published, Gaussian):
+        raise ValueError(
+            f"precision must be 'published' where there is no Gaussian noise; got 'learned' for {problem.name}, whose "
+            f"likelihood is {published.describe()}"
+        )
+    likelihood = functools.partial(Gaussian, float(published.precision), learned=True)  # type: ignore[arg-type]
+    model = dataclasses.replace(problem, likelihood=likelihood).model()
+    fits = trained("mean field", model, data, members=members, steps=steps, engine=engine, seed=seed)
+    return [float(fit.model.likelihood.precision.detach()) for fit in fits]  # type: ignore[attr-defined]
 
 
 def trained(

@@ -4,8 +4,10 @@ and what they gave.
 problem, recipe      the name, and everything that the result depends on besides the versions
 diagnostics          of all draws before thinning, with what speaks against using them (`problems`; empty if they have mixed)
 sampler              the sampler's settings and what it learned
+learned_precisions   of the noise by fits of mean field, of which the median is used; null where the published one is
 y                    observations drawn from the reference's predictive distribution; null where there are real ones
 table, members       distances by posterior, see `table`; the row ``reference`` is between two halves of the chains
+spreads              of f over the reference's: by posterior and place (median, lowest, highest), and along a line
 elbo                 of every single fit, with its convention: how well it was trained, where conventions are equal
 stored               number of stored draws and their own log density at the test points
 versions, machine    package versions, and processor
@@ -31,6 +33,7 @@ from pyrodrop.zoo import trained
 from pyrodrop.zoo.exact import PROBLEMS
 
 FOLDER = REFERENCE / "posterior"
+LEARNED = "learned"  # its folder of the results with a learned precision
 
 
 def load(name: str, folder: Path | None = None) -> Sampled:
