@@ -48,7 +48,7 @@ CAPTION = (
 class Size:
     """Gradient steps of every training; draws of every method, None for those of the stored reference."""
 
-    steps: int = 5000
+    steps: int = 3000
     draws: int | None = None
 
 

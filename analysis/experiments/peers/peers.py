@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -24,6 +25,7 @@ OURS = "pyrodrop"
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "JAX_PLATFORMS": "cpu",
+    "JAX_TRACEBACK_FILTERING": "off",  # so that the last line of a failure is its message
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
 
@@ -64,7 +66,6 @@ PEERS = {
         Peer("blackjax", "blackjax_.py", "MCLMC"),
         Peer("ivon-opt", "ivon_opt.py", "IVON"),
         Peer("posteriors", "posteriors_.py", "VI"),
-        Peer("posteriors", "posteriors_.py", "SGHMC"),
         Peer("tyxe", "tyxe_.py", "mean field"),
         Peer("bayesian-torch", "bayesian_torch_.py", "VI",
              "the KL divergence of a tensor is the mean over its entries, and biases have the prior of the weights"),
@@ -75,7 +76,7 @@ PEERS = {
 
 
 class Fault(Exception):
-    """A script failed; the message is the last line that it wrote."""
+    """A script failed; the message is the error that it wrote last."""
 
 
 def arrays(problem: Problem, train: Dataset, points: Any, *, draws: int, steps: int, seed: int) -> dict[str, Any]:
@@ -140,8 +141,9 @@ def run_script(
     except subprocess.TimeoutExpired:
         raise Fault(f"took longer than {seconds:g} s") from None
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise Fault(lines[-1])
+        lines = done.stderr.strip().splitlines()
+        named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+        raise Fault((named or lines or [f"exit status {done.returncode}"])[-1])
     try:
         with np.load(target, allow_pickle=False) as file:
             f, about = file["f"], dict(json.loads(str(file["about"])))

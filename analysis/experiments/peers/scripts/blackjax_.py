@@ -8,7 +8,7 @@ from typing import Any
 from in_jax import from_prior, functions, log_density
 from peer import Problem, main
 
-MCLMC_STEPS = 40  # times the steps of a training
+MCLMC_STEPS = 30  # times the steps of a training
 CHAINS, STEP_SIZE, LR = 32, 0.01, 0.02
 
 
@@ -47,11 +47,18 @@ def chees(problem: Problem) -> tuple[Any, dict[str, Any]]:
     import blackjax
     import jax
     import optax
+    from jax.flatten_util import ravel_pytree
 
-    density = partial(log_density, problem)
     first, second, third = jax.random.split(jax.random.key(problem.seed), 3)
-    chains, tune = min(CHAINS, problem.draws // 4), max(100, problem.steps // 20)
-    starts = jax.vmap(partial(from_prior, problem))(jax.random.split(first, chains))
+    chains, tune = min(CHAINS, problem.draws // 4), max(100, problem.steps // 12)
+    _, unravel = ravel_pytree(
+        from_prior(problem, first)
+    )  # its adaptation fails for positions that are trees of matrices
+    starts = jax.vmap(lambda key: ravel_pytree(from_prior(problem, key))[0])(jax.random.split(first, chains))
+
+    def density(position: Any) -> Any:
+        return log_density(problem, unravel(position))
+
     warm_up = blackjax.chees_adaptation(density, chains)
     (states, tuned), _ = warm_up.run(second, starts, STEP_SIZE, optax.adam(LR), tune)
     step = blackjax.dynamic_hmc(density, **tuned).step
@@ -61,7 +68,7 @@ def chees(problem: Problem) -> tuple[Any, dict[str, Any]]:
         return states, states.position
 
     _, weights = jax.lax.scan(draw, states, jax.random.split(third, problem.draws // chains))
-    weights = jax.tree.map(lambda value: value.reshape(-1, *value.shape[2:]), weights)
+    weights = jax.vmap(unravel)(weights.reshape(-1, weights.shape[-1]))
     settings = {
         "chains": chains,
         "tune": tune,

@@ -35,7 +35,7 @@ def nuts(problem: Problem) -> tuple[Any, dict[str, Any]]:
     import jax
     from numpyro.infer import MCMC, NUTS
 
-    warm_up = problem.steps // 10
+    warm_up = problem.steps // 6
     mcmc = MCMC(
         NUTS(model_of(problem)), num_warmup=warm_up, num_samples=problem.draws // CHAINS, num_chains=CHAINS,
         chain_method="sequential", progress_bar=False,

@@ -49,7 +49,7 @@ def sample(problem: Problem) -> tuple[Any, dict[str, Any]]:
 
     x, y, points = tensors(problem)
     chains = min(CHAINS, problem.draws // 4)
-    how = {"chains": chains, "tune": max(100, problem.steps // 20), "draws": problem.draws // chains}
+    how = {"chains": chains, "tune": max(100, problem.steps // 12), "draws": problem.draws // chains}
     sampled = pyrodrop.sample(model_of(problem), (x, y), device="cpu", seed=problem.seed, progress=False, **how)
     return sampled.predict(points, problem.draws).f, how
 

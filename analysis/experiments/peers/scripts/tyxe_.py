@@ -30,10 +30,9 @@ def draws(problem: Problem) -> tuple[Any, dict[str, Any]]:
     x, y, points = tensors(problem)
     net = network(problem)
     of = variances(problem, (name for name, _ in net.named_parameters()))
-    prior = tyxe.priors.DictPrior({
-        name: pyro.distributions.Normal(0.0, of[name] ** 0.5).expand(value.shape).to_event(value.dim())
-        for name, value in net.named_parameters()
-    })  # fmt: skip
+    prior = tyxe.priors.DictPrior(
+        {name: pyro.distributions.Normal(torch.zeros(()), torch.tensor(value**0.5)) for name, value in of.items()}
+    )
     likelihood = (
         tyxe.likelihoods.Categorical(len(x))
         if problem.classes
