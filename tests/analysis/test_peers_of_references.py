@@ -13,11 +13,17 @@ import pytest
 import torch
 
 from pyrodrop import cli
+from pyrodrop.analysis.benchmarks.peers import REQUIREMENTS
 from pyrodrop.analysis.experiments.peers import experiment, peers
+from pyrodrop.analysis.experiments.peers import page as peers_page
 from pyrodrop.analysis.experiments.peers.peers import PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
 from pyrodrop.analysis.experiments.references import PROBLEMS, load
+from pyrodrop.analysis.reports import generated
+from pyrodrop.analysis.zoo import references
 from pyrodrop.data import Dataset
 from pyrodrop.zoo.exact import Problem
+
+ROOT = Path(__file__).parents[2]
 
 # The mean of y plus noise, by the protocol alone: a peer that needs NumPy and nothing else.
 PEER = """
@@ -186,6 +192,26 @@ def test_our_own_script(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     with np.load(target) as file:
         assert file["f"].shape == (8, 2, 1)
         assert json.loads(str(file["about"]))["seconds"] > 0
+
+
+def test_the_page_has_the_table() -> None:
+    page = generated.REFERENCES.read_text(encoding="utf-8")
+    assert generated.marked("peers", peers_page.text()) in page
+    yacht = json.loads((references.FOLDER / "peers.json").read_text())["problems"]["yacht"]["rows"]["pyrodrop, point"]
+    row = next(line for line in page.splitlines() if line.startswith("| pyrodrop, point"))
+    assert f"{yacht['values']['wasserstein']:.2f} ({yacht['about']['seconds']:.0f})" in row
+
+
+def test_what_is_stored_is_of_the_peers_and_versions_of_the_list() -> None:
+    """Every row is one of `PEERS`, and `peers.txt` has the versions that were run."""
+    stored = json.loads((references.FOLDER / "peers.json").read_text())
+    listed = dict(line.split("==") for line in (ROOT / REQUIREMENTS).read_text().splitlines() if "==" in line)
+    for found in stored["problems"].values():
+        assert found["rows"].keys() <= PEERS.keys()
+        for name, row in found["rows"].items():
+            package = PEERS[name].package
+            if "about" in row and package in listed:
+                assert row["about"]["versions"][package] == listed[package]
 
 
 def test_the_scripts_of_all_peers_are_there() -> None:
