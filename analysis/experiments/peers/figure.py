@@ -17,7 +17,7 @@ def figure(problems: Mapping[str, Any]) -> Figure:
     """W2 of f over the exact posterior's standard deviation, or total variation where y are classes, by core-seconds."""
     columns = min(3, len(problems))
     rows = -(-len(problems) // columns)
-    made = Figure(figsize=(4.3 * columns, 3.7 * rows), layout="constrained")
+    made = Figure(figsize=(max(6.5, 4.3 * columns), 3.7 * rows), layout="constrained")
     for place, (name, found) in enumerate(problems.items()):
         axes = made.add_subplot(rows, columns, place + 1)
         classes = found["chance"]["wasserstein"] is None

@@ -1,4 +1,8 @@
-"""NumPyro: NUTS, and SVI with AutoNormal."""
+"""NumPyro: NUTS, and SVI with AutoNormal.
+
+With its defaults, means from U(-2, 2) and scales of 0.1, AutoNormal ends in a worse optimum on yacht: W2 of f is 7.6 standard
+deviations of f; with scales of 0.01 it is 2.6, and with means from U(-0.3, 0.3) as well 0.6. The last is used.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import Any
 from in_jax import forward, functions
 from peer import Problem, main
 
-LR = 0.01
+LR, RADIUS, INIT_SCALE = 0.01, 0.3, 0.01
 CHAINS = 2
 
 
@@ -55,13 +59,18 @@ def auto_normal(problem: Problem) -> tuple[Any, dict[str, Any]]:
     from numpyro.infer import SVI, TraceMeanField_ELBO, autoguide
 
     model = model_of(problem)
-    guide = autoguide.AutoNormal(model)
+    start = numpyro.infer.init_to_uniform(radius=RADIUS)
+    guide = autoguide.AutoNormal(model, init_loc_fn=start, init_scale=INIT_SCALE)
     lr = lambda step: LR * 0.5 * (1 + jax.numpy.cos(jax.numpy.pi * step / problem.steps))  # noqa: E731
     svi = SVI(model, guide, numpyro.optim.Adam(lr), TraceMeanField_ELBO())
     first, second = jax.random.split(jax.random.key(problem.seed))
     found = svi.run(first, problem.steps, problem.x, problem.y, progress_bar=False)
     weights = guide.sample_posterior(second, found.params, sample_shape=(problem.draws,))
-    settings = {"training": f"Adam, cosine, lr {LR:g}, {problem.steps} steps, 1 particle"}
+    settings = {
+        "training": f"Adam, cosine, lr {LR:g}, {problem.steps} steps, 1 particle",
+        "radius": RADIUS,
+        "init_scale": INIT_SCALE,
+    }
     return functions(problem, weights), settings
 
 
