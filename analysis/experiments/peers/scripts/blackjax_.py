@@ -1,4 +1,4 @@
-"""blackjax: MCLMC with its tuning, one chain from the prior, and ChEES-HMC with its default metric, the identity, chains from it.
+"""blackjax: MCLMC with its tuning, one chain from the prior, and ChEES-HMC with its default metric, the identity.
 
 ChEES has the chains and steps of tuning of our `sample`. On yacht they are too few for it: its step size is then 0.0009.
 """
