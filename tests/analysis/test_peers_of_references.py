@@ -181,7 +181,7 @@ def test_our_own_script(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.syspath_prepend(str(SCRIPTS))
     problem, train = small()
     source, target = tmp_path / "problem.npz", tmp_path / "draws.npz"
-    np.savez(source, **arrays(problem, train, train.x[:2], draws=8, steps=3, seed=5))
+    np.savez(source, **arrays(problem, train, train.x[:2], draws=10, steps=3, seed=5))
     monkeypatch.setattr(sys, "argv", ["ours.py", method, str(source), str(target)])
     threads = torch.get_num_threads()
     try:
@@ -190,7 +190,7 @@ def test_our_own_script(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         torch.set_num_threads(threads)
         sys.modules.pop("peer", None)
     with np.load(target) as file:
-        assert file["f"].shape == (8, 2, 1)
+        assert file["f"].shape == (10, 2, 1)
         assert json.loads(str(file["about"]))["seconds"] > 0
 
 
@@ -200,6 +200,21 @@ def test_the_page_has_the_table() -> None:
     yacht = json.loads((references.FOLDER / "peers.json").read_text())["problems"]["yacht"]["rows"]["pyrodrop, point"]
     row = next(line for line in page.splitlines() if line.startswith("| pyrodrop, point"))
     assert f"{yacht['values']['wasserstein']:.2f} ({yacht['about']['seconds']:.0f})" in row
+
+
+def test_what_the_page_says_of_the_table() -> None:
+    problems = json.loads((references.FOLDER / "peers.json").read_text())["problems"]
+    w2, seconds = (
+        {name: {peer: pick(row) for peer, row in problems[name]["rows"].items()} for name in ("co2", "yacht")}
+        for pick in (lambda row: row["values"]["wasserstein"], lambda row: row["about"]["seconds"])
+    )
+    laplace = [f"laplace-torch, {one}" for one in ("full", "KFAC", "last layer")]
+    for name in ("co2", "yacht"):
+        assert w2[name]["blackjax, MCLMC"] < w2[name]["pyrodrop, sample"]
+        assert seconds[name]["blackjax, MCLMC"] < 2 / 3 * seconds[name]["pyrodrop, sample"]
+    assert all(w2["co2"][one] < w2["co2"]["pyrodrop, mean field"] for one in laplace)
+    assert all(w2["yacht"][one] > w2["yacht"]["pyrodrop, mean field"] for one in laplace)
+    assert min(laplace, key=w2["yacht"].get) == "laplace-torch, last layer"
 
 
 def test_what_is_stored_is_of_the_peers_and_versions_of_the_list() -> None:
