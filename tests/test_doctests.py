@@ -42,6 +42,7 @@ EXAMPLES = [
     "pyrodrop.models.MLP",
     "pyrodrop.potential",
     "pyrodrop.predict",
+    "pyrodrop.Prediction.of_draws",
     "pyrodrop.Prediction.quantile",
     "pyrodrop.priors.ARD",
     "pyrodrop.priors.Gaussian",

@@ -25,6 +25,7 @@ JOBS = {
         "concrete dropout: error, uncertainty and learned rates on synthetic data (Gal, Hron & Kendall 2017)"
     ),
     "references": Job("exact posteriors of six small networks by sampling, and the distance of every guide from them"),
+    "peers": Job("other packages on the problems whose exact posterior is known: distances and core-seconds"),
     "trained-network": Job(
         "a network trained with dropout by a plain loop on MNIST, read as a posterior (Gal & Ghahramani 2016)"
     ),

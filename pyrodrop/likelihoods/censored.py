@@ -73,6 +73,10 @@ class Censored(Likelihood):
     def location(self, output: Tensor, targets: Standardize) -> Tensor:
         return self.likelihood.location(output, targets)
 
+    @property
+    def unknown(self) -> str:
+        return self.likelihood.unknown
+
     def start(self, y: Tensor) -> None:
         if y.dim() == 2 and y.shape[1] % 2 == 0 and y.is_floating_point():  # `check` refuses others
             self.likelihood.start(middles(y))

@@ -82,8 +82,12 @@ class Dispersed(Likelihood):
         first, second = output.chunk(2, -1)
         return first, second
 
+    @property
+    def unknown(self) -> str:
+        return self.parameter if self._from_data and float(getattr(self, self.parameter).detach()) == 1.0 else ""
+
     def start(self, y: Tensor) -> None:
-        if not self._from_data or float(getattr(self, self.parameter).detach()) != 1.0:
+        if not self.unknown:
             return
         columns = y.detach().double().reshape(len(y), -1).unbind(1)
         value = float(torch.stack([self.estimate(column[~column.isnan()]) for column in columns]).mean())

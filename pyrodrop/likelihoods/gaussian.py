@@ -75,6 +75,11 @@ class Gaussian(Likelihood):
     def forward(self, output: Tensor, targets: Standardize) -> TorchDistribution:
         return self._around(self.location(output, targets))
 
+    @property
+    def unknown(self) -> str:
+        precision: Tensor = self.precision  # type: ignore[assignment]
+        return "precision" if self._from_data and float(precision.detach()) == _UNKNOWN else ""
+
     def start(self, y: Tensor) -> None:
         precision: Tensor = self.precision  # type: ignore[assignment]
         y = y.detach().double()
@@ -84,7 +89,7 @@ class Gaussian(Likelihood):
             )
         else:
             spread = float(y.var(0, correction=0).mean())
-        if self._from_data and float(precision.detach()) == _UNKNOWN and 1e-36 <= spread <= 1e36:
+        if self.unknown and 1e-36 <= spread <= 1e36:
             self.precision = torch.full_like(precision.detach(), 1 / spread)  # type: ignore[assignment]
 
     def predictive(self, output: Tensor, targets: Standardize) -> tuple[TorchDistribution, Tensor]:

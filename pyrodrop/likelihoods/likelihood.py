@@ -42,6 +42,11 @@ class Likelihood(LocalModule):
         Under `likelihoods.Missing` y may have NaN.
         """
 
+    @property
+    def unknown(self) -> str:
+        """The name of a number that only `start` or training gives, while neither did; otherwise empty."""
+        return ""
+
     def units(self, targets: Standardize) -> Standardize:
         """The standardisation that `forward` and `location` get, from that of the columns of y."""
         return targets

@@ -70,6 +70,10 @@ class Missing(Likelihood):
     def location(self, output: Tensor, targets: Standardize) -> Tensor:
         return self.likelihood.location(output, targets)
 
+    @property
+    def unknown(self) -> str:
+        return self.likelihood.unknown
+
     def start(self, y: Tensor) -> None:
         if self.missing == self.missing:  # NaN says by itself what is missing, a whole number does not
             y = y[~missing_entries(y, self.missing).reshape(len(y), -1).any(1)]

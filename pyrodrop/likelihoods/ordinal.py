@@ -88,9 +88,14 @@ class Ordinal(Likelihood):
     def location(self, output: Tensor, targets: Standardize) -> Tensor:
         return output
 
-    def start(self, y: Tensor) -> None:
+    @property
+    def unknown(self) -> str:
         cutpoints = self.cutpoints.detach().cpu()
-        if not self.learned or not torch.equal(cutpoints, torch.arange(-1.0, self.classes - 2).to(cutpoints)):
+        started = not torch.equal(cutpoints, torch.arange(-1.0, self.classes - 2).to(cutpoints))
+        return "" if started or not self.learned else "cutpoints"
+
+    def start(self, y: Tensor) -> None:
+        if not self.unknown:
             return  # fixed, or started before
         y = y.detach().cpu().long().flatten()
         if not 0 <= int(y.min()) <= int(y.max()) < self.classes:

@@ -15,6 +15,7 @@ If only mean and variance are needed, ``keep="moments"`` does not store the samp
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
@@ -24,17 +25,18 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Normal
 
-from pyrodrop.arguments import shown
+from pyrodrop.arguments import all_finite, instance, shown
 from pyrodrop.arrays import tensor_of
 from pyrodrop.cards import Card, carded, size
-from pyrodrop.constraints import Count, Real, checked
+from pyrodrop.constraints import Count, Flag, Real, Seed, checked
 from pyrodrop.data.dataset import check_finite
 from pyrodrop.devices import seeded
 from pyrodrop.distributions.censored import Censored, check_ends, ends_shape, exact_values, finite_ends
 from pyrodrop.distributions.observed import inside, missing_entries
-from pyrodrop.likelihoods import check_support, elements
+from pyrodrop.likelihoods import Likelihood, check_support, elements, per_row
 from pyrodrop.prediction.moments import component_moments
 from pyrodrop.prediction.quantiles import cdf, checked_levels, draw_quantiles, mixture_quantiles
+from pyrodrop.scaling import Standardize
 
 Of = Literal["y", "f"]
 
@@ -84,6 +86,80 @@ class Prediction:
                 f"distribution must have batch shape [T, {self.f.shape[1]}], like f [S, N, ...] of shape "
                 f"{list(self.f.shape)}, with T = {len(self.f)} or 1; got {got}"
             )
+
+    @classmethod
+    @checked
+    def of_draws(
+        cls,
+        f: Any,
+        likelihood: Likelihood,
+        *,
+        joint: Annotated[bool, Flag("whether the draws are functions, each one of all points,")] = True,
+        targets: Standardize | None = None,
+        seed: Seed = 0,
+    ) -> Prediction:
+        """The prediction of anyone's draws of a function at N points, by any method of any package.
+
+        Args:
+            f: S draws, ``[S, N, ...]``, or ``[S, N]`` of a y of one column: a tensor, or an array of NumPy or JAX. They are
+                what the likelihood takes of a network: for `likelihoods.Gaussian` the location, in the units of y; for
+                `likelihoods.Categorical` the logits; for `likelihoods.HeteroscedasticGaussian` the location and the
+                logarithm of the precision, ``[S, N, 2 D]``. With it, every draw can have a noise of its own.
+            likelihood: of y given f. Its numbers are known, as in ``likelihoods.Gaussian(precision=4.0)``.
+            joint: whether a draw is one function at all points, so that the dependence between points can be estimated.
+            targets: the standardisation of y that f is in, such as `targets` of a `data.Dataset`; None for the units of y.
+            seed: of the samples of y.
+
+        Raises:
+            TypeError: f is no array of real numbers, or another argument is of the wrong kind.
+            ValueError: f is empty, has NaN or infinite values, or a width that the likelihood has no y for; the likelihood
+                has a number that only training gives; `targets` are those of another number of columns.
+
+        Example:
+            >>> import numpy as np, pyrodrop
+            >>> draws = np.array([[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]])  # three functions at two points
+            >>> prediction = pyrodrop.Prediction.of_draws(draws, pyrodrop.likelihoods.Gaussian(precision=4.0))
+            >>> prediction.mean.flatten(), prediction.sd.flatten()
+            (tensor([2., 1.], dtype=torch.float64), tensor([1.7078, 0.5000], dtype=torch.float64))
+        """
+        instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.Gaussian(precision=4.0)")
+        if likelihood.unknown:
+            raise ValueError(
+                f"likelihood must have a known {likelihood.unknown}, or be one that was trained; got "
+                f"{likelihood.describe()}, as it is before training"
+            )
+        instance(targets, (Standardize, type(None)), "targets", "the Standardize of y that f is in, or None")
+        outputs = tensor_of(f, "f").detach()
+        if not outputs.is_floating_point():
+            raise TypeError(f"f must be draws of a function, real numbers; got {outputs.dtype}, as of labels or counts")
+        if outputs.dim() < 2 or outputs.numel() == 0:
+            raise ValueError(
+                f"f must be S draws at N points, at least one each, [S, N, ...]; got shape {list(outputs.shape)}"
+            )
+        all_finite(outputs, "f")
+        outputs = outputs[..., None] if outputs.dim() == 2 else outputs
+        outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+        width = outputs.shape[-1]
+        if not any(likelihood.outputs(columns) == width for columns in range(1, 2 * width + 1)):
+            raise ValueError(
+                f"f must have as many columns as {likelihood.describe()} takes, {likelihood.outputs(2)} for two of y; got "
+                f"shape {list(outputs.shape)}"
+            )
+        scales = Standardize() if targets is None else targets
+        columns = max(scales.loc.numel(), scales.scale.numel())
+        if columns > 1 and likelihood.outputs(columns) != width:
+            raise ValueError(
+                f"targets must have one number, or one for each column of y; got {columns} for f of shape "
+                f"{list(outputs.shape)} under {likelihood.describe()}"
+            )
+        with torch.no_grad():
+            scales = copy.deepcopy(likelihood.units(scales)).to(outputs.device)
+            distribution, location = copy.deepcopy(likelihood).to(outputs.device).predictive(outputs.clone(), scales)
+        distribution = per_row(distribution, 2)
+        one = elements(distribution)
+        if isinstance(one, Categorical) and one.logits.shape[-1] < 2:
+            raise ValueError(f"f must have a logit for each of at least 2 classes; got shape {list(outputs.shape)}")
+        return cls(location, distribution, seed, joint=joint, missing=likelihood.missing)
 
     def card(self) -> Card:
         """What text and HTML show of the prediction."""

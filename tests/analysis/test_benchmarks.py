@@ -23,6 +23,8 @@ from pyrodrop.analysis.benchmarks import (
     recurrent,
     sampling,
 )
+from pyrodrop.analysis.benchmarks.peers.blackjax_chees import chees
+from pyrodrop.analysis.benchmarks.peers.numpyro_nuts import Regression
 
 
 @pytest.mark.more
@@ -117,6 +119,24 @@ def test_the_benchmark_of_sampling_has_one_model(data_folder: Path) -> None:
     for make in sampling.CASES.values():
         case = make()
         sampling.same_energy(case)
+
+
+def test_blackjax_draws_from_the_same_posterior() -> None:
+    """Of one weight and one bias, whose posterior is a Gaussian: its mean and standard deviation at a point."""
+    pytest.importorskip("blackjax", reason="needs blackjax and NumPyro: see analysis/benchmarks/peers.txt")
+    random = np.random.default_rng(0)
+    x = random.normal(size=(30, 1)).astype(np.float32)
+    y = (2 * x + 0.3 * random.normal(size=(30, 1))).astype(np.float32)
+    run = chees(
+        Regression((1, 1), (1.5,), 1.0, 10.0, x, y), np.ones((1, 1), np.float32), chains=16, tune=100, draws=100
+    )
+    design = np.hstack([x, np.ones_like(x)])
+    covariance = np.linalg.inv(10 * design.T @ design + np.diag([1.5**-2, 1.0]))
+    mean, sd = (np.ones(2) @ covariance @ design.T @ y * 10).item(), covariance.sum() ** 0.5
+    effective = float(sampling.ess(run.f)[0])
+    assert run.f.shape == (16, 100, 1)
+    assert abs(run.f.mean() - mean) < 4 * sd / effective**0.5
+    assert abs(np.log(run.f.std() / sd)) < 4 / effective**0.5
 
 
 def test_the_benchmark_of_likelihoods(data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

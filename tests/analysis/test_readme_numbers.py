@@ -46,8 +46,10 @@ def test_effective_samples_beside_numpyros() -> None:
     ) in JUDGING
     for case in cases.values():
         rows = case["rows"]
-        ratio = rows["ours"]["median per s"] / rows["NumPyro, NUTS"]["median per s"]
+        peers = rows.keys() - {"ours"}
+        ratio = rows["ours"]["median per s"] / max(rows[peer]["median per s"] for peer in peers)
         assert case["times as fast"]["median per s"] == ratio
+        assert max(peers, key=lambda peer: rows[peer][key]) == "NumPyro, NUTS"  # the better peer, which both pages name
         assert all(rows[name]["R-hat"] < 1.05 for name in rows)
         assert all(apart < 4 for apart in case["largest difference in standard errors"].values())
 

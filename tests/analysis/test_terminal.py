@@ -41,6 +41,7 @@ from pyrodrop.analysis.experiments.active_learning import experiment as active_l
 from pyrodrop.analysis.experiments.critiques import experiment as critiques
 from pyrodrop.analysis.experiments.critiques.panel import Panel
 from pyrodrop.analysis.experiments.error_by_size import Study, tables
+from pyrodrop.analysis.experiments.peers import experiment as peers
 from pyrodrop.analysis.experiments.published.experiment import print_figures
 from pyrodrop.analysis.experiments.published.facts import figures
 from pyrodrop.analysis.experiments.published.outcome import Outcome
@@ -157,6 +158,16 @@ COLUMNS = (
 )  # fmt: skip
 
 
+def the_peers(values: Iterator[float]) -> None:
+    columns = ("wasserstein", "total_variation", "covariance", "to_reference", "to_reference_se")
+    rows = {
+        peer: {"values": row(values, *columns), "about": {"seconds": next(values)}}
+        for peer in ("pyrodrop, mean field", "bayesian-torch, VI")
+    }
+    found = {"summary": "UCI yacht, first split", "rows": rows, "chance": row(values, *columns)}
+    print_table(peers.table("yacht", found))
+
+
 def the_distances(values: Iterator[float]) -> None:
     names = ("variational dropout B", "ensemble mixture .05, theta 0.05")
     rows: dict[str, dict[str, float | None]] = {name: row(values, *COLUMNS) for name in names}
@@ -270,6 +281,7 @@ PRINTED: Mapping[str, Callable[[Iterator[float]], None]] = {
     "concrete": the_concrete_rates,
     "published": the_published_figures,
     "references": the_distances,
+    "peers": the_peers,
     "trained-network": the_trained_network,
     "critiques": the_critiques,
     "sbc": the_calibration,

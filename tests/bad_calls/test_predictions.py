@@ -16,6 +16,7 @@ import torch
 
 import pyrodrop
 from pyrodrop import metrics
+from pyrodrop.scaling import Standardize
 
 from .harness import Call, Row, rows
 from .kinds import COUNT, FLAG, INSIDE, NAME, OBJECT, PATH, SEED, Kind, kind, tensor
@@ -172,6 +173,29 @@ CALLS = [
                 "other points": lambda: dist.Normal(torch.zeros(2, 4, 1), 1.0).to_event(1),
                 "other samples": lambda: dist.Normal(torch.zeros(3, 3, 1), 1.0).to_event(1),
             },
+        },
+    ),
+    Call(
+        "Prediction.of_draws",
+        lambda: {"f": torch.zeros(2, 3, 1), "likelihood": pyrodrop.likelihoods.Gaussian(1.0)},
+        {
+            "f": tensor(2, 3, 1).but("another axis")
+            | {"vector": lambda: torch.ones(3), "whole": lambda: torch.ones(2, 3, 1).int()},
+            "likelihood": OBJECT
+            | {
+                "class": lambda: pyrodrop.likelihoods.Gaussian,
+                "unknown noise": pyrodrop.likelihoods.Gaussian,
+                "two outputs": pyrodrop.likelihoods.HeteroscedasticGaussian,
+                "one class": pyrodrop.likelihoods.Categorical,
+            },
+            "targets": OBJECT.but("None") | {"columns": lambda: Standardize(torch.zeros(2), torch.ones(2))},
+        },
+        works={
+            "f: one column": (lambda: np.zeros((2, 3), np.float16), lambda found: found.f.shape == (2, 3, 1)),
+            "f: backwards": (
+                lambda: np.arange(6.0).reshape(2, 3)[::-1],
+                lambda found: found.f[0, 0, 0] == 3,
+            ),
         },
     ),
     Call(

@@ -34,8 +34,8 @@ class Regression:
 
 
 @dataclass(frozen=True)
-class Nuts:
-    """A run of NumPyro's NUTS.
+class Run:
+    """A run of a sampler of a peer.
 
     Attributes:
         f: functions at further points, ``[chains, draws, points]``.
@@ -52,7 +52,7 @@ class Nuts:
     diverging: int
 
 
-def nuts(problem: Regression, points: Any, chains: int, warm_up: int, draws: int, seed: int = 0) -> Nuts:
+def nuts(problem: Regression, points: Any, chains: int, warm_up: int, draws: int, seed: int = 0) -> Run:
     """Run the chains one after the other, on one thread."""
     os.environ.setdefault("XLA_FLAGS", ONE_THREAD)  # read by JAX when it first computes
     import jax
@@ -72,7 +72,7 @@ def nuts(problem: Regression, points: Any, chains: int, warm_up: int, draws: int
         fields = mcmc.get_extra_fields()
         steps, diverging = steps + int(fields["num_steps"].sum()), diverging + int(fields["diverging"].sum())
         found.append(np.asarray(jax.vmap(lambda own: forward(problem, own, jax.numpy.asarray(points)))(weights)))
-    return Nuts(np.stack(found)[..., 0], steps, seconds, warming, diverging)
+    return Run(np.stack(found)[..., 0], steps, seconds, warming, diverging)
 
 
 def energy(problem: Regression, weights: Mapping[str, Any]) -> float:

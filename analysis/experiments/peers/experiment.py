@@ -1,0 +1,189 @@
+"""Other packages and the exact posteriors of six small problems: distances and core-seconds."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from pyrodrop.analysis.comparison.to_reference import distances, independent_of_fits, log_density_difference, two_of
+from pyrodrop.analysis.experiments.peers.figure import figure
+from pyrodrop.analysis.experiments.peers.peers import PEERS, SCRIPTS, Fault, Peer, arrays, interpreters, run_script
+from pyrodrop.analysis.experiments.references import PROBLEMS, load
+from pyrodrop.analysis.experiments.references.stored import facts
+from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.score_table import best_first, score_table
+from pyrodrop.analysis.reports.style import write_figure
+from pyrodrop.analysis.reports.terminal import paragraph, print_table
+from pyrodrop.data import Dataset
+from pyrodrop.devices import processor
+from pyrodrop.files import write_json
+from pyrodrop.json_files import Record
+from pyrodrop.names import known
+from pyrodrop.prediction.prediction import Prediction
+from pyrodrop.sampling import Sampled
+
+SECONDS = 600.0  # a method may take
+HEADERS = {
+    "wasserstein": "W2 / sd", "total_variation": "TV", "covariance": "cov.", "to_reference": "to ref.",
+    "to_reference_se": "s.e.", "seconds": "core-s",
+}  # fmt: skip
+FORMS = {"wasserstein": ".3f", "total_variation": ".3f", "covariance": ".2f", "to_reference": ".3g",
+         "to_reference_se": ".2g", "seconds": ".1f"}  # fmt: skip
+CAPTION = (
+    "W2 / sd: Wasserstein-2 distance of f from the exact posterior's, over the standard deviation of f, means over points\n"
+    "TV: total variation distance of the distributions of y, mean over points; cov.: of the covariance of f, relative\n"
+    "to ref.: log density of held-out y minus the exact posterior's, nats per observation\n"
+    "core-s: processor time of training and drawing; chance alone: between two halves of the exact posterior's draws"
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Gradient steps of every training; draws of every method, None for those of the stored reference."""
+
+    steps: int = 3000
+    draws: int | None = None
+
+
+SIZES = {"default": Size(), "quick": Size(steps=20, draws=32)}
+
+
+@with_job_options()
+def run(
+    job: JobOptions,
+    *,
+    problems: list[str] = list(PROBLEMS),  # noqa: B006
+    peers: list[str] = [],  # noqa: B006
+    python: list[Path] = [],  # noqa: B006
+    preset: Literal["default", "quick"] = "default",
+    out: Path = Path("runs/peers"),
+) -> dict[str, Any]:
+    """Run other packages on problems whose exact posterior is known, and print and store how far they are from it.
+
+    Args:
+        problems: which of co2, mnist, foong, yacht, boston and energy.
+        peers: packages, such as laplace-torch; all if left out. One that no interpreter has is skipped.
+        python: interpreters with the packages of analysis/benchmarks/peers.txt; this one is tried after them.
+        preset: default takes an hour on one core; quick is too short to show anything.
+        out: folder for results.json, peers.png and the finished rows: a run that was broken off goes on there.
+
+    Returns:
+        What is written to results.json.
+
+    Raises:
+        ValueError: a problem or package is unknown, or an interpreter cannot be started.
+    """
+    names = [known(name, PROBLEMS, "problem") for name in problems]
+    packages = list(dict.fromkeys(peer.package for peer in PEERS.values()))
+    asked = [known(name, packages, "package") for name in peers] or packages
+    chosen = {name: peer for name, peer in PEERS.items() if peer.package in asked}
+    found = interpreters(python, asked)
+    for package in asked:
+        if package not in found:
+            paragraph(f"without {package}, which no interpreter has: see analysis/benchmarks/peers.txt")
+    size = SIZES[preset]
+    with run_folder(out, "peers", {"preset": preset, "seed": job.seed}) as folder:
+        content: dict[str, Any] = {"problems": {}}
+        for name in names:
+            cells = Cells(folder / name, lambda peer: {"peer": peer}, _checked)
+            content["problems"][name] = found_of = _one(name, chosen, found, size, job.seed, cells)
+            print_table(table(name, found_of))
+            for peer, row in found_of["rows"].items():
+                if "fault" in row:
+                    paragraph(f"{peer}: {row['fault']}")
+        content |= {
+            "settings": {"preset": preset, "seed": job.seed, "steps": size.steps},
+            "versions": versions(),
+            "machine": {"processor": processor(), "threads": 1},
+        }
+        write_json(folder / "results.json", content)
+        write_figure(folder / "peers.png", figure(content["problems"]))
+        print(f"results: {folder / 'results.json'}")
+        return content
+
+
+def _checked(record: Record) -> None:
+    """What a row must have."""
+    if "fault" not in record.content:
+        for key in ("values", "about"):
+            record.record(key)
+
+
+def _one(
+    name: str, peers: Mapping[str, Peer], python: Mapping[str, str], size: Size, seed: int, cells: Cells
+) -> dict[str, Any]:
+    """The rows of a problem."""
+    problem, reference = PROBLEMS[name], load(name)
+    train, test = problem.data()
+    judged = test if problem.observed else Dataset(test.x, torch.tensor(facts(name)["y"])[:, None])
+    draws = size.draws or problem.kept
+    judge = Judge(reference, judged, draws, seed)
+    content = arrays(problem, train, test.x, draws=draws, steps=size.steps, seed=seed)
+    rows: dict[str, dict[str, Any]] = {}
+    for each, peer in peers.items():
+        if peer.package not in python or not (peer.classes or content["precision"]):
+            continue
+        kept = cells.kept(each)
+        if kept is None:
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    f, about = run_script(
+                        SCRIPTS / peer.script, peer.method, python[peer.package], content, Path(folder), SECONDS
+                    )
+                    prediction = Prediction.of_draws(
+                        f, problem.likelihood(), joint=about["joint"], targets=train.targets
+                    )
+                    kept = cells.keep(each, {"values": judge(each, prediction), "about": about})
+                except Fault as error:
+                    kept = cells.keep(each, {"fault": str(error)})
+        rows[each] = {key: value for key, value in kept.items() if key != "cell"}
+    return {"summary": problem.summary, "draws": draws, "spread": judge.spread, "chance": judge.chance(), "rows": rows}
+
+
+class Judge:
+    """Distances from a reference at the points of `data`, by as many draws of it."""
+
+    def __init__(self, reference: Sampled, data: Dataset, draws: int, seed: int) -> None:
+        self.reference, self.data, self.draws, self.seed = reference, data, draws, seed
+        self.predicted = independent_of_fits(reference, data.x, draws, seed)
+        self.spread = float(self.predicted.spread.double().mean())
+
+    def __call__(self, name: str, prediction: Prediction) -> dict[str, float | None]:
+        """All distances, W2 of f in units of its mean standard deviation, and log densities, in nats per observation."""
+        values = self._scaled(distances(name, prediction, self.predicted).values)
+        own, its = (p.log_density(self.data.y).double() for p in (prediction, self.predicted))
+        return values | {"log_density": float(own.mean())} | log_density_difference(own, its)
+
+    def chance(self) -> dict[str, float | None]:
+        """The distances between the two halves of the reference's draws."""
+        halves = two_of(self.reference, self.data.x, self.draws, self.seed)
+        return self._scaled(distances("reference", *halves).values)
+
+    def _scaled(self, values: dict[str, float | None]) -> dict[str, float | None]:
+        w2 = values["wasserstein"]
+        return values | {"wasserstein": None if w2 is None else w2 / self.spread}
+
+
+def table(name: str, found: Mapping[str, Any]) -> Any:
+    """The rows of a problem, the nearest first."""
+    rows = {
+        f"{peer}{' *' if PEERS[peer].differs else ''}": {
+            column: row["about"]["seconds"] if column == "seconds" else row["values"][column] for column in HEADERS
+        }
+        for peer, row in found["rows"].items()
+        if "values" in row
+    }
+    by = "total_variation" if found["chance"]["wasserstein"] is None else "wasserstein"
+    chance = {column: found["chance"].get(column) for column in HEADERS}
+    differs = [f"* {peer}: {PEERS[peer].differs}" for peer in found["rows"] if PEERS[peer].differs]
+    return score_table(
+        best_first(rows, by, smallest=True), title=f"{name}: {found['summary']}", caption="\n".join([CAPTION, *differs]),
+        headers=HEADERS, forms=FORMS, apart={"chance alone": chance},
+    )  # fmt: skip
