@@ -42,7 +42,7 @@ from pyrodrop.scaling import Standardize
 
 HOW: Mapping[str, Mapping[str, int]] = {
     "airfoil": {"chains": 8, "training": 5000, "tune": 600, "draws": 100, "thin": 10},
-    "bike": {"chains": 4, "training": 3000, "tune": 500, "draws": 100, "thin": 5},
+    "bike": {"chains": 4, "training": 5000, "tune": 300, "draws": 60, "thin": 5},
 }
 ENERGY_VARIANCE = 0.1  # as bde ends
 

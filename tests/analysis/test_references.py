@@ -374,7 +374,9 @@ def test_the_page_says_where_the_exact_posterior_predicts_worse() -> None:
         assert shown[2] == f"{best[0]:.3f} ({best[1]})"
     assert {name for name in worse if "learned" not in name} == {"yacht", "energy"}
     judging = (Path(__file__).parents[2] / "docs" / "judging.md").read_text(encoding="utf-8")
-    assert "density than a point estimate on yacht and energy, beyond two standard errors, and on MNIST within" in judging
+    assert (
+        "density than a point estimate on yacht and energy, beyond two standard errors, and on MNIST within" in judging
+    )
     assert facts("mnist")["table"]["point"]["to_reference"] > 0
     for words, names in (("worse than a point estimate on ", worse), ("RMSE or error is larger on ", larger)):
         found = text.partition(words)[2].partition(". It is")[0].partition(", and better")[0].split(", ")
