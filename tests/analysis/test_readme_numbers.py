@@ -327,6 +327,24 @@ def test_likelihoods_on_real_data() -> None:
             assert line in page or name.endswith("its density"), (data, name)
 
 
+def test_deep_networks_by_chains_from_trained_starts() -> None:
+    measured = result("benchmarks/results/deep-networks-cpu.json")
+    page = re.sub(r"\s+", " ", (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8"))
+    little, more = (f"{100 * (1 - measured['variance_over_exact'][v]['ratio']):.1f} %" for v in ("0.0005", "0.02"))
+    assert f"variances that are {little} too small at the default 0.0005, and {more} at 0.02" in page
+    yacht, foong = (measured["spread_over_hmc"][name] for name in ("yacht", "foong"))
+    assert f"the spread of f is {yacht['median']:.2f} and {foong['median']:.2f} times that of `hmc`" in page
+    assert f"the chains of the second have an R-hat of {foong['r_hat_f']:.2f}" in page
+    own = measured["runs"]["airfoil"][0]
+    steps = 20 * (own["tune"] + own["draws"] * own["thin"])
+    for name, row, last in (
+        (f"{own['chains']} trained networks", own["starts"], ""),
+        (f"{own['chains']} chains from these, {steps:,} steps each", own, f"{own['core_seconds']:.0f} "),
+    ):
+        assert f"| {name} | {row['rmse']:.3f} | {row['nll_of_moments']:.3f} | {row['nll']:.3f} | {last}|" in page
+    assert f"R-hat of f over all chains is {own['r_hat_f']:.1f}, in one chain {own['r_hat_within']:.2f}" in page
+
+
 def test_what_early_stopping_costs() -> None:
     ratios = result("benchmarks/results/early-stopping-cpu.json")["ratios"]
     page = re.sub(r"\s+", " ", (ROOT / "docs" / "pyro-users.md").read_text(encoding="utf-8"))
