@@ -35,10 +35,10 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, priors, schedules
 from pyrodrop.analysis.benchmarks import tables
 from pyrodrop.analysis.benchmarks.timing import machine
-from pyrodrop.analysis.experiments.references import PROBLEMS, load
 from pyrodrop.files import write_json
 from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.scaling import Standardize
+from pyrodrop.zoo.exact import PROBLEMS
 
 HOW: Mapping[str, Mapping[str, int]] = {
     "airfoil": {"chains": 8, "training": 5000, "tune": 600, "draws": 100, "thin": 10},
@@ -147,7 +147,7 @@ def against_hmc(name: str) -> dict[str, float]:
         problem.model(), train, kernel="mclmc", chains=32, draws=500, device="cpu", progress=False
     )
     f = sampled.predict(test.x, 32 * 500).f
-    reference = load(name).predict(test.x, problem.kept)
+    reference = pyrodrop.zoo.load(problem.name).predict(test.x, problem.kept)
     ratio = (f.std(0) / reference.f.std(0)).flatten()
     return {
         "median": float(ratio.median()),

@@ -342,6 +342,12 @@ def test_deep_networks_by_chains_from_trained_starts() -> None:
         (f"{own['chains']} chains from these, {steps:,} steps each", own, f"{own['core_seconds']:.0f} "),
     ):
         assert f"| {name} | {row['rmse']:.3f} | {row['nll_of_moments']:.3f} | {row['nll']:.3f} | {last}|" in page
+    bike = measured["runs"]["bike"][0]
+    steps = 20 * (bike["tune"] + bike["draws"] * bike["thin"])
+    assert (
+        f"{bike['chains']} chains of {steps:,} steps have an RMSE of {bike['rmse']:.3f} and {bike['nll_of_moments']:.3f} by "
+        f"moments, {bike['nll']:.3f} the mixture, in {bike['core_seconds']:.0f} core-seconds"
+    ) in page
     assert f"R-hat of f over all chains is {own['r_hat_f']:.1f}, in one chain {own['r_hat_within']:.2f}" in page
 
 

@@ -1,7 +1,7 @@
 """The spread of f of every posterior over that of the exact posterior, along a line through the data and beyond.
 
 from pyrodrop.analysis.experiments.references import facts, figure
-figure(facts("energy")).savefig("energy.png")
+write_figure(Path("energy.png"), figure(facts("energy")))
 """
 
 from __future__ import annotations
