@@ -32,7 +32,7 @@ _WIDE = 5.0  # times v in the first part, so that steps are longer there
 _DIVERGENT = 1000.0  # nats of energy's change in a step
 _EFFECTIVE = 0.4  # lengths of an independent draw in L
 _KEPT = 0.8  # weight of the transition before in what is learned of the step size
-_COORDINATES = 100  # at most, of which autocorrelation is taken
+_CHAINS, _COORDINATES = 8, 100  # about so many at most, of which autocorrelation is taken
 
 
 @dataclass(frozen=True)
@@ -90,16 +90,10 @@ class Chains:
     def __init__(
         self, moves: Isokinetic, q: Tensor, limits: Limits, generator: torch.Generator, tick: Callable[[str], None]
     ) -> None:
-        self.limits, self.generator, self.tick = limits, generator, tick
-        self.scale, self.length = torch.ones_like(q[0]), math.sqrt(q.shape[1])
+        self.moves, self.limits, self.generator, self.tick = moves, limits, generator, tick
+        self.scale, self.length = torch.ones_like(q[0]), math.sqrt(moves.size)
+        self.step_size = StepSize(0.01 * self.length, limits.energy_variance * moves.size)
         self.transitions = 0
-        self.move_to(moves, q)
-        size = q.shape[1]
-        self.step_size = StepSize(0.01 * self.length, limits.energy_variance * size)
-
-    def move_to(self, moves: Isokinetic, q: Tensor) -> None:
-        """Continue at q with new momenta, by another program."""
-        self.moves, self.scale = moves, self.scale.to(q)
         energy, gradient = moves.energies(q)
         self.state = State(q, self._directions(q), gradient, energy, torch.full_like(energy.double(), math.nan))
 
@@ -126,10 +120,10 @@ class Chains:
         left = self.limits.tune - self.transitions
         for _ in range(left // 3):
             self._tuned()
-        track = []
+        track, some = [], slice(None, None, max(1, self.moves.size // _COORDINATES))
         for _ in range(left - left // 3):
             self._transition()
-            track.append(self.state.q / self.scale)
+            track.append(self.state.q[:_CHAINS, some].cpu())
         self.length = max(
             self.length, _EFFECTIVE * self.step_size.now * STEPS * transitions_per_draw(torch.stack(track, 1))
         )
@@ -229,11 +223,6 @@ def transitions_per_draw(track: Tensor) -> float:
     """Transitions in which a chain makes an effective draw, for positions ``[C, T, D]``; the mean over coordinates."""
     from arviz_stats.base import array_stats  # slow to import
 
-    every = max(1, track.shape[2] // _COORDINATES)
-    values = track[:, :, ::every].double().cpu().numpy()
-    sizes = [
-        float(array_stats.ess(values[chain : chain + 1, :, i], method="mean"))
-        for chain in range(min(8, len(values)))
-        for i in range(values.shape[2])
-    ]
+    values = track.double().numpy()
+    sizes = [float(array_stats.ess(one[None, :, i], method="mean")) for one in values for i in range(values.shape[2])]
     return float(np.mean(track.shape[1] / np.maximum(sizes, 1.0)))

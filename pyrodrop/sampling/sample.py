@@ -173,8 +173,11 @@ def sample(
         "draws": draws,
         "tune": tune,
         "thin": thin,
-        **({"target_acceptance": target_acceptance, "max_steps": max_steps} if kernel == "hmc" else {}),
-        **({} if kernel == "hmc" else {"energy_variance": energy_variance}),
+        **(
+            {"target_acceptance": target_acceptance, "max_steps": max_steps}
+            if kernel == "hmc"
+            else {"energy_variance": energy_variance}
+        ),
         "likelihood_power": float(likelihood_power),
         "dtype": str(density.dtype).removeprefix("torch."),
         "engine": moves.engine,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyrodrop.arguments import shown
+from pyrodrop.devices import seeded
 from pyrodrop.sampling.integrator import Integrator
 from pyrodrop.sampling.posterior import NOT_FINITE, TRIES
+from pyrodrop.sampling.sampled import Sampled
 
 
 def from_prior(moves: Integrator, generator: torch.Generator) -> Tensor:
@@ -42,17 +44,16 @@ def from_runs(moves: Integrator, start: Any, generator: torch.Generator) -> Tens
         TypeError: `start` is something else.
         ValueError: names or shapes of weights differ from those of the model, or the energy at a start is not finite.
     """
-    runs: Sequence[Any] = [start] if _values_of(start, 1) is not None else list(_sequence(start))
+    runs: Sequence[Any] = [start] if _drawing(start) is not None else _sequence(start)
     seeds = torch.randint(2**31, (moves.chains,), generator=generator, device=generator.device).tolist()
     rounds = -(-moves.chains // len(runs))
     drawn = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seeds[0])
+    with seeded(seeds[0], generator.device):
         for number, run in enumerate(runs[: moves.chains]):
-            values = _values_of(run, rounds)
-            if values is None:
+            draw = _drawing(run)
+            if draw is None:
                 raise TypeError(f"start must be runs with weights; got {shown(run)} as number {number}")
-            drawn.append(_checked(values, moves, number))
+            drawn.append(_checked(draw(rounds), moves, number))
     sites, points = moves.density.sites, []
     for chain, seed in enumerate(seeds):
         values = drawn[chain % len(runs)]
@@ -76,13 +77,11 @@ def _sequence(start: Any) -> Sequence[Any]:
     return runs
 
 
-def _values_of(run: Any, count: int) -> Mapping[str, Tensor] | None:
-    """Draws of the latent sites of a run, ``[count, ...]`` by name; None if it is no run."""
-    if hasattr(run, "samples") and hasattr(run, "weights"):  # a Sampled: the last draws of its chains
-        latest = {name: values[:, -1] for name, values in run.samples.items()}
-        return {name: values[torch.arange(count) % len(values)] for name, values in latest.items()}
-    draw = getattr(getattr(run, "guide", None), "draw", None)
-    return None if draw is None else draw(count)
+def _drawing(run: Any) -> Callable[[int], Mapping[str, Tensor]] | None:
+    """What draws the latent sites of a run, ``[count, ...]`` by name; None if it is no run."""
+    if isinstance(run, Sampled):
+        return lambda count: {n: v[torch.arange(count) % len(v), -1] for n, v in run.samples.items()}
+    return getattr(getattr(run, "guide", None), "draw", None)
 
 
 def _checked(values: Mapping[str, Tensor], moves: Integrator, number: int) -> dict[str, Tensor]:

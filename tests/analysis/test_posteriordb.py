@@ -1,4 +1,4 @@
-"""A reference as an entry of posteriordb: its files by the database's own description, its draws, and its Stan program."""
+"""A reference in the files of posteriordb: by the database's own description, its draws, and its Stan program."""
 
 from __future__ import annotations
 

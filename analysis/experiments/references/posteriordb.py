@@ -1,4 +1,4 @@
-"""A stored reference as an entry of posteriordb, whose layout this is: https://github.com/stan-dev/posteriordb.
+"""A stored reference in the files of posteriordb, whose layout this is: https://github.com/stan-dev/posteriordb.
 
 ``python -m pyrodrop.analysis.experiments.references.posteriordb yacht OUT`` writes
 

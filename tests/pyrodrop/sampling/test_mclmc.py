@@ -12,7 +12,10 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import guides, likelihoods, priors
 from pyrodrop.models import NetworkModel
+from pyrodrop.sampling.isokinetic import Isokinetic
 from pyrodrop.sampling.mclmc import Chains, Limits, StepSize, Within, transitions_per_draw
+from pyrodrop.sampling.posterior import density_of
+from pyrodrop.sampling.starts import from_runs
 from tests.pyrodrop.sampling.test_sample import X, Y, exact, linear, standard_errors
 
 V = 5e-4
@@ -143,6 +146,19 @@ def test_chains_begin_at_the_weights_of_runs_in_turn(monkeypatch: pytest.MonkeyP
     again = run(model, (X.float(), Y.float()), start=found, chains=4, draws=4)
     last = torch.cat([found.samples[name][:, -1].flatten(1) for name in again.samples], 1)
     assert torch.equal(seen[1], last)
+
+
+def test_starts_from_a_guide_with_spread_leave_the_callers_random_numbers_alone() -> None:
+    model = network()
+    fit = pyrodrop.fit(
+        model, guides.MeanField(model), (X.float(), Y.float()), steps=5, engine="traced", device="cpu", progress=False
+    )
+    density = density_of(model, (X.float(), Y.float()))
+    moves, before = Isokinetic(density, 3, "traced"), torch.random.get_rng_state()
+    first, second = (from_runs(moves, fit, torch.Generator().manual_seed(1)) for _ in range(2))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(first, second)
+    assert not torch.equal(first[0], first[1])  # each chain has a draw of its own
 
 
 def test_starts_that_do_not_fit_are_refused() -> None:
