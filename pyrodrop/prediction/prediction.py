@@ -142,15 +142,15 @@ class Prediction:
         width = outputs.shape[-1]
         if not any(likelihood.outputs(columns) == width for columns in range(1, 2 * width + 1)):
             raise ValueError(
-                f"f must have as many columns as {likelihood.describe()} takes, {likelihood.outputs(2)} for two of y; got "
-                f"shape {list(outputs.shape)}"
+                f"f must have as many columns as the likelihood takes, {likelihood.outputs(2)} for two of y; got shape "
+                f"{list(outputs.shape)} and {likelihood.describe()}"
             )
         scales = Standardize() if targets is None else targets
         columns = max(scales.loc.numel(), scales.scale.numel())
         if columns > 1 and likelihood.outputs(columns) != width:
             raise ValueError(
-                f"targets must have one number, or one for each column of y; got {columns} for f of shape "
-                f"{list(outputs.shape)} under {likelihood.describe()}"
+                f"targets must have one number, or one for each column of y; got a Standardize of {columns} for f of "
+                f"shape {list(outputs.shape)} under {likelihood.describe()}"
             )
         with torch.no_grad():
             scales = copy.deepcopy(likelihood.units(scales)).to(outputs.device)
@@ -158,7 +158,10 @@ class Prediction:
         distribution = per_row(distribution, 2)
         one = elements(distribution)
         if isinstance(one, Categorical) and one.logits.shape[-1] < 2:
-            raise ValueError(f"f must have a logit for each of at least 2 classes; got shape {list(outputs.shape)}")
+            raise ValueError(
+                f"f must have a logit for each of at least 2 classes under this likelihood; got shape "
+                f"{list(outputs.shape)} and {likelihood.describe()}"
+            )
         return cls(location, distribution, seed, joint=joint, missing=likelihood.missing)
 
     def card(self) -> Card:
