@@ -11,7 +11,6 @@ away; the learning of step size, length T and mass matrix; and the last step siz
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.devices import denormals_flushed
-from pyrodrop.sampling.drawn import Drawn
+from pyrodrop.sampling.chains import Chains as AnyChains
 from pyrodrop.sampling.leapfrog import Leapfrog, State
 from pyrodrop.sampling.tuning import FEW, Mass, StepSize, TrajectoryLength, chees_gradient, van_der_corput
 
@@ -47,30 +46,29 @@ class Limits:
     max_steps: int
 
 
-class Chains:
-    """Chains that are tuned and run together.
+class Chains(AnyChains):
+    """Chains of this kernel.
 
     Args:
         leapfrog: of the chains.
         q: where they start, ``[C, D]``.
         limits: of the run.
-        generator: of all random numbers.
-        tick: called after every transition, with words about it.
+        generator, tick: as of `pyrodrop.sampling.chains.Chains`.
     """
 
     def __init__(
         self, leapfrog: Leapfrog, q: Tensor, limits: Limits, generator: torch.Generator, tick: Callable[[str], None]
     ) -> None:
-        self.limits, self.generator, self.tick = limits, generator, tick
+        super().__init__(limits.draws, limits.thin, generator, tick)
+        self.limits = limits
         self.mass, self.inverse_mass = Mass(q.shape[1], q), torch.ones_like(q[0])
-        self.transitions = 0
         self.move_to(leapfrog, q)
         self.step_size = StepSize(self._reasonable(), limits.target_acceptance)
 
     def move_to(self, leapfrog: Leapfrog, q: Tensor) -> None:
         """Continue at q, with another program for the trajectories."""
         self.leapfrog = leapfrog
-        self.inverse_mass = self.inverse_mass.to(q)
+        self.mass.like, self.inverse_mass = q, self.inverse_mass.to(q)
         self.state = leapfrog.at(q)
 
     def descend(self) -> None:
@@ -101,26 +99,32 @@ class Chains:
                     before, proposed.q, proposed.p, self.inverse_mass, self.accepted, share * self.length.now, centre
                 )
                 self.length.learn(gradient, eps, limits.max_steps * eps)
-
-    def run(self) -> Drawn:
-        """The draws after tuning."""
-        limits, count, begun = self.limits, self.leapfrog.chains, time.process_time()
         eps = self.step_size.averaged
-        trajectory = min(self.length.averaged, limits.max_steps * eps)
-        stats = {name: torch.zeros(count, limits.draws, dtype=torch.float64) for name in ("lp", "energy")}
-        stats["acceptance_rate"] = torch.zeros(count, limits.draws)
-        stats["diverging"] = torch.zeros(count, limits.draws, dtype=torch.bool)
-        stats["n_steps"] = torch.zeros(count, limits.draws, dtype=torch.int64)
-        q = torch.empty(count, limits.draws, self.state.q.shape[1], dtype=self.state.q.dtype)
-        for draw in range(limits.draws):
-            for _ in range(limits.thin):
-                self._transition(eps, van_der_corput(self.transitions + 1) * trajectory / eps)
-                stats["diverging"][:, draw] |= self.diverged.cpu()
-                stats["n_steps"][:, draw] += self.steps
-                stats["acceptance_rate"][:, draw] += self.accepted.cpu() / limits.thin
-            q[:, draw] = self.state.q.cpu()
-            stats["lp"][:, draw], stats["energy"][:, draw] = -self.state.energy.cpu(), self.hamiltonian.cpu()
-        return Drawn(q, stats, {"step_size": eps, "trajectory": trajectory}, time.process_time() - begun)
+        self.learned = {"step_size": eps, "trajectory": min(self.length.averaged, limits.max_steps * eps)}
+
+    def draw(self) -> dict[str, Tensor]:
+        """As `AnyChains.draw`."""
+        eps, trajectory = self.learned["step_size"], self.learned["trajectory"]
+        accepted = torch.zeros_like(self.state.energy, dtype=torch.float64)
+        diverging, steps = torch.zeros_like(accepted, dtype=torch.bool), 0
+        for _ in range(self.thin):
+            self._transition(eps, van_der_corput(self.transitions + 1) * trajectory / eps)
+            diverging, accepted, steps = diverging | self.diverged, accepted + self.accepted, steps + self.steps
+        return {
+            "lp": -self.state.energy.double(),
+            "energy": self.hamiltonian.double(),
+            "acceptance_rate": (accepted / self.thin).float(),
+            "diverging": diverging,
+            "n_steps": torch.full_like(diverging, steps, dtype=torch.int64),
+        }
+
+    def tuned(self) -> dict[str, Tensor]:
+        """As `AnyChains.tuned`."""
+        return {"inverse_mass": self.inverse_mass}
+
+    def retune(self, tuned: dict[str, Tensor]) -> None:
+        """As `AnyChains.retune`."""
+        self.inverse_mass = tuned["inverse_mass"]
 
     def _transition(self, eps: float, steps: float) -> State:
         """Move all chains by one trajectory of about so many steps; returns where they ended, accepted or not."""

@@ -14,7 +14,6 @@ chain makes an independent draw. As the variances are those within chains, start
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,7 +22,8 @@ import torch
 from torch import Tensor
 
 from pyrodrop.devices import denormals_flushed
-from pyrodrop.sampling.drawn import Drawn
+from pyrodrop.sampling.chains import Chains as AnyChains
+from pyrodrop.sampling.chains import Drawn
 from pyrodrop.sampling.isokinetic import Isokinetic, State
 
 STEPS = 20  # of a transition
@@ -76,24 +76,23 @@ class StepSize:
         self.now, self._total, self._weight = factor * self.now, 0.0, 0.0
 
 
-class Chains:
-    """Chains that are tuned and run together.
+class Chains(AnyChains):
+    """Chains of this kernel.
 
     Args:
         moves: of the chains.
         q: where they start, ``[C, D]``.
         limits: of the run.
-        generator: of all random numbers.
-        tick: called after every transition, with words about it.
+        generator, tick: as of `pyrodrop.sampling.chains.Chains`.
     """
 
     def __init__(
         self, moves: Isokinetic, q: Tensor, limits: Limits, generator: torch.Generator, tick: Callable[[str], None]
     ) -> None:
-        self.moves, self.limits, self.generator, self.tick = moves, limits, generator, tick
+        super().__init__(limits.draws, limits.thin, generator, tick)
+        self.moves, self.limits = moves, limits
         self.scale, self.length = torch.ones_like(q[0]), math.sqrt(moves.size)
         self.step_size = StepSize(0.01 * self.length, limits.energy_variance * moves.size)
-        self.transitions = 0
         energy, gradient = moves.energies(q)
         self.state = State(q, self._directions(q), gradient, energy, torch.full_like(energy.double(), math.nan))
 
@@ -127,31 +126,37 @@ class Chains:
         self.length = max(
             self.length, _EFFECTIVE * self.step_size.now * STEPS * transitions_per_draw(torch.stack(track, 1))
         )
+        self.learned = {"step_size": self.step_size.now, "length": self.length}
 
-    def run(self) -> Drawn:
-        """The draws after tuning."""
-        limits, count, begun = self.limits, self.moves.chains, time.process_time()
-        lp, error = (torch.zeros(count, limits.draws, dtype=torch.float64) for _ in range(2))
-        diverging = torch.zeros(count, limits.draws, dtype=torch.bool)
-        q = torch.empty(count, limits.draws, self.state.q.shape[1], dtype=self.state.q.dtype)
-        for draw in range(limits.draws):
-            for _ in range(limits.thin):
-                self._transition()
-                diverging[:, draw] |= self.diverged.cpu()
-                error[:, draw] += self.changes.square().nanmean(0).cpu() / limits.thin
-            q[:, draw], lp[:, draw] = self.state.q.cpu(), -self.state.energy.cpu()
-        stats = {
-            "lp": lp,
-            "energy_error": error.sqrt(),
+    def draw(self) -> dict[str, Tensor]:
+        """As `AnyChains.draw`."""
+        error = torch.zeros_like(self.state.energy, dtype=torch.float64)
+        diverging = torch.zeros_like(error, dtype=torch.bool)
+        for _ in range(self.thin):
+            self._transition()
+            diverging, error = diverging | self.diverged, error + self.changes.square().nanmean(0)
+        return {
+            "lp": -self.state.energy.double(),
+            "energy_error": (error / self.thin).sqrt(),
             "diverging": diverging,
-            "n_steps": torch.full_like(lp, 2 * STEPS * limits.thin, dtype=torch.int64),
+            "n_steps": torch.full_like(diverging, 2 * STEPS * self.thin, dtype=torch.int64),
         }
-        learned = {
-            "step_size": self.step_size.now,
-            "length": self.length,
-            "energy_variance_reached": float(error.nanmean()) / self.moves.size,
-        }
-        return Drawn(q, stats, learned, time.process_time() - begun)
+
+    def run(self, save: Callable[[], None] | None = None) -> Drawn:
+        """As `AnyChains.run`; what was learned has the energy variance that the draws reached."""
+        drawn = super().run(save)
+        reached = float(drawn.stats["energy_error"].square().nanmean()) / self.moves.size
+        self.learned["energy_variance_reached"] = reached
+        return drawn
+
+    def tuned(self) -> dict[str, Tensor]:
+        """As `AnyChains.tuned`."""
+        return {"scale": self.scale, "unfinished": torch.tensor(self.moves.unfinished, dtype=torch.float64)}
+
+    def retune(self, tuned: dict[str, Tensor]) -> None:
+        """As `AnyChains.retune`."""
+        self.scale, self.moves.unfinished = tuned["scale"], float(tuned["unfinished"])
+        self.step_size.now, self.length = self.learned["step_size"], self.learned["length"]
 
     def _tuned(self) -> None:
         """A transition of tuning."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import math
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
@@ -13,12 +16,17 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyrodrop import threads
+from pyrodrop.arguments import path
 from pyrodrop.constraints import Count, Progress, Real, Seed, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import available, resolve
 from pyrodrop.engines import Name
+from pyrodrop.identity import made_of, values_of
 from pyrodrop.models import NetworkModel
 from pyrodrop.sampling import hmc, mclmc
+from pyrodrop.sampling.chains import Chains
+from pyrodrop.sampling.density import Density
+from pyrodrop.sampling.draws_file import DrawsFile
 from pyrodrop.sampling.integrator import Integrator
 from pyrodrop.sampling.isokinetic import Isokinetic
 from pyrodrop.sampling.leapfrog import Leapfrog
@@ -58,6 +66,7 @@ def sample(
     engine: Name = "auto",
     device: str | torch.device = "auto",
     seed: Seed = 0,
+    checkpoint: str | Path | None = None,
     progress: Progress = None,
 ) -> Sampled:
     """Draw from the posterior of a network's weights by Markov chain Monte Carlo, with all chains as one compiled step.
@@ -102,6 +111,8 @@ def sample(
             for the first of them that works. A network that cannot be mapped over weights takes its chains in turn.
         device: where to compute; ``auto`` is the GPU if there is one.
         seed: of starts, momenta and acceptance.
+        checkpoint: file to save the chains and their draws to, after tuning and ten times while they draw, and to go on from
+            if it exists, to the same draws. It belongs to one run; only more `draws` may be asked for.
         progress: whether to show a progress bar; if None, where the output is a terminal.
 
     Returns:
@@ -110,7 +121,9 @@ def sample(
     Raises:
         TypeError: `model` is not one of `pyrodrop.models`, `start` is no run, or a number is of the wrong kind.
         ValueError: a number is out of its range; `start` has other weights than the model; a prior has no density or is
-            improper; the data do not fit the model; the network draws random numbers; or the draws do not fit into memory.
+            improper; the data do not fit the model; the network draws random numbers; the draws do not fit into memory; or
+            the checkpoint is of another run, or damaged.
+        OSError: the checkpoint cannot be read or written.
 
     Example:
         >>> import torch, pyrodrop
@@ -129,6 +142,7 @@ def sample(
         torch.Size([50, 20, 1])
     """
     begun, place = time.perf_counter(), resolve(device)
+    at = None if checkpoint is None else path(checkpoint, "checkpoint", "the file to save the chains to")
     dataset = Dataset.of(data)
     if isinstance(model, NetworkModel):
         model = copy.deepcopy(model).to(place)
@@ -150,41 +164,52 @@ def sample(
 
     with bar:
         q = from_prior(moves, generator) if start is None else from_runs(moves, start, generator)
-        moving: Any
+        choices = {"dtype": dtype, "device": place.type, "seed": seed, "likelihood_power": float(likelihood_power)}
+        own = {"target_acceptance": target_acceptance, "max_steps": max_steps}
+        own = own if kernel == "hmc" else {"energy_variance": energy_variance}
+        choices |= {"kernel": kernel, "chains": chains, "tune": tune, "thin": thin, **own}
+        file = None if at is None else DrawsFile(at, _identity(density, dataset, q, choices))
+        saved = None if file is None else file.read()
+        precise = density
+        if density.dtype == torch.float32 and kernel == "hmc":
+            precise = density_of(model, dataset, torch.float64, likelihood_power)
+        if saved is not None and saved.dtype != density.dtype:
+            density, moves, q = precise, Leapfrog(precise, chains, engine), q.double()
+        moving: Chains
         if isinstance(moves, Leapfrog):
             moving = hmc.Chains(moves, q, hmc.Limits(tune, draws, thin, target_acceptance, max_steps), generator, tick)
         elif isinstance(moves, Isokinetic):
             moving = mclmc.Chains(moves, q, mclmc.Limits(tune, draws, thin, energy_variance), generator, tick)
-        moving.descend()
         rounding = 0.0
-        if density.dtype == torch.float32 and kernel == "hmc":
-            precise = density_of(model, dataset, torch.float64, likelihood_power)
-            rounding = _rounding(moves, precise, moving.state.q, moving.state.energy)
-            if dtype is None and not rounding <= MOST_ROUNDING:
-                _log.info("sampling in float64, as float32 rounds energies by %.2g nats", rounding)
-                density, rounding = precise, 0.0
-                moves = Leapfrog(precise, chains, engine)
-                moving.move_to(moves, moving.state.q.double())
-        moving.learn()
-        drawn = moving.run()
+        if file is not None and saved is not None:
+            file.restore(moving, saved)
+            rounding = saved.numbers["rounding"]
+            bar.update(moving.transitions)
+        else:
+            moving.descend()
+            if precise is not density and isinstance(moving, hmc.Chains):
+                rounding = _rounding(moves, precise, moving.state.q, moving.state.energy)
+                if dtype is None and not rounding <= MOST_ROUNDING:
+                    _log.info("sampling in float64, as float32 rounds energies by %.2g nats", rounding)
+                    density, rounding = precise, 0.0
+                    moves = Leapfrog(precise, chains, engine)
+                    moving.move_to(moves, moving.state.q.double())
+            moving.learn()
+        drawn = moving.run(None if file is None else functools.partial(file.save, moving, rounding))
     settings = {
         "kernel": kernel,
         "chains": chains,
         "draws": draws,
         "tune": tune,
         "thin": thin,
-        **(
-            {"target_acceptance": target_acceptance, "max_steps": max_steps}
-            if kernel == "hmc"
-            else {"energy_variance": energy_variance}
-        ),
+        **own,
         "likelihood_power": float(likelihood_power),
         "dtype": str(density.dtype).removeprefix("torch."),
         "engine": moves.engine,
         "stacked": moves.stacked,
         "device": place.type,
         "seed": seed,
-        **drawn.learned,
+        **moving.learned,
         "drawing_cpu_seconds": drawn.cpu_seconds,
         "energy_rounding": rounding,
         "model": density.model.describe(),
@@ -202,6 +227,13 @@ def sample(
             "the draws of %s should not be used yet: %s", density.model.describe(), "; ".join(diagnostics.problems)
         )
     return sampled
+
+
+def _identity(density: Density, dataset: Dataset, q: Tensor, choices: Mapping[str, Any]) -> dict[str, str]:
+    """What a run is made of, for the file that it goes on from."""
+    words = {name: str(choice) for name, choice in choices.items()}
+    words |= {"data": str(dataset.fingerprint), "start": values_of({"q": q})["q"]}
+    return {**words, **values_of(density.model.state_dict()), **made_of(density.model, "model")}
 
 
 def _check_memory(numbers: int, dtype: torch.dtype) -> None:

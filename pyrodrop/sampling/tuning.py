@@ -144,13 +144,13 @@ class Mass:
 
     Args:
         size: D.
-        like: a tensor with the dtype and device of the chains.
+        like: a tensor with the dtype and device of the chains, which may change.
     """
 
     def __init__(self, size: int, like: Tensor) -> None:
         self._mean = torch.zeros(size, dtype=torch.float64, device=like.device)
         self._square = torch.zeros_like(self._mean)
-        self._weight, self._count, self._like = 0.0, 0, like
+        self._weight, self._count, self.like = 0.0, 0, like
 
     def learn(self, q: Tensor) -> None:
         """Account for the positions of all chains ``[C, D]``."""
@@ -163,14 +163,14 @@ class Mass:
     @property
     def mean(self) -> Tensor:
         """The mean of every coordinate, over chains and recent transitions, ``[D]``."""
-        return (self._mean / self._weight).to(self._like)
+        return (self._mean / self._weight).to(self.like)
 
     def inverse(self) -> Tensor:
         """The diagonal of M^-1, ``[D]``: shrunk to 1e-3 where there are few positions, as in Stan."""
         mean = self._mean / self._weight
         variance = (self._square / self._weight - mean**2).clamp_min(0)
         few = 5 / (min(self._count, 1000) + 5)
-        return ((1 - few) * variance + few * 1e-3).to(self._like)
+        return ((1 - few) * variance + few * 1e-3).to(self.like)
 
 
 def van_der_corput(number: int) -> float:
