@@ -1,7 +1,8 @@
 """Scores of predictions on held-out observations, and measures of their uncertainty.
 
 Scores of real observations are in `regression`, scores of class labels in `classification`. `ranking` measures whether
-confident predictions have a low loss, and `uncertainty` splits uncertainty into aleatoric and epistemic.
+confident predictions have a low loss, and `uncertainty` splits uncertainty into aleatoric and epistemic. `recalibration`
+calibrates predictions by held-out observations.
 """
 
 from pyrodrop.metrics.classes import Predicted
@@ -16,6 +17,7 @@ from pyrodrop.metrics.classification import (
     negative_log_likelihood,
 )
 from pyrodrop.metrics.ranking import aurc, auroc, risk_coverage
+from pyrodrop.metrics.recalibration import Calibration, calibrate
 from pyrodrop.metrics.regression import (
     coverage,
     crps,
@@ -37,6 +39,7 @@ from pyrodrop.metrics.uncertainty import (
 )
 
 __all__ = [
+    "Calibration",
     "CalibrationCurve",
     "Predicted",
     "Uncertainty",
@@ -45,6 +48,7 @@ __all__ = [
     "aurc",
     "auroc",
     "brier",
+    "calibrate",
     "calibration_curve",
     "classification_scores",
     "coverage",

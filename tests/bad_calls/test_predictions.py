@@ -19,7 +19,7 @@ from pyrodrop import metrics
 from pyrodrop.scaling import Standardize
 
 from .harness import Call, Row, rows
-from .kinds import COUNT, FLAG, INSIDE, NAME, OBJECT, PATH, SEED, Kind, kind, tensor
+from .kinds import COUNT, FLAG, INSIDE, NAME, OBJECT, PATH, POSITIVE, SEED, Kind, kind, tensor
 from .shared import LABELS, N, X, Y, classifier, fit, mlp, replicates, sampled
 from .test_training import NO_LABELS, NO_X, NO_Y, OTHER_GUIDES
 
@@ -250,6 +250,17 @@ CALLS = [
             "predicted: array": (lambda: P.numpy(), lambda scores: scores["accuracy"] == metrics.accuracy(P, LABELS)),
             "y: bools": (lambda: LABELS > 1, lambda scores: scores["accuracy"] == metrics.accuracy(P, (LABELS > 1).long())),
         },
+    ),
+    Call(
+        "metrics.calibrate",
+        lambda: {"prediction": predicted(), "y": Y},
+        {"prediction": OBJECT, "y": NO_Y},
+        works={"y: array": (lambda: Y.numpy(), lambda found: found.temperature > 0)},
+    ),
+    Call(
+        "metrics.Calibration",
+        lambda: {"temperature": 2.0},
+        {"temperature": POSITIVE, "residuals": OBJECT.but("None", "tensor")},
     ),
     Call(
         "metrics.rmse",

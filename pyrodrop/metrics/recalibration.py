@@ -1,0 +1,178 @@
+"""Calibration after training: what held-out observations say about predictions of the same run at other points.
+
+    temperature, classes     p(y | f_t) ~ exp(f_t / T)
+    temperature, numbers     mu_t <- m + T (mu_t - m),   sigma_t <- T sigma_t,   with the predictive mean m
+    residuals, numbers       p(y | x) = mean_i N(y; m + s z_i, (s h)^2),   z_i = (y_i - m_i) / s_i,   i a held-out row
+
+T maximises the log density of the held-out observations under the mixture over t, so it is the temperature of the draws, not
+that of their mean. Guo et al. (2017), On Calibration of Modern Neural Networks, section 4.2, arXiv:1706.04599; Rahaman &
+Thiery (2021), Uncertainty Quantification and Deep Ensembles, arXiv:2007.08792, for ensembles; Levi et al. (2022), Evaluating
+and Calibrating Uncertainty Prediction in Regression Tasks, arXiv:1905.11659, for standard deviations. The residuals are
+those of CRUDE (Zelikman, Healy, Zhou & Avati 2020, arXiv:2005.12496), m and s the predictive mean and standard deviation,
+here with a Gaussian kernel of Silverman's width h, so that there is a density.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pyro.distributions as dist
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Normal, StudentT
+
+from pyrodrop.arguments import instance, real, tensor
+from pyrodrop.constraints import checked
+from pyrodrop.likelihoods import elements
+from pyrodrop.prediction.prediction import Prediction
+
+_log = logging.getLogger("pyrodrop")
+_MOST = 1000  # residuals that are kept
+_RANGE = math.log(50.0)  # of ln T, to both sides
+_FEWEST = 20  # residuals
+_GRID = 41  # values of ln T from which the best is refined
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What `calibrate` found; a function from predictions to calibrated ones.
+
+    Attributes:
+        temperature: T, above 0; above 1 if the predictions were too sure.
+        residuals: z, ``[K, ...]`` with the shape of y at a point, in place of a temperature; None without them.
+
+    Raises:
+        TypeError, ValueError: one of them is not such a number or tensor.
+    """
+
+    temperature: float = 1.0
+    residuals: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        real(self.temperature, "temperature", "what logits are divided by", above=0)
+        if self.residuals is not None:
+            tensor(self.residuals, "residuals", "standardised residuals", floating=True)
+
+    def __call__(self, prediction: Prediction) -> Prediction:
+        """The calibrated prediction.
+
+        With a temperature the draws stay functions (`joint`), with residuals they are not.
+
+        Raises:
+            TypeError: it is no `Prediction`, or of a distribution that has no such calibration.
+            ValueError: the residuals are of a y of another shape.
+        """
+        instance(prediction, Prediction, "prediction", "a Prediction, such as run.predict(x)")
+        one, of_y = elements(prediction.distribution), len(prediction.distribution.event_shape)
+        if isinstance(one, Categorical | Bernoulli) and self.residuals is None:
+            logits = one.logits / self.temperature
+            of_logits = dist.Categorical if isinstance(one, Categorical) else dist.Bernoulli
+            f = prediction.f / self.temperature if prediction.f.shape == logits.shape else prediction.f
+            return replace(prediction, f=f, distribution=of_logits(logits=logits).to_event(of_y))
+        mean, own = prediction.mean, _real(prediction)
+        if self.residuals is not None:
+            return _by_residuals(prediction, mean, self.residuals.to(mean))
+        location, scale = mean + self.temperature * (own.loc - mean), self.temperature * own.scale
+        wider = dist.StudentT(own.df, location, scale) if isinstance(own, StudentT) else dist.Normal(location, scale)
+        f_sd = None if prediction.f_sd is None else self.temperature * prediction.f_sd
+        f = mean + self.temperature * (prediction.f - mean)
+        return replace(prediction, f=f, distribution=wider.to_event(of_y), f_sd=f_sd)
+
+
+@checked
+def calibrate(
+    prediction: Prediction,
+    y: Any,
+    method: Literal["temperature", "residuals"] = "temperature",
+) -> Calibration:
+    """Calibrate the predictions of a run by observations that it was not trained with.
+
+    Args:
+        prediction: of the run at the points of the observations.
+        y: the observations, ``[N, ...]``, or class labels.
+        method: ``"temperature"``, one number, for class labels and for Gaussian and Student's t observations; or
+            ``"residuals"``, the distribution of standardised residuals, for real observations of which there are hundreds.
+
+    Returns:
+        A function from predictions of the same run at other points to calibrated ones.
+
+    Raises:
+        TypeError: `prediction` is no `Prediction`, or of observations that this method does not calibrate.
+        ValueError: y does not fit the prediction; for residuals there are fewer than 20 complete rows, or one is not finite.
+
+    Example:
+        >>> import torch, pyro.distributions as dist, pyrodrop
+        >>> y = torch.tensor([[-2.0], [2.0], [1.0], [-1.0]])
+        >>> f = torch.zeros(1, 4, 1)
+        >>> held_out = pyrodrop.Prediction(f, dist.Normal(f, 0.5).to_event(1))
+        >>> calibration = pyrodrop.metrics.calibrate(held_out, y)
+        >>> round(calibration.temperature, 3)  # the root mean square of y is 1.581
+        3.162
+        >>> calibration(held_out).sd[0]
+        tensor([1.5811])
+    """
+    instance(prediction, Prediction, "prediction", "a Prediction, such as run.predict(x)")
+    if method == "residuals":
+        return Calibration(residuals=_residuals(prediction, y))
+
+    def loss(log_temperature: float) -> float:
+        return -float(Calibration(math.exp(log_temperature))(prediction).log_density(y).double().mean())
+
+    step = 2 * _RANGE / (_GRID - 1)
+    best = min((number * step - _RANGE for number in range(_GRID)), key=loss)
+    found = minimize_scalar(loss, bounds=(best - step, best + step), method="bounded", options={"xatol": 1e-5}).x
+    if abs(found) > _RANGE - step:
+        _log.warning(
+            "the observations do not bound the temperature: it is %.3g, the end of the search", math.exp(found)
+        )
+    return Calibration(math.exp(found))
+
+
+def _real(prediction: Prediction) -> Any:
+    """The Gaussian or Student's t distributions of every element of y."""
+    one = elements(prediction.distribution)
+    if type(one) not in (dist.Normal, dist.StudentT, Normal, StudentT):
+        raise TypeError(
+            "prediction must be of Gaussian or Student's t observations, or of class labels under a temperature; got one of "
+            f"{type(one).__name__} observations"
+        )
+    return one
+
+
+def _by_residuals(prediction: Prediction, mean: Tensor, z: Tensor) -> Prediction:
+    """A mixture of kernels at the residuals z ``[K, ...]``."""
+    if z.shape[1:] != mean.shape[1:]:
+        raise ValueError(
+            f"prediction must be of a y of shape {list(z.shape[1:])} at a point, as the residuals are; got "
+            f"{list(mean.shape[1:])}"
+        )
+    sd = prediction.sd
+    location = mean + sd * z[:, None]
+    kernel = dist.Normal(location, (sd * _width(z)).expand_as(location)).to_event(mean.dim() - 1)
+    return replace(prediction, f=location, distribution=kernel, f_sd=None, joint=False)
+
+
+def _residuals(prediction: Prediction, y: Any) -> Tensor:
+    """Standardised residuals of at most 1000 rows, evenly spaced in the order of their first element."""
+    _real(prediction)
+    y, seen = prediction.observed(y)
+    z = (y - prediction.mean) / prediction.sd
+    z = z if seen is None else z[seen.flatten(1).all(1)]
+    if len(z) < _FEWEST or not bool(z.isfinite().all()):
+        raise ValueError(
+            f"y must have at least {_FEWEST} complete rows with finite standardised residuals; got {len(z)} rows"
+        )
+    z = z[z.flatten(1)[:, 0].argsort()]
+    every = torch.linspace(0, len(z) - 1, min(len(z), _MOST), device=z.device).round().long()
+    return z[every].detach()
+
+
+def _width(z: Tensor) -> Tensor:
+    """The width of the kernel for every element of y, ``[...]`` (Silverman 1986, eq. 3.31)."""
+    low, high = torch.quantile(z.double(), torch.tensor([0.25, 0.75], dtype=torch.float64, device=z.device), 0)
+    narrow = torch.minimum(z.double().std(0), (high - low) / 1.349)
+    return (0.9 * narrow * len(z) ** -0.2).clamp_min(1e-6).to(z)
