@@ -2,14 +2,15 @@
 
     temperature, classes     p(y | f_t) ~ exp(f_t / T)
     temperature, numbers     mu_t <- m + T (mu_t - m),   sigma_t <- T sigma_t,   with the predictive mean m
-    residuals, numbers       p(y | x) = mean_i N(y; m + s z_i, (s h)^2),   z_i = (y_i - m_i) / s_i,   i a held-out row
+    residuals, numbers       p(y | x) = mean_i t_4(y; m + s z_i, s h),   z_i = (y_i - m_i) / s_i,   i a held-out row
 
 T maximises the log density of the held-out observations under the mixture over t, so it is the temperature of the draws, not
 that of their mean. Guo et al. (2017), On Calibration of Modern Neural Networks, section 4.2, arXiv:1706.04599; Rahaman &
 Thiery (2021), Uncertainty Quantification and Deep Ensembles, arXiv:2007.08792, for ensembles; Levi et al. (2022), Evaluating
 and Calibrating Uncertainty Prediction in Regression Tasks, arXiv:1905.11659, for standard deviations. The residuals are
 those of CRUDE (Zelikman, Healy, Zhou & Avati 2020, arXiv:2005.12496), m and s the predictive mean and standard deviation,
-here with a Gaussian kernel of Silverman's width h, so that there is a density.
+here with a kernel of Silverman's width h, so that there is a density: Student's t with 4 degrees of freedom, as a Gaussian
+one makes an observation beyond all residuals all but impossible.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _log = logging.getLogger("pyrodrop")
 _MOST = 1000  # residuals that are kept
 _RANGE = math.log(50.0)  # of ln T, to both sides
 _FEWEST = 20  # residuals
+_DEGREES = 4.0  # of freedom of the kernel
 _GRID = 41  # values of ln T from which the best is refined
 
 
@@ -152,7 +154,7 @@ def _by_residuals(prediction: Prediction, mean: Tensor, z: Tensor) -> Prediction
         )
     sd = prediction.sd
     location = mean + sd * z[:, None]
-    kernel = dist.Normal(location, (sd * _width(z)).expand_as(location)).to_event(mean.dim() - 1)
+    kernel = dist.StudentT(_DEGREES, location, (sd * _width(z)).expand_as(location)).to_event(mean.dim() - 1)
     return replace(prediction, f=location, distribution=kernel, f_sd=None, joint=False)
 
 

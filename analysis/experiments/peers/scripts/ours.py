@@ -43,13 +43,13 @@ def trained(problem: Problem, guide: str, members: int = 1, **options: Any) -> t
     )
 
 
-def sample(problem: Problem) -> tuple[Any, dict[str, Any]]:
+def sample(problem: Problem, **options: Any) -> tuple[Any, dict[str, Any]]:
     """Draws of the exact posterior."""
     import pyrodrop
 
     x, y, points = tensors(problem)
     chains = min(CHAINS, problem.draws // 4)
-    how = {"chains": chains, "tune": max(100, problem.steps // 12), "draws": problem.draws // chains}
+    how = {"chains": chains, "tune": max(100, problem.steps // 12), "draws": problem.draws // chains, **options}
     sampled = pyrodrop.sample(model_of(problem), (x, y), device="cpu", seed=problem.seed, progress=False, **how)
     return sampled.predict(points, problem.draws).f, how
 
@@ -61,6 +61,7 @@ METHODS = {
     "low rank 4": partial(trained, guide="LowRank", rank=4),
     "ensemble of 5 points": partial(trained, guide="Point", members=MEMBERS),
     "sample": sample,
+    "sample, mclmc": partial(sample, kernel="mclmc"),
 }
 
 if __name__ == "__main__":
