@@ -451,6 +451,7 @@ def test_ratios_along_the_line_are_those_of_the_functions() -> None:
     assert [one["lowest"], one["highest"]] == [0, pytest.approx(0.5)]
 
 
+@pytest.mark.more
 def test_a_learned_precision_is_one_over_the_mean_square_of_the_residuals() -> None:
     """At the largest ELBO, N / precision is the mean over q of the sum of squares."""
     problem = PROBLEMS["co2"]

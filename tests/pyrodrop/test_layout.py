@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import importlib
 import importlib.util
@@ -64,6 +65,7 @@ FACADES = ("pyrodrop/__init__.py", "analysis/__init__.py")  # reach for what sta
 REGISTERS = {"pyrodrop/distributions/__init__.py": "pyrodrop.divergences"}  # imports it last, for what it registers
 
 
+@functools.cache
 def imported(file: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
