@@ -335,20 +335,29 @@ def test_deep_networks_by_chains_from_trained_starts() -> None:
     yacht, foong = (measured["spread_over_hmc"][name] for name in ("yacht", "foong"))
     assert f"the spread of f is {yacht['median']:.2f} and {foong['median']:.2f} times that of `hmc`" in page
     assert f"the chains of the second have an R-hat of {foong['r_hat_f']:.2f}" in page
-    own = measured["runs"]["airfoil"][0]
+    runs = measured["runs"]["airfoil"]
+    own = runs[0]
     steps = 20 * (own["tune"] + own["draws"] * own["thin"])
-    for name, row, last in (
-        (f"{own['chains']} trained networks", own["starts"], ""),
-        (f"{own['chains']} chains from these, {steps:,} steps each", own, f"{own['core_seconds']:.0f} "),
+    scores = ("rmse", "nll_of_moments", "nll")
+    for name, rows, last in (
+        (f"{own['chains']} trained networks", [run["starts"] for run in runs], ""),
+        (f"{own['chains']} chains from these, {steps:,} steps each", runs, f"{own['core_seconds']:.0f} "),
     ):
-        assert f"| {name} | {row['rmse']:.3f} | {row['nll_of_moments']:.3f} | {row['nll']:.3f} | {last}|" in page
+        means = " | ".join(f"{statistics.fmean(row[score] for row in rows):.3f}" for score in scores)
+        assert f"| {name} | {means} | {last}|" in page
+    nll, wide = ([run[key] for run in runs] for key in ("nll_of_moments", "r_hat_f"))
+    assert f"Means of three seeds, by moments {min(nll):.3f} to {max(nll):.3f}" in page
+    assert f"took {own['seconds']:.0f} seconds" in page
+    one, two = (next(r["core_seconds"] for r in runs[1:] if r["threads"] == threads) for threads in (1, 2))
+    assert f"beside other work it was {one:.0f} core-seconds on one thread, {two:.0f} on two" in page
+    assert f"R-hat of f over all chains is {min(wide):.1f} to {max(wide):.1f}, in one chain" in page
+    assert {f"{run['r_hat_within']:.2f}" for run in runs} == {"1.06"}
     bike = measured["runs"]["bike"][0]
     steps = 20 * (bike["tune"] + bike["draws"] * bike["thin"])
     assert (
         f"{bike['chains']} chains of {steps:,} steps have an RMSE of {bike['rmse']:.3f} and {bike['nll_of_moments']:.3f} by "
         f"moments, {bike['nll']:.3f} the mixture, in {bike['core_seconds']:.0f} core-seconds"
     ) in page
-    assert f"R-hat of f over all chains is {own['r_hat_f']:.1f}, in one chain {own['r_hat_within']:.2f}" in page
 
 
 def test_what_early_stopping_costs() -> None:
