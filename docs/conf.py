@@ -23,6 +23,7 @@ extensions = [
     "sphinx.ext.intersphinx",
     "sphinx_copybutton",
     "sphinx_design",
+    "sphinx-mathjax-offline",  # MathJax's files, instead of a content delivery network's
     "docstrings",
     "links",
     "project_pages",
@@ -31,7 +32,7 @@ extensions = [
     "zoo_pages",
     "gallery",
 ]
-exclude_patterns = ["_build", "_ext"]
+exclude_patterns = ["_build", "_ext", "paper"]
 nitpicky = True  # a reference that leads nowhere is a warning, and `make docs` fails on warnings
 
 # Pages and notebooks. Outputs are those that the notebooks have.

@@ -90,6 +90,21 @@ def test_no_link_of_the_built_site_is_dead() -> None:
     assert dead(BUILT) == []
 
 
+@pytest.mark.slow
+def test_the_built_site_loads_nothing_from_the_network() -> None:
+    """Scripts, style sheets and pictures are files of the site, MathJax and its fonts too."""
+    if not (BUILT / "index.html").is_file():
+        pytest.skip("the site is not built: make docs")
+    tags = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*>")
+    pages = {path: path.read_text(encoding="utf-8") for path in BUILT.rglob("*.html")}
+    far = [
+        tag for text in pages.values() for tag in tags.findall(text) if re.search(r'(?:src|href)="(?:https?:)?//', tag)
+    ]
+    assert [tag for tag in far if 'rel="canonical"' not in tag] == []
+    assert any("mathjax/tex-chtml.js" in text for text in pages.values())
+    assert list((BUILT / "_static" / "mathjax" / "output" / "chtml" / "fonts").rglob("*.woff"))
+
+
 def test_dead_links_are_found(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "b.html").write_text('<p id="here">x</p><a href="../a.html">a</a><a href="#there">no</a>')

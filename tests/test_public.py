@@ -1,0 +1,129 @@
+"""Workflows, templates and hooks: they can be read, and the commands, files and versions that they name are there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+WORKFLOWS = ("ci", "release")
+LINKS = ("models", "guides", "analysis")
+
+
+def read(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+
+def jobs(name: str) -> dict[str, Any]:
+    return read(f".github/workflows/{name}.yml")["jobs"]  # type: ignore[no-any-return]
+
+
+def commands(name: str) -> list[str]:
+    return [step["run"] for job in jobs(name).values() for step in job["steps"] if "run" in step]
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_commands_of_workflows_exist(name: str) -> None:
+    """Files, targets of make, options of pip that are files, and the command of this package."""
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert commands(name)
+    for command in commands(name):
+        first, *rest = command.split()
+        assert first in ("python", "make", *PROJECT["project"]["scripts"]) or (ROOT / first).is_file(), command
+        if first == "make":
+            assert set(rest) <= set(targets), command
+        files = re.findall(r"(?<!\S)(\.ci/[\w.]+|[\w/]+\.(?:txt|py))(?!\S)", command)
+        assert all((ROOT / file).is_file() for file in files), command
+    assert ".ci/run" in commands("ci")
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_workflows_are_whole(name: str) -> None:
+    """A trigger, few permissions, jobs that need jobs that are there; `on` is True in YAML 1.1."""
+    workflow = read(f".github/workflows/{name}.yml")
+    assert workflow.keys() == {"name", True, "permissions", "env", "jobs"} | (
+        {"concurrency"} if name == "ci" else set()
+    )
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        assert set([job["needs"]] if "needs" in job else []) <= workflow["jobs"].keys()
+        assert all(("run" in step) != ("uses" in step) for step in job["steps"])
+        assert all("@" in step["uses"] for step in job["steps"] if "uses" in step)
+
+
+def test_the_wheel_is_tried_on_three_systems() -> None:
+    matrix = jobs("ci")["smoke"]["strategy"]["matrix"]
+    assert [system.split("-")[0] for system in matrix["os"]] == ["ubuntu", "macos", "windows"]
+    least = PROJECT["project"]["requires-python"].removeprefix(">=")
+    named = [text.rsplit(" ", 1)[1] for text in PROJECT["project"]["classifiers"] if "Python :: 3." in text]
+    assert matrix["python"][0] == least
+    assert set(named) <= set(matrix["python"])
+
+
+def test_only_publishing_has_a_token() -> None:
+    permissions = {name: job.get("permissions") for name, job in jobs("release").items()}
+    assert permissions == {"build": None, "publish": {"id-token": "write"}}
+    assert jobs("release")["publish"]["needs"] == "build"
+
+
+def test_a_tag_must_be_the_version() -> None:
+    script, version = ROOT / ".ci" / "tag_is_version.py", PROJECT["project"]["version"]
+    for tag, code in ((f"v{version}", 0), (version, 1), ("v9.9.9", 1)):
+        assert subprocess.run([sys.executable, "-P", script, tag], capture_output=True).returncode == code, tag
+
+
+def test_hooks_have_the_version_that_is_tested() -> None:
+    (repository,) = read(".pre-commit-config.yaml")["repos"]
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert f"ruff=={repository['rev'].removeprefix('v')}" in constraints
+    assert [hook["id"] for hook in repository["hooks"]] == ["ruff-check", "ruff-format"]
+
+
+def test_templates_have_what_a_form_needs() -> None:
+    forms = [path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml"]
+    assert len(forms) == 2
+    for path in forms:
+        form = read(path.relative_to(ROOT).as_posix())
+        assert form.keys() == {"name", "description", "body"}
+        assert any(field.get("validations", {}).get("required") for field in form["body"])
+    for text in (ROOT / ".github").rglob("*"):
+        if text.is_file():
+            for name in re.findall(r"\b([A-Z][A-Z_]+\.md)\b", text.read_text(encoding="utf-8")):
+                assert (ROOT / name).is_file(), name
+
+
+def test_what_a_report_is_asked_to_print_runs() -> None:
+    """The line of Python in the form for faults."""
+    description = read(".github/ISSUE_TEMPLATE/fault.yml")["body"][1]["attributes"]["description"]
+    code = re.findall(r'python -c "(.+)"', description)[0]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == 5
+
+
+def test_no_package_is_packed_through_a_link() -> None:
+    """A clone on Windows may have text files in place of the links of ``pyrodrop/``: the folders are named themselves."""
+    setuptools = PROJECT["tool"]["setuptools"]
+    beyond = [name for name in setuptools["packages"] if name.split(".")[1:2] and name.split(".")[1] in LINKS]
+    assert len(beyond) > 20
+    for name in beyond:
+        folder = setuptools["package-dir"][name]
+        assert folder == name.removeprefix("pyrodrop.").replace(".", "/")
+        assert (ROOT / folder / "__init__.py").is_file()
+
+
+def test_the_first_block_of_the_readme_is_found() -> None:
+    """That which ``.ci/first_block.py`` runs, without running it."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    first = re.search(r"^```python\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)
+    assert first is not None
+    compile(first[1], "README.md", "exec")
+    assert "data.mauna_loa()" in first[1]  # a data set that comes with the package
