@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pyrodrop.arguments import instance
 from pyrodrop.compression.chain import NoChain, chain_of
-from pyrodrop.compression.kept import kept_weights, uncut_weights
+from pyrodrop.compression.kept import bound_of, kept_weights, uncut_weights
 from pyrodrop.compression.layout import Layout, laid_out
 from pyrodrop.compression.report import CompressionReport, measure
 from pyrodrop.compression.steps import Step, network_of
@@ -28,7 +28,7 @@ def compress(
     model: Any,
     guide: Callable[..., Any],
     *,
-    threshold: float = 3.0,
+    threshold: float | None = None,
     structured: Annotated[bool, Flag("whether to remove units")] = True,
     layout: Layout = "fastest",
     batch_size: Annotated[int, Count("the number of rows that layouts are timed with")] = 1000,
@@ -41,8 +41,9 @@ def compress(
 
     Args:
         model: a trained model of `pyrodrop.models`.
-        guide: a trained guide with an alpha per weight, `guides.SparseDropout` or `guides.ARDDropout`.
-        threshold: weights with ln alpha at or above it are pruned.
+        guide: a trained guide with an alpha per weight, such as `guides.SparseDropout`, or per input unit, such as
+            `guides.LogNormalDropout`.
+        threshold: weights with ln alpha at or above it are pruned; if None, the attribute `threshold` of the guide, or 3.
         structured: whether to remove units. With False, all networks are supported and keep their shape; pruned weights
             are 0.
         layout: layout of the dense layers: ``dense``, ``picked`` (only the inputs that have a weight), ``csr`` (a sparse
@@ -54,8 +55,8 @@ def compress(
         A module that maps x to f, both in their original units.
 
     Raises:
-        TypeError: the guide has no alpha per weight, the network is not a chain of supported layers, or an argument is of
-            another type.
+        TypeError: the guide learns no alpha per weight or unit, the network is not a chain of supported layers, or an
+            argument is of another type.
         ValueError: an argument is out of range.
 
     Example:
@@ -89,7 +90,7 @@ def compressed_steps(
     model: Any,
     guide: Callable[..., Any],
     *,
-    threshold: float = 3.0,
+    threshold: float | None = None,
     layout: Layout = "fastest",
     batch_size: Annotated[int, Count("the number of rows that layouts are timed with")] = 1000,
     x: Inputs | None = None,
@@ -107,7 +108,7 @@ def compression_report(
     guide: Any,
     data: Dataset,
     *,
-    threshold: float = 3.0,
+    threshold: float | None = None,
     layout: Layout = "fastest",
     kl_weight: Annotated[float, Real("the factor of the KL divergence at the end of training", least=0)] = 1.0,
 ) -> CompressionReport:
@@ -121,7 +122,7 @@ def compression_report(
     means = {name: w.detach().cpu() for name, w in uncut_weights(guide).items()}
     dense = chain_of(_on_cpu(model), means, _few(data.x))
     dense.network(dense.steps)
-    return measure(dense.steps, small, data, threshold, kl_weight)
+    return measure(dense.steps, small, data, bound_of(guide, threshold), kl_weight)
 
 
 def _small(model: Any, weights: Mapping[str, Tensor], layout: Layout, batch_size: int, x: Inputs | None) -> list[Step]:

@@ -1,8 +1,10 @@
-"""Sparse networks on MNIST (Molchanov, Ashukha & Vetrov 2017, table 1; Kharitonov, Molchanov & Vetrov 2018).
+"""Sparse networks on MNIST (Molchanov, Ashukha & Vetrov 2017, table 1; Kharitonov, Molchanov & Vetrov 2018; by unit:
+Neklyudov, Molchanov, Ashukha & Vetrov 2017).
 
-A network is trained with sparse variational dropout or ARD and evaluated after every epoch. At the end weights with
-log alpha >= 3 are pruned, units without weights are removed, and the result is compared with the dense network. Sparsity is
-recorded once the weight of the KL divergence has reached 1; before that it has no meaning.
+A network is trained with sparse variational dropout, ARD or log-normal dropout and evaluated after every epoch. At the end
+weights with log alpha >= 3, or input units with log alpha >= 0, are pruned, units without weights are removed, and the
+result is compared with the dense network. Sparsity is recorded once the weight of the KL divergence has reached 1; before
+that it has no meaning.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from pyrodrop.files import write_json
 from pyrodrop.json_files import read_record
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.fitted import Fit
-from pyrodrop.zoo.sparse import BATCH, THRESHOLD, Method, Net, Recipe, training
+from pyrodrop.zoo.sparse import BATCH, METHODS, Method, Net, Recipe, training
 
 _ROWS = 2000  # digits per forward pass
 
@@ -51,8 +53,8 @@ def run(
 
     Args:
         net: lenet-300-100 or lenet-5.
-        method: sparse (log-uniform prior) or ard.
-        recipe: training settings, molchanov2017 or deepbayes2019.
+        method: sparse (log-uniform prior) or ard, or log-normal, by unit.
+        recipe: training settings, molchanov2017 or deepbayes2019, or neklyudov2017 with log-normal.
         epochs: number of epochs; that of the recipe if not given.
         digits: number of training digits, all 60,000 if not given.
         out: folder of results.json, progress.png, weights.png, fit.safetensors and compressed.safetensors. A run that was
@@ -61,6 +63,10 @@ def run(
     Returns:
         What is written to results.json.
     """
+    if method not in METHODS[recipe]:
+        raise ValueError(
+            f"method must be one of those of the recipe {recipe}, {', '.join(METHODS[recipe])}; got {method!r}"
+        )
     entry = zoo.entry(f"{method}/{net}-{recipe}")
     digits = arguments.count(digits, "digits", "the number of training digits")
     epochs = None if epochs is None else arguments.count(epochs, "epochs", "the number of epochs")
@@ -78,22 +84,22 @@ def run(
             checkpoint=Checkpoint(checkpoint, every=5 * -(-len(train) // BATCH)), **settings,
         )  # fmt: skip
         fit.save(folder / "fit.safetensors")
-        report = fit.compression_report(data.test, THRESHOLD)
-        write_network(folder / "compressed.safetensors", compressed_steps(fit.model, fit.guide, threshold=THRESHOLD))
+        report = fit.compression_report(data.test)
+        write_network(folder / "compressed.safetensors", compressed_steps(fit.model, fit.guide))
         content = {
             "name": entry.name,
             "result": summary(fit, data.test, log),
             "compressed": report.record(),
             "published": published_rows(net),
             "epochs": log.rows,
-            "settings": {**fit.settings, "epochs": len(log.rows), "threshold": THRESHOLD, "recipe": recipe},
+            "settings": {**fit.settings, "epochs": len(log.rows), "threshold": report.threshold, "recipe": recipe},
             "versions": versions(),
             "processor": processor(),
         }
         write_json(folder / "results.json", content)
         figure = draw_progress(log.rows, fit.guide.sites, published(net, method, recipe))  # type: ignore[attr-defined]
         write_figure(folder / "progress.png", figure)
-        write_figure(folder / "weights.png", draw_weights(kept_weights(fit.guide, THRESHOLD)))
+        write_figure(folder / "weights.png", draw_weights(kept_weights(fit.guide, None)))
         _print(content)
         print_table(report)
         print(f"figures: {folder / 'progress.png'}, {folder / 'weights.png'}\nresults: {folder / 'results.json'}")
@@ -122,10 +128,10 @@ class EpochLog:
             return
         steps = fit.history[-(len(fit.history) // epochs) :].double()
         whole = float(steps[-1, 2]) >= 1
-        mask = keep_mask(fit.guide, THRESHOLD)
+        mask = keep_mask(fit.guide, None)
         row = {
             "epoch": epochs,
-            "error": error(fit, kept_weights(fit.guide, THRESHOLD), self.test),
+            "error": error(fit, kept_weights(fit.guide, None), self.test),
             "error_dense": error(fit, uncut_weights(fit.guide), self.test),
             "nll": float(steps[:, 0].mean()),
             "kl": float(steps[:, 1].mean()),
