@@ -12,6 +12,7 @@ from pyrodrop.arguments import instance
 from pyrodrop.compression.chain import NoChain, chain_of
 from pyrodrop.compression.kept import bound_of, kept_weights, uncut_weights
 from pyrodrop.compression.layout import Layout, laid_out
+from pyrodrop.compression.narrow import narrowed
 from pyrodrop.compression.report import CompressionReport, measure
 from pyrodrop.compression.steps import Step, network_of
 from pyrodrop.compression.units import without_dead_units
@@ -76,7 +77,10 @@ def compress(
     check_model(model)
     weights = {name: w.detach().cpu() for name, w in kept_weights(guide, threshold).items()}
     if structured:
-        return network_of(_small(model, weights, layout, batch_size, x))
+        try:
+            return network_of(_small(model, weights, layout, batch_size, x))
+        except NoChain as error:
+            return _narrow(model, weights, layout, x, error)
     try:
         chain = chain_of(_on_cpu(model), weights, _few(x))
         return chain.network(laid_out(chain.steps, layout, batch_size))
@@ -130,6 +134,16 @@ def _small(model: Any, weights: Mapping[str, Tensor], layout: Layout, batch_size
     steps = laid_out(without_dead_units(chain.steps), layout, batch_size)
     chain.network(steps)
     return steps
+
+
+def _narrow(model: Any, weights: Mapping[str, Tensor], layout: Layout, x: Inputs | None, error: NoChain) -> nn.Module:
+    """The network without unused units if it is not a chain; `error` says why it is none."""
+    if not isinstance(x, Tensor) or layout in ("picked", "csr"):
+        raise error
+    try:
+        return narrowed(whole_network(_on_cpu(model), weights, _few(x)), _few(x))
+    except NoChain as other:
+        raise NoChain(f"{error}; nor are its unused units removed: {other}") from error
 
 
 def _on_cpu(model: Any) -> Any:

@@ -226,6 +226,17 @@ def test_a_saved_fit_is_read_in_another_process(tmp_path: Path) -> None:
     assert float(done.stdout) == pytest.approx(float(small(torch.ones(1, 6))), rel=1e-5)
 
 
+def test_replicates_are_single_fits() -> None:
+    model = network()
+    guide = guides.LogNormalDropout(model, -2.0)
+    options: dict[str, Any] = {"steps": 10, "batch_size": 50, "estimator": "local", "progress": False}
+    many = pyrodrop.fit_replicates(model, guide, data(), count=2, engine="traced", **options)
+    for seed, one in enumerate(many):
+        alone = pyrodrop.fit(model, guide, data(), seed=seed, engine="pyro", **options)
+        for (name, a), b in zip(one.guide.named_parameters(), alone.guide.parameters(), strict=True):  # type: ignore[attr-defined]
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
+
+
 def test_masks_by_hand() -> None:
     """ln alpha below 0 is a ratio above 1; the mask has the shape of the weight, a vector's elements are units."""
     model = models.from_module(
