@@ -247,11 +247,9 @@ def _density(x: Tensor) -> Tensor:
 
 
 def _log_mass(lower: Tensor, upper: Tensor) -> Tensor:
-    """ln(Phi(upper) - Phi(lower)), by the tail in which both are if they are in one."""
-    turned = lower + upper > 0
-    low, high = torch.where(turned, -upper, lower), torch.where(turned, -lower, upper)
-    most = torch.special.log_ndtr(high)
-    return most + torch.log(-torch.expm1(torch.special.log_ndtr(low) - most))
+    """ln(Phi(upper) - Phi(lower)) for lower <= 0, also where both are far below."""
+    most = torch.special.log_ndtr(upper)
+    return most + torch.log(-torch.expm1(torch.special.log_ndtr(lower) - most))
 
 
 def _bounds(low: float, high: float) -> tuple[float, float]:

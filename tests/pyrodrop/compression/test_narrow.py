@@ -91,7 +91,7 @@ def lost(net: nn.Module, share: float, seed: int = 0) -> pyrodrop.Fit:
         for name in guide.sites:
             noise = guide.noise_log_scale[name]
             gone = torch.rand_like(noise) < share
-            gone[0] = False
+            gone[0] &= share > 1
             noise.copy_(torch.where(gone, 5.0, noise))
     return pyrodrop.Fit(model, guide, None, torch.tensor([[1.0, 1.0, 1.0]]), {})
 
@@ -110,7 +110,7 @@ def parameters(net: nn.Module) -> int:
     return sum(parameter.numel() for parameter in net.parameters())
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 1.0, 1.1])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_narrow_network_is_the_masked_one(name: str, share: float) -> None:
     build, shape = NETWORKS[name]
@@ -137,6 +137,19 @@ def test_a_residual_stream_loses_the_channels_that_nobody_reads() -> None:
         assert small.get_submodule("blocks.1.conv2").out_channels == channels
         assert small.get_submodule("blocks.0.norm1").num_features == channels
         torch.testing.assert_close(small(x), masked(fit, x), atol=1e-4, rtol=1e-4)
+
+
+def test_a_unit_that_only_a_lost_unit_reads_is_lost_too() -> None:
+    """Unit 2 of the first layer is read by unit 7 of the second, which is read by nobody."""
+    fit, x = lost(Branches(), 0.0), torch.randn(6, 5)
+    guide: Any = fit.guide
+    with torch.no_grad():
+        for name in ("b.weight", "c.weight"):
+            guide.loc[name][:, 2] *= torch.arange(10) == 7
+        guide.noise_log_scale["d.weight"][7] = 5.0
+    small: Any = fit.compress(x=x)
+    assert [small.get_submodule(name).out_features for name in "abcd"] == [19, 9, 9, 4]
+    torch.testing.assert_close(small(x), masked(fit, x), atol=1e-5, rtol=1e-5)
 
 
 def test_what_is_not_followed_is_kept_or_refused() -> None:
