@@ -19,7 +19,13 @@ from rich.table import Table
 
 from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.sparse.figure import draw_progress, draw_weights
-from pyrodrop.analysis.experiments.sparse.published import published, published_rows
+from pyrodrop.analysis.experiments.sparse.published import (
+    DENSE,
+    published,
+    published_by_unit,
+    published_rows,
+    units_left,
+)
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
@@ -90,7 +96,7 @@ def run(
             "name": entry.name,
             "result": summary(fit, data.test, log),
             "compressed": report.record(),
-            "published": published_rows(net),
+            "published": published_by_unit(net) if method == "log-normal" else published_rows(net),
             "epochs": log.rows,
             "settings": {**fit.settings, "epochs": len(log.rows), "threshold": report.threshold, "recipe": recipe},
             "versions": versions(),
@@ -188,20 +194,27 @@ def _print(content: dict[str, Any]) -> None:
     table = Table(
         title=f"{content['name']}, {content['settings']['epochs']} epochs, seed {content['settings']['seed']}"
     )
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
-        "error %": lambda row: _percent(row["error"], 2),
-        "sparsity by layer %": lambda row: (
-            " / ".join(_percent(s, 1) for s in row["sparsity"]) if row["sparsity"] else "-"
-        ),
-        "compression": lambda row: "-" if row["compression"] is None else f"{row['compression']:.1f}x",
-        "minutes": lambda row: f"{row['seconds'] / 60:.1f}" if row.get("seconds") else "",
-    }
+    by_unit = "units" in content["published"][0]
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {"error %": lambda row: _percent(row["error"], 2)}
+    if by_unit:
+        columns |= {"units": lambda row: row["units"], "FLOPs": lambda row: f"1 / {row['flops']:.2f}"}
+    else:
+        columns |= {
+            "sparsity by layer %": lambda row: (
+                " / ".join(_percent(s, 1) for s in row["sparsity"]) if row["sparsity"] else "-"
+            ),
+            "compression": lambda row: "-" if row["compression"] is None else f"{row['compression']:.1f}x",
+        }
+    columns["minutes"] = lambda row: f"{row['seconds'] / 60:.1f}" if row.get("seconds") else ""
     table.add_column("network", no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right")
     result = content["result"]
     ours = {**result, "sparsity": list(result["sparsity"].values())}
     dense = {"error": result["error_dense"], "sparsity": None, "compression": 1.0}
+    if by_unit:
+        ours |= {"units": "-".join(map(str, units_left(content))), "flops": content["compressed"]["ratios"]["flops"]}
+        dense |= {"units": DENSE[content["name"].split("/")[1].removesuffix("-neklyudov2017")], "flops": 1.0}
     rows = {"ours, nothing cut": dense, "ours": ours, **{row["method"]: row for row in content["published"]}}
     for name, row in rows.items():
         table.add_row(name, *(cell(row) for cell in columns.values()), style="bold" if name == "ours" else "")
