@@ -44,7 +44,7 @@ class LogNormalDropout(Guide):
 
     Args:
         model: the model whose weights are inferred.
-        log_scale: initial value of ln sigma, in [-10, 5]; mu starts at `high`.
+        log_scale: initial value of ln sigma, in [-10, 5]; mu starts at 0, or at the bound next to it.
         low: a, the lower bound of ln s.
         high: b, its upper bound, above `low`; 0 lets the noise only shrink.
 
@@ -76,7 +76,7 @@ class LogNormalDropout(Guide):
         initial = model.weight_sites()
         self.loc = ParameterTree(initial)
         noise = {name: w.new_zeros(self._noise_shape(name, w)) for name, w in initial.items()}
-        self.noise_loc = ParameterTree({name: torch.full_like(s, self.high) for name, s in noise.items()})
+        self.noise_loc = ParameterTree({name: s.clamp(self.low, self.high) for name, s in noise.items()})
         self.noise_log_scale = ParameterTree({name: torch.full_like(s, start) for name, s in noise.items()})
 
     def _noise_shape(self, name: str, weight: Tensor) -> tuple[int, ...]:

@@ -263,6 +263,14 @@ def test_masks_by_hand() -> None:
     assert float(ratio[1]) == pytest.approx(1 / 3, rel=0.05)
 
 
+@pytest.mark.parametrize(("low", "high", "start"), [(-20.0, 0.0, 0.0), (-20.0, 80.0, 0.0), (-3.0, -1.0, -1.0)])
+def test_the_noise_starts_at_a_scale_of_1(low: float, high: float, start: float) -> None:
+    guide = guides.LogNormalDropout(network(), low=low, high=high)
+    assert bool((guide.noise_loc["layers.0.weight"] == start).all())
+    drawn = guide.draw(50)["layers.0.weight"] / guide.loc["layers.0.weight"]
+    assert float((drawn.log() - start).abs().max()) < 0.05
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
