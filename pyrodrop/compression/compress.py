@@ -38,7 +38,8 @@ def compress(
     """The network of the weights that are kept, as a plain PyTorch module on the CPU; see `Fit.compress`.
 
     Removes units whose incoming or outgoing weights are all pruned, folds constant units into the next layer's bias, and
-    picks the fastest layout for each layer.
+    picks the fastest layout for each layer. Of a network that is not a chain of layers it removes the units that no layer
+    reads.
 
     Args:
         model: a trained model of `pyrodrop.models`.
@@ -56,8 +57,8 @@ def compress(
         A module that maps x to f, both in their original units.
 
     Raises:
-        TypeError: the guide learns no alpha per weight or unit, the network is not a chain of supported layers, or an
-            argument is of another type.
+        TypeError: the guide learns no alpha per weight or unit; the network is not a chain of supported layers, and its
+            units cannot be followed, or `layout` is ``picked`` or ``csr``; or an argument is of another type.
         ValueError: an argument is out of range.
 
     Example:

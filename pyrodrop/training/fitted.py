@@ -423,8 +423,8 @@ class Fit:
             threshold: weights with a larger ln alpha, of their own noise or of their input unit's, are pruned. If None, 3,
                 or what the guide has: 0 for `guides.LogNormalDropout`, a signal-to-noise ratio of 1.
             structured: whether to remove units whose incoming or outgoing weights are all pruned, and to fold constant units
-                into the next layer's bias. If False, every unit stays, and a network that is not a chain of layers is
-                returned unchanged but for its weights.
+                into the next layer's bias; of a network that is not a chain of layers, to remove the units that no layer
+                reads. If False, every unit stays, and such a network is returned unchanged but for its weights.
             layout: of dense layers: ``fastest`` by measurement, or ``dense``, ``picked`` (only inputs that are used) or
                 ``csr`` for all. `torch.export` supports all but ``csr``.
             batch_size: of the measurements.
@@ -432,7 +432,8 @@ class Fit:
                 A loaded fit has no training data and tries shapes that fit its first layer.
 
         Raises:
-            TypeError: the guide learns no alpha per weight or input unit, or the network is not a chain of layers.
+            TypeError: the guide learns no alpha per weight or input unit; or the network is not a chain of layers, and its
+                units cannot be followed, or `layout` is ``picked`` or ``csr``.
         """
         return compress(
             self.model,
