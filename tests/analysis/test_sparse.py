@@ -310,6 +310,17 @@ def test_the_pages_say_what_the_references_hold() -> None:
     assert whole == 5 * length
     assert f"weights, one seed; three seeds, a fifth as long: {ends}" in readme
     assert "One seed each: LeNet-300-100" in text
+    unit = json.loads((folder / "log-normal-lenet-300-100-neklyudov2017.json").read_text())
+    ratios, left = unit["compressed"]["ratios"], "-".join(map(str, units_left(unit)[:3]))
+    assert (
+        f"{unit['settings']['epochs']} epochs, one seed), LeNet-300-100 ends at {100 * unit['result']['error']:.2f} % error "
+        f"with {left} of its 784-300-100 inputs and hidden units: {ratios['flops']:.1f} times fewer operations, and "
+        f"{ratios['latency_1000']:.1f} times as fast on 1,000 digits on one core" in text
+    )
+    theirs = next(row for row in published_by_unit("lenet-300-100") if row["method"].startswith("StructuredBP"))
+    assert (
+        f"{theirs['units'][:-3]} at {100 * theirs['error']:.2f} %, {theirs['flops']:.1f} times fewer operations" in text
+    )
 
 
 def test_pictures_of_weights_are_the_weights_that_are_left() -> None:
