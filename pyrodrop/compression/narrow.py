@@ -66,6 +66,8 @@ def narrowed(network: nn.Module, x: Any) -> fx.GraphModule:
     if not found.free:
         raise NoChain("no unit is followed from the layer that makes it to those that read it")
     used = found.used()
+    for node in graph.nodes:
+        node.type = None  # annotations that are strings cannot be pickled
     small = fx.GraphModule(network, graph, "Network").eval()
     for layer in found.layers:
         rows = None if layer.makes is None else used[found.root(layer.makes.group)][layer.makes.feeds]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -121,6 +122,10 @@ def test_the_narrow_network_is_the_masked_one(name: str, share: float) -> None:
     if name != "rows":
         assert (parameters(small) < 0.7 * parameters(whole)) == (share > 0)
     assert not any(m.training for m in small.modules())
+    again = io.BytesIO()
+    torch.save(small, again)
+    again.seek(0)
+    torch.testing.assert_close(torch.load(again, weights_only=False)(x), small(x))
 
 
 def test_a_residual_stream_loses_the_channels_that_nobody_reads() -> None:
