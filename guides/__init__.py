@@ -9,6 +9,7 @@ from pyrodrop.guides.ensemble import Ensemble
 from pyrodrop.guides.from_noise import FromNoise, from_noise
 from pyrodrop.guides.gaussian_dropout import GaussianDropout
 from pyrodrop.guides.guide import Guide, RateKind
+from pyrodrop.guides.log_normal_dropout import LogNormalDropout
 from pyrodrop.guides.low_rank import LowRank
 from pyrodrop.guides.mean_field import MeanField
 from pyrodrop.guides.point import Point
@@ -25,6 +26,7 @@ __all__ = [
     "FromNoise",
     "GaussianDropout",
     "Guide",
+    "LogNormalDropout",
     "LowRank",
     "MeanField",
     "Point",

@@ -27,6 +27,7 @@ EXAMPLES = [
     "pyrodrop.guides.BernoulliDropout",
     "pyrodrop.guides.Ensemble",
     "pyrodrop.guides.GaussianDropout",
+    "pyrodrop.guides.LogNormalDropout",
     "pyrodrop.guides.MeanField",
     "pyrodrop.guides.Point",
     "pyrodrop.guides.SparseDropout",

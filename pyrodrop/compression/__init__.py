@@ -4,7 +4,7 @@
     chain      converts a network to a list of steps layout    chooses the fastest layout of each dense layer
     steps      converts a list of steps to a module  storage   saves and loads networks in small files
     stored     checks what such a file says           report    measures a network before and after
-    draws      networks sampled from a posterior
+    draws      networks sampled from a posterior      narrow    removes units from a network that is not a chain
 
 Users call `Fit.compress`, `Fit.compression_report` and `Fit.ensemble`.
 """

@@ -234,7 +234,7 @@ def _run(model: Any, weights: Mapping[str, Tensor], nodes: _Nodes, x: Tensor) ->
     def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if kwargs or len(args) != 1:
             raise NoChain(f"{_CHAINS}; this one has several inputs")
-        run = _Shapes(network, nodes.graph)
+        run = Shapes(network, nodes.graph)
         run.run(args[0].clone())
         shapes.update(run.shapes)
         for node in nodes.chain:
@@ -249,7 +249,7 @@ def _run(model: Any, weights: Mapping[str, Tensor], nodes: _Nodes, x: Tensor) ->
     return _Seen(x, output, shapes, values, used)
 
 
-class _Shapes(fx.Interpreter):
+class Shapes(fx.Interpreter):
     """Runs a graph and stores the shape of every result."""
 
     def __init__(self, network: nn.Module, graph: fx.Graph) -> None:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from pyrodrop.arguments import instance
 from pyrodrop.compression.chain import NoChain, chain_of
-from pyrodrop.compression.kept import kept_weights, uncut_weights
+from pyrodrop.compression.kept import bound_of, kept_weights, uncut_weights
 from pyrodrop.compression.layout import Layout, laid_out
+from pyrodrop.compression.narrow import narrowed
 from pyrodrop.compression.report import CompressionReport, measure
 from pyrodrop.compression.steps import Step, network_of
 from pyrodrop.compression.units import without_dead_units
@@ -28,7 +29,7 @@ def compress(
     model: Any,
     guide: Callable[..., Any],
     *,
-    threshold: float = 3.0,
+    threshold: float | None = None,
     structured: Annotated[bool, Flag("whether to remove units")] = True,
     layout: Layout = "fastest",
     batch_size: Annotated[int, Count("the number of rows that layouts are timed with")] = 1000,
@@ -37,12 +38,14 @@ def compress(
     """The network of the weights that are kept, as a plain PyTorch module on the CPU; see `Fit.compress`.
 
     Removes units whose incoming or outgoing weights are all pruned, folds constant units into the next layer's bias, and
-    picks the fastest layout for each layer.
+    picks the fastest layout for each layer. Of a network that is not a chain of layers it removes the units that no layer
+    reads.
 
     Args:
         model: a trained model of `pyrodrop.models`.
-        guide: a trained guide with an alpha per weight, `guides.SparseDropout` or `guides.ARDDropout`.
-        threshold: weights with ln alpha at or above it are pruned.
+        guide: a trained guide with an alpha per weight, such as `guides.SparseDropout`, or per input unit, such as
+            `guides.LogNormalDropout`.
+        threshold: weights with ln alpha at or above it are pruned; if None, the attribute `threshold` of the guide, or 3.
         structured: whether to remove units. With False, all networks are supported and keep their shape; pruned weights
             are 0.
         layout: layout of the dense layers: ``dense``, ``picked`` (only the inputs that have a weight), ``csr`` (a sparse
@@ -54,8 +57,8 @@ def compress(
         A module that maps x to f, both in their original units.
 
     Raises:
-        TypeError: the guide has no alpha per weight, the network is not a chain of supported layers, or an argument is of
-            another type.
+        TypeError: the guide learns no alpha per weight or unit; the network is not a chain of supported layers, and its
+            units cannot be followed, or `layout` is ``picked`` or ``csr``; or an argument is of another type.
         ValueError: an argument is out of range.
 
     Example:
@@ -75,7 +78,10 @@ def compress(
     check_model(model)
     weights = {name: w.detach().cpu() for name, w in kept_weights(guide, threshold).items()}
     if structured:
-        return network_of(_small(model, weights, layout, batch_size, x))
+        try:
+            return network_of(_small(model, weights, layout, batch_size, x))
+        except NoChain as error:
+            return _narrow(model, weights, layout, x, error)
     try:
         chain = chain_of(_on_cpu(model), weights, _few(x))
         return chain.network(laid_out(chain.steps, layout, batch_size))
@@ -89,7 +95,7 @@ def compressed_steps(
     model: Any,
     guide: Callable[..., Any],
     *,
-    threshold: float = 3.0,
+    threshold: float | None = None,
     layout: Layout = "fastest",
     batch_size: Annotated[int, Count("the number of rows that layouts are timed with")] = 1000,
     x: Inputs | None = None,
@@ -107,7 +113,7 @@ def compression_report(
     guide: Any,
     data: Dataset,
     *,
-    threshold: float = 3.0,
+    threshold: float | None = None,
     layout: Layout = "fastest",
     kl_weight: Annotated[float, Real("the factor of the KL divergence at the end of training", least=0)] = 1.0,
 ) -> CompressionReport:
@@ -121,7 +127,7 @@ def compression_report(
     means = {name: w.detach().cpu() for name, w in uncut_weights(guide).items()}
     dense = chain_of(_on_cpu(model), means, _few(data.x))
     dense.network(dense.steps)
-    return measure(dense.steps, small, data, threshold, kl_weight)
+    return measure(dense.steps, small, data, bound_of(guide, threshold), kl_weight)
 
 
 def _small(model: Any, weights: Mapping[str, Tensor], layout: Layout, batch_size: int, x: Inputs | None) -> list[Step]:
@@ -129,6 +135,16 @@ def _small(model: Any, weights: Mapping[str, Tensor], layout: Layout, batch_size
     steps = laid_out(without_dead_units(chain.steps), layout, batch_size)
     chain.network(steps)
     return steps
+
+
+def _narrow(model: Any, weights: Mapping[str, Tensor], layout: Layout, x: Inputs | None, error: NoChain) -> nn.Module:
+    """The network without unused units if it is not a chain; `error` says why it is none."""
+    if not isinstance(x, Tensor) or layout in ("picked", "csr"):
+        raise error
+    try:
+        return narrowed(whole_network(_on_cpu(model), weights, _few(x)), _few(x))
+    except NoChain as other:
+        raise NoChain(f"{error}; nor are its unused units removed: {other}") from error
 
 
 def _on_cpu(model: Any) -> Any:

@@ -1,20 +1,22 @@
 """Pruning of a posterior: weights with a large noise variance alpha are set to 0.
 
-    w_j = E_q[w_j] [ln alpha_j < threshold]
+    w_j = E_q[w_j] [ln alpha_j < threshold],   alpha_j = Var[w_j] / E[w_j]^2, of the weight or of its input unit
 
 Molchanov, Ashukha & Vetrov (2017), arXiv:1701.05369, section 4: at threshold 3, alpha is 20, which corresponds to a binary
-drop rate of .95.
+drop rate of .95. A guide may have another default: `guides.LogNormalDropout` has 0, a signal-to-noise ratio of 1.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from pyrodrop.arguments import shown
+from pyrodrop.arguments import real, shown
+from pyrodrop.distributions import CutNormal
 
 
 @runtime_checkable
@@ -26,28 +28,59 @@ class Prunes(Protocol):
     def keep_mask(self, threshold: float = ...) -> dict[str, Tensor]: ...
 
 
-def kept_weights(guide: Callable[..., Any], threshold: float) -> dict[str, Tensor]:
+THRESHOLD = 3.0
+
+
+def bound_of(guide: Any, threshold: float | None) -> float:
+    """`threshold`; if it is None, the attribute `threshold` of the guide, or 3 without one.
+
+    Raises:
+        ValueError, TypeError: it is no finite number.
+    """
+    bound = getattr(guide, "threshold", THRESHOLD) if threshold is None else threshold
+    return real(bound, "threshold", "the bound of ln alpha from which on weights are pruned")
+
+
+def kept_weights(guide: Callable[..., Any], threshold: float | None) -> dict[str, Tensor]:
     """The posterior mean of every weight, by site name, with pruned weights set to 0.
 
     Args:
-        guide: a guide with an alpha per weight.
-        threshold: weights with ln alpha at or above it are pruned.
+        guide: a guide with an alpha per weight or per input unit.
+        threshold: weights with ln alpha at or above it are pruned; the guide's own bound if None.
 
     Raises:
-        TypeError: the guide has no alpha per weight.
+        TypeError: the guide has no such alpha, or none that it learns.
+        ValueError: `threshold` is out of the range of ln alpha.
     """
     mask = keep_mask(guide, threshold)
     return {name: torch.where(mask[name], mean, 0.0) for name, mean in guide.mean().items()}  # type: ignore[attr-defined]
 
 
-def keep_mask(guide: Callable[..., Any], threshold: float) -> dict[str, Tensor]:
+def keep_mask(guide: Callable[..., Any], threshold: float | None) -> dict[str, Tensor]:
     """Boolean masks of the weights to keep, by site name; see `kept_weights` for the arguments and what it raises."""
-    if isinstance(guide, type) or not isinstance(guide, Prunes):
+    bound = bound_of(guide, threshold)
+    if isinstance(guide, Prunes) and not isinstance(guide, type):
+        return guide.keep_mask(bound)
+    if isinstance(guide, type) or not _learns_alphas(guide):
         raise TypeError(
-            "pruning needs a guide with a per-weight alpha: use guides.SparseDropout or guides.ARDDropout; "
-            f"got {shown(guide)}"
+            "pruning needs a guide that learns an alpha per weight or per input unit: use guides.LogNormalDropout, "
+            "guides.SparseDropout, guides.ARDDropout or guides.VariationalDropout(rates='input', max_alpha=math.inf); got "
+            f"{shown(guide)}"
         )
-    return guide.keep_mask(threshold)
+    largest = math.log(guide.max_alpha)  # type: ignore[attr-defined]
+    if bound >= largest:
+        raise ValueError(
+            f"threshold is a bound on log alpha, which here is below {largest:g} by max_alpha, so nothing would be pruned: "
+            f"train with max_alpha=math.inf, or take a smaller threshold; got {bound:g}"
+        )
+    posteriors = {name: guide.posterior(name) for name in guide.sites}  # type: ignore[attr-defined]
+    with torch.no_grad():
+        return {name: q.over_units(q.log_alpha < bound).expand(q.loc.shape) for name, q in posteriors.items()}
+
+
+def _learns_alphas(guide: Any) -> bool:
+    """Whether this is variational dropout with an alpha per weight or input unit; one per layer would prune all or none."""
+    return getattr(guide, "granularity", "layer") != "layer" and hasattr(guide, "max_alpha")
 
 
 def compression(mask: Mapping[str, Tensor]) -> float | None:
@@ -63,4 +96,5 @@ def ratio(before: float, after: float) -> float | None:
 def uncut_weights(guide: Any) -> dict[str, Tensor]:
     """The means of all weights, by site name, including those that `distributions.CutNormal` sets to 0 in training."""
     with torch.no_grad():
-        return {name: getattr(q, "loc", q.mean).clone() for name in guide.sites for q in (guide.posterior(name),)}
+        posteriors = {name: guide.posterior(name) for name in guide.sites}
+        return {name: (q.loc if isinstance(q, CutNormal) else q.mean).clone() for name, q in posteriors.items()}

@@ -395,7 +395,8 @@ class Fit:
         """A copy of this fit whose weights with ln alpha above `threshold` are 0, without noise.
 
         Raises:
-            TypeError: the guide has no alpha per weight; `guides.SparseDropout` and `guides.ARDDropout` have.
+            TypeError: the guide has no alpha per weight; `guides.SparseDropout` and `guides.ARDDropout` have. Noise by unit
+                is for `compress` only.
         """
         guide: Any = self.guide
         if not hasattr(guide, "pruned"):
@@ -407,7 +408,7 @@ class Fit:
 
     def compress(
         self,
-        threshold: float = 3.0,
+        threshold: float | None = None,
         structured: bool = True,
         *,
         layout: Layout = "fastest",
@@ -419,10 +420,11 @@ class Fit:
         It maps x to f, both in their own units, and equals the pruned network up to rounding.
 
         Args:
-            threshold: weights with a larger ln alpha are pruned.
+            threshold: weights with a larger ln alpha, of their own noise or of their input unit's, are pruned. If None, 3,
+                or what the guide has: 0 for `guides.LogNormalDropout`, a signal-to-noise ratio of 1.
             structured: whether to remove units whose incoming or outgoing weights are all pruned, and to fold constant units
-                into the next layer's bias. If False, every unit stays, and a network that is not a chain of layers is
-                returned unchanged but for its weights.
+                into the next layer's bias; of a network that is not a chain of layers, to remove the units that no layer
+                reads. If False, every unit stays, and such a network is returned unchanged but for its weights.
             layout: of dense layers: ``fastest`` by measurement, or ``dense``, ``picked`` (only inputs that are used) or
                 ``csr`` for all. `torch.export` supports all but ``csr``.
             batch_size: of the measurements.
@@ -430,7 +432,8 @@ class Fit:
                 A loaded fit has no training data and tries shapes that fit its first layer.
 
         Raises:
-            TypeError: the guide has no alpha per weight, or the network is not a chain of layers.
+            TypeError: the guide learns no alpha per weight or input unit; or the network is not a chain of layers, and its
+                units cannot be followed, or `layout` is ``picked`` or ``csr``.
         """
         return compress(
             self.model,
@@ -445,7 +448,7 @@ class Fit:
     def compression_report(
         self,
         data: Data | None = None,
-        threshold: float = 3.0,
+        threshold: float | None = None,
         *,
         layout: Layout = "fastest",
     ) -> CompressionReport:
@@ -453,7 +456,7 @@ class Fit:
 
         Args:
             data: to measure errors on; the training data if None.
-            threshold: weights with a larger ln alpha are pruned.
+            threshold: as in `compress`.
             layout: of dense layers, as in `compress`.
         """
         chosen = rows_of(self, "compression_report") if data is None else Dataset.of(data)

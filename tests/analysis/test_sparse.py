@@ -17,7 +17,7 @@ import pyrodrop
 from pyrodrop import cli, guides, likelihoods, models, priors, zoo
 from pyrodrop.analysis.experiments.sparse import experiment as job
 from pyrodrop.analysis.experiments.sparse.figure import draw_weights
-from pyrodrop.analysis.experiments.sparse.published import published, published_rows
+from pyrodrop.analysis.experiments.sparse.published import published, published_by_unit, published_rows, units_left
 from pyrodrop.analysis.reports.style import write_figure
 from pyrodrop.compression import read_network
 from pyrodrop.data import Dataset, mnist
@@ -42,6 +42,36 @@ def test_recipes_are_the_published_settings() -> None:
     assert school["steps"] == 600
     assert [school["kl_weight"](e) for e in (0, 1, 24.5, 49, 99)] == pytest.approx([0.02, 0.04, 0.5, 1, 1])
     assert [school["lr_schedule"](6 * e) for e in (49, 50, 60, 70, 80)] == pytest.approx([1, 0.2, 0.04, 0.008, 0.0016])
+
+
+def test_the_recipe_by_unit() -> None:
+    """The noise learns 50 times as fast as the weights; mu starts at 0, ln sigma at -5, as in the released code."""
+    data = digits(600)
+    for net in ("lenet-300-100", "lenet-5"):
+        entry = zoo.entry(f"log-normal/{net}-neklyudov2017")
+        first = entry.training(data)
+        assert (first["steps"], first["batch_size"], first["estimator"]) == (300, 100, "local")
+        assert [first["kl_weight"](e) for e in (0, 1, 3, 5, 49)] == [0, 0, 0.5, 1, 1]
+        assert [first["lr_schedule"](s) for s in (0, 150, 300)] == [1, 0.5, 0]
+    model, guide = zoo.entry("log-normal/lenet-300-100-neklyudov2017").build(data)
+    assert isinstance(guide, guides.LogNormalDropout)
+    rates = {
+        first["lr"](name) for name, _ in (*guide.noise_loc.named_parameters("noise_loc"), *model.named_parameters())
+    }
+    assert {first["lr"](name): name.split(".")[0] for name, _ in guide.named_parameters()} == {
+        1e-3: "loc", 5e-2: "noise_log_scale",
+    }  # fmt: skip
+    assert rates == {1e-3, 5e-2}
+    for name in guide.sites:
+        assert not bool(guide.noise_loc[name].any())
+        assert bool((guide.noise_log_scale[name] == -5).all())
+
+
+def test_a_method_has_its_recipe(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match="method must be one of those of the recipe molchanov2017, sparse, ard; got 'log-normal'"
+    ):
+        job.run(method="log-normal", out=tmp_path, quiet=True)
 
 
 @pytest.mark.parametrize("name", [n for n in zoo.ENTRIES if n.startswith(("sparse/", "ard/"))])
@@ -73,6 +103,7 @@ def test_published_figures() -> None:
     assert published("lenet-5", "sparse", "molchanov2017") == 280
     assert published("lenet-300-100", "ard", "deepbayes2019") == 35
     assert published("lenet-5", "ard", "deepbayes2019") is None
+    assert published("lenet-5", "log-normal", "neklyudov2017") is None
     school = next(row for row in published_rows("lenet-300-100") if "Deep" in row["method"])
     left = sum(n * (1 - s) for n, s in zip((235_200, 30_000, 1000), school["sparsity"], strict=True))
     assert 266_200 / left == pytest.approx(school["compression"], rel=0.08)  # shares are rounded to .1 %
@@ -215,6 +246,15 @@ def test_published_figures_are_those_of_the_list(data_folder: Path) -> None:
         assert ours == pytest.approx(e["value"]), e
         checked += 1
     assert checked == 26
+    by_unit = {
+        (e["data_set"], e["method"]): e["value"] for e in json.loads(path.read_text()) if "Neklyudov" in e["source"]
+    }
+    assert len(by_unit) == 8
+    for net, name in (("lenet-300-100", "MNIST LeNet-fc"), ("lenet-5", "MNIST LeNet5")):
+        rows = published_by_unit(net)
+        assert [row["method"].split(",")[0] for row in rows] == ["original", "sparse VD", "SSL", "StructuredBP"]
+        for row, method in zip(rows, ("Original", "SparseVD", "SSL", "StructuredBP"), strict=True):
+            assert [100 * row["error"], row["units"], row["flops"]] == pytest.approx(by_unit[name, method])
 
 
 @pytest.mark.parametrize(
@@ -270,6 +310,17 @@ def test_the_pages_say_what_the_references_hold() -> None:
     assert whole == 5 * length
     assert f"weights, one seed; three seeds, a fifth as long: {ends}" in readme
     assert "One seed each: LeNet-300-100" in text
+    unit = json.loads((folder / "log-normal-lenet-300-100-neklyudov2017.json").read_text())
+    ratios, left = unit["compressed"]["ratios"], "-".join(map(str, units_left(unit)[:3]))
+    assert (
+        f"{unit['settings']['epochs']} epochs, one seed), LeNet-300-100 ends at {100 * unit['result']['error']:.2f} % error "
+        f"with {left} of its 784-300-100 inputs and hidden units: {ratios['flops']:.1f} times fewer operations, and "
+        f"{ratios['latency_1000']:.1f} times as fast on 1,000 digits on one core" in text
+    )
+    theirs = next(row for row in published_by_unit("lenet-300-100") if row["method"].startswith("StructuredBP"))
+    assert (
+        f"{theirs['units'][:-3]} at {100 * theirs['error']:.2f} %, {theirs['flops']:.1f} times fewer operations" in text
+    )
 
 
 def test_pictures_of_weights_are_the_weights_that_are_left() -> None:

@@ -287,7 +287,7 @@ CALLS = [
         {
             "model": MODEL,
             "guide": GUIDE,
-            "threshold": REAL | {"above": lambda: 9.0},
+            "threshold": REAL.but("None") | {"above": lambda: 9.0},
         },
     ),
     Call(
@@ -296,7 +296,7 @@ CALLS = [
         {
             "model": MODEL,
             "guide": GUIDE,
-            "threshold": REAL,
+            "threshold": REAL.but("None"),
         },
     ),
     Call(
@@ -329,7 +329,7 @@ CALLS = [
             "model": MODEL,
             "guide": GUIDE,
             "data": OBJECT,
-            "threshold": REAL,
+            "threshold": REAL.but("None"),
         },
     ),
 ]

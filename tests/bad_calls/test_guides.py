@@ -121,6 +121,22 @@ CALLS = [
         },
         works={"max_alpha: infinity": (lambda: math.inf, lambda guide: "max_alpha=inf" in guide.describe())},
     ),
+    Call(
+        "guides.LogNormalDropout",
+        of_model,
+        {
+            "model": MODEL,
+            "log_scale": REAL | {"huge": lambda: 1e300, "tiny": lambda: -1e300},
+            "low": REAL | {"above high": lambda: 1.0},
+            "high": REAL | {"below low": lambda: -30.0},
+        },
+    ),
+    Call(
+        "guides.LogNormalDropout.keep_mask",
+        lambda: {"threshold": 0.0},
+        {"threshold": REAL.but("None")},
+        function=lambda **given: guides.LogNormalDropout(model()).keep_mask(**given),
+    ),
     Call("guides.MeanField", of_model, {"model": MODEL, "init_scale": POSITIVE}),
     Call(
         "guides.LowRank",

@@ -128,6 +128,7 @@ GUIDES: dict[Any, Any] = {
     guides.ConcreteDropout: of(rates=WORDS, drop_rate=st.one_of(REAL, PATTERNS), temperature=REAL, mask_input=FLAG),
     guides.GaussianDropout: of(kind=WORDS, alpha=st.one_of(REAL, PATTERNS), drop_rate=st.one_of(REAL, PATTERNS)),
     guides.VariationalDropout: of(kind=WORDS, rates=WORDS, max_alpha=REAL, kl_scale=REAL, drop_rate=REAL),
+    guides.LogNormalDropout: of(log_scale=REAL, low=REAL, high=REAL),
     guides.MeanField: of(init_scale=REAL),
     guides.LowRank: of(rank=COUNT, init_scale=REAL),
     guides.SparseDropout: of(log_variance=REAL, cut=REAL, log_alpha_range=PAIR),

@@ -44,6 +44,7 @@ GUIDES: dict[str, Callable[[Any], Any]] = {
     "SparseDropout(cut)": lambda m: guides.SparseDropout(m, cut=3.0),
     "ARDDropout": guides.ARDDropout,
     "ConcreteDropout": guides.ConcreteDropout,
+    "LogNormalDropout": lambda m: guides.LogNormalDropout(m, -2.0),
     "MeanField": guides.MeanField,
     "LowRank": guides.LowRank,
     "Point": guides.Point,
@@ -70,7 +71,8 @@ PRIORS: dict[str, priors.Prior] = {
     "Horseshoe": priors.Horseshoe(),
 }
 # Pairs without a divergence, and a word of the error that says so.
-TYPE_A = ("GaussianDropout(A)", "VariationalDropout(A)", "VariationalDropout(A2)")
+# With a divergence from the log-uniform prior only.
+TYPE_A = ("GaussianDropout(A)", "VariationalDropout(A)", "VariationalDropout(A2)", "LogNormalDropout")
 AT_ATOMS = ("BernoulliDropout", "DropConnect", "ConcreteDropout", "Point")
 REFUSED: dict[tuple[str, str], str] = {
     **{(g, "TruncatedLogUniform"): "outside the prior's support" for g in GUIDES if g != "from_noise"},

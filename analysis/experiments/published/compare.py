@@ -18,6 +18,7 @@ from pyrodrop import zoo
 from pyrodrop.analysis.experiments.concrete import figures as concrete_figures
 from pyrodrop.analysis.experiments.published.facts import FOREIGN, REFERENCE, Figure
 from pyrodrop.analysis.experiments.published.outcome import Outcome, apart, measured, missing, same
+from pyrodrop.analysis.experiments.sparse.published import DENSE, units_left
 from pyrodrop.analysis.experiments.uci.table import mean_and_error, paired, z_score
 from pyrodrop.analysis.zoo.published import by_split
 from pyrodrop.data import Split
@@ -311,7 +312,19 @@ def _rows(columns: Mapping[str, list[float]]) -> list[dict[str, float]]:
 
 
 def _neklyudov2017(figure: Figure) -> Outcome:
-    return missing("counts units that are left; the zoo's sparse networks count weights")
+    """Test error, units that are left and how many times fewer operations."""
+    if figure.method != "StructuredBP":
+        return missing("units of networks that are pruned by weight, or not at all; the zoo's count weights")
+    fully_connected = figure.data == "MNIST LeNet-fc"
+    file = f"log-normal-{'lenet-300-100' if fully_connected else 'lenet-5'}-neklyudov2017.json"
+    content = _stored(file)
+    if content is None:
+        return missing("not run yet: pyrodrop run sparse --method log-normal --recipe neklyudov2017")
+    units = "-".join(map(str, units_left(content)))
+    ours = [100 * content["result"]["error"], units, content["compressed"]["ratios"]["flops"]]
+    dense = f"{DENSE['lenet-300-100']}, theirs of 784-500-300-10" if fully_connected else DENSE["lenet-5"]
+    note = f"of {dense}; {content['settings']['epochs']} epochs, theirs 200 from a trained network"
+    return Outcome("compared", ours, None, note, file)
 
 
 def _no_number(figure: Figure) -> Outcome:

@@ -32,7 +32,6 @@ FOREIGN = {
     "DNS": "dynamic network surgery is not a posterior",
     "SWS": "soft weight sharing is not a posterior of this zoo",
     "SSL": "structured sparsity learning is not a posterior",
-    "StructuredBP": "structured Bayesian pruning is not a posterior of this zoo",
 }
 
 

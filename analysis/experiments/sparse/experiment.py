@@ -1,8 +1,10 @@
-"""Sparse networks on MNIST (Molchanov, Ashukha & Vetrov 2017, table 1; Kharitonov, Molchanov & Vetrov 2018).
+"""Sparse networks on MNIST (Molchanov, Ashukha & Vetrov 2017, table 1; Kharitonov, Molchanov & Vetrov 2018; by unit:
+Neklyudov, Molchanov, Ashukha & Vetrov 2017).
 
-A network is trained with sparse variational dropout or ARD and evaluated after every epoch. At the end weights with
-log alpha >= 3 are pruned, units without weights are removed, and the result is compared with the dense network. Sparsity is
-recorded once the weight of the KL divergence has reached 1; before that it has no meaning.
+A network is trained with sparse variational dropout, ARD or log-normal dropout and evaluated after every epoch. At the end
+weights with log alpha >= 3, or input units with log alpha >= 0, are pruned, units without weights are removed, and the
+result is compared with the dense network. Sparsity is recorded once the weight of the KL divergence has reached 1; before
+that it has no meaning.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from rich.table import Table
 
 from pyrodrop import arguments, zoo
 from pyrodrop.analysis.experiments.sparse.figure import draw_progress, draw_weights
-from pyrodrop.analysis.experiments.sparse.published import published, published_rows
+from pyrodrop.analysis.experiments.sparse.published import (
+    DENSE,
+    published,
+    published_by_unit,
+    published_rows,
+    units_left,
+)
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder, say_reused
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
@@ -31,7 +39,7 @@ from pyrodrop.files import write_json
 from pyrodrop.json_files import read_record
 from pyrodrop.training.checkpoint import Checkpoint
 from pyrodrop.training.fitted import Fit
-from pyrodrop.zoo.sparse import BATCH, THRESHOLD, Method, Net, Recipe, training
+from pyrodrop.zoo.sparse import BATCH, METHODS, Method, Net, Recipe, training
 
 _ROWS = 2000  # digits per forward pass
 
@@ -51,8 +59,8 @@ def run(
 
     Args:
         net: lenet-300-100 or lenet-5.
-        method: sparse (log-uniform prior) or ard.
-        recipe: training settings, molchanov2017 or deepbayes2019.
+        method: sparse (log-uniform prior) or ard, or log-normal, by unit.
+        recipe: training settings, molchanov2017 or deepbayes2019, or neklyudov2017 with log-normal.
         epochs: number of epochs; that of the recipe if not given.
         digits: number of training digits, all 60,000 if not given.
         out: folder of results.json, progress.png, weights.png, fit.safetensors and compressed.safetensors. A run that was
@@ -61,6 +69,10 @@ def run(
     Returns:
         What is written to results.json.
     """
+    if method not in METHODS[recipe]:
+        raise ValueError(
+            f"method must be one of those of the recipe {recipe}, {', '.join(METHODS[recipe])}; got {method!r}"
+        )
     entry = zoo.entry(f"{method}/{net}-{recipe}")
     digits = arguments.count(digits, "digits", "the number of training digits")
     epochs = None if epochs is None else arguments.count(epochs, "epochs", "the number of epochs")
@@ -78,22 +90,22 @@ def run(
             checkpoint=Checkpoint(checkpoint, every=5 * -(-len(train) // BATCH)), **settings,
         )  # fmt: skip
         fit.save(folder / "fit.safetensors")
-        report = fit.compression_report(data.test, THRESHOLD)
-        write_network(folder / "compressed.safetensors", compressed_steps(fit.model, fit.guide, threshold=THRESHOLD))
+        report = fit.compression_report(data.test)
+        write_network(folder / "compressed.safetensors", compressed_steps(fit.model, fit.guide))
         content = {
             "name": entry.name,
             "result": summary(fit, data.test, log),
             "compressed": report.record(),
-            "published": published_rows(net),
+            "published": published_by_unit(net) if method == "log-normal" else published_rows(net),
             "epochs": log.rows,
-            "settings": {**fit.settings, "epochs": len(log.rows), "threshold": THRESHOLD, "recipe": recipe},
+            "settings": {**fit.settings, "epochs": len(log.rows), "threshold": report.threshold, "recipe": recipe},
             "versions": versions(),
             "processor": processor(),
         }
         write_json(folder / "results.json", content)
         figure = draw_progress(log.rows, fit.guide.sites, published(net, method, recipe))  # type: ignore[attr-defined]
         write_figure(folder / "progress.png", figure)
-        write_figure(folder / "weights.png", draw_weights(kept_weights(fit.guide, THRESHOLD)))
+        write_figure(folder / "weights.png", draw_weights(kept_weights(fit.guide, None)))
         _print(content)
         print_table(report)
         print(f"figures: {folder / 'progress.png'}, {folder / 'weights.png'}\nresults: {folder / 'results.json'}")
@@ -122,10 +134,10 @@ class EpochLog:
             return
         steps = fit.history[-(len(fit.history) // epochs) :].double()
         whole = float(steps[-1, 2]) >= 1
-        mask = keep_mask(fit.guide, THRESHOLD)
+        mask = keep_mask(fit.guide, None)
         row = {
             "epoch": epochs,
-            "error": error(fit, kept_weights(fit.guide, THRESHOLD), self.test),
+            "error": error(fit, kept_weights(fit.guide, None), self.test),
             "error_dense": error(fit, uncut_weights(fit.guide), self.test),
             "nll": float(steps[:, 0].mean()),
             "kl": float(steps[:, 1].mean()),
@@ -182,20 +194,27 @@ def _print(content: dict[str, Any]) -> None:
     table = Table(
         title=f"{content['name']}, {content['settings']['epochs']} epochs, seed {content['settings']['seed']}"
     )
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
-        "error %": lambda row: _percent(row["error"], 2),
-        "sparsity by layer %": lambda row: (
-            " / ".join(_percent(s, 1) for s in row["sparsity"]) if row["sparsity"] else "-"
-        ),
-        "compression": lambda row: "-" if row["compression"] is None else f"{row['compression']:.1f}x",
-        "minutes": lambda row: f"{row['seconds'] / 60:.1f}" if row.get("seconds") else "",
-    }
+    by_unit = "units" in content["published"][0]
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {"error %": lambda row: _percent(row["error"], 2)}
+    if by_unit:
+        columns |= {"units": lambda row: row["units"], "FLOPs": lambda row: f"1 / {row['flops']:.2f}"}
+    else:
+        columns |= {
+            "sparsity by layer %": lambda row: (
+                " / ".join(_percent(s, 1) for s in row["sparsity"]) if row["sparsity"] else "-"
+            ),
+            "compression": lambda row: "-" if row["compression"] is None else f"{row['compression']:.1f}x",
+        }
+    columns["minutes"] = lambda row: f"{row['seconds'] / 60:.1f}" if row.get("seconds") else ""
     table.add_column("network", no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right")
     result = content["result"]
     ours = {**result, "sparsity": list(result["sparsity"].values())}
     dense = {"error": result["error_dense"], "sparsity": None, "compression": 1.0}
+    if by_unit:
+        ours |= {"units": "-".join(map(str, units_left(content))), "flops": content["compressed"]["ratios"]["flops"]}
+        dense |= {"units": DENSE[content["name"].split("/")[1].removesuffix("-neklyudov2017")], "flops": 1.0}
     rows = {"ours, nothing cut": dense, "ours": ours, **{row["method"]: row for row in content["published"]}}
     for name, row in rows.items():
         table.add_row(name, *(cell(row) for cell in columns.values()), style="bold" if name == "ours" else "")

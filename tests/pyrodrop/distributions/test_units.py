@@ -21,7 +21,14 @@ from pyrodrop.distributions import (
     PooledNormal,
     RelaxedBernoulliMixture,
 )
-from pyrodrop.guides import BernoulliDropout, ConcreteDropout, DropConnect, GaussianDropout, VariationalDropout
+from pyrodrop.guides import (
+    BernoulliDropout,
+    ConcreteDropout,
+    DropConnect,
+    GaussianDropout,
+    LogNormalDropout,
+    VariationalDropout,
+)
 from pyrodrop.networks.units import input_units
 
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
@@ -188,6 +195,7 @@ UNIT_GUIDES: dict[str, Callable[..., object]] = {
     "Bernoulli": lambda m: BernoulliDropout(m, 0.5),
     "concrete": lambda m: ConcreteDropout(m, drop_rate=0.5),
     "type A": lambda m: GaussianDropout(m, "A", 0.5),
+    "log-normal": LogNormalDropout,
     "variational A": lambda m: VariationalDropout(m, "A"),
     "variational B by input": lambda m: VariationalDropout(m, "B", "input"),
 }

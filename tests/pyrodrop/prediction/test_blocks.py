@@ -61,6 +61,7 @@ GUIDES: dict[str, Callable[[Any], Any]] = {
     "concrete_input": lambda m: guides.ConcreteDropout(m, "input", drop_rate=0.3),
     "type_a": lambda m: guides.GaussianDropout(m, "A", 0.4),
     "type_a_input": lambda m: guides.VariationalDropout(m, "A", "input", drop_rate=0.3),
+    "log_normal": lambda m: guides.LogNormalDropout(m, -0.5),
     "type_b": lambda m: guides.GaussianDropout(m, "B", 0.4),
     "connect": lambda m: guides.DropConnect(m, 0.3),
     "mean_field": lambda m: guides.MeanField(m, 0.3),

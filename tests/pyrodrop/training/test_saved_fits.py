@@ -106,7 +106,7 @@ def test_every_guide_is_read_back(tmp_path: Path) -> None:
     made: list[Callable[[Any], Any]] = [
         guides.MeanField, guides.Point, guides.SparseDropout, guides.ARDDropout, guides.LowRank, guides.ConcreteDropout,
         guides.VariationalDropout, guides.DropConnect,
-        lambda model: guides.GaussianDropout(model, drop_rate=0.2),
+        lambda model: guides.GaussianDropout(model, drop_rate=0.2), guides.LogNormalDropout,
         lambda model: guides.Ensemble(model, guides.Point, members=2),
         guides.from_noise(lambda w, e: w * e, lambda w: torch.distributions.Normal(1.0, 0.1), density=lambda w, m: w.sum()),
     ]  # fmt: skip

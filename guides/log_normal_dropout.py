@@ -1,0 +1,263 @@
+"""Log-normal dropout: a learned noise per input unit, which removes units. Structured Bayesian pruning.
+
+    W = M diag(s),   ln s_k ~ N(mu_k, sigma_k^2) truncated to [a, b]           M [out, in], s [in]
+    prior of ln s_k: uniform on [a, b];  M has none and is a point estimate
+
+    KL = sum_k  ln(b - a) - ln(sqrt(2 pi e) sigma_k Z_k) - (A_k phi(A_k) - B_k phi(B_k)) / (2 Z_k)
+    A_k = (a - mu_k) / sigma_k,   B_k = (b - mu_k) / sigma_k,   Z_k = Phi(B_k) - Phi(A_k)
+
+    E[s_k^n] = exp(n mu_k + n^2 sigma_k^2 / 2) [Phi(B_k - n sigma_k) - Phi(A_k - n sigma_k)] / Z_k
+    alpha_k  = Var[s_k] / E[s_k]^2,   signal-to-noise ratio alpha_k^(-1/2)
+
+The KL divergence is 0 where s_k is as the prior says, which is noise without a signal: a ratio of 0.33 for [-20, 0]. Units
+whose ratio is not above 1 (ln alpha_k >= 0) are removed, and the others are multiplied by E[s_k].
+
+Neklyudov, Molchanov, Ashukha & Vetrov (2017), Structured Bayesian Pruning via Log-Normal Multiplicative Noise,
+https://arxiv.org/abs/1705.07283, section 3. There the noise multiplies what leaves a layer, before its bias; here it
+multiplies what enters one, x included, as in all guides of this package. mu_k is limited to [a, b] and ln sigma_k to
+[-10, 5]; their released code limits both to [-20, 5].
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from pyrodrop.arguments import real
+from pyrodrop.distributions import ConstantLeftOut, InputUnits, LogUniform, NoiseForm, WeightDistribution
+from pyrodrop.distributions.weight import Size
+from pyrodrop.divergences import Convention, pair, refuse
+from pyrodrop.guides.guide import Guide, HasWeights, check_units
+from pyrodrop.modules import ParameterTree
+
+_LOG_SCALES = (-10.0, 5.0)  # below, the variance of s is lost in the rounding of its moments; above, q(ln s) is uniform
+
+
+class LogNormalDropout(Guide):
+    """A truncated log-normal scale per input unit, whose two parameters are learned; units that are mostly noise can go.
+
+    The prior of the model must be `priors.LogUniform`. That of the scales is proper, by `low` and `high`.
+
+    Args:
+        model: the model whose weights are inferred.
+        log_scale: initial value of ln sigma, in [-10, 5]; mu starts at 0, or at the bound next to it.
+        low: a, the lower bound of ln s.
+        high: b, its upper bound, above `low`; 0 lets the noise only shrink.
+
+    Attributes:
+        threshold: bound of ln alpha, from which on `keep_mask` keeps no unit; 0 is a signal-to-noise ratio of 1.
+
+    Raises:
+        ValueError: a value is out of range, or the input units of a tensor with several axes are unknown.
+        TypeError: the model does not list its weights (see `Guide`), or an argument is of another type.
+
+    Example:
+        >>> import torch
+        >>> from pyrodrop import guides, likelihoods, models, priors
+        >>> model = models.MLP([4, 8, 1], prior=priors.LogUniform(), likelihood=likelihoods.Gaussian())
+        >>> guide = guides.LogNormalDropout(model)
+        >>> with torch.no_grad():
+        ...     guide.noise_log_scale["layers.0.weight"][:2] = 4.0  # the noise of two inputs, as if trained
+        >>> guide.units_left()
+        {'layers.0.weight': 2, 'layers.1.weight': 8}
+    """
+
+    threshold: ClassVar[float] = 0.0
+
+    def __init__(self, model: HasWeights, log_scale: float = -5.0, *, low: float = -20.0, high: float = 0.0) -> None:
+        super().__init__(model)
+        check_units(self.sites, model, "log-normal dropout", "no prior for it: prior={NAME: None, '*': ...}")
+        start = real(log_scale, "log_scale", "the initial ln sigma", least=_LOG_SCALES[0], most=_LOG_SCALES[1])
+        self.low, self.high = _bounds(low, high)
+        initial = model.weight_sites()
+        self.loc = ParameterTree(initial)
+        noise = {name: w.new_zeros(self._noise_shape(name, w)) for name, w in initial.items()}
+        self.noise_loc = ParameterTree({name: s.clamp(self.low, self.high) for name, s in noise.items()})
+        self.noise_log_scale = ParameterTree({name: torch.full_like(s, start) for name, s in noise.items()})
+
+    def _noise_shape(self, name: str, weight: Tensor) -> tuple[int, ...]:
+        units = self.units[name]
+        return (units.count(weight.shape),) if units.apply_to(weight.shape) else tuple(weight.shape)
+
+    def posterior(self, name: str) -> CorrelatedLogNormal:
+        return CorrelatedLogNormal(
+            self.loc[name],
+            self.noise_loc[name],
+            self.noise_log_scale[name],
+            self.low,
+            self.high,
+            units=self.units[name],
+            validate_args=False,
+        )
+
+    def log_alpha(self, name: str) -> Tensor:
+        """ln alpha of every input unit of the weight `name`, ``[in]``; of every element of a vector."""
+        return self.posterior(name).log_alpha
+
+    def rates(self) -> dict[str, Tensor]:
+        """alpha of every input unit, ``[in]``, by weight name: 1 over the squared signal-to-noise ratio."""
+        return {name: self.log_alpha(name).detach().exp() for name in self.sites}
+
+    def keep_mask(self, threshold: float | None = None) -> dict[str, Tensor]:
+        """Boolean masks of the weights of units with ln alpha below `threshold`, of the weights' shapes, by site name.
+
+        Args:
+            threshold: bound of ln alpha; that of the guide if None. A signal-to-noise ratio r is -2 ln r.
+
+        Raises:
+            TypeError: `threshold` is no number.
+        """
+        bound = self.threshold if threshold is None else threshold
+        bound = real(bound, "threshold", "the bound of ln alpha from which on units are removed")
+        posteriors = {name: self.posterior(name) for name in self.sites}
+        return {name: q.over_units(q.log_alpha < bound).expand(q.loc.shape) for name, q in posteriors.items()}
+
+    def units_left(self, threshold: float | None = None) -> dict[str, int]:
+        """Number of input units that `keep_mask` keeps, by site name."""
+        kept = self.keep_mask(threshold)
+        return {n: int((self.posterior(n).sum_units(mask.float()) > 0).sum()) for n, mask in kept.items()}
+
+    def describe(self) -> str:
+        return f"LogNormalDropout(low={self.low:g}, high={self.high:g})"
+
+
+class CorrelatedLogNormal(WeightDistribution):
+    """Weights whose columns are multiplied by one truncated log-normal scale per input unit.
+
+    Args:
+        loc: M, shape ``batch_shape + event_shape``.
+        noise_loc, noise_log_scale: mu and ln sigma, tensors that broadcast to ``batch_shape + noise_shape``, limited to
+            [low, high] and [-10, 5].
+        low, high: a and b, the bounds of ln s.
+        event_dim: number of trailing dimensions of `loc` that form one weight; all of them if None.
+        units: which axis of the weight indexes input units; ``[out, in, ...]`` by default.
+
+    Raises:
+        ValueError: `loc` has no dimensions, or its shape has no such units.
+    """
+
+    def __init__(
+        self,
+        loc: Tensor,
+        noise_loc: Tensor,
+        noise_log_scale: Tensor,
+        low: float = -20.0,
+        high: float = 0.0,
+        *,
+        event_dim: int | None = None,
+        units: InputUnits = InputUnits(),  # noqa: B008
+        validate_args: bool | None = None,
+    ) -> None:
+        self.noise_loc, self.noise_log_scale, self.low, self.high = noise_loc, noise_log_scale, low, high
+        super().__init__(loc, event_dim=event_dim, per="input", units=units, validate_args=validate_args)
+
+    def at(self, loc: Tensor) -> Self:
+        noise = (self.noise_loc, self.noise_log_scale, self.low, self.high)
+        return type(self)(loc, *noise, event_dim=len(self.event_shape), units=self.units, validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.over_units(self._log_moment(1).exp().to(self.loc)) * self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        return self.over_units(self.log_alpha.exp()) * self.mean**2
+
+    @property
+    def log_alpha(self) -> Tensor:
+        """ln alpha, of the shape of the noise parameters."""
+        alpha = torch.expm1(self._log_moment(2) - 2 * self._log_moment(1))
+        return alpha.clamp_min(torch.finfo(alpha.dtype).tiny).log().to(self.loc)
+
+    @property
+    def noise_form(self) -> NoiseForm:
+        if self.columns:
+            return NoiseForm(lambda: self.loc, self._scales)
+        return NoiseForm(lambda: self.mean, variance=lambda: self.variance, moments=True)
+
+    @property
+    def constant_left_out(self) -> ConstantLeftOut:
+        """The constant is left out once per input unit; it depends on the bounds."""
+        number = (self.batch_shape + self.noise_shape).numel()
+        return ConstantLeftOut(number, "units", ("log-normal", self.low, self.high))
+
+    def rsample(self, sample_shape: Size = ()) -> Tensor:
+        shape = torch.Size(sample_shape) + self.batch_shape + self.noise_shape
+        return self.over_units(self._scales(shape, self.loc.dtype)) * self.loc
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        raise NotImplementedError(_NO_DENSITY)
+
+    def divergence(self) -> Tensor:
+        """The KL divergence of the scales from their prior, in nats: the equation above, ``batch_shape``."""
+        _, sigma, lower, upper = self._parameters(self.loc.dtype)
+        mass = torch.special.ndtr(upper) - torch.special.ndtr(lower)
+        ends = (lower * _density(lower) - upper * _density(upper)) / (2 * mass)
+        constant = math.log(self.high - self.low) - math.log(2 * math.pi * math.e) / 2
+        return self.total((constant - sigma.log() - mass.log() - ends).expand(self.batch_shape + self.noise_shape))
+
+    def _parameters(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """mu, sigma, A and B."""
+        mu = self.noise_loc.to(dtype).clamp(self.low, self.high)
+        sigma = self.noise_log_scale.to(dtype).clamp(*_LOG_SCALES).exp()
+        return mu, sigma, (self.low - mu) / sigma, (self.high - mu) / sigma
+
+    def _scales(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """Samples of s by the inverse of the distribution function of ln s. mu is inside, so neither tail is far away."""
+        wide = torch.promote_types(dtype, torch.float32)
+        mu, sigma, lower, upper = self._parameters(wide)
+        below, above = torch.special.ndtr(lower), torch.special.ndtr(upper)
+        uniform = torch.rand(shape, dtype=wide, device=self.loc.device)
+        edge = torch.finfo(wide).eps / 2  # 0 and 1 are at infinity
+        normal = torch.special.ndtri((below + (above - below) * uniform).clamp(edge, 1 - edge))
+        return (mu + sigma * normal).clamp(self.low, self.high).exp().to(dtype)
+
+    def _log_moment(self, power: int) -> Tensor:
+        """ln E[s^power] in float64, since exponents of opposite signs reach 4e4."""
+        mu, sigma, lower, upper = self._parameters(torch.float64)
+        shifted = _log_mass(lower - power * sigma, upper - power * sigma)
+        return power * mu + power**2 * sigma**2 / 2 + shifted - _log_mass(lower, upper)
+
+
+@pair(
+    CorrelatedLogNormal,
+    LogUniform,
+    lambda q, p: Convention(
+        "up_to_constant",
+        f"of the scales, from ln s uniform on [{q.low:g}, {q.high:g}]; the weights are point estimates without a prior",
+    ),
+)
+def _from_log_uniform(q: CorrelatedLogNormal, p: LogUniform) -> Tensor:
+    return q.divergence()
+
+
+_NO_DENSITY = (
+    "log-normal dropout has no density over weights, since those of an input unit lie on a ray. Its scales have a prior, by "
+    "the guide's low and high, its weights none: use priors.LogUniform, for which the KL divergence is that of the scales"
+)
+refuse(CorrelatedLogNormal, Distribution, lambda q, p: None if isinstance(p, LogUniform) else _NO_DENSITY)
+
+
+def _density(x: Tensor) -> Tensor:
+    return torch.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+
+
+def _log_mass(lower: Tensor, upper: Tensor) -> Tensor:
+    """ln(Phi(upper) - Phi(lower)) for lower <= 0, also where both are far below."""
+    most = torch.special.log_ndtr(upper)
+    return most + torch.log(-torch.expm1(torch.special.log_ndtr(lower) - most))
+
+
+def _bounds(low: float, high: float) -> tuple[float, float]:
+    low, high = (
+        real(bound, name, "a bound of ln s", least=-80, most=80) for name, bound in (("low", low), ("high", high))
+    )
+    if not low < high:
+        raise ValueError(
+            f"low and high are bounds of ln s and must be finite with low < high; got {low:g} and {high:g}"
+        )
+    return low, high

@@ -1,0 +1,302 @@
+"""Log-normal dropout: its closed forms against quadrature, its draws against SciPy's, and what it removes."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+from pyrodrop.distributions import CorrelatedNormal, InputUnits
+from pyrodrop.divergences import NoDivergence, convention, divergence
+from pyrodrop.guides.log_normal_dropout import CorrelatedLogNormal
+
+pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
+LOW, HIGH = -20.0, 0.0
+# mu and ln sigma: as at the start, of units that are kept, lost and in between; at the bounds of both, and beyond them
+NOISE = [
+    (0.0, -5.0), (-0.3, -2.0), (-1.5, 0.0), (-7.0, 1.0), (-10.0, 2.0), (0.0, 3.0),
+    (-20.0, 0.0), (-20.0, 5.0), (0.0, 5.0), (-3.0, -9.0), (4.0, 0.5), (-30.0, 7.0),
+]  # fmt: skip
+
+
+def limited(mu: float, log_scale: float) -> tuple[float, float]:
+    return min(max(mu, LOW), HIGH), math.exp(min(max(log_scale, -10.0), 5.0))
+
+
+def integral(mu: float, log_scale: float, of: Any) -> mpmath.mpf:
+    """The integral of q(x) of(x, q(x)) over x = ln s, with the normal density cut off at the bounds, to 30 digits."""
+    mu, sigma = limited(mu, log_scale)
+    with mpmath.workdps(30):
+        places = {LOW, HIGH, *(min(max(mu + k * sigma, LOW), HIGH) for k in (-12, -6, -3, -1, 0, 1, 3, 6, 12))}
+        mass = mpmath.quad(lambda x: mpmath.npdf(x, mu, sigma), sorted(places))
+        return mpmath.quad(
+            lambda x: mpmath.npdf(x, mu, sigma) / mass * of(x, mpmath.npdf(x, mu, sigma) / mass), sorted(places)
+        )
+
+
+def weights(dtype: torch.dtype = torch.float64, rows: int = 3) -> CorrelatedLogNormal:
+    """One input unit for each of `NOISE`."""
+    mu, log_scale = (torch.tensor(column, dtype=dtype) for column in zip(*NOISE, strict=True))
+    torch.manual_seed(0)
+    return CorrelatedLogNormal(torch.randn(rows, len(NOISE), dtype=dtype), mu, log_scale)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+def test_the_divergence_is_the_integral(dtype: torch.dtype, error: float) -> None:
+    """Of ln(q(x) (b - a)) under q, unit by unit and in sum; the number of weights of a unit does not matter."""
+    want = [float(integral(mu, s, lambda x, q: mpmath.log(q * (HIGH - LOW)))) for mu, s in NOISE]
+    for (mu, log_scale), one in zip(NOISE, want, strict=True):
+        q = CorrelatedLogNormal(
+            torch.ones(2, 1, dtype=dtype), torch.tensor([mu], dtype=dtype), torch.tensor([log_scale], dtype=dtype)
+        )
+        assert float(q.divergence()) == pytest.approx(one, abs=error, rel=error), (mu, log_scale)
+    p = priors.LogUniform().expand(3, len(NOISE))
+    total = divergence(weights(dtype), p, lambda: pytest.fail("there is a closed form"))
+    assert float(total) == pytest.approx(sum(want), rel=10 * error)
+    assert min(want) > 0
+
+
+def test_moments_and_signal_to_noise_are_the_integrals() -> None:
+    q = weights()
+    for k, (mu, log_scale) in enumerate(NOISE):
+        first, second = (integral(mu, log_scale, lambda x, _, n=n: mpmath.exp(n * x)) for n in (1, 2))
+        with mpmath.workdps(30):
+            alpha = float((second - first**2) / first**2)
+        torch.testing.assert_close(q.mean[:, k], q.loc[:, k] * float(first), rtol=1e-9, atol=0)
+        assert float(q.log_alpha[k]) == pytest.approx(math.log(alpha), abs=1e-6), (mu, log_scale)
+        torch.testing.assert_close(q.variance[:, k], q.loc[:, k] ** 2 * alpha * float(first) ** 2, rtol=1e-5, atol=0)
+    single = weights(torch.float32)
+    torch.testing.assert_close(single.mean / single.loc, (q.mean / q.loc).float(), rtol=1e-4, atol=0)
+    torch.testing.assert_close(single.log_alpha, q.log_alpha.float(), rtol=0, atol=1e-4)
+
+
+def test_a_scale_as_the_prior_has_it_is_noise() -> None:
+    """ln s uniform on [-20, 0]: E s = 1/20, E s^2 = 1/40 up to e^-20, so a ratio of 1/3, and no divergence."""
+    q = CorrelatedLogNormal(torch.ones(1, 1).double(), torch.zeros(1).double() - 10, torch.full((1,), 5.0).double())
+    assert float(torch.exp(-q.log_alpha / 2)) == pytest.approx(1 / 3, rel=1e-3)
+    assert float(q.divergence()) == pytest.approx(0, abs=1e-5)
+
+
+def test_draws_are_scipys() -> None:
+    """Every unit has one scale for all its weights, whose logarithm is a truncated normal variable."""
+    q = weights()
+    torch.manual_seed(1)
+    ratio = q.sample((20_000,)) / q.loc
+    torch.testing.assert_close(ratio, ratio[:, :1].expand(ratio.shape), rtol=1e-9, atol=0)
+    for k, (mu, log_scale) in enumerate(NOISE):
+        mu, sigma = limited(mu, log_scale)
+        theirs = stats.truncnorm((LOW - mu) / sigma, (HIGH - mu) / sigma, loc=mu, scale=sigma)
+        assert stats.kstest(ratio[:, 0, k].log().numpy(), theirs.cdf).pvalue > 1e-3, (mu, log_scale)
+    assert bool(q.expand((4,)).sample().isfinite().all())
+
+
+def test_gradients_of_draws_are_those_of_the_mean() -> None:
+    """d E[s] / d mu and d E[s] / d ln sigma by differences of the integral, within 4 standard errors."""
+    mu, log_scale = -1.5, 0.3
+    h = 1e-4
+
+    def mean(at: tuple[float, float]) -> float:
+        return float(integral(*at, lambda x, _: mpmath.exp(x)))
+
+    want = (
+        (mean((mu + h, log_scale)) - mean((mu - h, log_scale))) / (2 * h),
+        (mean((mu, log_scale + h)) - mean((mu, log_scale - h))) / (2 * h),
+    )
+    count = 100_000
+    noise = [torch.full((count,), value, dtype=torch.float64, requires_grad=True) for value in (mu, log_scale)]
+    torch.manual_seed(2)
+    CorrelatedLogNormal(torch.ones(1, count).double(), *noise).rsample().sum().backward()
+    for parameter, one in zip(noise, want, strict=True):
+        assert parameter.grad is not None
+        assert abs(float(parameter.grad.mean()) - one) < 4 * float(parameter.grad.std()) / count**0.5
+
+
+def test_units_of_other_layers() -> None:
+    """A scale for every input channel of a convolution, also in groups, and for every element of a vector."""
+    for shape, units, count in (
+        ((4, 3, 5, 5), InputUnits(), 3),
+        ((6, 2, 3), InputUnits(1, groups=3), 6),
+        ((5, 4), InputUnits(0), 5),
+        ((2, 6), InputUnits(1, size=3), 2),
+        ((7,), InputUnits(None), 7),
+    ):
+        noise = torch.zeros(count), torch.zeros(count)
+        q = CorrelatedLogNormal(torch.randn(shape), *noise, units=units)
+        assert q.noise_shape.numel() == count
+        assert q.sample((2,)).shape == (2, *shape)
+        assert len(q.log_alpha) == count
+
+
+def test_only_the_log_uniform_prior_has_a_divergence() -> None:
+    q = weights()
+    for prior in (priors.Gaussian(), priors.TruncatedLogUniform(), priors.ARD("input"), priors.Laplace()):
+        with pytest.raises(
+            NoDivergence, match="no density over weights.*by the guide's low and high.*priors.LogUniform"
+        ):
+            divergence(q, prior.expand(3, len(NOISE)), q.sample)
+    p = priors.LogUniform().expand(3, len(NOISE))
+    known = convention(q, p)
+    assert (known.kind, known.detail) == (
+        "up_to_constant",
+        "of the scales, from ln s uniform on [-20, 0]; the weights are point estimates without a prior",
+    )
+    type_a = CorrelatedNormal(q.loc, 0.0)
+    assert q.constant_left_out.number == type_a.constant_left_out.number
+    assert q.constant_left_out != type_a.constant_left_out, "another constant, so that ELBOs are not compared"
+
+
+def network() -> models.NetworkModel:
+    return models.MLP([6, 20, 1], "tanh", prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(50.0))
+
+
+def data(count: int = 400, f: Any = lambda a: torch.sin(2 * a)) -> tuple[Tensor, Tensor]:
+    """y depends on the first two of six inputs."""
+    x = torch.randn(count, 6, generator=torch.Generator().manual_seed(3))
+    noise = 0.14 * torch.randn(count, 1, generator=torch.Generator().manual_seed(4))
+    return x, f(x[:, :1]) - 0.5 * x[:, 1:2] + noise
+
+
+def trained(model: models.NetworkModel, given: tuple[Tensor, Tensor]) -> pyrodrop.Fit:
+    return pyrodrop.fit(
+        model,
+        guides.LogNormalDropout(model),
+        given,
+        steps=2000,
+        lr=0.02,
+        estimator="local",
+        kl_weight=pyrodrop.schedules.linear(500),
+        lr_schedule=lambda step: min(1.0, 2 * (1 - step / 2000)),
+        progress=False,
+    )
+
+
+def test_inputs_that_do_not_matter_are_removed() -> None:
+    """Of a linear model, where an input has one weight: overfitting to it gains about half a nat, keeping it costs four."""
+    net = nn.Linear(6, 1)
+    model = models.from_module(net, prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(50.0))
+    guide: Any = trained(model, data(f=lambda a: a)).guide
+    assert guide.keep_mask()["weight"].tolist() == [[True, True, False, False, False, False]]
+    log_alpha = guide.log_alpha("weight").detach()
+    assert float(log_alpha[:2].max()) < -3
+    assert float(log_alpha[2:].min()) > 1
+
+
+def test_hidden_units_are_removed_and_the_compressed_network_is_that_of_the_means() -> None:
+    fit = trained(network(), data())
+    guide: Any = fit.guide
+    left = guide.units_left()["layers.1.weight"]
+    assert 2 <= left <= 18
+    x, y = data(1000)
+    means = {name: guide.mean()[name] * mask for name, mask in guide.keep_mask().items()}
+    want = fit.model.outputs(means, x).detach()  # type: ignore[attr-defined]
+    small = fit.compress(layout="dense")
+    torch.testing.assert_close(small(x), want, atol=1e-5, rtol=1e-5)
+    assert float((small(x) - y).square().mean().sqrt()) < 0.25
+    report = fit.compression_report((x, y), layout="dense")
+    assert report.threshold == 0.0
+    assert (report.dense.units, report.compressed.units) == ([20, 1], [left, 1])
+    kept = float((fit.model.outputs(guide.mean(), x).detach() - y).square().mean().sqrt())  # type: ignore[attr-defined]
+    assert report.dense.error == pytest.approx(kept, rel=1e-4), "the dense network has the means of all weights"
+
+
+def test_a_saved_fit_is_read_in_another_process(tmp_path: Path) -> None:
+    model = network()
+    fit = pyrodrop.fit(model, guides.LogNormalDropout(model, -2.0, low=-12.0), data(), steps=20, progress=False)
+    file = fit.save(tmp_path / "fit.safetensors")
+    code = (
+        "import torch, warnings; warnings.simplefilter('ignore'); import pyrodrop\n"
+        "from pyrodrop import guides, likelihoods, models, priors\n"
+        "model = models.MLP([6, 20, 1], 'tanh', prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(50.0))\n"
+        "guide = guides.LogNormalDropout(model, low=-12.0)\n"
+        f"fit = pyrodrop.Fit.load({str(file)!r}, model, guide)\n"
+        "print(fit.compress(threshold=9.0, layout='dense', x=torch.ones(2, 6))(torch.ones(1, 6)).item())"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    small = fit.compress(threshold=9.0, layout="dense")
+    assert float(done.stdout) == pytest.approx(float(small(torch.ones(1, 6))), rel=1e-5)
+
+
+def test_replicates_are_single_fits() -> None:
+    model = network()
+    guide = guides.LogNormalDropout(model, -2.0)
+    options: dict[str, Any] = {"steps": 10, "batch_size": 50, "estimator": "local", "progress": False}
+    many = pyrodrop.fit_replicates(model, guide, data(), count=2, engine="traced", **options)
+    for seed, one in enumerate(many):
+        alone = pyrodrop.fit(model, guide, data(), seed=seed, engine="pyro", **options)
+        for (name, a), b in zip(one.guide.named_parameters(), alone.guide.parameters(), strict=True):  # type: ignore[attr-defined]
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_masks_by_hand() -> None:
+    """ln alpha below 0 is a ratio above 1; the mask has the shape of the weight, a vector's elements are units."""
+    model = models.from_module(
+        nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 2)),
+        prior=priors.LogUniform(),
+        bias_prior={"0.bias": priors.LogUniform(), "*": None},
+        likelihood=likelihoods.Categorical(),
+    )
+    guide = guides.LogNormalDropout(model)
+    with torch.no_grad():
+        guide.noise_log_scale["0.weight"][1] = 5.0
+        guide.noise_log_scale["2.weight"][:4] = 5.0
+        guide.noise_log_scale["0.bias"][2] = 5.0
+    masks = guide.keep_mask()
+    assert {n: m.shape for n, m in masks.items()} == {n: w.shape for n, w in model.weight_sites().items()}
+    assert bool(masks["0.weight"][:, 0].all())
+    assert not bool(masks["0.weight"][:, 1].any())
+    assert masks["2.weight"][0].tolist() == [False] * 4 + [True] * 8
+    assert masks["0.bias"].tolist() == [True, True, False]
+    assert guide.units_left() == {"0.weight": 1, "0.bias": 2, "2.weight": 8}
+    assert guide.units_left(threshold=20.0) == {"0.weight": 2, "0.bias": 3, "2.weight": 12}
+    ratio = guide.rates()["0.weight"] ** -0.5
+    assert float(ratio[0]) > 100
+    assert float(ratio[1]) == pytest.approx(1 / 3, rel=0.05)
+
+
+@pytest.mark.parametrize(("low", "high", "start"), [(-20.0, 0.0, 0.0), (-20.0, 80.0, 0.0), (-3.0, -1.0, -1.0)])
+def test_the_noise_starts_at_a_scale_of_1(low: float, high: float, start: float) -> None:
+    guide = guides.LogNormalDropout(network(), low=low, high=high)
+    assert bool((guide.noise_loc["layers.0.weight"] == start).all())
+    drawn = guide.draw(50)["layers.0.weight"] / guide.loc["layers.0.weight"]
+    assert float((drawn.log() - start).abs().max()) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"log_scale": 6.0}, "log_scale is the initial ln sigma and must be .*; got 6"),
+        ({"low": 1.0}, "low and high are bounds of ln s and must be finite with low < high; got 1 and 0"),
+        ({"low": -100.0}, "low is a bound of ln s and must .*; got -100"),
+    ],
+)
+def test_what_cannot_be_is_said(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        guides.LogNormalDropout(network(), **arguments)
+
+
+def test_units_must_be_known() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(3, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.w
+
+    model = models.from_module(Own(), prior={"w": priors.LogUniform()}, likelihood=likelihoods.Gaussian())
+    with pytest.raises(ValueError, match="log-normal dropout needs to know which axis"):
+        guides.LogNormalDropout(model)
+    known = models.from_module(
+        Own(), prior={"w": priors.LogUniform()}, likelihood=likelihoods.Gaussian(), input_axes={"w": 0}
+    )
+    assert guides.LogNormalDropout(known).units_left() == {"w": 3}

@@ -1,0 +1,114 @@
+"""Compression of posteriors whose noise is by unit: the small network is that of the means of the units that are kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import data, guides, likelihoods, models, priors
+
+pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
+
+
+def chain() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.Softplus(), nn.MaxPool2d(2), nn.Conv2d(6, 8, 2), nn.ReLU(),
+        nn.Flatten(), nn.Linear(32, 12), nn.Tanh(), nn.Linear(12, 3),
+    )  # fmt: skip
+
+
+GUIDES: dict[str, Callable[[Any], Any]] = {
+    "log-normal": guides.LogNormalDropout,
+    "A": lambda m: guides.VariationalDropout(m, "A", "input", max_alpha=math.inf),
+    "B": lambda m: guides.VariationalDropout(m, "B", "input", max_alpha=math.inf),
+    "B by weight": lambda m: guides.VariationalDropout(m, "B", "weight", max_alpha=math.inf),
+}
+
+
+def fit(guide: str) -> tuple[pyrodrop.Fit, dict[str, Tensor]]:
+    """A fit that has lost 70 % of its units, and of which; x itself loses none."""
+    torch.manual_seed(0)
+    model = models.from_module(chain(), prior=priors.LogUniform(), likelihood=likelihoods.Categorical())
+    posterior = GUIDES[guide](model)
+    noise = posterior.noise_log_scale if guide == "log-normal" else posterior.raw_alpha
+    gone = {name: torch.rand(noise[name].shape) < 0.7 * (name != "0.weight") for name in posterior.sites}
+    with torch.no_grad():
+        for name, lost in gone.items():
+            noise[name].copy_(torch.where(lost, 5.0, -4.0))
+    run = pyrodrop.Fit(model, posterior, None, torch.tensor([[1.0, 1.0, 1.0]]), {})
+    return run, {n: lost if lost.dim() > 1 else lost.reshape(1, -1, *(1,) * (model.weight_sites()[n].dim() - 2))
+                 for n, lost in gone.items()}  # fmt: skip
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_small_network_is_that_of_the_kept_means(guide: str) -> None:
+    """Through convolutions, batch normalisation and pooling; input units leave with what makes them."""
+    run, gone = fit(guide)
+    model: Any = run.model
+    model.network.eval()
+    x = torch.randn(5, 1, 8, 8)
+    means = {name: mean * ~gone[name] for name, mean in run.guide.mean().items()}  # type: ignore[attr-defined]
+    with torch.no_grad():
+        want = model.outputs(means, x)
+    small = run.compress(layout="dense", x=x)
+    torch.testing.assert_close(small(x), want, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(run.compress(structured=False, x=x)(x), want, atol=1e-5, rtol=1e-5)
+    if guide != "B by weight":
+        convolutions = [m.out_channels for m in small.modules() if isinstance(m, nn.Conv2d)]
+        assert convolutions[0] == int((~gone["4.weight"]).sum())
+        dense = [(m.in_features, m.out_features) for m in small.modules() if isinstance(m, nn.Linear)]
+        assert dense[-1] == (int((~gone["9.weight"]).sum()), 3)
+    drawn = run.ensemble(2, threshold=1.0, x=x)[1]
+    assert sum(p.numel() for p in drawn.parameters()) == sum(p.numel() for p in small.parameters())
+
+
+def test_what_has_no_alpha_by_unit_is_refused() -> None:
+    model = models.MLP([3, 4, 1], prior=priors.LogUniform(), likelihood=likelihoods.Gaussian())
+
+    def compress(guide: Any, **options: Any) -> Any:
+        return pyrodrop.Fit(model, guide, None, torch.zeros(1, 3), {}).compress(**options)
+
+    bounded = guides.VariationalDropout(model, "A", "input")
+    with pytest.raises(ValueError, match=r"below 0 by max_alpha, so nothing .* max_alpha=math.inf, .*; got 3$"):
+        compress(bounded)
+    assert isinstance(compress(bounded, threshold=-0.5, layout="dense"), nn.Module)
+    for guide in (
+        guides.VariationalDropout(model, "A", "layer", max_alpha=math.inf),
+        guides.GaussianDropout(model, "A", alpha=0.5),
+        guides.BernoulliDropout(model, 0.5),
+        guides.VariationalDropout,
+    ):
+        with pytest.raises(
+            TypeError, match="learns an alpha per weight or per input unit: use guides.LogNormalDropout"
+        ):
+            compress(guide)
+    with pytest.raises(TypeError, match="threshold is the bound of ln alpha"):
+        compress(guides.LogNormalDropout(model), threshold="1")
+
+
+def test_units_leave_under_a_variance_per_unit() -> None:
+    """ARD by unit, of the weights that enter and that leave a hidden unit: both are pruned together where it is small."""
+    x = torch.randn(300, 2, generator=torch.Generator().manual_seed(1))
+    y = torch.sin(2 * x[:, :1]) + 0.1 * torch.randn(300, 1, generator=torch.Generator().manual_seed(2))
+    prior = {"layers.0.*": priors.ARD("output"), "*": priors.ARD("input")}
+    model = models.MLP([2, 30, 1], "tanh", prior=prior, likelihood=likelihoods.Gaussian(100.0))
+    run = pyrodrop.fit(
+        model,
+        guides.ARDDropout(model, log_variance=-6.0),
+        data.Dataset(x, y),
+        steps=4000,
+        lr=0.05,
+        estimator="local",
+        kl_weight=pyrodrop.schedules.linear(500),
+        lr_schedule=lambda step: min(1.0, 2 * (1 - step / 4000)),
+        progress=False,
+    )
+    report = run.compression_report((x, y), layout="dense")
+    assert report.compressed.units[0] < 28
+    assert report.compressed.error == pytest.approx(report.dense.error, rel=0.05)

@@ -1,0 +1,227 @@
+"""Units leave networks that are no chains: residual sums, batch normalisation, branches. The function stays the same."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+
+pytestmark = pytest.mark.filterwarnings("ignore::pyrodrop.priors.ImproperPrior")
+IMAGES = (6, 3, 8, 8)
+
+
+class Block(nn.Module):
+    """Two convolutions beside the identity, normalised after (v1) or before (v2) each of them."""
+
+    def __init__(self, maps: int, first: bool) -> None:
+        super().__init__()
+        self.first = first
+        self.conv1, self.conv2 = nn.Conv2d(maps, maps, 3, padding=1), nn.Conv2d(maps, maps, 3, padding=1, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(maps), nn.BatchNorm2d(maps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.first:
+            return x + self.conv2(torch.relu(self.norm2(self.conv1(torch.relu(self.norm1(x))))))
+        return F.relu(x + self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x))))))
+
+
+class ResNet(nn.Module):
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.stem, self.blocks = nn.Conv2d(3, 12, 3, padding=1), nn.Sequential(Block(12, first), Block(12, first))
+        self.pool, self.down, self.last = nn.AvgPool2d(2), nn.Conv2d(12, 16, 1, stride=2), nn.Linear(16 * 4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.down(self.pool(self.blocks(self.stem(x))))
+        return self.last(h.view(h.size(0), -1))
+
+
+class Branches(nn.Module):
+    """Two layers read the hidden units, a sum joins what they make; batch normalisation after the activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm = nn.Linear(5, 20), nn.BatchNorm1d(20)
+        self.b, self.c, self.d = nn.Linear(20, 10), nn.Linear(20, 10), nn.Linear(10, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(torch.tanh(self.a(x)))
+        return self.d(torch.add(F.gelu(self.b(h)), self.c(h)))
+
+
+class Rows(nn.Module):
+    """Dense layers over tokens with a residual sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = nn.Linear(5, 20), nn.Linear(20, 30), nn.Linear(30, 20), nn.Linear(20, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        return self.d((h + self.c(torch.relu(self.b(h)))).flatten(1).unflatten(1, (3, 20)).mean(1))
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "v1": (lambda: ResNet(False), IMAGES),
+    "v2": (lambda: ResNet(True), IMAGES),
+    "branches": (Branches, (6, 5)),
+    "rows": (Rows, (6, 3, 5)),
+}
+
+
+def lost(net: nn.Module, share: float, seed: int = 0) -> pyrodrop.Fit:
+    """A fit whose input units are noise with probability `share`, with statistics of batches."""
+    torch.manual_seed(seed)
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            module.running_mean.normal_()  # type: ignore[union-attr]
+            module.running_var.uniform_(0.5, 2)  # type: ignore[union-attr]
+            nn.init.normal_(module.weight)
+            nn.init.normal_(module.bias)
+    model = models.from_module(net, prior=priors.LogUniform(), likelihood=likelihoods.Categorical())
+    guide = guides.LogNormalDropout(model, -3.0)
+    with torch.no_grad():
+        for name in guide.sites:
+            noise = guide.noise_log_scale[name]
+            gone = torch.rand_like(noise) < share
+            gone[0] &= share > 1
+            noise.copy_(torch.where(gone, 5.0, noise))
+    return pyrodrop.Fit(model, guide, None, torch.tensor([[1.0, 1.0, 1.0]]), {})
+
+
+def masked(fit: pyrodrop.Fit, x: Tensor) -> Tensor:
+    """f of the whole network with the means of the weights that are kept."""
+    guide: Any = fit.guide
+    model: Any = fit.model
+    mask = guide.keep_mask()
+    model.network.eval()
+    with torch.no_grad():
+        return model.outputs({n: mean * mask[n] for n, mean in guide.mean().items()}, x)  # type: ignore[no-any-return]
+
+
+def parameters(net: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 1.0, 1.1])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_narrow_network_is_the_masked_one(name: str, share: float) -> None:
+    build, shape = NETWORKS[name]
+    fit, x = lost(build(), share), torch.randn(shape)
+    small = fit.compress(x=x)
+    torch.testing.assert_close(small(x), masked(fit, x), atol=1e-4, rtol=1e-4)
+    whole = fit.compress(structured=False, x=x)
+    if name != "rows":
+        assert (parameters(small) < 0.7 * parameters(whole)) == (share > 0)
+    assert not any(m.training for m in small.modules())
+    again = io.BytesIO()
+    torch.save(small, again)
+    again.seek(0)
+    torch.testing.assert_close(torch.load(again, weights_only=False)(x), small(x))
+
+
+def test_a_residual_stream_loses_the_channels_that_nobody_reads() -> None:
+    """Channel 3 is read by two blocks and by what follows them; it leaves once all three do not."""
+    fit, x = lost(ResNet(True), 0.0), torch.randn(IMAGES)
+    guide: Any = fit.guide
+    readers = ("blocks.0.conv1.weight", "blocks.1.conv1.weight", "down.weight")
+    for number, name in enumerate(readers, 1):
+        with torch.no_grad():
+            guide.noise_log_scale[name][3] = 5.0
+        small: Any = fit.compress(x=x)
+        channels = 11 if number == 3 else 12
+        assert small.get_submodule("stem").out_channels == channels
+        assert small.get_submodule("blocks.1.conv2").out_channels == channels
+        assert small.get_submodule("blocks.0.norm1").num_features == channels
+        torch.testing.assert_close(small(x), masked(fit, x), atol=1e-4, rtol=1e-4)
+
+
+def test_a_unit_that_only_a_lost_unit_reads_is_lost_too() -> None:
+    """Unit 2 of the first layer is read by unit 7 of the second, which is read by nobody."""
+    fit, x = lost(Branches(), 0.0), torch.randn(6, 5)
+    guide: Any = fit.guide
+    with torch.no_grad():
+        for name in ("b.weight", "c.weight"):
+            guide.loc[name][:, 2] *= torch.arange(10) == 7
+        guide.noise_log_scale["d.weight"][7] = 5.0
+    small: Any = fit.compress(x=x)
+    assert [small.get_submodule(name).out_features for name in "abcd"] == [19, 9, 9, 4]
+    torch.testing.assert_close(small(x), masked(fit, x), atol=1e-5, rtol=1e-5)
+
+
+def test_what_is_not_followed_is_kept_or_refused() -> None:
+    class Gate(nn.Module):
+        """The product keeps its units, those of the layer before it may go."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(5, 20), nn.Linear(20, 10), nn.Linear(10, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.b(torch.relu(self.a(x)))
+            return self.c(h * h.sigmoid())
+
+    x = torch.randn(6, 5)
+    fit = lost(Gate(), 0.6)
+    small: Any = fit.compress(x=x)
+    torch.testing.assert_close(small(x), masked(fit, x), atol=1e-5, rtol=1e-5)
+    assert small.get_submodule("a").out_features < 20
+    assert small.get_submodule("c").in_features == 10
+    norm = nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Linear(7, 4))
+    with pytest.raises(TypeError, match="1 is a LayerNorm; nor are its unused units removed: no unit is followed"):
+        lost(norm, 0.5).compress(x=x)
+
+    class Tied(nn.Module):
+        """The same layer twice, and a weight of two layers."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c, self.d = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 4)
+            self.c.weight = self.b.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.a(torch.relu(self.a(x)))
+            return self.d(h + self.c(torch.relu(self.b(h))))
+
+    with pytest.raises(TypeError, match="nor are its unused units removed"):
+        lost(Tied(), 0.5).compress(x=x)
+    for options in ({"layout": "csr"}, {"x": None}):
+        with pytest.raises(TypeError, match="chain of dense layers"):
+            lost(Branches(), 0.5).compress(**{"x": x, **options})  # type: ignore[arg-type]
+
+
+def test_standardised_regression_and_float64() -> None:
+    """x and y in their own units; a network in double precision stays one."""
+    x, y = 2000 + 5 * torch.randn(40, 5).double(), 300 + 20 * torch.randn(40, 1).double()
+
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(5, 20), nn.Linear(20, 20), nn.Linear(20, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = torch.tanh(self.a(x))
+            return self.c(h + torch.tanh(self.b(h)))
+
+    model = models.from_module(Sum().double(), prior=priors.LogUniform(), likelihood=likelihoods.Gaussian(1.0))
+    model.standardize(pyrodrop.data.Dataset(x, y).standardized())
+    guide = guides.LogNormalDropout(model)
+    with torch.no_grad():
+        guide.noise_log_scale["b.weight"][:15] = 5.0
+        guide.noise_log_scale["c.weight"][5:18] = 5.0
+    fit = pyrodrop.Fit(model, guide, None, torch.tensor([[1.0, 1.0, 1.0]]), {})
+    small = fit.compress(x=x)
+    means = {n: mean * guide.keep_mask()[n] for n, mean in guide.mean().items()}
+    with torch.no_grad():
+        want = model.likelihood.location(model.outputs(means, x), model.targets)
+    assert small(x).dtype == torch.float64
+    torch.testing.assert_close(small(x), want, atol=1e-8, rtol=1e-8)
+    assert parameters(small) < 300
