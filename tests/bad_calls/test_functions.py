@@ -194,6 +194,24 @@ CALLS = [
     Call("data.solar", dict, {}, function=lambda **given: _read_nothing(data.solar, **given)),
     Call("data.mauna_loa", dict, {}),
     Call(
+        "data.bootstrapped",
+        lambda: {"data": (torch.ones(6, 2), torch.ones(6, 1)), "count": 2},
+        {"data": OBJECT, "count": COUNT.but("huge")},
+    ),
+    Call(
+        "data.perturbed",
+        lambda: {"data": (torch.ones(6, 2), torch.ones(6, 1)), "count": 2, "noise": 0.1},
+        {
+            "data": OBJECT
+            | {
+                "labels": lambda: (torch.ones(6, 2), torch.arange(6)),
+                "open ends": lambda: (torch.ones(6, 2), torch.tensor([[0.0, float("inf")]] * 6)),
+            },
+            "count": COUNT.but("huge"),
+            "noise": POSITIVE,
+        },
+    ),
+    Call(
         "data.turned",
         lambda: {"images": torch.rand(2, 1, 4, 4), "degrees": torch.tensor([0.0, 90.0])},
         {
