@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from pyro import poutine
-from pyro.distributions import Delta, TorchDistribution
+from pyro.distributions import Delta, TorchDistribution, Unit
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -82,8 +82,8 @@ class DrawnTerms:
 
     Args:
         model, guide: as in `elbo_terms`.
-        whole: True to ignore the scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`), so that the
-            result is a bound on the log evidence; False for the objective that training minimises.
+        whole: True to ignore the scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`) and a
+            `rate_prior`, so that the result is a bound on the log evidence; False for the objective that training minimises.
     """
 
     def __init__(self, model: Callable[..., Any], guide: Callable[..., Any], *, whole: bool = False) -> None:
@@ -119,7 +119,9 @@ def _terms(
         if q is None:
             nll = nll - scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"]).sum()
             continue
-        if site is None:  # an auxiliary site of the guide, from which it computes the model's sites
+        if whole and q["infer"].get("penalty"):
+            continue
+        if site is None:  # an auxiliary site of the guide, from which it computes the model's sites, or a factor
             with _no_autocast(q):
                 density = q["fn"].log_prob(q["value"])
             density = scale_and_mask(density, _plates(q) if whole else q["scale"], q["mask"]).sum()
@@ -227,7 +229,7 @@ def _sites(
     others: list[tuple[Any, Any]] = [(None, q) for q in drawn if not q["is_observed"] and not site_is_subsample(q)]
     if others:
         sites = [(site, q if q is None else {**q, "made": isinstance(_elements(q["fn"]), Delta)}) for site, q in sites]
-    return sites + others
+    return sites + others + [(None, q) for q in drawn if q["is_observed"] and isinstance(_elements(q["fn"]), Unit)]
 
 
 def _made_of_others(
