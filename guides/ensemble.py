@@ -24,8 +24,8 @@ from pyrodrop.networks.starts import started_anew, starting_from
 class Ensemble(LocalModule):
     """Several guides of one model, used as one guide.
 
-    Members share the model, with its anchors (`priors.Anchored`) and prior function (`models.WithPriorFunction`). For members
-    that have their own, train `Point`s by `pyrodrop.fit_replicates` with ``starts="new"``, which is faster, too.
+    Members share the model, with its anchors (`priors.Anchored`) and prior function (`models.WithPriorFunction`). For
+    members that have their own, train `Point`s by `pyrodrop.fit_replicates` with ``starts="new"``, which is faster, too.
 
     Args:
         model: the model whose weights are inferred.

@@ -74,6 +74,25 @@ def terms_by_site(model: Callable[..., Any], guide: Callable[..., Any], *args: A
     return {str((q if site is None else site)["name"]): _terms([(site, q)], hyper).loss for site, q in pairs}
 
 
+def rows_and_divergence(
+    model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
+) -> tuple[Tensor, float | Tensor, Tensor]:
+    """For one sample of the guide the log densities of the rows, the factor that scales their sum, and the KL divergence.
+
+    Raises:
+        ValueError: as `elbo_terms`; the model has not exactly one observed site.
+    """
+    pairs = _sites(model, guide, args, kwargs)
+    observed = [site for site, q in pairs if q is None]
+    if len(observed) != 1:
+        names = ", ".join(repr(site["name"]) for site in observed) or "none"
+        raise ValueError(f"the alpha-divergence of rows needs a model with one observed site; got {names}")
+    (site,) = observed
+    densities = scale_and_mask(site["fn"].log_prob(site["value"]), mask=site["mask"])
+    others = [(of_model, q) for of_model, q in pairs if q is not None]
+    return densities, site["scale"], _terms(others, _hyperparameters(model)).kl
+
+
 class DrawnTerms:
     """The terms of several samples from one trained model and guide, which must not change between calls.
 

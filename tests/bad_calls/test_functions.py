@@ -22,6 +22,7 @@ from .kinds import (
     FLAG,
     FRACTION,
     FUNCTION,
+    INSIDE,
     MODULE,
     NAME,
     NOT_NEGATIVE,
@@ -193,6 +194,9 @@ CALLS = [
     Call("data.gospels", dict, {}, function=lambda **given: _read_nothing(data.gospels, **given)),
     Call("data.solar", dict, {}, function=lambda **given: _read_nothing(data.solar, **given)),
     Call("data.mauna_loa", dict, {}),
+    Call(
+        "AlphaDivergence", dict, {"alpha": INSIDE.but("one"), "num_particles": COUNT.but("huge") | {"one": lambda: 1}}
+    ),
     Call(
         "data.bootstrapped",
         lambda: {"data": (torch.ones(6, 2), torch.ones(6, 1)), "count": 2},
