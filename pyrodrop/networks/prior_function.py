@@ -12,9 +12,6 @@ draw from the posterior (lemma 3 there). With the bootstrap in place of the nois
 from __future__ import annotations
 
 import copy
-from typing import Any
-
-import torch
 from torch import Tensor, nn
 
 from pyrodrop.arguments import real
@@ -30,7 +27,7 @@ class WithPriorFunction(nn.Module):
     `pyrodrop.fit_replicates` with ``starts="new"``; files of fits have them.
 
     Args:
-        net: the network, which returns a tensor; it is copied.
+        net: the network, of one argument, which returns a tensor; it is copied.
         scale: factor of the prior function, in the standardised units of y, positive.
         seed: of the prior function's weights. None draws them from torch's generator.
 
@@ -66,11 +63,9 @@ class WithPriorFunction(nn.Module):
             value.data.copy_(new[name])
         self.prior_function = prior.requires_grad_(False).eval()
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """The sum of network and prior function."""
-        with torch.no_grad():
-            prior = self.prior_function(*args, **kwargs)
-        return self.net(*args, **kwargs) + self.scale * prior
+        return self.net(x) + self.scale * self.prior_function(x)  # type: ignore[no-any-return]
 
 
 def drawn_anew(network: nn.Module) -> set[str]:
