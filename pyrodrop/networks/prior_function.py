@@ -12,6 +12,7 @@ draw from the posterior (lemma 3 there). With the bootstrap in place of the nois
 from __future__ import annotations
 
 import copy
+
 from torch import Tensor, nn
 
 from pyrodrop.arguments import real

@@ -23,7 +23,7 @@ from pyrodrop.metrics import regression_scores
 
 TITLE = "Boston housing, rates of the hidden units"
 FAULT = "concrete, per unit"
-STEPS: dict[Size, int] = {"default": 4000, "quick": 20}
+STEPS: dict[Size, int] = {"default": 2000, "quick": 20}
 APART = 1000  # of the seeds: seed 1000 k has the split k
 DRAWS = 1000
 GUIDES: Mapping[str, Callable[[Any], Guide]] = {
