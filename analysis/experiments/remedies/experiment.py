@@ -98,15 +98,16 @@ def _checked(record: Record) -> None:
 
 
 def _print(title: str, rows: Mapping[str, Mapping[str, list[float]]]) -> None:
-    table = Table(title=f"{title}: mean (least-most of the seeds)")
+    table = Table(title=f"{title}: mean (least to most of the seeds)")
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     table.add_column("posterior")
     for column in columns:
         table.add_column(column, justify="right")
     for name, row in rows.items():
-        table.add_row(name, *(_words(row[column]) if column in row else "" for column in columns))
+        table.add_row(name, *(in_words(row[column]) if column in row else "" for column in columns))
     print_table(table)
 
 
-def _words(values: list[float]) -> str:
-    return f"{np.mean(values):.3g} ({min(values):.3g}-{max(values):.3g})"
+def in_words(values: list[float]) -> str:
+    """Mean, least and most of the seeds, to three digits."""
+    return f"{np.mean(values):.3g} ({min(values):.3g} to {max(values):.3g})"
