@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
 
-S, TAU, COUNT, D, N = 0.7, 4.0, 300, 3, 12
+S, TAU, COUNT, D, N = 0.7, 2.0, 300, 3, 4  # so few rows that the posterior is the prior in good part
 X = torch.randn(N, D, generator=torch.Generator().manual_seed(3))
 Y = X @ torch.tensor([[1.0], [-0.5], [0.2]]) + 0.5 * torch.randn(N, 1, generator=torch.Generator().manual_seed(4))
 COVARIANCE = np.linalg.inv(TAU * (X.T @ X).double().numpy() + np.eye(D) / S**2)
@@ -44,8 +44,13 @@ def check_draws(draws: np.ndarray) -> None:
     """Mean and covariance within four standard errors of the posterior's."""
     error = np.sqrt(np.diag(COVARIANCE) / len(draws))
     assert (np.abs(draws.mean(0) - MEAN) < 4 * error).all()
-    of_entries = np.sqrt((COVARIANCE**2 + np.outer(np.diag(COVARIANCE), np.diag(COVARIANCE))) / len(draws))
-    assert (np.abs(np.cov(draws.T) - COVARIANCE) < 4 * of_entries).all()
+    check_covariance(draws, COVARIANCE)
+
+
+def check_covariance(draws: np.ndarray, want: np.ndarray) -> None:
+    """Every entry within four standard errors."""
+    error = np.sqrt((want**2 + np.outer(np.diag(want), np.diag(want))) / len(draws))
+    assert (np.abs(np.cov(draws.T) - want) < 4 * error).all()
 
 
 @pytest.fixture(scope="module")
@@ -96,18 +101,19 @@ def test_without_noise_of_y_anchors_alone_are_too_sure() -> None:
     """Cov = S^2 / s^2 in place of S, for the solutions by NumPy."""
     generator = torch.Generator().manual_seed(0)
     draws = np.stack([solved(Y, S * torch.randn(D, generator=generator)) for _ in range(4000)])
-    np.testing.assert_allclose(np.cov(draws.T), COVARIANCE @ COVARIANCE / S**2, atol=2e-3)
-    assert (np.diag(np.cov(draws.T)) < 0.5 * np.diag(COVARIANCE)).all()
+    check_covariance(draws, COVARIANCE @ COVARIANCE / S**2)
+    assert (np.diag(np.cov(draws.T)) < 0.95 * np.diag(COVARIANCE)).all()
 
 
 def test_the_bootstrap_alone_is_not_exact() -> None:
     """Where y is linear in x without noise, estimates differ by the prior's pull alone, whatever the noise is said to be."""
-    exact = X @ torch.tensor([[1.0], [-0.5], [0.2]])
+    x = torch.randn(12, D, generator=torch.Generator().manual_seed(3))
+    posterior = np.linalg.inv(4.0 * (x.T @ x).double().numpy() + np.eye(D) / S**2)
     draws = []
-    for own in data.bootstrapped((X, exact), 200):
-        x, y = own.x.double().numpy(), own.y.double().numpy()[:, 0]
-        draws.append(np.linalg.solve(TAU * x.T @ x + np.eye(D) / S**2, TAU * x.T @ y))
-    assert np.var(draws, 0).sum() < 0.25 * np.trace(COVARIANCE)
+    for own in data.bootstrapped((x, x @ torch.tensor([[1.0], [-0.5], [0.2]])), 200):
+        rows, y = own.x.double().numpy(), own.y.double().numpy()[:, 0]
+        draws.append(np.linalg.solve(4.0 * rows.T @ rows + np.eye(D) / S**2, 4.0 * rows.T @ y))
+    assert np.var(draws, 0).sum() < 0.25 * np.trace(posterior)
 
 
 # Data
