@@ -17,13 +17,13 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
 
-S, TAU, COUNT, D, N = 0.7, 2.0, 300, 3, 4  # so few rows that the posterior is the prior in good part
+S, TAU, COUNT, D, N = 0.7, 2.0, 200, 3, 4  # so few rows that the posterior is the prior in good part
 X = torch.randn(N, D, generator=torch.Generator().manual_seed(3))
 Y = X @ torch.tensor([[1.0], [-0.5], [0.2]]) + 0.5 * torch.randn(N, 1, generator=torch.Generator().manual_seed(4))
 COVARIANCE = np.linalg.inv(TAU * (X.T @ X).double().numpy() + np.eye(D) / S**2)
 MEAN = TAU * COVARIANCE @ (X.T @ Y).double().numpy()[:, 0]
 TRAINED: dict[str, Any] = {
-    "count": COUNT, "steps": 400, "lr": 0.05, "lr_schedule": pyrodrop.schedules.cosine(400), "starts": "new",
+    "count": COUNT, "steps": 600, "lr": 0.05, "lr_schedule": pyrodrop.schedules.cosine(600), "starts": "new",
     "engine": "traced", "device": "cpu", "progress": False,
 }  # fmt: skip
 
@@ -71,7 +71,7 @@ def with_prior_functions() -> pyrodrop.Replicates:
 def test_anchored_estimates_are_draws_from_the_posterior(anchored: pyrodrop.Replicates) -> None:
     draws = np.stack([fit.guide.mean()["weight"][0].double().numpy() for fit in anchored])
     for fit, draw in list(zip(anchored, draws, strict=True))[:20]:
-        np.testing.assert_allclose(draw, solved(fit.data.y, fit.model.weight_sites()["weight"][0]), atol=2e-3)
+        np.testing.assert_allclose(draw, solved(fit.data.y, fit.model.weight_sites()["weight"][0]), atol=5e-3)
     check_draws(draws)
 
 
@@ -82,7 +82,7 @@ def test_estimates_with_prior_functions_are_draws_from_the_posterior(with_prior_
         fixed = dict(fit.model.network.named_buffers())["prior_function.weight"][0]
         draws.append((fit.guide.mean()["net.weight"][0] + fixed).double().numpy())
         if len(draws) <= 20:
-            np.testing.assert_allclose(draws[-1], solved(fit.data.y, fixed), atol=2e-3)
+            np.testing.assert_allclose(draws[-1], solved(fit.data.y, fixed), atol=5e-3)
     check_draws(np.stack(draws))
     one = with_prior_functions[0].predict(X, 1).f[0, :, 0].double().numpy()
     np.testing.assert_allclose(one, X.double().numpy() @ draws[0], atol=1e-4)
