@@ -40,6 +40,8 @@ class ConcreteDropout(Guide):
             rate 0 are never dropped.
         temperature: temperature of the relaxation, positive; 0.1 in the paper.
         mask_input: whether to drop inputs of the network itself too, that is, inputs of the weights that act on x.
+        rate_prior: distribution of every rate, such as ``dist.Beta(2.0, 8.0)``, whose log density training adds to the ELBO,
+            so that rates do not vanish where the entropy does not keep them (see `Guide`); None for none.
 
     Raises:
         ValueError: a rate or the temperature is out of range, or a rate other than 0 is given for a tensor with several axes
@@ -57,8 +59,9 @@ class ConcreteDropout(Guide):
         drop_rate: float | Mapping[str, float] = 0.1,
         temperature: float = 0.1,
         mask_input: bool = True,
+        rate_prior: TorchDistribution | None = None,
     ) -> None:
-        super().__init__(model)
+        super().__init__(model, rate_prior)
         initial = model.weight_sites()
         starts = drop_rates(drop_rate, [n for n, w in initial.items() if w.dim() > 1])
         if not any(starts.values()):
@@ -83,9 +86,9 @@ class ConcreteDropout(Guide):
             keep = self.units[name].over(keep, loc.shape)
         return RelaxedBernoulliMixture(loc / keep, logit, self.temperature, units=self.units[name])
 
-    def rates(self) -> dict[str, Tensor]:
+    def learned_rates(self) -> dict[str, Tensor]:
         """The drop rate of every weight that is dropped, by weight name: a scalar tensor or ``[in]``."""
-        return {name: torch.sigmoid(self.logit[name]).detach() for name in self.logit}
+        return {name: torch.sigmoid(self.logit[name]) for name in self.logit}
 
     def describe(self) -> str:
         return f"ConcreteDropout(per {self.granularity}, temperature={self.temperature:g})"

@@ -24,6 +24,9 @@ from pyrodrop.networks.starts import started_anew, starting_from
 class Ensemble(LocalModule):
     """Several guides of one model, used as one guide.
 
+    Members share the model, with its anchors (`priors.Anchored`) and prior function (`models.WithPriorFunction`). For
+    members that have their own, train `Point`s by `pyrodrop.fit_replicates` with ``starts="new"``, which is faster, too.
+
     Args:
         model: the model whose weights are inferred.
         guide: function of the model that returns a member, such as ``guides.Point`` or ``lambda m: guides.MeanField(m)``.
@@ -110,6 +113,11 @@ class Ensemble(LocalModule):
     def rate_kind(self) -> RateKind:
         """The kind of rates of the members."""
         return self.members[0].rate_kind
+
+    @property
+    def rate_prior(self) -> Any:
+        """The distribution of the members' learned rates; None for none."""
+        return self.members[0].rate_prior
 
     def describe(self) -> str:
         """One line for tables and saved files."""

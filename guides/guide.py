@@ -5,6 +5,13 @@ of a guide belong to that guide object, so several guides can be used in one pro
 Hyperparameters that a prior samples (the variances of ARD, the scales of a horseshoe) have log-normal factors
 
     lambda ~ LogNormal(a, b^2)          a = hyper_loc, ln b = hyper_log_scale, of the shape of lambda
+
+A guide that learns its rates r may have a distribution for them, which training counts:
+
+    minimise  -ELBO - sum_k ln p(r_k)                 p is rate_prior, a density of the rate itself
+
+Rates are parameters of q and no part of the model, so this is a penalty and no prior of the evidence: `Fit.elbo` leaves it
+out and stays a bound, `Fit.objective` has it. With ln p(0) = -infinity, as of Beta(2, 8) or LogNormal, no rate goes to 0.
 """
 
 from __future__ import annotations
@@ -19,9 +26,10 @@ import pyro
 import pyro.distributions as dist
 import torch
 from pyro.distributions import TorchDistribution
+from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
-from pyrodrop.arguments import count, real, shown
+from pyrodrop.arguments import count, instance, real, shown
 from pyrodrop.distributions import InputUnits
 from pyrodrop.distributions.coins import check_drop_rate
 from pyrodrop.modules import LocalModule, ParameterTree
@@ -64,6 +72,7 @@ class Guide(LocalModule):
 
     Attributes:
         rate_kind: the kind of rates that `rates` returns, for a guide that has rates.
+        rate_prior: distribution of every learned rate, which training counts; None for none.
         shapes: the shape of every weight and hyperparameter of the model, by site.
 
     Raises:
@@ -71,8 +80,9 @@ class Guide(LocalModule):
     """
 
     rate_kind: ClassVar[RateKind] = ALPHA
+    rate_prior: TorchDistribution | None = None
 
-    def __init__(self, model: HasWeights) -> None:
+    def __init__(self, model: HasWeights, rate_prior: TorchDistribution | None = None) -> None:
         super().__init__()
         check_model(model, type(self).__name__)
         self.sites = tuple(model.weight_sites())
@@ -84,6 +94,8 @@ class Guide(LocalModule):
         self.shapes |= {site: tuple(start.shape) for site, start in starts.items()}
         self.hyper_loc = ParameterTree({site: start.log() for site, start in starts.items()})
         self.hyper_log_scale = ParameterTree({site: torch.full_like(start, -2.0) for site, start in starts.items()})
+        if rate_prior is not None:  # otherwise nothing of a guide changes, nor what its files say of it
+            self.rate_prior = _checked_rate_prior(rate_prior, self.rate_kind)
 
     @abstractmethod
     def posterior(self, name: str) -> TorchDistribution:
@@ -95,6 +107,7 @@ class Guide(LocalModule):
         for name in self.sites:
             self._draw_hyper(name)
             drawn[name] = pyro.sample(name, self.posterior(name))
+        self._count_rate_prior()
         return drawn
 
     def restart(self, model: HasWeights) -> None:
@@ -135,17 +148,45 @@ class Guide(LocalModule):
 
     def rates(self) -> dict[str, Any]:
         """Drop rates or noise variances alpha, by weight name. Empty for a guide that has neither."""
+        return {name: rate.detach() for name, rate in self.learned_rates().items()}
+
+    def learned_rates(self) -> dict[str, Tensor]:
+        """The rates that training changes, by weight name, with their gradients. Empty for a guide that has none."""
         return {}
 
     def describe(self) -> str:
         """A description in one line, for tables and saved files."""
         return type(self).__name__
 
+    def _count_rate_prior(self) -> None:
+        """Have the loss count minus the log density of the rates, as a factor of the guide."""
+        if self.rate_prior is not None:
+            densities = [self.rate_prior.log_prob(rate).sum() for rate in self.learned_rates().values()]
+            factor = dist.Unit(-torch.stack(densities).sum(), has_rsample=True)
+            marks: Any = {"is_auxiliary": True, "penalty": True}
+            pyro.sample("rate_prior", factor, obs=factor.sample(), infer=marks)
+
     def _draw_hyper(self, name: str) -> None:
         for site in self.hyper_sites.get(name, ()):
             loc = self.hyper_loc[site]
             scale = torch.exp(self.hyper_log_scale[site])
             pyro.sample(site, dist.LogNormal(loc, scale).to_event(loc.dim()))
+
+
+def _checked_rate_prior(prior: Any, kind: RateKind) -> TorchDistribution:
+    """The distribution, if it is one of a rate of this kind."""
+    example = "dist.Beta(2.0, 8.0)" if kind.name == "drop_rate" else "dist.LogNormal(-2.0, 1.0)"
+    what = f"the distribution of one {kind.name}, continuous and of scalar shape, such as {example}"
+    instance(prior, TorchDistributionMixin, "rate_prior", what)
+    if prior.batch_shape or prior.event_shape:
+        raise ValueError(f"rate_prior must be {what}; got shape {tuple(prior.shape())}")
+    support: Any = prior.support
+    inside = torch.tensor(
+        [1e-6, 0.5, 1 - 1e-6] if kind.name == "drop_rate" else [1e-12, 1.0, 1e12], dtype=torch.float64
+    )
+    if support.is_discrete or not bool(support.check(inside).all()):
+        raise ValueError(f"rate_prior must be {what}; got a {type(prior).__name__} with the support {support}")
+    return prior  # type: ignore[no-any-return]
 
 
 def check_model(model: Any, what: str) -> None:

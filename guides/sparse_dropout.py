@@ -41,6 +41,7 @@ class SparseDropout(Guide):
         cut: during training, set the mean of weights with ln alpha at or above this value to 0, see
             `distributions.CutNormal`. None never does.
         log_alpha_range: bounds that ln alpha is clamped to; the default of the class if None.
+        rate_prior: distribution of every alpha, whose log density training adds to the ELBO (see `Guide`); None for none.
 
     Raises:
         ValueError: the lower bound of `log_alpha_range` is not below the upper bound, or a value is NaN or infinite, also
@@ -68,8 +69,9 @@ class SparseDropout(Guide):
         *,
         cut: float | None = None,
         log_alpha_range: tuple[float, float] | None = None,
+        rate_prior: TorchDistribution | None = None,
     ) -> None:
-        super().__init__(model)
+        super().__init__(model, rate_prior)
         self.cut = None if cut is None else real(cut, "cut", "the bound of ln alpha from which on means are set to 0")
         if log_alpha_range is not None:
             self.log_alpha_range = _range(log_alpha_range)
@@ -92,9 +94,9 @@ class SparseDropout(Guide):
     def describe(self) -> str:
         return type(self).__name__ + ("" if self.cut is None else f"(cut={self.cut:g})")
 
-    def rates(self) -> dict[str, Tensor]:
+    def learned_rates(self) -> dict[str, Tensor]:
         """alpha of every element of every weight, by weight name."""
-        return {name: self.log_alpha(name).detach().exp() for name in self.sites}
+        return {name: self.log_alpha(name).exp() for name in self.sites}
 
     def keep_mask(self, threshold: float = 3.0) -> dict[str, Tensor]:
         """Boolean masks of the weights to keep, those with ln alpha below `threshold`, by site name.

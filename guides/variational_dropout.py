@@ -42,6 +42,8 @@ class VariationalDropout(Guide):
             training objective is not a bound on the evidence: `Fit.elbo` uses the unscaled KL divergence, `Fit.objective`
             the scaled one.
         drop_rate: determines the initial alpha = drop_rate / (1 - drop_rate), which must be below `max_alpha`.
+        rate_prior: distribution of every alpha, such as ``dist.LogNormal(-2.0, 1.0)``, whose log density training adds to
+            the ELBO (see `Guide`); None for none.
 
     Raises:
         ValueError: an argument is out of range, type A is combined with ``rates="weight"``, or noise per input unit is used
@@ -65,8 +67,9 @@ class VariationalDropout(Guide):
         max_alpha: float = 1.0,
         kl_scale: float = 1.0,
         drop_rate: float = 0.1,
+        rate_prior: TorchDistribution | None = None,
     ) -> None:
-        super().__init__(model)
+        super().__init__(model, rate_prior)
         self.kind: Kind = one_of(kind, Kind, "kind")
         self.granularity: Granularity = one_of(rates, Granularity, "rates")
         if self.kind == "A" and rates == "weight":
@@ -118,11 +121,12 @@ class VariationalDropout(Guide):
             self._draw_hyper(name)
             with pyro.poutine.scale(scale=self.kl_scale):
                 drawn[name] = pyro.sample(name, self.posterior(name))
+        self._count_rate_prior()
         return drawn
 
-    def rates(self) -> dict[str, Tensor]:
+    def learned_rates(self) -> dict[str, Tensor]:
         """alpha of every weight, by weight name: a scalar tensor, ``[in]`` or the shape of the weight."""
-        return {name: self.log_alpha(name).detach().exp() for name in self.sites}
+        return {name: self.log_alpha(name).exp() for name in self.sites}
 
     def describe(self) -> str:
         limits = f"max_alpha={self.max_alpha:g}, kl_scale={self.kl_scale:g}"

@@ -9,5 +9,16 @@ from pyrodrop.models.mlp import MLP
 from pyrodrop.models.network import NetworkModel, from_module
 from pyrodrop.models.trained_network import TrainedNetwork
 from pyrodrop.models.vgg import VGG
+from pyrodrop.networks.prior_function import WithPriorFunction
 
-__all__ = ["MLP", "VGG", "ConvNet", "LeNet5", "LeNet300100", "NetworkModel", "TrainedNetwork", "from_module"]
+__all__ = [
+    "MLP",
+    "VGG",
+    "ConvNet",
+    "LeNet5",
+    "LeNet300100",
+    "NetworkModel",
+    "TrainedNetwork",
+    "WithPriorFunction",
+    "from_module",
+]

@@ -73,6 +73,10 @@ class ConvNet(NetworkModel):
                 softplus4=nn.Softplus(),
                 out=nn.Linear(hidden, classes),
             )
-        super().__init__(
-            nn.Sequential(layers), prior=prior, likelihood=likelihood, bias_prior=bias_prior, in_features=tuple(shape)
-        )
+            super().__init__(
+                nn.Sequential(layers),
+                prior=prior,
+                likelihood=likelihood,
+                bias_prior=bias_prior,
+                in_features=tuple(shape),
+            )

@@ -61,13 +61,13 @@ class LeNet5(NetworkModel):
                 ("relu", nn.ReLU()),
                 ("ip2", nn.Linear(500, 10)),
             ]
-        super().__init__(
-            nn.Sequential(OrderedDict(layers)),
-            prior=prior,
-            likelihood=likelihood,
-            bias_prior=bias_prior,
-            in_features=(1, 28, 28),
-        )
+            super().__init__(
+                nn.Sequential(OrderedDict(layers)),
+                prior=prior,
+                likelihood=likelihood,
+                bias_prior=bias_prior,
+                in_features=(1, 28, 28),
+            )
 
 
 class LeNet300100(MLP):

@@ -88,13 +88,13 @@ class MLP(NetworkModel):
                 what = "the factor of the initial weights of the first layer, or None"
                 input_gain = positive(input_gain, "input_gain", what)
                 _spread_kinks(dict(network.named_parameters()), input_gain)
-        super().__init__(
-            network,
-            prior=prior,
-            likelihood=likelihood,
-            bias_prior=bias_prior,
-            in_features=widths[0],
-        )
+            super().__init__(
+                network,
+                prior=prior,
+                likelihood=likelihood,
+                bias_prior=bias_prior,
+                in_features=widths[0],
+            )
         self._input_gain = input_gain
 
     def _arrange(self, values: Mapping[str, Tensor]) -> None:

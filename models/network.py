@@ -35,6 +35,7 @@ from pyrodrop.networks.checks import cannot_run, check_labels, check_parametrise
 from pyrodrop.networks.examine import Calls, Examined, check_used, examine, examine_training, signature
 from pyrodrop.networks.modes import STAYS, evaluating, mode_changes, undisturbed
 from pyrodrop.networks.noise import check_dropout_layers
+from pyrodrop.networks.prior_function import drawn_anew
 from pyrodrop.networks.sites import SHORT, freeze, lengthen, parameters_of
 from pyrodrop.networks.starts import new_values
 from pyrodrop.networks.units import first_weights
@@ -102,6 +103,7 @@ class NetworkModel(LocalModule):
         parameters = parameters_of(network)
         self.priors: dict[str, Prior] = assign_priors(parameters, prior, bias_prior, type(network).__name__)
         self.fixed = parameters.fixed
+        self._constant = set(self.fixed) - drawn_anew(network)
         self._names = parameters.names
         self._units = assign_input_units(network, parameters, input_axes)
         self._in_training = tuple(name for name, module in network.named_modules() if mode_changes(module))
@@ -111,6 +113,7 @@ class NetworkModel(LocalModule):
         self.free = ParameterTree({n: v for n, v in parameters.trained.items() if n not in self.priors})
         freeze(network)
         self.network = network
+        self._set_initial({n: self.priors[n].initial(value) for n, value in self.weight_sites().items()})
         self.likelihood = likelihood
         if output is not None:
             self.output = check_function(output)
@@ -185,20 +188,26 @@ class NetworkModel(LocalModule):
     def reset_parameters(self) -> None:
         """Reinitialise all parameters that are not fixed with their modules' own ``reset_parameters``, arranged as at first.
 
+        The fixed ones of a `models.WithPriorFunction` are drawn anew, too, and anchors of `priors.Anchored`.
+
         Uses torch's global generator; call `torch.manual_seed` before for reproducible values.
 
         Raises:
             ValueError: a module with parameters of its own has no ``reset_parameters`` method; the message names it.
         """
-        new = new_values(self.network, {n: names for n, names in self._names.items() if n not in self.fixed})
+        new = new_values(self.network, {n: names for n, names in self._names.items() if n not in self._constant})
         self._arrange(new)
+        self._set_initial({n: self.priors[n].initial(v) if n in self.priors else v for n, v in new.items()})
+
+    @torch.no_grad()
+    def _set_initial(self, values: Mapping[str, Tensor]) -> None:
+        """Set initial values of parameters, under all of their names."""
         buffers = dict(self.network.named_buffers(remove_duplicate=False))
-        with torch.no_grad():
-            for first, value in new.items():
-                for name in self._names[first]:
-                    buffers[name].copy_(value)
-                if first in self.free:
-                    self.free[first].copy_(value)
+        for first, value in values.items():
+            for name in self._names[first]:
+                buffers[name].copy_(value)
+            if first in self.free:
+                self.free[first].copy_(value)
 
     def _arrange(self, values: Mapping[str, Tensor]) -> None:
         """Change initial values that the network's modules drew, in place, where this kind of model starts from others."""

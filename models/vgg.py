@@ -83,7 +83,9 @@ class VGG(NetworkModel):
             ]
             network = nn.Sequential(OrderedDict(layers))
             VGG._arrange(dict(network.named_parameters()))
-        super().__init__(network, prior=prior, likelihood=likelihood, bias_prior=bias_prior, in_features=tuple(shape))
+            super().__init__(
+                network, prior=prior, likelihood=likelihood, bias_prior=bias_prior, in_features=tuple(shape)
+            )
 
     @staticmethod
     def _arrange(values: Mapping[str, Tensor]) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from pyrodrop.analysis import Comparison
     from pyrodrop.data import Data
+    from pyrodrop.engines.alpha_divergence import AlphaDivergence
     from pyrodrop.inputs import Inputs
     from pyrodrop.prediction.moments import Moments
     from pyrodrop.prediction.predict import predict
@@ -131,6 +132,7 @@ def compare(
 
 
 __all__ = [
+    "AlphaDivergence",
     "Checkpoint",
     "EarlyStopping",
     "Elbo",
@@ -170,6 +172,7 @@ __all__ = [
 ]
 
 _FILES = {
+    "engines.alpha_divergence": ("AlphaDivergence",),
     "prediction.moments": ("Moments",),
     "prediction.predict": ("predict",),
     "prediction.prediction": ("Prediction",),

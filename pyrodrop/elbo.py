@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from pyro import poutine
-from pyro.distributions import Delta, TorchDistribution
+from pyro.distributions import Delta, TorchDistribution, Unit
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -74,6 +74,25 @@ def terms_by_site(model: Callable[..., Any], guide: Callable[..., Any], *args: A
     return {str((q if site is None else site)["name"]): _terms([(site, q)], hyper).loss for site, q in pairs}
 
 
+def rows_and_divergence(
+    model: Callable[..., Any], guide: Callable[..., Any], *args: Any, **kwargs: Any
+) -> tuple[Tensor, float | Tensor, Tensor]:
+    """For one sample of the guide the log densities of the rows, the factor that scales their sum, and the KL divergence.
+
+    Raises:
+        ValueError: as `elbo_terms`; the model has not exactly one observed site.
+    """
+    pairs = _sites(model, guide, args, kwargs)
+    observed = [site for site, q in pairs if q is None]
+    if len(observed) != 1:
+        names = ", ".join(repr(site["name"]) for site in observed) or "none"
+        raise ValueError(f"the alpha-divergence of rows needs a model with one observed site; got {names}")
+    (site,) = observed
+    densities = scale_and_mask(site["fn"].log_prob(site["value"]), mask=site["mask"])
+    others = [(of_model, q) for of_model, q in pairs if q is not None]
+    return densities, site["scale"], _terms(others, _hyperparameters(model)).kl
+
+
 class DrawnTerms:
     """The terms of several samples from one trained model and guide, which must not change between calls.
 
@@ -82,8 +101,8 @@ class DrawnTerms:
 
     Args:
         model, guide: as in `elbo_terms`.
-        whole: True to ignore the scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`), so that the
-            result is a bound on the log evidence; False for the objective that training minimises.
+        whole: True to ignore the scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`) and a
+            `rate_prior`, so that the result is a bound on the log evidence; False for the objective that training minimises.
     """
 
     def __init__(self, model: Callable[..., Any], guide: Callable[..., Any], *, whole: bool = False) -> None:
@@ -119,7 +138,9 @@ def _terms(
         if q is None:
             nll = nll - scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"]).sum()
             continue
-        if site is None:  # an auxiliary site of the guide, from which it computes the model's sites
+        if whole and q["infer"].get("penalty"):
+            continue
+        if site is None:  # an auxiliary site of the guide, from which it computes the model's sites, or a factor
             with _no_autocast(q):
                 density = q["fn"].log_prob(q["value"])
             density = scale_and_mask(density, _plates(q) if whole else q["scale"], q["mask"]).sum()
@@ -227,7 +248,7 @@ def _sites(
     others: list[tuple[Any, Any]] = [(None, q) for q in drawn if not q["is_observed"] and not site_is_subsample(q)]
     if others:
         sites = [(site, q if q is None else {**q, "made": isinstance(_elements(q["fn"]), Delta)}) for site, q in sites]
-    return sites + others
+    return sites + others + [(None, q) for q in drawn if q["is_observed"] and isinstance(_elements(q["fn"]), Unit)]
 
 
 def _made_of_others(

@@ -210,7 +210,14 @@ class _Walk:
         """A prior, a schedule, a distribution or an object of a user."""
         yield from self._class(name, type(value), depth)
         if isinstance(value, Distribution):
-            entries = {key: getattr(value, key) for key in value.arg_constraints if key in value.__dict__}
+            kind = type(
+                value
+            )  # a property is stored in another distribution, as of Beta; lazy ones are of other parameters
+            entries = {
+                key: getattr(value, key)
+                for key in value.arg_constraints
+                if key in value.__dict__ or type(getattr(kind, key, None)) is property
+            }
         elif _library(type(value)) and _top(type(value)) != "pyrodrop":
             return
         else:

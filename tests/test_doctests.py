@@ -12,6 +12,7 @@ import pyrodrop.analysis.acquire  # which pyrodrop imports when it is asked for
 import pyrodrop.sklearn
 
 EXAMPLES = [
+    "pyrodrop.AlphaDivergence",
     "pyrodrop.analysis.acquire.bald",
     "pyrodrop.analysis.acquire.batch",
     "pyrodrop.analysis.acquire.entropy",
@@ -20,8 +21,10 @@ EXAMPLES = [
     "pyrodrop.analysis.sbc",
     "pyrodrop.compare",
     "pyrodrop.compression.compress",
+    "pyrodrop.data.bootstrapped",
     "pyrodrop.data.Dataset",
     "pyrodrop.data.Dataset.from_frame",
+    "pyrodrop.data.perturbed",
     "pyrodrop.fit",
     "pyrodrop.Fit.elbo",
     "pyrodrop.guides.BernoulliDropout",
@@ -41,6 +44,7 @@ EXAMPLES = [
     "pyrodrop.metrics.regression_scores",
     "pyrodrop.models.from_module",
     "pyrodrop.models.MLP",
+    "pyrodrop.models.WithPriorFunction",
     "pyrodrop.potential",
     "pyrodrop.predict",
     "pyrodrop.Prediction.of_draws",

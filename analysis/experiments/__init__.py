@@ -32,6 +32,7 @@ JOBS = {
     "critiques": Job(
         "is dropout Bayesian? Osband, Hron, Foong, Le Folgoc, Verdoja, Wenzel, Balabanov et al., repeated on one page"
     ),
+    "remedies": Job("what helps: faults of dropout beside their remedies, with three seeds and their cost"),
     "sbc": Job(
         "simulation-based calibration of a known posterior and of four guides (Talts et al. 2018; Yao et al. 2018)"
     ),

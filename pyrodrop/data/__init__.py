@@ -9,6 +9,7 @@ from pyrodrop.data.keywords import Keywords
 from pyrodrop.data.line import line, line_split
 from pyrodrop.data.mauna_loa import mauna_loa
 from pyrodrop.data.mnist import mnist
+from pyrodrop.data.resampled import bootstrapped, perturbed
 from pyrodrop.data.solar import solar
 from pyrodrop.data.splits import Split, Splits
 from pyrodrop.data.turned import turned
@@ -20,6 +21,7 @@ __all__ = [
     "Keywords",
     "Split",
     "Splits",
+    "bootstrapped",
     "cifar10",
     "foong2020",
     "gal2016",
@@ -28,6 +30,7 @@ __all__ = [
     "line_split",
     "mauna_loa",
     "mnist",
+    "perturbed",
     "solar",
     "turned",
     "uci",

@@ -1,5 +1,6 @@
 """Priors over weights, one file each. A prior returns the distribution of a weight of a given name and shape."""
 
+from pyrodrop.priors.anchored import Anchored
 from pyrodrop.priors.ard import ARD
 from pyrodrop.priors.gaussian import Gaussian
 from pyrodrop.priors.heavy_tailed import Horseshoe, Laplace, ScaleMixture, SpikeAndSlab, StudentT
@@ -8,6 +9,7 @@ from pyrodrop.priors.prior import Prior
 
 __all__ = [
     "ARD",
+    "Anchored",
     "Gaussian",
     "Horseshoe",
     "ImproperPrior",

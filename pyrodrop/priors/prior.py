@@ -47,10 +47,14 @@ class Prior(ABC):
 
         Args:
             name: name of the site of the weight.
-            like: tensor of the shape, dtype and device of the weight.
+            like: initial value of the weight, with its shape, dtype and device.
             units: input units of the weight, or None if they are unknown.
         """
         return self.expand(*like.shape, like=like)
+
+    def initial(self, value: Tensor) -> Tensor:
+        """The initial value of a weight, from that of the network: the same, unless the prior draws it (`Anchored`)."""
+        return value
 
     def hyper_sites(self, name: str, like: Tensor, units: InputUnits | None = None) -> dict[str, Tensor]:
         """Site names of the positive hyperparameters that `for_site` samples, with initial values for the guide.

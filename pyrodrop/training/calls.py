@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from pyro.infer import RenyiELBO
+from torch import Tensor, nn
 
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.loader import Loader
 from pyrodrop.data.rows import Rows
 from pyrodrop.data.streamed import Streamed
+from pyrodrop.distributions import BernoulliMixture
 from pyrodrop.engines import Arguments, Batch, Call
 from pyrodrop.inputs import mapped, over_tensors, tensors_in
 from pyrodrop.training.loaded import LoadedMinibatches, ReadMinibatches
 from pyrodrop.training.minibatches import Minibatches, StackedMinibatches, check_minibatches, usable
-from pyrodrop.training.problem import Problem
+from pyrodrop.training.problem import Problem, describe
 from pyrodrop.training.settings import Settings
 
 
@@ -121,6 +124,8 @@ def check_batches(problem: Problem, settings: Settings, ranks: int = 1) -> None:
         ranks: number of processes that share a minibatch.
     """
     size, parts = settings.batch_size, settings.accumulate
+    if isinstance(settings.objective, RenyiELBO):
+        _check_weighted_draws(problem, size, ranks)
     if isinstance(problem.data, Loader):
         if size is not None or parts > 1 or ranks > 1:
             raise ValueError(
@@ -140,3 +145,24 @@ def check_batches(problem: Problem, settings: Settings, ranks: int = 1) -> None:
             f"arguments of a Pyro program, which has no rows; got {got}. In the program, "
             "pyro.plate(name, size, subsample_size=...) takes a minibatch at every step"
         )
+
+
+def _check_weighted_draws(problem: Problem, size: int | None, ranks: int) -> None:
+    """Raise a ValueError where the mean of importance weights p(y, W) / q(W) over draws is not that of all rows."""
+    all_rows = size is None or (isinstance(problem.data, Dataset) and size >= len(problem.data))
+    if not all_rows or isinstance(problem.data, Loader) or ranks > 1:
+        raise ValueError(
+            "batch_size must be None, data in memory and the process alone (distributed=False) with objective RenyiELBO, "
+            "which takes the mean over draws of exp(log weight): that of a part of the rows, scaled to all, has another "
+            f"expectation; got batch_size {size}, {ranks} rank(s). pyrodrop.AlphaDivergence can be trained on minibatches"
+        )
+    guide: Any = problem.guide
+    for member in getattr(guide, "members", [guide]) if isinstance(guide, nn.Module) else []:
+        for name in member.sites if hasattr(member, "posterior") else ():
+            q = member.posterior(name)
+            if isinstance(q, BernoulliMixture) and q.theta == 0:
+                raise ValueError(
+                    "the objective RenyiELBO weighs draws by the density of the posterior, which at theta = 0 has atoms and "
+                    f"none: use theta > 0, or another posterior; got {describe(guide)}, at {name!r}. "
+                    "pyrodrop.AlphaDivergence needs no density"
+                )

@@ -214,7 +214,7 @@ def elbo_of(draws: DrawnFrom, settings: Mapping[str, Any]) -> Elbo:
     return Elbo(value, se, float(draws.nll.mean()), float(kl.mean()), convention, len(draws.nll))
 
 
-def objective_of(draws: DrawnFrom, settings: Mapping[str, Any], kl_weight: float) -> Objective:
+def objective_of(draws: DrawnFrom, settings: Mapping[str, Any], kl_weight: float, rate_prior: Any = None) -> Objective:
     """The objective of a step with this weight of the KL divergence; `settings` are those of the fit."""
     power = float(settings.get("likelihood_power", 1.0))
     kl = kl_weight * draws.kl_weights + draws.kl_hyper
@@ -223,6 +223,7 @@ def objective_of(draws: DrawnFrom, settings: Mapping[str, Any], kl_weight: float
     words = [f"the likelihood to the power {power:g}"] if power != 1 else []
     words += [f"the weights' KL divergence times kl_weight {kl_weight:g}"] if kl_weight != 1 else []
     words += [f"KL divergences scaled by the guide, kl_scale {', '.join(f'{s:g}' for s in scales)}"] * (scales != [1.0])
+    words += [f"minus the log density of the rates under {type(rate_prior).__name__}"] if rate_prior is not None else []
     rest = worst(factor.convention for factor in draws.factors)
     detail = "; ".join([*(words or ["all factors are 1: the ELBO"]), f"of the KL divergence: {rest}"])
     convention = Convention("objective", detail, rest.error)

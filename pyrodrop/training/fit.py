@@ -116,8 +116,9 @@ def fit(
             posteriors. It does not apply to `Fit.elbo`.
         objective: a loss object of Pyro that is minimised in place of minus the ELBO with closed-form divergences, such as
             ``pyro.infer.Trace_ELBO(num_particles=4)``, ``TraceEnum_ELBO()`` for discrete sites that are summed out, or
-            ``RenyiELBO()``. It estimates and differentiates as under ``pyro.infer.SVI``, with the same random numbers;
-            `Fit.losses` has its values.
+            ``RenyiELBO(alpha=0, num_particles=k)``, the bound of k importance-weighted draws, for all rows at once under the
+            estimator ``shared``; or `pyrodrop.AlphaDivergence`. It estimates and differentiates as under ``pyro.infer.SVI``,
+            with the same random numbers; `Fit.losses` has its values, and `Fit.elbo` stays the ELBO of the guide.
         engine: how the steps are computed, see `pyrodrop.engines`: ``pyro``, ``traced``, ``compiled``, or ``auto``, which
             weighs the work against the time for tracing and compiling. All draw the same noise. Models that cannot be traced
             are trained with ``pyro``, and the logger `pyrodrop` says why.

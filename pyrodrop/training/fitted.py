@@ -189,6 +189,7 @@ class Fit:
             self._draws("objective", num_samples, data, seed, distributed, whole=False),
             self.settings,
             self._kl_weight(),
+            getattr(self.guide, "rate_prior", None),
         )
 
     def _draws(

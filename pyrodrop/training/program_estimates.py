@@ -74,7 +74,8 @@ def elbo_of_loss(loss: ELBO, model: Any, guide: Any, given: Arguments, num_sampl
 def objective_of_loss(loss: ELBO, model: Any, guide: Any, given: Arguments, num_samples: int, seed: int) -> Objective:
     """Minus the mean of a loss object's values."""
     value, se = _mean_loss(loss, model, guide, given, num_samples, seed)
-    convention = Convention("objective", f"minus the loss of Pyro's {type(loss).__name__}")
+    whose = "Pyro's " if type(loss).__module__.startswith("pyro.") else ""
+    convention = Convention("objective", f"minus the loss of {whose}{type(loss).__name__}")
     return Objective(value, se, math.nan, math.nan, 1.0, 1.0, convention, num_samples)
 
 

@@ -83,7 +83,8 @@ def fit_replicates(
         engine: ``traced``, ``compiled``, or ``auto``.
         precision: as in `fit`.
         starts: ``model`` to start from the weights that the models have, ``new`` to start each replicate from new ones, as
-            deep ensembles do: replicate r from ``restart(model, guide, seed + r)``.
+            deep ensembles do: replicate r from ``restart(model, guide, seed + r)``, which draws anchors (`priors.Anchored`)
+            and prior functions (`models.WithPriorFunction`), too.
         memory: bytes that all replicates together may take; half of the free memory if None. Where that is not enough they
             are trained in turn, as many at a time as fit. With `checkpoint` or `after_epoch`, parameters and optimisers of
             all are in memory all the time. With several processes it is that of all on this machine, or of

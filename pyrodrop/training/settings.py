@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
-from pyro.infer import ELBO, ReweightedWakeSleep, TraceTailAdaptive_ELBO
+from pyro.infer import ELBO, RenyiELBO, ReweightedWakeSleep, TraceTailAdaptive_ELBO
 
 from pyrodrop.arguments import positive, real, shown
 from pyrodrop.constraints import Count, Flag, Real, Seed, checked
@@ -170,6 +170,11 @@ def _check_objective(settings: Settings) -> None:
         raise TypeError(
             "objective must have one loss whose value can be estimated, such as pyro.infer.RenyiELBO(alpha=0.5); got "
             f"{shown(loss)}, which {'has two' if isinstance(loss, ReweightedWakeSleep) else 'gives gradients alone'}"
+        )
+    if isinstance(loss, RenyiELBO) and settings.estimator != "shared":
+        raise ValueError(
+            "estimator must be 'shared' with the objective RenyiELBO, which weighs draws of the weights by the density of "
+            f"all rows; got {settings.estimator!r}, under which rows have noise of their own"
         )
     one = {"kl_weight": settings.kl_weight, "likelihood_power": settings.likelihood_power}
     wrong = [(name, value) for name, value in one.items() if callable(value) or value != 1]

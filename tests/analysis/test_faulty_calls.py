@@ -200,6 +200,8 @@ USAGE = [
         ("run references --problems mars", "mars"),
         ("run references --seed -1", "seed"),
         ("run critiques --panels", "panels"),
+        ("run remedies --sections spraed", "spraed"),
+        ("run remedies --seeds 0", "seeds"),
         ("run critiques --seed -1", "seed"),
         ("run co2/mean-field --seed -1", "seed"),
         ("run co2/mean-field --steps 0", "steps"),

@@ -48,6 +48,7 @@ from pyrodrop.analysis.experiments.published.outcome import Outcome
 from pyrodrop.analysis.experiments.references import experiment as references_job
 from pyrodrop.analysis.experiments.references.spreads import PLACES
 from pyrodrop.analysis.experiments.references.table import ORDER
+from pyrodrop.analysis.experiments.remedies import experiment as remedies
 from pyrodrop.analysis.experiments.rotated_digit.report import print_tables as print_rotated
 from pyrodrop.analysis.experiments.sparse import experiment as sparse
 from pyrodrop.analysis.experiments.uci.table import print_tables as print_uci
@@ -196,6 +197,12 @@ def the_critiques(values: Iterator[float]) -> None:
     critiques._print({"one": Panel(**words, tables={}, facts=dict(made), helps=(), figure=b"")})
 
 
+def the_remedies(values: Iterator[float]) -> None:
+    names = ("fixed rate .1", "ensemble, prior functions and noise")
+    rows = {name: {f"N = {n}": [next(values) for _ in range(3)] for n in (25, 100, 1000)} for name in names}
+    remedies._print("mean spread of f over [-1, 1] by the number of rows", rows)
+
+
 def the_published_figures(values: Iterator[float]) -> None:
     found = [Outcome("outside", next(values), next(values), f"it is {next(values)} times as large") for _ in figures()]
     print_figures(list(zip(figures(), found, strict=True)))
@@ -284,6 +291,7 @@ PRINTED: Mapping[str, Callable[[Iterator[float]], None]] = {
     "peers": the_peers,
     "trained-network": the_trained_network,
     "critiques": the_critiques,
+    "remedies": the_remedies,
     "sbc": the_calibration,
     "solar": the_forecasts,
     "active-learning": the_labels_that_are_asked_for,

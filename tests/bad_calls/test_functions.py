@@ -22,6 +22,7 @@ from .kinds import (
     FLAG,
     FRACTION,
     FUNCTION,
+    INSIDE,
     MODULE,
     NAME,
     NOT_NEGATIVE,
@@ -193,6 +194,27 @@ CALLS = [
     Call("data.gospels", dict, {}, function=lambda **given: _read_nothing(data.gospels, **given)),
     Call("data.solar", dict, {}, function=lambda **given: _read_nothing(data.solar, **given)),
     Call("data.mauna_loa", dict, {}),
+    Call(
+        "AlphaDivergence", dict, {"alpha": INSIDE.but("one"), "num_particles": COUNT.but("huge") | {"one": lambda: 1}}
+    ),
+    Call(
+        "data.bootstrapped",
+        lambda: {"data": (torch.ones(6, 2), torch.ones(6, 1)), "count": 2},
+        {"data": OBJECT, "count": COUNT.but("huge")},
+    ),
+    Call(
+        "data.perturbed",
+        lambda: {"data": (torch.ones(6, 2), torch.ones(6, 1)), "count": 2, "noise": 0.1},
+        {
+            "data": OBJECT
+            | {
+                "labels": lambda: (torch.ones(6, 2), torch.arange(6)),
+                "open ends": lambda: (torch.ones(6, 2), torch.tensor([[0.0, float("inf")]] * 6)),
+            },
+            "count": COUNT.but("huge"),
+            "noise": POSITIVE,
+        },
+    ),
     Call(
         "data.turned",
         lambda: {"images": torch.rand(2, 1, 4, 4), "degrees": torch.tensor([0.0, 90.0])},

@@ -36,6 +36,11 @@ MODEL = OBJECT | {
     "module": lambda: dropout_network(),
     "guide": lambda: guides.Point(model()),
 }
+RATE_PRIOR = OBJECT.but("None") | {
+    "two": Shows("shape (2,)", lambda: dist.Beta(torch.ones(2), 1.0)),
+    "discrete": lambda: dist.Poisson(1.0),
+    "of torch": lambda: torch.distributions.Beta(1.0, 1.0),
+}
 BY_NAME = kind(patterns={"nothing": 0.1, "*": 0.1}, no_pattern={"layers.0.*": 0.1}, keys={0: 0.1}, empty={})
 RATES = DROP_RATE.but("dict") | BY_NAME | {"in it": lambda: {"*": 1.0}, "None in it": lambda: {"*": None}}
 ALPHAS = POSITIVE.but("dict", "None") | BY_NAME | {"in it": lambda: {"*": -1.0}}
@@ -95,6 +100,7 @@ CALLS = [
             "drop_rate": RATES | {"zero": lambda: 0.0},
             "temperature": POSITIVE,
             "mask_input": FLAG,
+            "rate_prior": RATE_PRIOR,
         },
     ),
     Call(
@@ -118,6 +124,7 @@ CALLS = [
             "max_alpha": POSITIVE.but("infinity") | {"below the start": Shows("0.111", lambda: 0.01)},
             "kl_scale": POSITIVE,
             "drop_rate": INSIDE,
+            "rate_prior": RATE_PRIOR | {"of a rate": lambda: dist.Beta(1.0, 1.0)},
         },
         works={"max_alpha: infinity": (lambda: math.inf, lambda guide: "max_alpha=inf" in guide.describe())},
     ),
@@ -161,6 +168,7 @@ CALLS = [
             "log_variance": REAL | {"huge": lambda: 1e300, "tiny": lambda: -1e300},
             "cut": REAL.but("None"),
             "log_alpha_range": RANGE,
+            "rate_prior": RATE_PRIOR,
         },
     ),
     Call(

@@ -199,6 +199,12 @@ CALLS = [
         works={"net: frozen bias": (lambda: _linear(), lambda model: model(torch.zeros(3, 2)).shape == (3, 1))},
     ),
     Call(
+        "models.WithPriorFunction",
+        lambda: {"net": nn.Linear(2, 1)},
+        {"net": MODULE, "scale": POSITIVE, "seed": BAD_SEED},
+        works={"seed: None": (lambda: None, lambda net: net(torch.zeros(3, 2)).shape == (3, 1))},
+    ),
+    Call(
         "models.TrainedNetwork",
         lambda: parts(network=nn.Linear(2, 1), bias_prior=None, dropouts=_dropouts()),
         {"dropouts": OBJECT},

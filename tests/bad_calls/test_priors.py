@@ -58,6 +58,9 @@ CALLS = [
         {"drop_rate": DROP_RATE, "num_data": COUNT.but("huge"), "precision": POSITIVE},
         function=lambda **given: priors.Gaussian().weight_decay(**given),
     ),
+    Call(
+        "priors.Anchored", dict, {"scale": POSITIVE}, works={"scale: int": (lambda: 2, lambda prior: prior.scale == 2)}
+    ),
     Call("priors.Laplace", lambda: {"scale": 2.0}, {"scale": POSITIVE}, works={"scale: int": (lambda: 2, like(2.0))}),
     Call("priors.StudentT", lambda: {"df": 3.0, "scale": 1.0}, {"df": POSITIVE, "scale": POSITIVE}),
     Call("priors.ScaleMixture", dict, {"wide": POSITIVE, "narrow": POSITIVE, "mix": INSIDE}),

@@ -58,6 +58,7 @@ GUIDES: dict[str, Callable[[Any], Any]] = {
 NOT_PRIORS = {priors.Prior, priors.ImproperPrior}
 PRIORS: dict[str, priors.Prior] = {
     "Gaussian": priors.Gaussian(0.7),
+    "Anchored": priors.Anchored(0.7),
     "LogUniform": _quiet(priors.LogUniform),
     "TruncatedLogUniform": priors.TruncatedLogUniform(),
     "ARD(weight)": priors.ARD(),

@@ -3,6 +3,9 @@
 The panel has one weight in closed form (`one_weight`) and networks at growing N. N observations with precision tau have the
 same log likelihood, up to a constant, as k copies of each with precision tau / k. With as many copies as needed all data
 sets have one shape, and all networks of one posterior are trained together as replicates.
+
+What helps are ensembles of point estimates that are randomised: by a bootstrap of the rows, by anchors, or by prior
+functions, the latter two with noise added to y (`pyrodrop.data.resampled`).
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
+from torch import Tensor, nn
 
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.experiments.critiques import one_weight
@@ -23,10 +26,10 @@ from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, Table, si
 from pyrodrop.analysis.experiments.critiques.training import fitted
 from pyrodrop.analysis.gp import GaussianProcess, from_model
 from pyrodrop.analysis.reports.style import BLACK, SERIES, png, styled
-from pyrodrop.data import Dataset
-from pyrodrop.guides import Guide
+from pyrodrop.data import Dataset, bootstrapped, perturbed
+from pyrodrop.guides import Guide, Point
 
-RATE = 0.1
+RATE, UNITS, MEMBERS = 0.1, 50, 10
 COUNTS = (1, 10, 100, 1000)
 NOISE = 0.2
 POINTS = torch.linspace(-1, 1, 50)[:, None]
@@ -43,6 +46,36 @@ GUIDES: Mapping[str, Callable[[Any], Guide]] = {
     ),
     "mean field": guides.MeanField,
 }
+WIDE = "Gaussian process (wide limit)"
+RANDOMISED = ("ensemble, anchors and noise", "ensemble, prior functions and noise")
+SCALES = {"0": 2.0, "1": 2 / math.sqrt(UNITS)}  # of the weights of a layer
+
+
+class _OfPrior(nn.Linear):
+    """A layer whose initial values are draws from the prior, so that prior functions are."""
+
+    def __init__(self, layer: str, inputs: int, outputs: int) -> None:
+        self.scale = SCALES[layer]
+        super().__init__(inputs, outputs)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, 0, self.scale)
+        nn.init.normal_(self.bias, 0, 1.0)
+
+
+Randomised = tuple[Callable[[int], models.NetworkModel], Callable[[Dataset, int], list[Dataset]]]
+ENSEMBLES: Mapping[str, Randomised] = {  # the model for so many copies, and the data sets of members
+    "ensemble of points": (lambda copies: network(copies), lambda data, seed: [data] * MEMBERS),
+    "ensemble, bootstrap": (lambda copies: network(copies), lambda data, seed: bootstrapped(data, MEMBERS, seed=seed)),
+    "ensemble, anchors and noise": (
+        lambda copies: network(copies, priors.Anchored),
+        lambda data, seed: perturbed(data, MEMBERS, noise=NOISE, seed=seed),
+    ),
+    "ensemble, prior functions and noise": (
+        lambda copies: network_with_prior_function(copies),
+        lambda data, seed: perturbed(data, MEMBERS, noise=NOISE, seed=seed),
+    ),
+}
 
 
 def panel(size: Size, seed: int) -> Panel:
@@ -50,13 +83,14 @@ def panel(size: Size, seed: int) -> Panel:
     counts, steps, sets = sized(SIZES, size)
     weight = weight_table()
     spreads = {name: network_spreads(name, counts, steps, sets, seed) for name in GUIDES}
-    spreads["Gaussian process (wide limit)"] = [process_spread(n, sets, seed) for n in counts]
+    spreads |= {name: ensemble_spreads(name, counts, steps, sets, seed) for name in ENSEMBLES}
+    spreads[WIDE] = [process_spread(n, sets, seed) for n in counts]
     slopes = {name: slope(counts, values) for name, values in spreads.items()}
     networks = {
         name: {f"N = {n}": value for n, value in zip(counts, values, strict=True)} | {"power of N": slopes[name]}
         for name, values in spreads.items()
     }
-    fixed, wide = slopes["fixed rate .1"], slopes["Gaussian process (wide limit)"]
+    fixed, wide = slopes["fixed rate .1"], slopes[WIDE]
     return Panel(
         title="The spread of a fixed rate does not shrink with data",
         paper="Osband (2016), Risk versus Uncertainty in Deep Learning: Bayes, Bootstrap and the Dangers of Dropout",
@@ -66,7 +100,8 @@ def panel(size: Size, seed: int) -> Panel:
             "exact standard deviation falls as 1/sqrt(N), that of dropout with a fixed rate rises to a constant, because it "
             "is always sqrt(r / (1 - r)) times the mean. In a network of 50 units the same is seen: training could make the "
             "noise of the units cancel, but the spread at a fixed rate stays where it is, while Gaussian posteriors that "
-            "learn their variances fall with N as the exact posterior of the wide limit does."
+            "learn their variances fall with N as the exact posterior of the wide limit does. Ensembles of point estimates "
+            "that are randomised do so, too."
         ),
         tables={
             "one weight, standard deviation after N observations, in closed form": weight,
@@ -82,7 +117,12 @@ def panel(size: Size, seed: int) -> Panel:
                 slopes[name] < fixed - 0.1 for name in list(GUIDES)[1:]
             ),
             "networks: learned Bernoulli rates go too far: at the largest N their spread is below the Gaussian process's": (
-                spreads["learned rates (concrete)"][-1] < spreads["Gaussian process (wide limit)"][-1]
+                spreads["learned rates (concrete)"][-1] < spreads[WIDE][-1]
+            ),
+            "networks: the spread of both randomised ensembles is within a factor of 1.5 of the Gaussian process's": all(
+                max(a / b, b / a) < 1.5
+                for name in RANDOMISED
+                for a, b in zip(spreads[name], spreads[WIDE], strict=True)
             ),
         },
         helps=_helps(weight, networks, slopes, counts),
@@ -116,11 +156,22 @@ def repeated(data: Dataset, copies: int) -> Dataset:
     return Dataset(data.x.repeat(copies, 1), data.y.repeat(copies, 1))
 
 
-def network(copies: int = 1) -> models.MLP:
+def network(copies: int = 1, prior: Callable[[float], priors.Prior] = priors.Gaussian) -> models.MLP:
     """1-50-1 with the scales of a wide network's prior, for data with this many copies of every observation."""
     return models.MLP(
-        [1, 50, 1],
-        prior={"layers.0.*": priors.Gaussian(2.0), "*": priors.Gaussian(2 / math.sqrt(50))},
+        [1, UNITS, 1],
+        prior={"layers.0.*": prior(SCALES["0"]), "*": prior(SCALES["1"])},
+        likelihood=likelihoods.Gaussian(NOISE**-2 / copies),
+        bias_prior=prior(1.0),
+    )
+
+
+def network_with_prior_function(copies: int = 1) -> models.NetworkModel:
+    """The same network, plus a draw of its prior."""
+    net = nn.Sequential(_OfPrior("0", 1, UNITS), nn.ReLU(), _OfPrior("1", UNITS, 1))
+    return models.from_module(
+        models.WithPriorFunction(net),
+        prior={"net.0.*": priors.Gaussian(SCALES["0"]), "*": priors.Gaussian(SCALES["1"])},
         likelihood=likelihoods.Gaussian(NOISE**-2 / copies),
         bias_prior=priors.Gaussian(1.0),
     )
@@ -146,6 +197,31 @@ def network_spreads(name: str, counts: tuple[int, ...], steps: int, sets: int, s
     return [_mean(spreads[i * sets : (i + 1) * sets]) for i in range(len(counts))]
 
 
+def ensemble_spreads(name: str, counts: tuple[int, ...], steps: int, sets: int, seed: int) -> list[float]:
+    """The same for ensembles of `MEMBERS` point estimates, as the root of the unbiased variance of their functions."""
+    make, randomised = ENSEMBLES[name]
+    torch.manual_seed(seed)
+    data, several = [], []
+    for place, n in enumerate(counts):
+        for s in range(sets):
+            copies = max(counts) // n
+            own = randomised(sample(n, seed + s), MEMBERS * (sets * place + s) + 1000 * seed)
+            data += [repeated(one, copies) for one in own]
+            several += [make(copies) for _ in own]
+    fits = fitted(
+        several,
+        [Point(model) for model in several],
+        data,
+        count=len(several),
+        steps=steps,
+        batch_size=min(max(counts), 100),
+        lr=learning_rate,
+        seed=seed,
+    )
+    f = torch.cat([fit.predict(POINTS, 1, seed=seed).f for fit in fits]).unflatten(0, (len(counts), sets, MEMBERS))
+    return [float(own.double().std(1).mean()) for own in f]
+
+
 def process_spread(n: int, sets: int, seed: int) -> float:
     """The same for exact inference under the prior of the infinitely wide network."""
     processes = [
@@ -165,7 +241,7 @@ def _mean(spreads: list[Tensor]) -> float:
 
 def _helps(weight: Table, networks: Table, slopes: Mapping[str, float], counts: tuple[int, ...]) -> tuple[str, ...]:
     last = f"N = {counts[-1]}"
-    process = networks["Gaussian process (wide limit)"][last]
+    process = networks[WIDE][last]
     return (
         "One weight: learning the variance of Gaussian noise gives the exact posterior. Learning a Bernoulli rate goes too "
         f"far: its spread is {weight['dropout, learned rate']['N = 10']:.3f} at N = 10 (exact .302) and 0 in all digits at "
@@ -174,7 +250,7 @@ def _helps(weight: Table, networks: Table, slopes: Mapping[str, float], counts: 
             f"Networks, {name}: the spread changes as N^{slopes[name]:.2f} (fixed rate: N^{slopes['fixed rate .1']:.2f}; "
             f"Gaussian process: N^{slopes['Gaussian process (wide limit)']:.2f}), to {networks[name][last]:.4f} at {last} "
             f"(Gaussian process: {process:.4f})."
-            for name in list(GUIDES)[1:]
+            for name in [*list(GUIDES)[1:], *ENSEMBLES]
         ),
     )
 
@@ -189,8 +265,11 @@ def _figure(weight: Table, counts: tuple[int, ...], spreads: Mapping[str, list[f
             left.loglog(*zip(*shown, strict=True), "o-", color=colour, markersize=3, linewidth=1, label=name)
     left.set(title="one weight, closed form", xlabel="N", ylabel="standard deviation", ylim=(6e-3, 1))
     left.legend(fontsize=7)
-    for (name, values), colour in zip(spreads.items(), (*SERIES[: len(GUIDES)], BLACK), strict=True):
-        right.loglog(counts, values, "o-", color=colour, markersize=3, linewidth=1, label=name)
+    for name, values in spreads.items():
+        group = list(ENSEMBLES if name in ENSEMBLES else GUIDES)
+        colour = BLACK if name == WIDE else SERIES[group.index(name)]
+        style = "s--" if name in ENSEMBLES else "o-"
+        right.loglog(counts, values, style, color=colour, markersize=3, linewidth=1, label=name)
     right.set(title="networks 1-50-1", xlabel="N", ylabel="mean spread of f")
-    right.legend(fontsize=7)
+    right.legend(fontsize=6)
     return figure

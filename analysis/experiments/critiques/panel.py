@@ -74,8 +74,8 @@ class Panel:
             ValueError: an entry is missing or is not what a panel has.
         """
         words = {key: record.text(key) for key in ("title", "paper", "link", "shown")}
-        if not words["link"].startswith("https://"):
-            raise record.fault(f"must have a link that begins with https://; it has {words['link']!r:.60}")
+        if not words["link"].startswith(("https://", "http://")):
+            raise record.fault(f"must have a link that begins with https:// or http://; it has {words['link']!r:.60}")
         tables, facts, helps = record.record("tables"), record.record("facts"), record.content.get("helps")
         for caption in tables.content:
             rows = tables.record(caption)

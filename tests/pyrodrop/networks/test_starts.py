@@ -72,12 +72,14 @@ def plain_restart(seed: int) -> dict[str, Tensor]:
 
 
 PARTS: dict[str, Any] = {"prior": priors.Gaussian(), "likelihood": likelihoods.Categorical()}
+NET = nn.Linear(3, 2)
 RANDOM: dict[str, Callable[..., nn.Module]] = {
     "MLP": lambda _, **seed: models.MLP([3, 8, 2], input_gain=3.0, **PARTS, **seed),
     "LeNet300100": lambda _, **seed: models.LeNet300100(**PARTS, **seed),
     "LeNet5": lambda _, **seed: models.LeNet5(**PARTS, **seed),
     "ConvNet": lambda _, **seed: models.ConvNet((1, 8, 8), **PARTS, **seed),
     "VGG": lambda _, **seed: models.VGG((1, 32, 32), scale=1 / 32, **PARTS, **seed),
+    "WithPriorFunction": lambda _, **seed: models.WithPriorFunction(NET, **seed),
     "LowRank": lambda model, **seed: guides.LowRank(model, **seed),
     "Ensemble": lambda model, **seed: guides.Ensemble(model, guides.Point, 2, **seed),
 }

@@ -1,0 +1,113 @@
+"""The sections of the page *What helps*: fault and remedies on one problem, for several seeds, with their seconds."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.table import Table
+
+from pyrodrop import arguments
+from pyrodrop.analysis.experiments.critiques.panel import Size
+from pyrodrop.analysis.experiments.parallel import train_each
+from pyrodrop.analysis.reports.console import versions
+from pyrodrop.analysis.reports.folder import Cells, run_folder
+from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
+from pyrodrop.analysis.reports.terminal import print_table
+from pyrodrop.devices import processor
+from pyrodrop.files import write_json
+from pyrodrop.json_files import Record
+from pyrodrop.names import known
+
+SECTIONS = ("spread", "rates", "objectives", "bounds")  # files of this folder, with TITLE and measure(size, seed)
+APART = 1000  # between seeds, so that no data set, start or noise of one is that of another
+Rows = Mapping[str, Mapping[str, float]]
+
+
+@with_job_options("jobs")
+def run(
+    job: JobOptions,
+    *,
+    preset: Size = "default",
+    sections: list[str] = list(SECTIONS),  # noqa: B006
+    seeds: int = 3,
+    out: Path = Path("runs/remedies"),
+) -> dict[str, Any]:
+    """Measure faults and remedies with several seeds, and print a table for each section.
+
+    Args:
+        preset: default takes minutes of a core for every seed; quick has trainings that are too short to show anything.
+        sections: which problems.
+        seeds: number of repetitions, each with data, starts and noise of its own.
+        out: folder for results.json and the finished cells: a run that was broken off goes on there.
+
+    Returns:
+        What is written to results.json.
+
+    Raises:
+        ValueError: a section is unknown.
+    """
+    names = tuple(known(name, SECTIONS, "section") for name in sections)
+    seeds = arguments.count(seeds, "seeds", "the number of repetitions")
+    settings = {"preset": preset, "seed": job.seed, "seeds": seeds}
+    with run_folder(out, "remedies", settings) as folder:
+        cells = Cells(folder / "cells", lambda name: {"name": name, "preset": preset, "seed": job.seed}, _checked)
+        parts = [f"{name}-{number}" for name in names for number in range(seeds)]
+        done = train_each(_measured, parts, job, keep=cells, size=preset, seed=job.seed)
+        content: dict[str, Any] = {
+            "sections": {name: _joined([done[f"{name}-{number}"] for number in range(seeds)]) for name in names},
+            "settings": settings,
+            "date": f"{date.today()}",
+            "versions": versions(),
+            "machine": {"processor": processor(), "threads": 1},
+            "command": f"pyrodrop run remedies --sections {' '.join(names)} --seeds {seeds} --seed {job.seed}",
+        }
+        write_json(folder / "results.json", content)
+        for name, rows in content["sections"].items():
+            _print(_section(name).TITLE, rows)
+        print(f"results: {folder / 'results.json'}")
+        return content
+
+
+def _measured(name: str, *, device: torch.device, progress: bool | None, size: Size, seed: int) -> dict[str, Any]:
+    """The rows of a section for one seed."""
+    section, number = name.rsplit("-", 1)
+    return {"rows": _section(section).measure(size, seed + APART * int(number))}
+
+
+def _section(name: str) -> Any:
+    return importlib.import_module(f"pyrodrop.analysis.experiments.remedies.{name}")
+
+
+def _joined(parts: list[Any]) -> dict[str, dict[str, list[float]]]:
+    """The numbers of all seeds, by row and column."""
+    rows = [part["rows"] for part in parts]
+    return {name: {column: [own[name][column] for own in rows] for column in row} for name, row in rows[0].items()}
+
+
+def _checked(record: Record) -> None:
+    """What a kept cell must have."""
+    rows = record.record("rows")
+    for name in rows.content:
+        rows.record(name)
+
+
+def _print(title: str, rows: Mapping[str, Mapping[str, list[float]]]) -> None:
+    table = Table(title=f"{title}: mean (least to most of the seeds)")
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    table.add_column("posterior")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, row in rows.items():
+        table.add_row(name, *(in_words(row[column]) if column in row else "" for column in columns))
+    print_table(table)
+
+
+def in_words(values: list[float]) -> str:
+    """Mean, least and most of the seeds, to three digits."""
+    return f"{np.mean(values):.3g} ({min(values):.3g} to {max(values):.3g})"

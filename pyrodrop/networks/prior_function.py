@@ -1,0 +1,79 @@
+"""A network with a fixed random function added to it.
+
+    f(x) = g(x; W) + scale g(x; W_0)      W is trained, W_0 is drawn once and stays
+
+Osband, Aslanides & Cassirer (2018), Randomized Prior Functions for Deep Reinforcement Learning, arXiv:1806.03335, section 3:
+an ensemble of such networks, each with a W_0 of its own and trained to data with noise or a bootstrap of their rows. Where
+no data are, members differ as their prior functions do. If g is linear in W, with priors W ~ N(0, s^2) and scale W_0 ~
+N(0, s^2), and y has noise of the likelihood's variance added, the sum W + scale W_0 of a maximum a posteriori estimate is a
+draw from the posterior (lemma 3 there). With the bootstrap in place of the noise it is not.
+"""
+
+from __future__ import annotations
+
+import copy
+
+from torch import Tensor, nn
+
+from pyrodrop.arguments import real
+from pyrodrop.networks.sites import freeze, parameters_of
+from pyrodrop.networks.starts import new_values, starting_from
+
+
+class WithPriorFunction(nn.Module):
+    """A network plus a prior function: a copy of it with new weights, which are fixed.
+
+    For `models.from_module`, where the weights of the network have the names ``net.NAME``. The weights of the prior function
+    are drawn by the modules' own ``reset_parameters()``, in evaluation mode, and drawn anew for every replicate of
+    `pyrodrop.fit_replicates` with ``starts="new"``; files of fits have them.
+
+    Args:
+        net: the network, of one argument, which returns a tensor; it is copied.
+        scale: factor of the prior function, in the standardised units of y, positive.
+        seed: of the prior function's weights. None draws them from torch's generator.
+
+    Raises:
+        TypeError: `net` is no module, or `scale` or `seed` is no number.
+        ValueError: `scale` is not positive, `seed` is negative, or a module has parameters but no ``reset_parameters()``.
+        RuntimeError: `seed` is a number and another thread trains: all threads share torch's generator.
+
+    Example:
+        >>> import torch, pyrodrop
+        >>> from pyrodrop import data, guides, likelihoods, models, priors
+        >>> x = torch.linspace(-1, 1, 20)[:, None]
+        >>> net = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        >>> model = models.from_module(models.WithPriorFunction(net), priors.Gaussian(), likelihoods.Gaussian(100.0))
+        >>> list(model.weight_sites())
+        ['net.0.weight', 'net.2.weight']
+        >>> sets = data.perturbed((x, x**2), 3, noise=0.1)
+        >>> many = pyrodrop.fit_replicates(model, guides.Point(model), sets, count=3, steps=5, starts="new")
+        >>> many.predict(x, 3).f.shape
+        torch.Size([3, 20, 1])
+    """
+
+    def __init__(self, net: nn.Module, scale: float = 1.0, *, seed: int | None = 0) -> None:
+        super().__init__()
+        self.scale = real(scale, "scale", "the factor of the prior function", above=0)
+        names = parameters_of(net).names  # raises for what is no network
+        self.net, prior = copy.deepcopy(net), copy.deepcopy(net)
+        buffers = copy.deepcopy(net)
+        freeze(buffers)
+        with starting_from(seed):
+            new = new_values(buffers, names)
+        for name, value in dict(prior.named_parameters()).items():
+            value.data.copy_(new[name])
+        self.prior_function = prior.requires_grad_(False).eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sum of network and prior function."""
+        return self.net(x) + self.scale * self.prior_function(x)  # type: ignore[no-any-return]
+
+
+def drawn_anew(network: nn.Module) -> set[str]:
+    """Names of the fixed parameters that a new start draws: those of prior functions."""
+    return {
+        f"{prefix}.prior_function.{name}".lstrip(".")
+        for prefix, module in network.named_modules()
+        if isinstance(module, WithPriorFunction)
+        for name, _ in module.prior_function.named_parameters()
+    }

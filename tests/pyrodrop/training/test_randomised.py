@@ -1,0 +1,198 @@
+"""Randomised ensembles: of linear models, estimates with anchors or prior functions and noise of y are posterior draws.
+
+The model is y = X w + N(0, 1 / tau), w ~ N(0, s^2), whose posterior is N(m, S) with S = (tau X'X + I / s^2)^-1 and
+m = tau S X'y. Estimates and posterior are solved here by NumPy.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import data, guides, likelihoods, models, priors
+
+S, TAU, COUNT, D, N = 0.7, 2.0, 200, 3, 4  # so few rows that the posterior is the prior in good part
+X = torch.randn(N, D, generator=torch.Generator().manual_seed(3))
+Y = X @ torch.tensor([[1.0], [-0.5], [0.2]]) + 0.5 * torch.randn(N, 1, generator=torch.Generator().manual_seed(4))
+COVARIANCE = np.linalg.inv(TAU * (X.T @ X).double().numpy() + np.eye(D) / S**2)
+MEAN = TAU * COVARIANCE @ (X.T @ Y).double().numpy()[:, 0]
+TRAINED: dict[str, Any] = {
+    "count": COUNT, "steps": 600, "lr": 0.05, "lr_schedule": pyrodrop.schedules.cosine(600), "starts": "new",
+    "engine": "traced", "device": "cpu", "progress": False,
+}  # fmt: skip
+
+
+class OfPrior(nn.Linear):
+    """A layer without biases that starts from a draw of the prior."""
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, 0, S)
+
+
+def solved(y: Tensor, anchor: Tensor) -> np.ndarray:
+    """The maximum a posteriori estimate under the prior N(anchor, s^2)."""
+    return COVARIANCE @ (TAU * (X.T @ y).double().numpy()[:, 0] + anchor.double().numpy() / S**2)
+
+
+def check_draws(draws: np.ndarray) -> None:
+    """Mean and covariance within four standard errors of the posterior's."""
+    error = np.sqrt(np.diag(COVARIANCE) / len(draws))
+    assert (np.abs(draws.mean(0) - MEAN) < 4 * error).all()
+    check_covariance(draws, COVARIANCE)
+
+
+def check_covariance(draws: np.ndarray, want: np.ndarray) -> None:
+    """Every entry within four standard errors."""
+    error = np.sqrt((want**2 + np.outer(np.diag(want), np.diag(want))) / len(draws))
+    assert (np.abs(np.cov(draws.T) - want) < 4 * error).all()
+
+
+@pytest.fixture(scope="module")
+def anchored() -> pyrodrop.Replicates:
+    model = models.from_module(nn.Linear(D, 1, bias=False), priors.Anchored(S), likelihoods.Gaussian(TAU))
+    sets = data.perturbed((X, Y), COUNT, noise=TAU**-0.5)
+    return pyrodrop.fit_replicates(model, guides.Point(model), sets, **TRAINED)
+
+
+@pytest.fixture(scope="module")
+def with_prior_functions() -> pyrodrop.Replicates:
+    net = models.WithPriorFunction(OfPrior(D, 1, bias=False))
+    model = models.from_module(net, priors.Gaussian(S), likelihoods.Gaussian(TAU))
+    sets = data.perturbed((X, Y), COUNT, noise=TAU**-0.5)
+    return pyrodrop.fit_replicates(model, guides.Point(model), sets, **TRAINED)
+
+
+def test_anchored_estimates_are_draws_from_the_posterior(anchored: pyrodrop.Replicates) -> None:
+    draws = np.stack([fit.guide.mean()["weight"][0].double().numpy() for fit in anchored])
+    for fit, draw in list(zip(anchored, draws, strict=True))[:20]:
+        np.testing.assert_allclose(draw, solved(fit.data.y, fit.model.weight_sites()["weight"][0]), atol=5e-3)
+    check_draws(draws)
+
+
+def test_estimates_with_prior_functions_are_draws_from_the_posterior(with_prior_functions: pyrodrop.Replicates) -> None:
+    """The sum of the trained and the fixed weight, which is that of f."""
+    draws = []
+    for fit in with_prior_functions:
+        fixed = dict(fit.model.network.named_buffers())["prior_function.weight"][0]
+        draws.append((fit.guide.mean()["net.weight"][0] + fixed).double().numpy())
+        if len(draws) <= 20:
+            np.testing.assert_allclose(draws[-1], solved(fit.data.y, fixed), atol=5e-3)
+    check_draws(np.stack(draws))
+    one = with_prior_functions[0].predict(X, 1).f[0, :, 0].double().numpy()
+    np.testing.assert_allclose(one, X.double().numpy() @ draws[0], atol=1e-4)
+
+
+def test_anchors_and_noise_of_the_same_seed_are_independent(anchored: pyrodrop.Replicates) -> None:
+    noise = torch.stack([(fit.data.y - Y)[:, 0] for fit in anchored])
+    anchors = torch.stack([fit.model.weight_sites()["weight"][0] for fit in anchored])
+    correlation = torch.corrcoef(torch.cat([noise, anchors], 1).T)
+    assert float((correlation - torch.eye(N + D)).abs().max()) < 5 / COUNT**0.5
+    assert float(anchors.std()) == pytest.approx(S, rel=0.1)
+    assert float(noise.std()) == pytest.approx(TAU**-0.5, rel=0.05)
+
+
+def test_without_noise_of_y_anchors_alone_are_too_sure() -> None:
+    """Cov = S^2 / s^2 in place of S, for the solutions by NumPy."""
+    generator = torch.Generator().manual_seed(0)
+    draws = np.stack([solved(Y, S * torch.randn(D, generator=generator)) for _ in range(4000)])
+    check_covariance(draws, COVARIANCE @ COVARIANCE / S**2)
+    assert (np.diag(np.cov(draws.T)) < 0.95 * np.diag(COVARIANCE)).all()
+
+
+def test_the_bootstrap_alone_is_not_exact() -> None:
+    """Where y is linear in x without noise, estimates differ by the prior's pull alone, whatever the noise is said to be."""
+    x = torch.randn(12, D, generator=torch.Generator().manual_seed(3))
+    posterior = np.linalg.inv(4.0 * (x.T @ x).double().numpy() + np.eye(D) / S**2)
+    draws = []
+    for own in data.bootstrapped((x, x @ torch.tensor([[1.0], [-0.5], [0.2]])), 200):
+        rows, y = own.x.double().numpy(), own.y.double().numpy()[:, 0]
+        draws.append(np.linalg.solve(4.0 * rows.T @ rows + np.eye(D) / S**2, 4.0 * rows.T @ y))
+    assert np.var(draws, 0).sum() < 0.25 * np.trace(posterior)
+
+
+# Data
+
+
+def test_bootstrapped_rows_are_drawn_with_replacement() -> None:
+    """Every row is drawn once on average, with the variance 1 - 1/N of a multinomial count, and keeps its y."""
+    whole = data.Dataset(torch.arange(50.0), torch.arange(50.0)[:, None]).standardized()
+    sets = data.bootstrapped(whole, 200)
+    assert all(torch.equal(own.x, own.y) and len(own) == 50 for own in sets)
+    counts = torch.stack([torch.bincount(own.x[:, 0].long(), minlength=50) for own in sets]).double()
+    assert float(counts.var(0).mean()) == pytest.approx(1 - 1 / 50, abs=0.05)
+    assert float(counts.mean(0).std()) < 3 * 200**-0.5
+    assert all(own.inputs is whole.inputs and own.targets is whole.targets for own in sets)
+
+
+def test_sets_depend_on_their_seed_alone() -> None:
+    for make in (data.bootstrapped, lambda *a, **k: data.perturbed(*a, noise=0.3, **k)):
+        first, later = make((X, Y), 3), make((X, Y), 2, seed=1)
+        assert torch.equal(first[1].y, later[0].y)
+        assert not torch.equal(first[0].y, first[1].y)
+
+
+def test_missing_values_stay_missing_and_labels_are_refused() -> None:
+    y = torch.tensor([[1.0], [float("nan")], [2.0]])
+    assert data.perturbed((torch.ones(3, 1), y), 1, noise=0.1)[0].y.isnan().flatten().tolist() == [False, True, False]
+    with pytest.raises(TypeError, match="y must be real numbers"):
+        data.perturbed((torch.ones(3, 1), torch.arange(3)), 1, noise=0.1)
+
+
+# Models
+
+
+@pytest.mark.parametrize("guide", [guides.MeanField, lambda m: guides.BernoulliDropout(m, 0.3, theta=0.0)])
+def test_divergence_from_anchors(guide: Any) -> None:
+    """E[(w - a)^2] / (2 s^2) + ln(s sqrt(2 pi)) - entropy, summed over weights by NumPy."""
+    model = models.from_module(nn.Linear(3, 2, bias=False), priors.Anchored(S), likelihoods.Gaussian(TAU))
+    own = guide(model)
+    anchor = model.weight_sites()["weight"].double().numpy()
+    with torch.no_grad():
+        own.loc["weight"].add_(0.5)
+    q = own.posterior("weight")
+    loc = q.loc.detach().double().numpy() if hasattr(q, "loc") else q.mean.detach().double().numpy()
+    if isinstance(own, guides.MeanField):
+        loc, sd = q.mean.detach().double().numpy(), q.variance.detach().double().numpy() ** 0.5
+        want = (((loc - anchor) ** 2 + sd**2) / (2 * S**2) + np.log(S / sd) - 0.5).sum()
+    else:  # masks of three input units, whose entropy counts once per unit; the constant of theta -> 0 is left out
+        kept, dropped = 0.7 * (loc - anchor) ** 2, 0.3 * anchor**2
+        entropy = -3 * (0.3 * np.log(0.3) + 0.7 * np.log(0.7))
+        want = ((kept + dropped) / (2 * S**2) + np.log(2 * np.pi * S**2) / 2).sum() - entropy
+    y = torch.zeros(4, 2)
+    terms = pyrodrop.elbo.elbo_terms(model, own, torch.ones(4, 3), y)
+    assert float(terms.kl.detach()) == pytest.approx(want, rel=1e-5)
+
+
+def test_new_starts_draw_anchors_and_prior_functions(
+    anchored: pyrodrop.Replicates, with_prior_functions: pyrodrop.Replicates
+) -> None:
+    for many, name in ((anchored, "weight"), (with_prior_functions, "prior_function.weight")):
+        values = torch.stack([dict(fit.model.network.named_buffers())[name] for fit in many[:5]])
+        assert len(values.unique(dim=0)) == 5
+
+
+def test_training_leaves_the_prior_function() -> None:
+    net = models.WithPriorFunction(nn.Sequential(nn.Linear(D, 4), nn.Tanh(), nn.Linear(4, 1)), scale=2.0, seed=5)
+    model = models.from_module(net, priors.Gaussian(), likelihoods.Gaussian(TAU))
+    fit = pyrodrop.fit(model, guides.Point(model), (X, Y), steps=20, lr=0.05, engine="traced", progress=False)
+    with torch.no_grad():
+        plain = nn.Sequential(nn.Linear(D, 4), nn.Tanh(), nn.Linear(4, 1))
+        trained = fit.guide.mean() | {name: fit.model.free[name] for name in fit.model.free}
+        plain.load_state_dict({name.removeprefix("net."): value for name, value in trained.items()})
+        want = plain(X) + 2.0 * net.prior_function(X)
+    torch.testing.assert_close(fit.predict(X, 1).f[0], want)
+
+
+def test_saved_members_predict_the_same(with_prior_functions: pyrodrop.Replicates, tmp_path: Path) -> None:
+    some = pyrodrop.Replicates(with_prior_functions.fits[:3])
+    some.save(tmp_path / "many")
+    net = models.WithPriorFunction(OfPrior(D, 1, bias=False), seed=9)
+    built = [models.from_module(net, priors.Gaussian(S), likelihoods.Gaussian(TAU)) for _ in range(3)]
+    again = pyrodrop.Replicates.load(tmp_path / "many", built, [guides.Point(model) for model in built], device="cpu")
+    assert torch.equal(again.predict(X, 3).f, some.predict(X, 3).f)
