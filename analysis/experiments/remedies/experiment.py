@@ -24,7 +24,14 @@ from pyrodrop.files import write_json
 from pyrodrop.json_files import Record
 from pyrodrop.names import known
 
-SECTIONS = ("spread", "rates", "objectives", "bounds")  # files of this folder, with TITLE and measure(size, seed)
+SECTIONS = (
+    "spread",
+    "rates",
+    "objectives",
+    "bounds",
+    "labels",
+    "intervals",
+)  # files of this folder, with TITLE and measure(size, seed)
 APART = 1000  # between seeds, so that no data set, start or noise of one is that of another
 Rows = Mapping[str, Mapping[str, float]]
 
