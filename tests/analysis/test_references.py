@@ -378,6 +378,12 @@ def test_the_page_says_where_the_exact_posterior_predicts_worse() -> None:
         "density than a point estimate on yacht and energy, beyond two standard errors, and on MNIST within" in judging
     )
     assert facts("mnist")["table"]["point"]["to_reference"] > 0
+    yacht = facts("yacht", FOLDER / LEARNED)["table"]
+    assert (
+        f"one on yacht, {yacht['reference']['log_density']:.3f} against {yacht['point']['log_density']:.3f}, within two"
+        in judging
+    )
+    assert -2 < yacht["point"]["to_reference"] / yacht["point"]["to_reference_se"] < 0
     for words, names in (("worse than a point estimate on ", worse), ("RMSE or error is larger on ", larger)):
         found = text.partition(words)[2].partition(". It is")[0].partition(", and better")[0].split(", ")
         assert found == (names or ["none"])
