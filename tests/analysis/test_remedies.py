@@ -118,6 +118,30 @@ def test_the_sentences_about_bounds() -> None:
     ) in WORDS
 
 
+def test_the_sentences_about_calibration() -> None:
+    rows = STORED["sections"]["labels"]
+    (ece, density) = (
+        {name: f"{mean(row[score]):.3f}" for name, row in rows.items()} for score in ("ECE", "log density")
+    )
+    point, point_t, drawn, drawn_t = rows
+    assert (
+        f"The point estimate has a calibration error (ECE) of {ece[point]} and a log density of {density[point]}; with "
+        f"its temperature {ece[point_t]} and {density[point_t]}; dropout has {ece[drawn]} and {density[drawn]} by 100 draws, "
+        f"and with a temperature {ece[drawn_t]} and {density[drawn_t]}"
+    ) in WORDS
+    rows = STORED["sections"]["intervals"]
+    density = {name: f"{mean(row['log density']):.2f}" for name, row in rows.items()}
+    inside = {name: f"{mean(row['coverage of 95 %']):.1%}" for name, row in rows.items()}
+    raw, temperature, residuals, *energy = rows
+    assert (
+        f"the log density rises from {density[raw]} to {density[temperature]} by a temperature and to {density[residuals]} "
+        f"by residuals, and {inside[raw]} of the observations are in intervals of 95 %, then {inside[temperature]} and "
+        f"{inside[residuals]}"
+    ) in WORDS
+    raw, temperature, residuals = energy
+    assert f"it goes from {density[raw]} to {density[temperature]} and {density[residuals]}" in WORDS
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("section", experiment.SECTIONS)
 def test_a_section_at_the_size_of_a_test(section: str, data_folder: Path) -> None:
