@@ -126,8 +126,8 @@ def test_the_sentences_about_calibration() -> None:
     point, point_t, drawn, drawn_t = rows
     assert (
         f"The point estimate has a calibration error (ECE) of {ece[point]} and a log density of {density[point]}; with "
-        f"its temperature {ece[point_t]} and {density[point_t]}; dropout has {ece[drawn]} and {density[drawn]} by 100 draws, "
-        f"and with a temperature {ece[drawn_t]} and {density[drawn_t]}"
+        f"its temperature {ece[point_t]} and {density[point_t]}; dropout has {ece[drawn]} and {density[drawn]} by 100 "
+        f"draws, and with a temperature {ece[drawn_t]} and {density[drawn_t]}"
     ) in WORDS
     rows = STORED["sections"]["intervals"]
     density = {name: f"{mean(row['log density']):.2f}" for name, row in rows.items()}
