@@ -42,7 +42,7 @@ PAGES = {
     "pyro": {
         "distributions.html": "class: pyro.distributions.TorchDistribution",
         "mcmc.html": "class: pyro.infer.mcmc.NUTS pyro.infer.mcmc.HMC pyro.infer.mcmc.api.MCMC",
-        "inference_algos.html": "class: pyro.infer.svi.SVI pyro.infer.elbo.ELBO",
+        "inference_algos.html": "class: pyro.infer.svi.SVI pyro.infer.elbo.ELBO pyro.infer.trace_elbo.Trace_ELBO",
         "optimization.html": "class: pyro.optim.optim.PyroOptim",
         "primitives.html": "function: pyro.primitives.param",
     },

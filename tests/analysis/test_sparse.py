@@ -50,9 +50,9 @@ def test_the_recipe_by_unit() -> None:
     for net in ("lenet-300-100", "lenet-5"):
         entry = zoo.entry(f"log-normal/{net}-neklyudov2017")
         first = entry.training(data)
-        assert (first["steps"], first["batch_size"], first["estimator"]) == (300, 100, "local")
+        assert (first["steps"], first["batch_size"], first["estimator"]) == (900, 100, "local")
         assert [first["kl_weight"](e) for e in (0, 1, 3, 5, 49)] == [0, 0, 0.5, 1, 1]
-        assert [first["lr_schedule"](s) for s in (0, 150, 300)] == [1, 0.5, 0]
+        assert [first["lr_schedule"](s) for s in (0, 450, 900)] == [1, 0.5, 0]
     model, guide = zoo.entry("log-normal/lenet-300-100-neklyudov2017").build(data)
     assert isinstance(guide, guides.LogNormalDropout)
     rates = {

@@ -36,7 +36,7 @@ def chees(problem: Regression, points: Any, chains: int, tune: int, draws: int, 
 
     begun = time.process_time()
     positions = jax.vmap(lambda own: ravel_pytree(own)[0])(starts)  # its adaptation fails for trees of matrices
-    warm_up = blackjax.chees_adaptation(density, chains)
+    warm_up = blackjax.chees_adaptation(density, chains, mass_matrix_estimation="diagonal")  # not its default
     (states, tuned), _ = warm_up.run(second, positions, STEP_SIZE, optax.adam(LR), tune)
     step = blackjax.dynamic_hmc(density, **tuned).step
 
