@@ -121,15 +121,15 @@ def test_the_benchmark_of_sampling_has_one_model(data_folder: Path) -> None:
         sampling.same_energy(case)
 
 
-def test_blackjax_draws_from_the_same_posterior() -> None:
+@pytest.mark.parametrize("masses", [True, False])
+def test_blackjax_draws_from_the_same_posterior(masses: bool) -> None:
     """Of one weight and one bias, whose posterior is a Gaussian: its mean and standard deviation at a point."""
     pytest.importorskip("blackjax", reason="needs blackjax and NumPyro: see analysis/benchmarks/peers.txt")
     random = np.random.default_rng(0)
     x = random.normal(size=(30, 1)).astype(np.float32)
     y = (2 * x + 0.3 * random.normal(size=(30, 1))).astype(np.float32)
-    run = chees(
-        Regression((1, 1), (1.5,), 1.0, 10.0, x, y), np.ones((1, 1), np.float32), chains=16, tune=100, draws=100
-    )
+    problem = Regression((1, 1), (1.5,), 1.0, 10.0, x, y)
+    run = chees(problem, np.ones((1, 1), np.float32), chains=16, tune=100, draws=100, masses=masses)
     design = np.hstack([x, np.ones_like(x)])
     covariance = np.linalg.inv(10 * design.T @ design + np.diag([1.5**-2, 1.0]))
     mean, sd = (np.ones(2) @ covariance @ design.T @ y * 10).item(), covariance.sum() ** 0.5

@@ -14,8 +14,8 @@ from pyrodrop.analysis.benchmarks.peers.numpyro_nuts import Regression, Run, for
 STEP_SIZE, LR = 0.01, 0.025  # the first step size, and Adam's learning rate (Hoffman, Radul & Sountsov 2021)
 
 
-def chees(problem: Regression, points: Any, chains: int, tune: int, draws: int, seed: int = 0) -> Run:
-    """Run all chains at once from the prior, on one thread."""
+def chees(problem: Regression, points: Any, chains: int, tune: int, draws: int, masses: bool, seed: int = 0) -> Run:
+    """Run all chains at once from the prior, on one thread; `masses` are adapted, or 1 as by blackjax's default."""
     os.environ.setdefault("XLA_FLAGS", ONE_THREAD)  # read by JAX when it first computes
     import blackjax
     import jax
@@ -36,7 +36,7 @@ def chees(problem: Regression, points: Any, chains: int, tune: int, draws: int, 
 
     begun = time.process_time()
     positions = jax.vmap(lambda own: ravel_pytree(own)[0])(starts)  # its adaptation fails for trees of matrices
-    warm_up = blackjax.chees_adaptation(density, chains, mass_matrix_estimation="diagonal")  # not its default
+    warm_up = blackjax.chees_adaptation(density, chains, mass_matrix_estimation="diagonal" if masses else None)
     (states, tuned), _ = warm_up.run(second, positions, STEP_SIZE, optax.adam(LR), tune)
     step = blackjax.dynamic_hmc(density, **tuned).step
 
