@@ -28,6 +28,7 @@ import docstring_parser
 from pyrodrop.names import one_of
 
 _KINDS = {int: ("a whole number", "NUMBER"), float: ("a number", "NUMBER"), str: ("", "NAME"), Path: ("", "PATH")}
+_WIDE = 36  # letters of all choices, above which a usage line of 80 columns has no room for them
 _GIVEN = " given"  # in a namespace: names of the options so far
 
 
@@ -132,6 +133,8 @@ class Parser(argparse.ArgumentParser):
             raise TypeError(f"argument {name} is a {kind}, for which there is no option")
         what, metavar = ("", None) if literal else _KINDS[kind]
         about: dict[str, Any] = {"choices": get_args(kind) if literal else None, "nargs": "+" if many else None}
+        if literal and len("".join(about["choices"])) > _WIDE:
+            metavar = "NAME"  # what the names are is in the docstring
         about |= {"action": _Once, "type": _Value(kind, what), "metavar": marks[0] if required and marks else metavar}
         words += f"; {what}" if what and not many else ""
         if not required:
