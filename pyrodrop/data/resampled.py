@@ -80,10 +80,10 @@ def perturbed(
     whole = Dataset.of(data, missing=True)
     if not whole.y.is_floating_point():
         raise TypeError(
-            f"data must have a y of real numbers, to which noise is added; got {whole.y.dtype}: bootstrapped draws rows instead"
+            f"data must have a y of real numbers, to which noise is added; got {whole.y.dtype}: use bootstrapped"
         )
     if bool(whole.y.isinf().any()):
-        raise ValueError("data must have a y of observations, to which noise is added; got open ends of intervals")
+        raise ValueError("data must have a y of observations, to which noise is added; got inf, open ends of intervals, in a Dataset, tuple or array")
     sets = []
     for r in range(count):
         y = whole.y + noise * torch.randn(whole.y.shape, generator=_generator(seed + r), dtype=torch.float64).to(
