@@ -83,7 +83,10 @@ def perturbed(
             f"data must have a y of real numbers, to which noise is added; got {whole.y.dtype}: use bootstrapped"
         )
     if bool(whole.y.isinf().any()):
-        raise ValueError("data must have a y of observations, to which noise is added; got inf, open ends of intervals, in a Dataset, tuple or array")
+        raise ValueError(
+            "data must have a y of observations, to which noise is added; got inf, open ends of intervals, in a Dataset, "
+            "tuple or array"
+        )
     sets = []
     for r in range(count):
         y = whole.y + noise * torch.randn(whole.y.shape, generator=_generator(seed + r), dtype=torch.float64).to(
