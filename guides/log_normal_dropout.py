@@ -1,7 +1,7 @@
 """Log-normal dropout: a learned noise per input unit, which removes units. Structured Bayesian pruning.
 
     W = M diag(s),   ln s_k ~ N(mu_k, sigma_k^2) truncated to [a, b]           M [out, in], s [in]
-    prior of ln s_k: uniform on [a, b];  M has none and is a point estimate
+    prior: ln s_k uniform on [a, b];   M is a point estimate, without a prior
 
     KL = sum_k  ln(b - a) - ln(sqrt(2 pi e) sigma_k Z_k) - (A_k phi(A_k) - B_k phi(B_k)) / (2 Z_k)
     A_k = (a - mu_k) / sigma_k,   B_k = (b - mu_k) / sigma_k,   Z_k = Phi(B_k) - Phi(A_k)

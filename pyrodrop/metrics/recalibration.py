@@ -73,9 +73,13 @@ class Calibration:
         if isinstance(one, Categorical | Bernoulli) and self.residuals is None:
             logits = one.logits / self.temperature
             of_logits = dist.Categorical if isinstance(one, Categorical) else dist.Bernoulli
-            f = prediction.f / self.temperature if prediction.f.shape == logits.shape else prediction.f
+            are_logits = (
+                prediction.f.shape[1:] == logits.shape[1:]
+            )  # and not the numbers that ordered classes are cut from
+            f = prediction.f / self.temperature if are_logits else prediction.f
             return replace(prediction, f=f, distribution=of_logits(logits=logits).to_event(of_y))
-        mean, own = prediction.mean, _real(prediction)
+        own = _real(prediction)
+        mean = own.loc.mean(0)  # of the prediction, and its centre where Student's t has no mean
         if self.residuals is not None:
             return _by_residuals(prediction, mean, self.residuals.to(mean))
         location, scale = mean + self.temperature * (own.loc - mean), self.temperature * own.scale
@@ -104,7 +108,8 @@ def calibrate(
 
     Raises:
         TypeError: `prediction` is no `Prediction`, or of observations that this method does not calibrate.
-        ValueError: y does not fit the prediction; for residuals there are fewer than 20 complete rows, or one is not finite.
+        ValueError: y does not fit the prediction; for residuals there are fewer than 20 complete rows, or
+            a standard deviation is not finite.
 
     Example:
         >>> import torch, pyro.distributions as dist, pyrodrop
@@ -145,6 +150,16 @@ def _real(prediction: Prediction) -> Any:
     return one
 
 
+def _finite_sd(prediction: Prediction) -> Tensor:
+    sd = prediction.sd
+    if not bool(sd.isfinite().all()):
+        raise ValueError(
+            "prediction must have a finite standard deviation for 'residuals', as Student's t with df above 2 has; got "
+            f"{float(sd.flatten()[~sd.flatten().isfinite()][0])}"
+        )
+    return sd
+
+
 def _by_residuals(prediction: Prediction, mean: Tensor, z: Tensor) -> Prediction:
     """A mixture of kernels at the residuals z ``[K, ...]``."""
     if z.shape[1:] != mean.shape[1:]:
@@ -152,7 +167,7 @@ def _by_residuals(prediction: Prediction, mean: Tensor, z: Tensor) -> Prediction
             f"prediction must be of a y of shape {list(z.shape[1:])} at a point, as the residuals are; got "
             f"{list(mean.shape[1:])}"
         )
-    sd = prediction.sd
+    sd = _finite_sd(prediction)
     location = mean + sd * z[:, None]
     kernel = dist.StudentT(_DEGREES, location, (sd * _width(z)).expand_as(location)).to_event(mean.dim() - 1)
     return replace(prediction, f=location, distribution=kernel, f_sd=None, joint=False)
@@ -160,13 +175,13 @@ def _by_residuals(prediction: Prediction, mean: Tensor, z: Tensor) -> Prediction
 
 def _residuals(prediction: Prediction, y: Any) -> Tensor:
     """Standardised residuals of at most 1000 rows, evenly spaced in the order of their first element."""
-    _real(prediction)
+    mean, sd = _real(prediction).loc.mean(0), _finite_sd(prediction)
     y, seen = prediction.observed(y)
-    z = (y - prediction.mean) / prediction.sd
+    z = (y - mean) / sd
     z = z if seen is None else z[seen.flatten(1).all(1)]
-    if len(z) < _FEWEST or not bool(z.isfinite().all()):
+    if len(z) < _FEWEST:
         raise ValueError(
-            f"y must have at least {_FEWEST} complete rows with finite standardised residuals; got {len(z)} rows"
+            f"y must have at least {_FEWEST} complete rows for the distribution of residuals; got {len(z)}"
         )
     z = z[z.flatten(1)[:, 0].argsort()]
     every = torch.linspace(0, len(z) - 1, min(len(z), _MOST), device=z.device).round().long()

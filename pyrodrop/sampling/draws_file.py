@@ -20,7 +20,7 @@ from pyrodrop.identity import differences, is_words, refuse
 from pyrodrop.sampling.chains import Chains, Drawn
 
 _KIND = "sampling"
-_NUMBERS = ("transitions", "done", "cpu_seconds", "rounding")
+_NUMBERS = ("transitions", "done", "cpu_seconds")
 
 
 class Saved(NamedTuple):
@@ -29,7 +29,7 @@ class Saved(NamedTuple):
     Attributes:
         tensors: of the chains, by name.
         learned: by the tuning.
-        numbers: transitions, draws and processor time so far, and the rounding of energies.
+        numbers: transitions, draws and processor time so far.
     """
 
     tensors: dict[str, Tensor]
@@ -40,6 +40,11 @@ class Saved(NamedTuple):
     def dtype(self) -> torch.dtype:
         """Of the chains."""
         return self.tensors["state.q"].dtype
+
+    @property
+    def rounding(self) -> float:
+        """Of their energies."""
+        return float(self.tensors["rounding"])
 
 
 class DrawsFile:
@@ -64,8 +69,9 @@ class DrawsFile:
         tensors |= {f"tuned.{name}": value for name, value in chains.tuned().items()}
         tensors |= {f"stats.{name}": value[:, : drawn.done] for name, value in drawn.stats.items()}
         tensors |= {"q": drawn.q[:, : drawn.done], "generator": chains.generator.get_state()}
-        numbers = dict(zip(_NUMBERS, (chains.transitions, drawn.done, drawn.cpu_seconds, rounding), strict=True))
+        numbers = dict(zip(_NUMBERS, (chains.transitions, drawn.done, drawn.cpu_seconds), strict=True))
         about = {"kind": _KIND, "run": self.identity, "learned": chains.learned, "numbers": numbers}
+        tensors["rounding"] = torch.tensor(rounding, dtype=torch.float64)  # may be NaN, which JSON has not
         write_tensors(self.path, tensors, about)
 
     def read(self) -> Saved | None:
@@ -89,7 +95,7 @@ class DrawsFile:
         )
         if not _are_numbers(learned) or not _are_numbers(numbers) or not set(_NUMBERS) <= numbers.keys():
             raise self._damaged()
-        if "state.q" not in tensors:
+        if "state.q" not in tensors or tensors.get("rounding", torch.empty(0)).dim():
             raise self._damaged()
         return Saved(tensors, learned, numbers)
 

@@ -112,7 +112,7 @@ def sample(
         device: where to compute; ``auto`` is the GPU if there is one.
         seed: of starts, momenta and acceptance.
         checkpoint: file to save the chains and their draws to, after tuning and ten times while they draw, and to go on from
-            if it exists, to the same draws. It belongs to one run; only more `draws` may be asked for.
+            if it exists, by the same engine to the same draws. It belongs to one run; only more `draws` may be asked for.
         progress: whether to show a progress bar; if None, where the output is a terminal.
 
     Returns:
@@ -183,7 +183,7 @@ def sample(
         rounding = 0.0
         if file is not None and saved is not None:
             file.restore(moving, saved)
-            rounding = saved.numbers["rounding"]
+            rounding = saved.rounding
             bar.update(moving.transitions)
         else:
             moving.descend()

@@ -177,22 +177,27 @@ def network_with_prior_function(copies: int = 1) -> models.NetworkModel:
     )
 
 
+def _trained(several: Any, guide: Any, data: Any, rows: int, steps: int, seed: int) -> Any:
+    """A fit of each model to its data, all together."""
+    return fitted(
+        several,
+        [guide(model) for model in several],
+        data,
+        count=len(several),
+        steps=steps,
+        batch_size=min(rows, 100),
+        lr=learning_rate,
+        seed=seed,
+    )
+
+
 def network_spreads(name: str, counts: tuple[int, ...], steps: int, sets: int, seed: int) -> list[float]:
     """Spread of f by N, averaged over x and over data sets of N observations."""
     torch.manual_seed(seed)
     copies = [max(counts) // n for n in counts for _ in range(sets)]
     data = [repeated(sample(n, seed + s), max(counts) // n) for n in counts for s in range(sets)]
     several = [network(k) for k in copies]
-    fits = fitted(
-        several,
-        [GUIDES[name](model) for model in several],
-        data,
-        count=len(several),
-        steps=steps,
-        batch_size=min(max(counts), 100),
-        lr=learning_rate,
-        seed=seed,
-    )
+    fits = _trained(several, GUIDES[name], data, max(counts), steps, seed)
     spreads = [fit.predict(POINTS, DRAWS, seed=seed).spread for fit in fits]
     return [_mean(spreads[i * sets : (i + 1) * sets]) for i in range(len(counts))]
 
@@ -208,16 +213,7 @@ def ensemble_spreads(name: str, counts: tuple[int, ...], steps: int, sets: int, 
             own = randomised(sample(n, seed + s), MEMBERS * (sets * place + s) + 1000 * seed)
             data += [repeated(one, copies) for one in own]
             several += [make(copies) for _ in own]
-    fits = fitted(
-        several,
-        [Point(model) for model in several],
-        data,
-        count=len(several),
-        steps=steps,
-        batch_size=min(max(counts), 100),
-        lr=learning_rate,
-        seed=seed,
-    )
+    fits = _trained(several, Point, data, max(counts), steps, seed)
     f = torch.cat([fit.predict(POINTS, 1, seed=seed).f for fit in fits]).unflatten(0, (len(counts), sets, MEMBERS))
     return [float(own.double().std(1).mean()) for own in f]
 

@@ -117,6 +117,14 @@ def test_student_t_and_labels_of_several_columns() -> None:
     prediction = pyrodrop.Prediction.of_draws(f, likelihoods.StudentT(scale=1.0, df=3.0))
     want = stats.t.fit(y.numpy().ravel(), fdf=3.0, floc=0.0)[2]
     assert calibrate(prediction, y).temperature == pytest.approx(want, rel=2e-2)
+    heavy = pyrodrop.Prediction.of_draws(f, likelihoods.StudentT(scale=1.0, df=1.0))  # which has no mean
+    assert calibrate(heavy, y).temperature == pytest.approx(
+        stats.t.fit(y.numpy().ravel(), fdf=1.0, floc=0.0)[2], rel=2e-2
+    )
+    with pytest.raises(ValueError, match="prediction must have a finite standard deviation .* got (inf|nan)"):
+        calibrate(heavy, y, "residuals")
+    with pytest.raises(ValueError, match="prediction must have a finite standard deviation"):
+        Calibration(residuals=torch.zeros(20, 1))(heavy)
     logits = 4 * torch.randn(3, 40, 2, generator=torch.Generator().manual_seed(0))
     yes = pyrodrop.Prediction.of_draws(logits, likelihoods.Bernoulli())
     labels = torch.rand(40, 2, generator=torch.Generator().manual_seed(1)) < 0.5
@@ -129,6 +137,14 @@ def test_student_t_and_labels_of_several_columns() -> None:
     assert calibrate(yes, labels).temperature == pytest.approx(best, rel=2e-3)
     assert best > 2
     np.testing.assert_allclose(Calibration(2.0)(yes).mean, special.expit(logits.numpy() / 2).mean(0), rtol=1e-5)
+
+
+def test_logits_of_several_draws_under_one_distribution() -> None:
+    f = torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(0))
+    prediction = pyrodrop.Prediction(f, dist.Categorical(logits=f.mean(0, keepdim=True)))
+    np.testing.assert_allclose(Calibration(2.0)(prediction).f, f / 2)
+    ordered = pyrodrop.Prediction(f[..., :1], dist.Categorical(logits=f))
+    assert torch.equal(Calibration(2.0)(ordered).f, f[..., :1])
 
 
 def test_a_temperature_that_nothing_bounds_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -97,6 +97,14 @@ def test_float64_that_rounding_asked_for_goes_on(tmp_path: Path, monkeypatch: py
     same(resumed, drawn())
 
 
+def test_a_rounding_that_is_not_known_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[pyrodrop.sample.__module__], "_rounding", lambda *given: float("nan"))
+    first = drawn(checkpoint=tmp_path / "chains", dtype=torch.float32, draws=4)
+    again = drawn(checkpoint=tmp_path / "chains", dtype=torch.float32, draws=4)
+    assert torch.equal(first.samples["layers.0.weight"], again.samples["layers.0.weight"])
+    assert again.settings["energy_rounding"] != again.settings["energy_rounding"]
+
+
 def test_more_draws_may_be_asked_for_and_fewer_not(tmp_path: Path) -> None:
     file = tmp_path / "chains"
     first = drawn("mclmc", checkpoint=file, draws=10)
