@@ -15,11 +15,12 @@ counted as weights, as in Han et al. (2015) and Molchanov et al. (2017).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn
 
 from pyrodrop.arguments import flag
+from pyrodrop.distributions import InputUnits
 from pyrodrop.likelihoods import Likelihood
 from pyrodrop.models.mlp import MLP
 from pyrodrop.models.network import NetworkModel
@@ -32,6 +33,8 @@ class LeNet5(NetworkModel):
 
     Args:
         rectified: whether a ReLU also follows each convolution.
+        input_axes: as in `NetworkModel`; the 16 inputs of ip1 that are one map are a unit by
+            ``{"ip1.weight": InputUnits(1, size=16)}`` of `pyrodrop.distributions`.
         prior, likelihood, bias_prior, seed: as in `MLP`; sites are ``conv1.weight``, ``conv2.weight``, ``ip1.weight`` and
             ``ip2.weight``.
 
@@ -46,6 +49,7 @@ class LeNet5(NetworkModel):
         likelihood: Likelihood,
         bias_prior: PriorSetting | None = None,
         rectified: bool = False,
+        input_axes: Mapping[str, int | InputUnits | None] | None = None,
         seed: int | None = 0,
     ) -> None:
         flag(rectified, "rectified", "whether a ReLU also follows each convolution")
@@ -67,6 +71,7 @@ class LeNet5(NetworkModel):
                 likelihood=likelihood,
                 bias_prior=bias_prior,
                 in_features=(1, 28, 28),
+                input_axes=input_axes,
             )
 
 

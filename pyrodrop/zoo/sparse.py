@@ -33,12 +33,14 @@ import torch
 
 from pyrodrop import likelihoods, priors, schedules
 from pyrodrop.data import Dataset
+from pyrodrop.distributions import InputUnits
 from pyrodrop.guides import ARDDropout, Guide, LogNormalDropout, SparseDropout
 from pyrodrop.models import LeNet5, LeNet300100, NetworkModel
 from pyrodrop.zoo.decay import decaying, late, stairs, straight
 from pyrodrop.zoo.entry import Check, Entry
 
 BATCH = 100
+MAPS = {"ip1.weight": InputUnits(1, size=16)}  # the 4 x 4 pixels of one map of conv2, which goes whole
 CUT = 3.0
 Net = Literal["lenet-300-100", "lenet-5"]
 Method = Literal["sparse", "ard", "log-normal"]
@@ -111,7 +113,11 @@ def network(data: Dataset, *, net: Net, method: Method, recipe: Recipe) -> Netwo
         "likelihood": likelihoods.Categorical(),
         "seed": None,
     }
-    model = LeNet300100(**distributions) if net == "lenet-300-100" else LeNet5(rectified=True, **distributions)
+    if net == "lenet-300-100":
+        model: NetworkModel = LeNet300100(**distributions)
+    else:
+        axes = MAPS if method == "log-normal" else None
+        model = LeNet5(rectified=True, input_axes=axes, **distributions)
     with torch.no_grad():
         for weight in model.weight_sites().values():
             weight.normal_(0, RECIPES[recipe].spread)

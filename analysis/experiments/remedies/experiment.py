@@ -29,6 +29,7 @@ SECTIONS = (
     "rates",
     "objectives",
     "bounds",
+    "networks",
     "labels",
     "intervals",
 )  # files of this folder, with TITLE and measure(size, seed)
