@@ -21,9 +21,10 @@ from pyro.distributions.torch_distribution import TorchDistributionMixin
 from torch import Tensor
 
 from pyrodrop.arguments import instance
-from pyrodrop.distributions.pooled_normal import Group, PooledNormal, units_of
+from pyrodrop.distributions.pooled_normal import Group, PooledNormal
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.names import one_of
+from pyrodrop.priors.groups import mean_squares, over_weights
 from pyrodrop.priors.prior import Prior
 
 
@@ -69,40 +70,16 @@ class ARD(Prior):
     def hyper_sites(self, name: str, like: Tensor, units: InputUnits | None = None) -> dict[str, Tensor]:
         if self.hyperprior is None:
             return {}
-        return {f"{name}_prior_variance": self._start(name, like, units).clamp_min(1e-4)}
+        return {f"{name}_prior_variance": mean_squares(self.group, name, like, units).clamp_min(1e-4)}
 
     def for_site(self, name: str, like: Tensor, units: InputUnits | None = None) -> TorchDistribution:
-        shared = self._units(name, like, units)
+        start = mean_squares(self.group, name, like, units)
         if self.hyperprior is None:
             return self.expand(*like.shape, like=like, units=units)
-        start = self._start(name, like, units)
         variance = pyro.sample(f"{name}_prior_variance", self.hyperprior.expand(start.shape).to_event(start.dim()))
         batch = variance.shape[: variance.dim() - start.dim()]
-        if shared is not None and start.dim() != like.dim():
-            variance = shared.over(variance, like.shape)
+        variance = over_weights(variance, self.group, name, like, units)
         return dist.Normal(torch.zeros_like(like), variance.sqrt().expand(batch + like.shape)).to_event(like.dim())
-
-    def _start(self, name: str, like: Tensor, units: InputUnits | None) -> Tensor:
-        """The mean square of the weights of each group, in the shape of the site of the variances."""
-        square, shared = like.square(), self._units(name, like, units)
-        if self.group == "layer":
-            return square.mean(list(range(like.dim())), keepdim=True)
-        if shared is None:
-            return square
-        means, count = shared.mean(square, like.shape), shared.count(like.shape)
-        if means.numel() == count:
-            return means
-        return shared.sum(square, like.shape) * (count / like.numel())  # a grouped convolution
-
-    def _units(self, name: str, like: Tensor, units: InputUnits | None) -> InputUnits | None:
-        if self.group in ("input", "output") and units is not None and units.axis is None and like.dim() > 1:
-            raise ValueError(
-                f"ARD(group={self.group!r}) has one variance per {self.group} unit, but the units of {name!r} of shape "
-                f"{tuple(like.shape)} are unknown: set another prior for it by name, "
-                f"prior={{{name!r}: priors.ARD('weight'), '*': ...}}, "
-                f"or specify the axis of its input units, models.from_module(..., input_axes={{{name!r}: 1}})"
-            )
-        return units_of(self.group, units or InputUnits(), like.shape)
 
     def describe(self) -> str:
         return f"ARD(group={self.group}" + (")" if self.hyperprior is None else f", {type(self.hyperprior).__name__})")

@@ -4,14 +4,14 @@
     StudentT       w / scale ~ t(df)
     ScaleMixture   p(w) = mix N(w; 0, wide^2) + (1 - mix) N(w; 0, narrow^2)
     SpikeAndSlab   the same, with a much narrower second component
-    Horseshoe      w_ij ~ N(0, tau^2 lambda_ij^2),   lambda_ij ~ HalfCauchy(1),   tau ~ HalfCauchy(scale)
+    Horseshoe      w_ij ~ N(0, tau^2 lambda_g^2),   lambda_g ~ HalfCauchy(1),   tau ~ HalfCauchy(scale)
 
 For the mixture see Blundell et al. (2015), Weight Uncertainty in Neural Networks, arXiv:1505.05424, eq. 7; for heavy tails
 Fortuin et al. (2022), Bayesian Neural Network Priors Revisited, arXiv:2102.06571; for the horseshoe Carvalho, Polson &
 Scott (2010), The horseshoe estimator for sparse signals, and Louizos, Ullrich & Welling (2017), Bayesian Compression for
 Deep Learning, arXiv:1705.08665.
 
-The horseshoe's scales are sampled at the sites ``NAME_local_scale``, of the shape of the weight, and ``NAME_global_scale``;
+The horseshoe's scales are sampled at the sites ``NAME_local_scale``, one per group, and ``NAME_global_scale``;
 its Monte Carlo estimate is over the scales too. The others are Pyro's distributions.
 """
 
@@ -26,7 +26,10 @@ from torch.distributions import constraints
 
 from pyrodrop import arguments
 from pyrodrop.arguments import real
+from pyrodrop.distributions.pooled_normal import Group
 from pyrodrop.distributions.units import InputUnits
+from pyrodrop.names import one_of
+from pyrodrop.priors.groups import mean_squares, over_weights
 from pyrodrop.priors.prior import Prior, full
 
 MOST_DF = 1000  # above, float32 rounds the constant of the density by more than 2e-4 nats per weight
@@ -128,18 +131,23 @@ class SpikeAndSlab(ScaleMixture):
 
 
 class Horseshoe(Prior):
-    """Strong shrinkage of most weights and little shrinkage of a few.
+    """Strong shrinkage of most weights, or units, and little shrinkage of a few.
 
     Args:
         scale: scale of the half-Cauchy distribution of the global scale, positive.
+        group: which weights share a local scale, as in `ARD`: each ``weight`` has its own, or one is shared by an ``input``
+            unit or an ``output`` unit, which then shrinks as a whole (Louizos, Ullrich & Welling 2017,
+            https://arxiv.org/abs/1705.08665, section 4.2), or by the ``layer``.
 
     Raises:
-        ValueError: `scale` is outside [1e-18, 1e18].
-        TypeError: it is no real number.
+        ValueError: `scale` is outside [1e-18, 1e18], or `group` is unknown. When the prior is used: the group is ``input``
+            or ``output``, and the input units of a tensor with several axes are unknown.
+        TypeError: `scale` is no real number.
     """
 
-    def __init__(self, scale: float = 1.0) -> None:
+    def __init__(self, scale: float = 1.0, group: Group = "weight") -> None:
         self.scale = arguments.scale(scale, "scale", "the scale of the global scale of a horseshoe prior")
+        self.group: Group = one_of(group, Group, "group")
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         raise ValueError("a horseshoe has latent scales: call for_site(name, like) inside a model, which samples them")
@@ -148,14 +156,15 @@ class Horseshoe(Prior):
         one = torch.ones((1,) * like.dim(), dtype=like.dtype, device=like.device)
         return {
             f"{name}_global_scale": one * like.square().mean().sqrt().clamp_min(1e-2),
-            f"{name}_local_scale": torch.ones_like(like),
+            f"{name}_local_scale": torch.ones_like(mean_squares(self.group, name, like, units)),
         }
 
     def for_site(self, name: str, like: Tensor, units: InputUnits | None = None) -> TorchDistribution:
-        one, n = like.new_ones(()), like.dim()
+        one, n, site = like.new_ones(()), like.dim(), mean_squares(self.group, name, like, units).shape
         overall = pyro.sample(f"{name}_global_scale", dist.HalfCauchy(self.scale * one).expand((1,) * n).to_event(n))
-        local = pyro.sample(f"{name}_local_scale", dist.HalfCauchy(one).expand(like.shape).to_event(n))
+        local = pyro.sample(f"{name}_local_scale", dist.HalfCauchy(one).expand(site).to_event(len(site)))
+        local = over_weights(local, self.group, name, like, units)
         return dist.Normal(torch.zeros_like(like), overall * local).to_event(n)
 
     def describe(self) -> str:
-        return f"Horseshoe(scale={self.scale:g})"
+        return f"Horseshoe(scale={self.scale:g}" + (")" if self.group == "weight" else f", group={self.group})")

@@ -65,7 +65,7 @@ CALLS = [
     Call("priors.StudentT", lambda: {"df": 3.0, "scale": 1.0}, {"df": POSITIVE, "scale": POSITIVE}),
     Call("priors.ScaleMixture", dict, {"wide": POSITIVE, "narrow": POSITIVE, "mix": INSIDE}),
     Call("priors.SpikeAndSlab", dict, {"slab": POSITIVE, "spike": POSITIVE, "mix": INSIDE}),
-    Call("priors.Horseshoe", dict, {"scale": POSITIVE}),
+    Call("priors.Horseshoe", dict, {"scale": POSITIVE, "group": NAME}),
     Call("priors.LogUniform", dict, {"kl": NAME}),
     Call("priors.TruncatedLogUniform", dict, {"low": REAL | {"above": lambda: 1.0}, "high": REAL}),
     Call(

@@ -83,7 +83,7 @@ PRIORS: dict[Any, Any] = {
     priors.StudentT: of(df=REAL, scale=REAL),
     priors.ScaleMixture: of(wide=REAL, narrow=REAL, mix=REAL),
     priors.SpikeAndSlab: of(slab=REAL, spike=REAL, mix=REAL),
-    priors.Horseshoe: of(scale=REAL),
+    priors.Horseshoe: of(scale=REAL, group=WORDS),
     priors.LogUniform: of(kl=WORDS),
     priors.TruncatedLogUniform: of(low=REAL, high=REAL),
     priors.ARD: of(group=WORDS, hyperprior=HYPERPRIORS),

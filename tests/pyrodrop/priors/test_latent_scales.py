@@ -17,6 +17,7 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from scipy import stats
 from scipy.optimize import minimize
 from torch import nn
 
@@ -113,6 +114,7 @@ LATENT = {
     "ARD(layer, InverseGamma)": priors.ARD("layer", dist.InverseGamma(A, B)),
     "ARD(input, HalfCauchy)": priors.ARD("input", dist.HalfCauchy(0.5)),
     "Horseshoe": priors.Horseshoe(),
+    "Horseshoe(input)": priors.Horseshoe(0.5, "input"),
 }
 
 
@@ -180,3 +182,30 @@ def test_a_point_and_a_delta_give_one_log_joint(estimator: str) -> None:
     assert float(elbo_terms(model, delta, x, y).loss.detach()) == pytest.approx(loss, rel=1e-5)
     hyperprior = dist.InverseGamma(A, B).log_prob(variance).sum()
     assert float((terms.nll + terms.kl_weights - hyperprior).detach()) == pytest.approx(loss, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("group", "scales"), [("input", (4,)), ("output", (6, 1, 1)), ("layer", (1, 1, 1)), ("weight", (6, 2, 3))]
+)
+def test_a_horseshoe_of_groups_scales_the_weights_of_a_unit_together(group: Any, scales: tuple[int, ...]) -> None:
+    """A grouped convolution [6, 4 / 2, 3] by NumPy: unit k of group g is input 2 g + k."""
+    layer = torch.nn.Conv1d(4, 6, 3, groups=2, bias=False)
+    net = torch.nn.Sequential(layer, torch.nn.Flatten())
+    model = models.from_module(net, {"0.weight": priors.Horseshoe(0.5, group)}, likelihoods.Gaussian(1.0))
+    rng = np.random.default_rng(0)
+    local, overall, w = rng.gamma(2.0, size=scales), 0.3, rng.normal(size=(6, 2, 3))
+    given = {"0.weight_local_scale": local, "0.weight_global_scale": np.full((1, 1, 1), overall), "0.weight": w}
+    trace = poutine.trace(poutine.condition(model, {k: torch.tensor(v).float() for k, v in given.items()})).get_trace(
+        torch.zeros(1, 4, 3)
+    )
+    trace.compute_log_prob()
+    each = {
+        "input": lambda o, i, k: local[2 * (o // 3) + i],
+        "output": lambda o, i, k: local[o, 0, 0],
+        "layer": lambda o, i, k: local[0, 0, 0],
+        "weight": lambda o, i, k: local[o, i, k],
+    }[group]
+    sd = overall * np.array([[[each(o, i, k) for k in range(3)] for i in range(2)] for o in range(6)])
+    assert float(trace.nodes["0.weight"]["log_prob_sum"]) == pytest.approx(stats.norm.logpdf(w, 0, sd).sum(), rel=1e-4)
+    heavy = stats.halfcauchy.logpdf(local).sum()
+    assert float(trace.nodes["0.weight_local_scale"]["log_prob_sum"]) == pytest.approx(heavy, rel=1e-4)
