@@ -30,7 +30,6 @@
     fused_adam              torch._fused_adam_                                   the optimiser's own step, which is slower
     without_compiler        __dynamo_disable of torch.optim.Optimizer            the compiler is imported before a step
     silence_slow_vmap       torch._C._functorch._set_vmap_fallback_warning_...   the warnings are shown
-    profile_kernels         torch._inductor.config                               profiles show no names of kernels
 
 A function that has a fallback logs one warning per process when it uses it. The others raise `MissingApi`; the engines
 report it as the reason for choosing another engine.
@@ -805,13 +804,3 @@ def silence_slow_vmap() -> None:
     except AttributeError as error:
         missing = _missing("PyTorch", "torch._C._functorch._set_vmap_fallback_warning_enabled", error)
         _warn_once(f"{missing}: warnings about slow operations under vmap stay on")
-
-
-def profile_kernels() -> None:
-    """Have TorchInductor compile afresh, with kernels that profilers show by name."""
-    try:
-        config: Any = torch._inductor.config
-        config.cpp.enable_kernel_profile = True
-        config.force_disable_caches = True
-    except AttributeError as error:
-        _warn_once(f"{_missing('PyTorch', 'torch._inductor.config', error)}: kernels have no names in the profile")

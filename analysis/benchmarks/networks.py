@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.analysis.benchmarks.timing import Parameters
 from pyrodrop.engines import Name
-from pyrodrop.training.loop import Loop
 from pyrodrop.training.run import Run, problem_of
 from pyrodrop.training.settings import Estimator, Precision, Settings
 
@@ -111,27 +110,15 @@ POSTERIORS: dict[str, tuple[Callable[[Any], guides.Guide], Callable[[], priors.P
 def ours(
     network: Network, posterior: str, engine: Name, estimator: Estimator = "local", precision: Precision | None = None
 ) -> Steps:
-    """Steps of `pyrodrop.fit`, as its loop makes them."""
-    training = prepared(network, posterior, engine, estimator, precision=precision)
-    return (lambda: training.advance(training.done + network.steps)), list(training.parameters.values())
-
-
-def prepared(
-    network: Network,
-    posterior: str,
-    engine: Name,
-    estimator: Estimator = "local",
-    steps: int = 200_000,
-    precision: Precision | None = None,
-) -> Loop:
-    """A training that has made its first step and makes the others by this engine."""
+    """Steps of `pyrodrop.fit`, as its loop makes them, after the first one."""
     guide, prior = POSTERIORS[posterior]
     model = models.from_module(network.build(nn.Identity), prior(), network.likelihood)
+    device = str(network.x.device)
     settings = Settings(
-        steps=steps, batch_size=BATCH, estimator=estimator, engine=engine, precision=precision, device=str(network.x.device)
-    )  # fmt: skip
+        steps=200_000, batch_size=BATCH, estimator=estimator, engine=engine, precision=precision, device=device
+    )
     loop = Run.of(problem_of(model, guide(model), (network.x, network.y), settings), settings).loop
     loop.start()
     if loop.engine.name != engine:
         raise RuntimeError(f"{network.name} with {posterior} trains with {loop.engine.name}, not {engine}")
-    return loop
+    return (lambda: loop.advance(loop.done + network.steps)), list(loop.parameters.values())

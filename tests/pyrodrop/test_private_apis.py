@@ -269,13 +269,10 @@ def test_a_jitted_elbo_is_refused_where_the_store_cannot_be_lent_to(monkeypatch:
         stepped(JitTrace_ELBO(ignore_jit_warnings=True))
 
 
-def test_comforts_that_are_missing_are_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_comfort_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(private_apis, "_functorch", SimpleNamespace())
-    monkeypatch.setattr(torch, "_inductor", SimpleNamespace())
     private_apis.silence_slow_vmap()
-    private_apis.profile_kernels()
     assert "warnings about slow operations under vmap stay on" in caplog.text
-    assert "kernels have no names in the profile" in caplog.text
 
 
 def test_one_warning_a_process(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
