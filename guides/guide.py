@@ -245,7 +245,6 @@ def check_units(names: Iterable[str], model: HasWeights, what: str, instead: str
 
     Args:
         names: the weights that need noise per input unit.
-        model: the model of these weights.
         what: the kind of noise, for the message.
         instead: an alternative, for the message. In it, ``NAME: value`` is replaced by such an entry for every weight.
     """

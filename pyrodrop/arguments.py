@@ -26,10 +26,7 @@ def count(value: Any, name: str, what: str, *, least: int = 1, most: int = MOST)
     """A whole number from `least` to `most`.
 
     Args:
-        value: what arrived.
-        name: of the argument.
         what: what the argument is, such as ``the number of gradient steps``.
-        least, most: the allowed range, both ends included.
 
     Raises:
         TypeError: it is not a whole number; 3.0 is none either.
@@ -175,8 +172,6 @@ def tensor(
     """A dense tensor of real numbers that has values.
 
     Args:
-        value: what arrived.
-        name: of the argument.
         what: what the argument is, such as ``the predicted means``.
         finite: whether NaN and infinite values are refused.
         bools: whether True and False are allowed as values.

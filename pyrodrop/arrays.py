@@ -35,8 +35,6 @@ def tensor_of(values: Any, name: str, *, missing: bool = False) -> Tensor:
     """The values as a dense tensor of real numbers, whole numbers or bools, which shares memory where it can.
 
     Args:
-        values: what arrived.
-        name: of the argument, for messages.
         missing: whether NaN and NA of a table become NaN.
 
     Raises:

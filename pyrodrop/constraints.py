@@ -29,7 +29,6 @@ class Constraint:
 
     Args:
         what: what the argument is, such as ``the number of gradient steps``, for messages.
-        bounds: of its values.
     """
 
     def __init__(self, what: str, **bounds: Any) -> None:

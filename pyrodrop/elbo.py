@@ -59,7 +59,6 @@ def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any,
 
     Args:
         model, guide: Pyro model and guide with the same latent sites.
-        args, kwargs: arguments of both.
 
     Raises:
         ValueError: the guide does not sample a latent site of the model.
@@ -100,7 +99,6 @@ class DrawnTerms:
     and is computed once.
 
     Args:
-        model, guide: as in `elbo_terms`.
         whole: True to ignore the scales that the guide gives its factors (`kl_scale`, `pyro.poutine.scale`) and a
             `rate_prior`, so that the result is a bound on the log evidence; False for the objective that training minimises.
     """

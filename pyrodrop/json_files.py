@@ -89,7 +89,6 @@ def read_record(path: Path, advice: str = "") -> Record:
     """The object in a JSON file.
 
     Args:
-        path: of the file.
         advice: what to do if it is not as it should be, for error messages.
 
     Raises:

@@ -189,12 +189,6 @@ def check_assignable(module: torch.nn.Module, state: Mapping[str, Tensor], sourc
 def _let_pyro_find(name: str, unconstrained: Tensor, constraint: constraints.Constraint, owner: nn.Module) -> None:
     """In a step of Pyro's SVI, tell the parameter store the parameter's name; for a jitted ELBO, lend it the parameter.
 
-    Args:
-        name: full name of the parameter.
-        unconstrained: the tensor that an optimiser moves.
-        constraint: support of the parameter's values.
-        owner: the module that stores the parameter.
-
     Raises:
         ValueError: a jitted ELBO is used and another module's parameter has the name.
         MissingApi: a jitted ELBO is used and the store of the installed Pyro cannot take a parameter.

@@ -741,9 +741,7 @@ def name_in_store(store: Any, key: Callable[[dict[Any, str]], Any], name: str) -
     """Tell Pyro's parameter store the name of a parameter that it does not store.
 
     Args:
-        store: Pyro's parameter store.
         key: from the store's dictionary of names to a key that equals the parameter.
-        name: of the parameter.
     """
     try:
         names = store._param_to_name

@@ -65,9 +65,6 @@ def draws_of(prediction: Any, needed_by: str, *, least: int = 2, joint: bool = F
     """The draws of a prediction, for the function `needed_by`.
 
     Args:
-        prediction: what arrived.
-        needed_by: the public function.
-        least: number of draws that it needs.
         joint: whether it needs functions, joint over the points.
 
     Raises:

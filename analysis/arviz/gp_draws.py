@@ -25,12 +25,7 @@ def gp_draws(
     """Draws at the training points and at further points.
 
     Args:
-        process: a `GaussianProcess` or `GaussianProcessClassifier` of `pyrodrop.analysis.gp`.
-        train: its training data, of N points.
         test_x: further points ``[M, D]``, or None.
-        num_samples: S, the number of draws.
-        weights: must be False.
-        seed: of the draws.
 
     Returns:
         The draws at both sets of points, f ``[S, N, D]`` and ``[S, M, D]``; further variables of the group ``posterior``;

@@ -54,12 +54,6 @@ class ProgramDraws(NamedTuple):
 def program_draws(fit: Fit, given: Arguments, num_samples: int, seed: int) -> ProgramDraws:
     """Draws of all sites of a program, with the densities of each.
 
-    Args:
-        fit: of a program.
-        given: its arguments, with the observations.
-        num_samples: number of draws.
-        seed: of the draws.
-
     Raises:
         ValueError: a site is in a plate that takes subsamples.
     """
@@ -114,8 +108,6 @@ def program_tree(
 
     Args:
         chains: the fits; each is a chain.
-        data: as of `Fit.elbo`.
-        num_samples: draws of each.
         seed: of the draws of the first chain; chain c uses ``seed + c``.
 
     Raises:

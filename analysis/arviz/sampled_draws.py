@@ -24,12 +24,9 @@ def sampled_draws(
     """Predictions, weights and statistics of every chain.
 
     Args:
-        sampled: the draws.
         train: the data that they were drawn for.
         test_x: further points, or None.
         num_samples: draws per chain; if a chain has more, these are evenly spaced.
-        weights: whether to return all latent sites.
-        seed: of y.
 
     Returns:
         Per chain the predictions at both sets of points, and its variables for the group ``posterior``; statistics

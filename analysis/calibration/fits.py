@@ -79,13 +79,10 @@ def each_posterior(
     Args:
         problem: of the first data set; its parameters are the same afterwards.
         y: observations of all data sets, ``[R, N, ...]``.
-        settings: of the training.
         starts: new initial parameters for each fit; if None, all start from those of the problem.
-        num_draws: S.
         seed: of the draws from the first posterior; those from posterior r have ``seed + r``.
         use: called for r = 0 ... R - 1 in turn with r and the weights ``[S, ...]`` by site, or None if the fit failed.
         memory: bytes that the fits may take, as in `pyrodrop.fit_replicates`.
-        progress: whether to show a progress bar.
     """
     assert isinstance(problem.data, Dataset)
     data = [Dataset(problem.data.x, one) for one in y]

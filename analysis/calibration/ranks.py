@@ -20,7 +20,6 @@ def ranks_of(truth: Tensor, draws: Tensor, generator: torch.Generator) -> Tensor
     Args:
         truth: ``[...]``.
         draws: ``[S, ...]``.
-        generator: of the random numbers for ties.
 
     Returns:
         Integers in 0 ... S, ``[...]``.

@@ -216,12 +216,7 @@ class _Ranking:
     """Ranks of the truth, as the draws of one data set after another come in.
 
     Args:
-        model: that the data were simulated from.
-        x: inputs of every data set.
         points: where functions are ranked, or None for some rows of x.
-        data: the true parameters and their data.
-        num_draws: S.
-        seed: of the random numbers for ties.
     """
 
     def __init__(

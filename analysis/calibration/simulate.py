@@ -68,7 +68,6 @@ def simulate(model: NetworkModel, x: Inputs, count: int, seed: int) -> Simulated
     Args:
         model: of `pyrodrop.models`; `check_model` accepts it.
         x: inputs of every data set, ``[N, ...]``.
-        count: R.
         seed: of the draws; the global random state is unchanged.
     """
     device = next(iter(model.weight_sites().values())).device
@@ -98,7 +97,6 @@ def log_likelihood(model: NetworkModel, outputs: Tensor, y: Tensor) -> Tensor:
     """ln p(y | f) of all observations together, in nats, in float64.
 
     Args:
-        model: with the likelihood.
         outputs: of the network, ``[D, N, ...]``.
         y: one data set ``[N, ...]``.
 

@@ -58,8 +58,6 @@ class NewStarts:
 
         Args:
             problem: made from the same model and guide; it is not changed.
-            loss: of the problem.
-            seeds: of the fits.
 
         Raises:
             ValueError: something is trained that neither model nor guide has as a parameter.

@@ -95,9 +95,6 @@ def draws_of(
     Args:
         fit: a fit of a model of `pyrodrop.models`, with any guide.
         train: the training data, for the log likelihood and log_joint.
-        test_x: further points.
-        num_samples: S, at least 1.
-        keep: whether to return the weights.
         seed: of the draws; the global random state is unchanged.
 
     Raises:
@@ -163,8 +160,6 @@ def check_trained_on(fit: Any, data: Dataset, name: str) -> None:
 
     Args:
         fit: with a fingerprint of its data, or None where it is not known.
-        data: what was passed.
-        name: of the argument.
 
     Raises:
         ValueError: another fingerprint, or data that the model of the fit cannot have.

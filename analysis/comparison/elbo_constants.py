@@ -32,10 +32,6 @@ class LeftOut(NamedTuple):
 
     Attributes:
         what: what two fits must agree in besides the number; functions by identity.
-        number: the number of weights or units.
-        unit: what is counted, "weights" or "units".
-        convention: in words.
-        site: the first of the sites.
     """
 
     what: tuple[Any, ...]
@@ -83,7 +79,6 @@ def training_data(fit: Fit, fits: Mapping[str, Any], train: Dataset | None) -> D
     Args:
         fit: its own data are returned if it has them; a loaded fit has none.
         fits: other fits, by name, whose data may be the same.
-        train: data that may be the same.
 
     Returns:
         The data with the fingerprint of a loaded fit, or None if there are none. For a fit without a fingerprint, `train`.

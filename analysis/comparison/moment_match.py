@@ -28,10 +28,7 @@ def moment_matched(sampled: Sampled, data: Dataset, tree: xr.DataTree, found: An
     """ArviZ's result with moment matching for the observations that need it.
 
     Args:
-        sampled: the draws.
-        data: that they were drawn for.
         tree: with the pointwise log likelihood, ``y``.
-        found: ArviZ's result without moment matching.
 
     Raises:
         ValueError: the network's examples depend on each other.

@@ -67,7 +67,6 @@ class Distances:
 
     Attributes:
         values: by name of `DISTANCES`, and ``spread``; None where there is none.
-        notes: why there is none.
     """
 
     values: dict[str, float | None]

@@ -76,7 +76,6 @@ def cell(q: Any, p: Any) -> str:
 
     Args:
         q: a posterior, for a weight ``[3, 4]``.
-        p: a prior of the same weight.
     """
     value: Tensor = q.sample()
     try:

@@ -35,7 +35,6 @@ class Exact(nn.Module):
     Args:
         x: ``[N, Q]``, standardised.
         y: ``[D, N]``, standardised.
-        kernel: the kernel, which is not copied.
         noise: initial value of the noise variance, or the known variance of every observation, ``[D, N]``.
     """
 

@@ -25,14 +25,7 @@ from pyrodrop.training.checkpoint import Checkpoint
 
 
 class Checks:
-    """The checks of one posterior of one network: a method for each name that a cell's `what` has.
-
-    Args:
-        case: the network.
-        guide: name of the posterior.
-        draws: how many to take.
-        seed: of all draws.
-    """
+    """The checks of one posterior of one network: a method for each name that a cell's `what` has."""
 
     def __init__(self, case: Case, guide: str, draws: Draws, seed: int) -> None:
         self.case, self.draws, self.seed = case, draws, seed

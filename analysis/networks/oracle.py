@@ -78,8 +78,6 @@ class Oracle:
     """A network with a posterior over its weights.
 
     Args:
-        case: the kind of network.
-        posterior: the kind of posterior.
         network: the user's network, which is copied with its training modes.
         leaves: parameters of the posterior by tree and weight name, with at least the tree ``loc``.
         others: parameters without a prior, and buffers, by name.

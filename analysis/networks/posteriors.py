@@ -28,7 +28,6 @@ class Posterior(ABC):
     """One kind of posterior.
 
     Attributes:
-        parameters: names of the guide's parameter trees.
         weight_noise: whether noise is independent per weight, rather than per input unit.
     """
 

@@ -415,7 +415,6 @@ class Verdict:
         verdict: ``right``, with the engine that was asked for; ``trained by pyro``, right but not compiled; ``refused``,
             with an error of this package; or ``wrong``, with other numbers than Pyro's or with another error.
         reason: the error, the message of the log, or what differs.
-        words: what the program contains.
     """
 
     seed: int

@@ -32,8 +32,6 @@ def run_folder(path: str | Path, job: str, settings: Mapping[str, Any]) -> Itera
     """The folder of a run, created if it does not exist, for the duration of the block.
 
     Args:
-        path: of the folder.
-        job: the name of the job.
         settings: what the results depend on: numbers, words, lists and None, by name.
 
     Raises:
@@ -117,7 +115,6 @@ class Cells:
     ``settings`` and ``result``; they are read as well.
 
     Args:
-        folder: where the files are.
         about: what the result of a part of this name depends on; empty if on nothing but the run.
         check: raises a `Failed` if the content of a file is not what a part has.
     """

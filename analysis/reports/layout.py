@@ -59,7 +59,6 @@ def laid_out(table: Table, width: int) -> Group:
 
     Args:
         table: with texts as cells; markup in strings is not interpreted. Columns of numbers are justified to the right.
-        width: of the terminal.
     """
     columns = [
         _Column(_text(column.header), [_text(cell) for cell in column.cells], column.justify == "right")

@@ -48,8 +48,6 @@ class Run:
     """One run.
 
     Attributes:
-        folder: the run's folder.
-        results: the content of results.json.
         figures: paths of the PNG figures, in alphabetical order.
         draws: path of draws.nc; None if there is none.
     """
@@ -197,7 +195,6 @@ class RunTable:
     Attributes:
         rows: scores by ``folder/model``; if every run stored log densities per observation, also the paired difference to
             the best model with its standard error.
-        data: name of the common data set.
     """
 
     rows: dict[str, dict[str, float | None]]

@@ -25,7 +25,6 @@ class Agreement:
     """A published score and ours.
 
     Attributes:
-        published, ours: the scores.
         published_error, error: their standard errors; None where they are not known.
         z: their difference in standard errors; None without one.
         paired: whether z is of differences on the same splits.

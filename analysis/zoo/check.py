@@ -46,7 +46,6 @@ def check_each(entries: Sequence[Entry], *, jobs: int | None = None, quiet: bool
         entries: of the zoo, which workers find by their names.
         jobs: number of processes, one thread each. If None, the workers of the joblib backend that is active; otherwise the
             entries are checked in this process, one after the other.
-        quiet: show no progress.
     """
     if not through_joblib(jobs):
         held = [check(entry, quiet=quiet) for entry in entries]
@@ -104,7 +103,6 @@ def shortcoming(scores: Mapping[str, float], classes: Callable[[], int]) -> str:
     """What is wrong with a fit of these scores: intervals that hold too little, or a classifier that knows nothing.
 
     Args:
-        scores: as `measure` has them.
         classes: returns the number of classes, if the scores are those of a classifier.
 
     Returns:
@@ -143,11 +141,8 @@ def record(
     """Measure an entry and write its reference; existing results are kept if the entry has not changed.
 
     Args:
-        entry: the entry.
         full: whether to train as published, in addition to the short runs.
         why: the reason for not making the full run.
-        seeds: seeds of the full runs.
-        device: device of the full runs.
         folder: where the trained posterior of the first is written, ``NAME.safetensors``; nowhere if None.
 
     Returns:

@@ -72,7 +72,6 @@ def problems(entry: Entry, data: Dataset | None = None) -> list[str]:
     """Problems of an entry and its reference, one line each.
 
     Args:
-        entry: the entry.
         data: its training data, to check also whether the entry has changed since the reference was measured.
     """
     empty = [

@@ -152,7 +152,6 @@ def run_entry(
     """Train an entry of the zoo, print its scores next to the published ones and the reference, and save the fit.
 
     Args:
-        entry: the entry.
         steps: gradient steps; those of the entry if not given.
         out: folder for results.json and fit.safetensors (one per split); runs/NAME if not given.
         save: folder to add the trained posterior to, for zoo.load; the environment variable PYRODROP_ZOO then names it.

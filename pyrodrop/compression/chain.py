@@ -73,7 +73,6 @@ def chain_of(model: Any, weights: Mapping[str, Tensor], x: Inputs | None = None)
 
     Args:
         model: a network model of `pyrodrop.models`; it is run in evaluation mode.
-        weights: weights by site name.
         x: example inputs, of which the first rows are used. If None, suitable shapes are tried.
 
     Raises:

@@ -30,7 +30,6 @@ def laid_out(steps: Sequence[Step], layout: Layout, batch_size: int) -> list[Ste
     """The same steps with every dense layer in the given layout.
 
     Args:
-        steps: steps of the network.
         layout: ``dense``, ``picked``, ``csr``, or ``fastest`` for the fastest of the three, chosen separately per layer.
         batch_size: number of rows of the batches that are timed for ``fastest``.
     """

@@ -84,7 +84,6 @@ class _Followed:
     """The groups of units of a traced network.
 
     Attributes:
-        layers: those that may become narrower.
         fixed: groups of which every unit is kept.
     """
 

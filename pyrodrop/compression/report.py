@@ -133,11 +133,7 @@ def measure(
     """Measure two networks on `data`.
 
     Args:
-        dense: steps of the dense network.
-        small: steps of the compressed network.
         data: data set for the errors and latencies.
-        threshold: stored in the report.
-        kl_weight: stored in the report.
     """
     networks: dict[str, nn.Module] = {"dense": network_of(dense), "compressed": network_of(small)}
     x = data.x.float()

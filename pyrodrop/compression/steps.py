@@ -32,9 +32,7 @@ class Step(Protocol):
 
         Args:
             root: module that owns the parameters and buffers of the graph.
-            graph: the graph.
             h: node of the activations before the step.
-            name: name for new modules and buffers.
 
         Returns:
             The node of the activations after the step.

@@ -23,8 +23,6 @@ def whole_network(model: Any, weights: Mapping[str, Tensor], x: Inputs | None = 
     of what it returns, in one that takes them.
 
     Args:
-        model: a network model of `pyrodrop.models`.
-        weights: weights by site name.
         x: example inputs; needed if the network works in standardised units.
 
     Raises:

@@ -123,9 +123,7 @@ def records(content: bytes, count: int, what: str) -> np.ndarray:
     """The records of a batch, ``[count, 3073]`` bytes.
 
     Args:
-        content: of the file, uncompressed.
         count: number of images that it should have.
-        what: names the file in messages.
 
     Raises:
         ValueError: it is no batch: of another size, or with a label above 9.

@@ -70,7 +70,6 @@ class Columns:
 
         Args:
             frame: a pandas DataFrame with the columns of the inputs.
-            name: of the argument, for messages.
 
         Returns:
             x as in the `Dataset`: ``[N, D]``, or a pair ``[N, D]``, ``[N, K]``.

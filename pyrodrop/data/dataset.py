@@ -337,7 +337,6 @@ def check_inputs(x: Inputs, argument: str = "x") -> Any:
     """Convert inputs to tensors and check them. A single tensor ``[N]`` becomes ``[N, 1]``.
 
     Args:
-        x: the inputs.
         argument: what they were passed as, for messages.
 
     Raises:

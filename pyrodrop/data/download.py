@@ -44,8 +44,6 @@ def data_file(place: str, what: str, url: str, check: Check, *, most: int = 2**2
 
     Args:
         place: of the file in either folder, ``mnist/NAME``.
-        what: the file in words, for messages.
-        url, check, most, progress: as of `fetch`.
 
     Raises:
         FileNotFoundError: PYRODROP_DATA is set, but the file does not exist.
@@ -76,8 +74,6 @@ def fetch(url: str, path: Path, check: Check, *, most: int, progress: bool = Fal
     If several processes ask for the same file, one downloads it and the others wait.
 
     Args:
-        url: address of the file.
-        path: path of the local copy.
         check: raises a ValueError if a file has the wrong content: for a new file, which then is not kept, and for a file
             that is there already.
         most: largest size in bytes that is downloaded.
@@ -139,7 +135,6 @@ class Resumable:
         progress: whether to show a progress bar on a terminal.
         attempts: number of connections per call. A later call resumes where the last one stopped.
         timeout: time in seconds without an answer after which a connection counts as broken.
-        most: largest size in bytes.
     """
 
     def __init__(self, *, progress: bool = False, attempts: int = 3, timeout: float = 30.0, most: int = 2**30) -> None:

@@ -29,7 +29,6 @@ class Loader(Streamed):
     Args:
         batches: a DataLoader, or another iterable with a length.
         num_data: number of rows of the data set; None for a DataLoader that visits all rows of a data set with a length.
-        missing: whether y may have missing values.
 
     Raises:
         TypeError: `batches` cannot be iterated again, or has no length.

@@ -21,7 +21,6 @@ class RandomStreams:
     """The states of the global generators for one reader of data.
 
     Args:
-        seed: of the global generators.
         own: further generators that the reader has, each with its seed.
     """
 

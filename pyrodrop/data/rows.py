@@ -29,9 +29,7 @@ class Rows(Streamed):
 
     Args:
         read: returns the rows of these numbers, as a minibatch.
-        num_data: number of rows.
         source: what is read, in a few words.
-        missing: whether y may have missing values.
         one: returns the first row, to see whether another seed gives another one; None where no random numbers are drawn.
     """
 

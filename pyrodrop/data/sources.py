@@ -23,11 +23,6 @@ from pyrodrop.data.streamed import Streamed
 def streamed_of(data: Any, batch_size: int | None, num_data: int | None, *, missing: bool = False) -> Any:
     """Data as `Streamed` where they are read a minibatch at a time; others as they are, and a TensorDataset as a pair.
 
-    Args:
-        data: as of `pyrodrop.fit`.
-        batch_size, num_data: as of `pyrodrop.fit`.
-        missing: whether y may have missing values.
-
     Raises:
         TypeError, ValueError: `num_data` is given for data whose rows are known, or not for those of a loader.
     """

@@ -27,7 +27,6 @@ class Streamed(ABC):
     """Data that are read a minibatch at a time.
 
     Attributes:
-        missing: whether y may have missing values.
         num_data: number of rows; None where it is not known.
         shuffles: whether `pieces` are in another order than the rows.
     """

@@ -78,7 +78,6 @@ def draw_masks(keep: Tensor, shape: Size | Sequence[int], generators: Sequence[t
 
     Args:
         keep: probabilities of a one, ``[R, ...]`` in float64; they broadcast to ``[R, *shape]``.
-        shape: shape of each mask.
         generators: R of them; None is PyTorch's default generator.
 
     Returns:
@@ -94,8 +93,6 @@ class Masks:
     on its size, so there is one call per mask.
 
     Args:
-        keeps: probabilities of each mask, see `draw_masks`.
-        shapes: shape of each mask.
         generators: R of them; None is PyTorch's default generator.
     """
 
@@ -158,8 +155,6 @@ class MasksAhead:
 
     Args:
         keeps: probabilities of a one for each mask of a step; they broadcast to its shape.
-        shapes: shape of each mask.
-        steps: the largest number of steps.
 
     Attributes:
         masks: of all steps, ``[steps, *shape]`` for every shape; those of `draw` and then `compare`.
@@ -199,8 +194,6 @@ class StackedMasks:
 
     Args:
         keeps: probabilities of a one for each mask, by mask and replicate; they broadcast to its shape.
-        shapes: shape of each mask.
-        generators: one per replicate.
         places: memory for each mask, bytes ``[steps, R, *shape]``.
         bits: memory for the random words, `words_of` the shapes for every step; several objects may share it.
         fill: fills so many words of it for each of the generators.

@@ -33,7 +33,6 @@ class Observed(TorchDistribution):
 
     Args:
         base_dist: with event shape ``[]``.
-        value: that of missing observations.
 
     Raises:
         ValueError: `base_dist` has elements that are not independent, or a support that depends on its parameters.

@@ -114,10 +114,7 @@ def _chosen(
     """The kind of this name, or by the work, and the next one where that is impossible.
 
     Args:
-        name: of the engine.
-        kinds: that there are, the fastest first.
         graph: returns the graph of a gradient, or raises `Untraceable`.
-        steps, replicates, shapes: as of `worth_compiling`.
     """
     first = name
     if name == "auto":

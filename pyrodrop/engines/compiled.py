@@ -48,7 +48,6 @@ class Compiled(InBlocks):
 
     Args:
         loss: to minimise; its graphs are compiled.
-        optimizer: of the loss's parameters.
 
     Raises:
         Untraceable: the optimiser has no rule (`pyrodrop.engines.optimizers`).
@@ -207,7 +206,6 @@ class Compiled(InBlocks):
         """The step as a function of all its inputs that updates parameters, state and buffers in place.
 
         Args:
-            evaluate: computes nll, kl, gradients and buffers.
             tensors: number of tensors in x and y.
         """
         count, buffers = len(self.leaves), len(self.loss.buffers)
@@ -239,13 +237,7 @@ class Compiled(InBlocks):
 
 
 def bare_call(program: Program, held: Sequence[Tensor], rest: Sequence[Tensor]) -> Call:
-    """The bare program, if it moves copies as the whole program does, else the whole one.
-
-    Args:
-        program: of a step.
-        held: what it updates.
-        rest: its other inputs.
-    """
+    """The bare program, if it moves copies as the whole program does, else the whole one."""
 
     def whole(inputs: list[Tensor]) -> Sequence[Tensor]:
         return program.whole(*inputs)

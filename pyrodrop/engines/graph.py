@@ -58,9 +58,7 @@ class Graph:
             draws them.
 
     Attributes:
-        graph: the operations of a call.
         constants: their values, computed of the tensors that were met; `refresh` computes them again.
-        noise: of each random input.
         draws_itself: the operations by which a call draws further random numbers, whose distributions depend on parameters.
     """
 
@@ -166,9 +164,6 @@ def trace(objective: Objective, leaves: Sequence[Tensor], batch: Arguments, movi
     """Trace the gradient for minibatches in the shapes of `batch`. Model and guide do not change, even if it fails.
 
     Args:
-        objective: to differentiate.
-        leaves: the unconstrained parameters, to differentiate by.
-        batch: one minibatch.
         moving: the buffers that a call updates, and the modules that must not change.
 
     Raises:

@@ -119,14 +119,7 @@ class InBlocks(Engine):
 class Ahead:
     """The rows and the noise of several steps with minibatches of one shape.
 
-    Args:
-        batch: one minibatch.
-        graph: of the gradient.
-
     Attributes:
-        batch: one minibatch.
-        shapes: of its tensors.
-        steps: the largest number of steps.
         rows, noise: of every step, by reference; `draw`, for each of some steps, and then `finish` write them.
     """
 

@@ -59,7 +59,6 @@ class Filled:
     """One random input.
 
     Args:
-        noises: one per replicate.
         generators: one per replicate; torch's default generator where None.
     """
 
@@ -80,7 +79,6 @@ class DrawnMasks:
     """Consecutive masks.
 
     Args:
-        inputs: by mask and replicate.
         generators: one per replicate; torch's default generator where None.
     """
 

@@ -26,10 +26,6 @@ _GROUP = 16  # of normal numbers
 class NoiseAhead:
     """Draws the random inputs of up to `steps` consecutive steps from torch's default CPU generator.
 
-    Args:
-        noises: the random inputs of a step.
-        steps: the largest number of steps.
-
     Attributes:
         inputs: the random inputs of every step, by reference; `draw`, for each of some steps, and then `finish` fill them.
     """

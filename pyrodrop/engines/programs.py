@@ -41,8 +41,6 @@ def found_or_made(
 
     Args:
         parts: what the program is made of, beside the form of its inputs.
-        inputs: of the program.
-        make: compiles it.
         check: raises `Untraceable` for a program that is wrong.
 
     Raises:

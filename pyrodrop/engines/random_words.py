@@ -32,7 +32,6 @@ class RandomWords:
     """Draws the words of several CPU generators; one after the other if they are few, or if there is no program.
 
     Args:
-        count: number of generators.
         most: the largest number of words of each.
 
     Attributes:

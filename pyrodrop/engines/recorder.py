@@ -62,7 +62,6 @@ class Recorded(Tensor):
 
     Attributes:
         value: what it stands for; the tensor itself has no memory, so nothing else can read it.
-        node: which computes it.
         fixed: whether the function made it of numbers alone, as `torch.arange` does, so that its values may be read.
         number: whether it stands for a number of Python, the result of `item`.
     """
@@ -123,7 +122,6 @@ def recorded(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]
     """Call a function of tensors and record its operations.
 
     Args:
-        function: returns tensors.
         inputs: those that require a gradient are given as they are, the others as tensors of the recording.
 
     Raises:
@@ -241,7 +239,6 @@ def _refuse(operation: Any, met: Sequence[Tensor], loose: Sequence[Tensor]) -> N
     """Raise `Unrecordable` for an operation whose result is not a function of tensors alone with shapes that are known.
 
     Args:
-        operation: of PyTorch.
         met: the tensors that it is called with.
         loose: those of them that are not made of numbers alone.
     """

@@ -43,7 +43,6 @@ def simplified(graph: fx.Graph, constants: Sequence[fx.Node]) -> tuple[fx.Graph,
 
     Args:
         graph: a function of tensors, all inputs of which come first; it is not changed.
-        constants: its inputs whose values stay.
 
     Returns:
         The graph of a call, in which the results of the other graph are inputs in the place of the constants; and the graph

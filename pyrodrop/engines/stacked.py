@@ -31,10 +31,7 @@ class StackedGraph:
     """A `Graph` with an axis of replicates on parameters, x, y, noise, outputs, and on constants that differ.
 
     Args:
-        graph: of the first replicate.
         held: per replicate, the tensors of model and guide that are no parameters, by name.
-        generators: one per replicate.
-        parameters: number of parameters and updated buffers.
         tensors: number of tensors in x and y.
     """
 

@@ -27,13 +27,7 @@ _STEPS = 16  # of a block
 
 
 class StackedCompiled(Compiled):
-    """Makes the steps of all replicates with one compiled program.
-
-    Args:
-        loss: of all replicates.
-        optimizer: of the stacked parameters.
-        looped: whether a block is one replicate.
-    """
+    """Makes the steps of all replicates with one compiled program."""
 
     # Where rows are short, an operation that is fused into each of its readers is computed again for every few entries, so
     # fewer are fused.
@@ -101,9 +95,6 @@ class _Ahead:
     Args:
         call: makes a step of a block of replicates.
         parts: what the steps of every block update.
-        rows: the replicates of every block.
-        graphs: of every block.
-        batch: one minibatch of all replicates.
     """
 
     def __init__(

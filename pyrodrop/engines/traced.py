@@ -18,12 +18,7 @@ from pyrodrop.private_apis import scripts_as_they_are
 
 
 class Traced(InBlocks):
-    """Replays the loss's graph at every step; there is one graph for each shape of minibatch.
-
-    Args:
-        loss: to minimise.
-        optimizer: of the loss's parameters.
-    """
+    """Replays the loss's graph at every step; there is one graph for each shape of minibatch."""
 
     name = "traced"
 

@@ -50,7 +50,6 @@ def summaries(
         f: the functions, ``[S, N, ...]``.
         distributions: of y given the functions of each posterior, batch ``[S_r, N]``, S in all.
         outputs: which summaries; those of `possible`.
-        levels: Q probabilities of the quantiles.
     """
     found = {"draws": f}
     if {"mean", "sd", "probabilities"} & set(outputs):

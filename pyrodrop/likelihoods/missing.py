@@ -119,7 +119,6 @@ def check_complete(model: Any, y: Tensor, what: str) -> None:
 
     Args:
         model: a model of `pyrodrop.models`, or any other.
-        y: observations.
         what: needs all of them, for the message.
     """
     value = _missing_value(model)

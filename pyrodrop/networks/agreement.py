@@ -29,10 +29,6 @@ def knows_sites(model: Any, guide: Any) -> bool:
 def check_guide(model: Any, guide: Any, name: str = "guide") -> None:
     """Check that a guide was made for this model or one with the same weights. Does nothing unless both know their sites.
 
-    Args:
-        model, guide: the pair.
-        name: of the guide's argument, for messages.
-
     Raises:
         ValueError: sites or shapes differ; the message names the first.
     """
@@ -49,10 +45,7 @@ def check_shapes(shapes: Mapping[str, Any], want: Mapping[str, Any], who: str, n
     """Check that a guide has the sites of a model.
 
     Args:
-        shapes: by site of the guide.
-        want: those of the model.
         who: the guide in words, for the message.
-        name: of the argument.
 
     Raises:
         ValueError: a name or shape differs.
@@ -84,7 +77,6 @@ def check_call(model: Any, guide: Any, *args: Any, **kwargs: Any) -> None:
     A distribution may lack the leading axes of its observations, as one of all rows together; nothing else broadcasts.
 
     Args:
-        model, guide: the pair.
         args, kwargs: of both: x, y, and the size of the data set.
 
     Raises:

@@ -28,8 +28,6 @@ def assign_priors(
     """The prior of every parameter that has one, in the order of the network.
 
     Args:
-        parameters: the parameters of the network.
-        prior: prior of the weights, see `pyrodrop.models.network.NetworkModel`.
         bias_prior: prior of the biases and other vectors, or None.
         network: name of the network's class, for error messages.
 

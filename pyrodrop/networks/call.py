@@ -38,7 +38,6 @@ def call(
 
     Args:
         network: a module whose parameters are buffers (`sites.freeze`). Buffers that `values` omits keep their value.
-        values: parameter values by canonical name.
         names: all names of every parameter, by its canonical name; a tied parameter gets its value under each.
         x: a tensor, or a tuple or mapping of tensors that are the positional or keyword arguments.
         output: takes a tensor out of what the network returns; None for a network that returns a tensor.

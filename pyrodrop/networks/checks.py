@@ -61,9 +61,6 @@ def cannot_run(x: Inputs, error: Exception, why: str = "", *, doing: str = "be c
     """The error message for a network that raises `error` on x.
 
     Args:
-        x, error: the inputs, and what it raised.
-        why: the end of the message.
-        doing: what it cannot do.
         together: whether it needs all of its examples at once.
     """
     shapes = ", ".join(str(list(part.shape)) for part in parts(x))
@@ -101,7 +98,6 @@ def say_unused(
 
     Args:
         network, weights: the network and values of all weights.
-        call: maps such values to outputs.
         unused: names of the weights without a gradient.
     """
     before = call(weights)
@@ -129,8 +125,6 @@ def check_labels(columns: Columns | None, distribution: Distribution, likelihood
 
     Args:
         columns: of the frame that the observations are from, if they are from one.
-        distribution: of y.
-        likelihood: that made it.
     """
     classes = None if columns is None else columns.classes
     if columns is None or classes is None or classes == tuple(range(len(classes))):

@@ -150,7 +150,6 @@ class Dropouts(nn.Module):
         columns are masked in blocks, such as channels that were flattened: to mask its input is faster.
 
         Args:
-            weights: of one draw, by site.
             masks: of the calls that no weight carries.
             examples: N, the number of examples of the run.
         """
@@ -170,7 +169,6 @@ class Dropouts(nn.Module):
         Args:
             noise: masks by site of a weight or name of a call, one per draw, ``[T, ...]``.
             distributions: the posteriors of the weights in `noise`.
-            examples: N, of each draw.
 
         Returns:
             Masks by name of the call, with T * N examples, draw by draw.

@@ -75,8 +75,6 @@ class Calls:
 
     Args:
         network: whose buffers and attributes are restored after every call.
-        run: maps weights and inputs to outputs.
-        weights: values of the weights, by name.
 
     Attributes:
         changed: whether a call changed buffers or attributes.
@@ -240,7 +238,6 @@ def check_used(calls: Calls, x: Inputs, more: Callable[[], Inputs]) -> Tensor:
 
     Args:
         calls: in evaluation mode.
-        x: a few rows.
         more: makes more rows, to be tried before the network is refused: a forward may branch on x.
 
     Raises:

@@ -84,11 +84,7 @@ def evaluating(*parts: Any) -> Iterator[None]:
 
 
 class Snapshot:
-    """Buffers and Python attributes of modules as they are now.
-
-    Args:
-        modules: by name.
-    """
+    """Buffers and Python attributes of modules as they are now."""
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self._buffers = [

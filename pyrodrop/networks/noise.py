@@ -47,7 +47,6 @@ def random_module(network: nn.Module, call: Callable[[], T]) -> tuple[T, str | N
     """The result of a call, and ``, in`` with the innermost module that draws random numbers in it, None if none does.
 
     Args:
-        network: the module whose submodules are named.
         call: runs the network once; called again where it draws.
     """
     before, outside = _of_torch(), outside_torch()
@@ -70,10 +69,6 @@ def drawn_outside_torch(before: tuple[Any, ...], call: Callable[[], object]) -> 
 
     Other threads may use Python's, as the event loop of a Dask worker does twice a second. Where there are some and it has
     advanced, the call is made again, and what it calls is watched on this thread alone.
-
-    Args:
-        before: `outside_torch` before the call.
-        call: makes it again.
     """
     after = outside_torch()
     if after == before or after[1:] != before[1:] or threading.active_count() == 1:

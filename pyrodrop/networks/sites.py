@@ -28,7 +28,6 @@ class Parameters:
     """A network's parameters, by canonical name in the order of the network.
 
     Attributes:
-        trained: the parameters that require a gradient.
         fixed: names of the parameters that do not require a gradient.
         names: all names of every parameter, the canonical one first.
     """

@@ -24,8 +24,6 @@ class UniformNumbers(Tensor):
 
     Attributes:
         plain: a tensor of their shape, dtype and device.
-        ask: gives the mask.
-        offset: the number.
         mask: the mask, after an operation that rounds in place.
     """
 

@@ -37,7 +37,6 @@ def units_of_parameter(module: nn.Module, name: str) -> InputUnits:
     """The input units of one parameter of a module.
 
     Args:
-        module: the module that owns the parameter.
         name: the parameter's name in the module, such as ``weight``.
     """
     if isinstance(module, _RECURRENT):
@@ -67,7 +66,6 @@ def first_weights(network: nn.Module, units: Collection[str]) -> tuple[str, ...]
     """Names of the weights that are applied to x, or to a function of x that uses no other weight with input units.
 
     Args:
-        network: traced by `torch.fx`, not run.
         units: names of the weights that have input units.
 
     Raises:

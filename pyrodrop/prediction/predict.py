@@ -325,9 +325,7 @@ def masks_of(model: Any, x: Inputs, together: bool, joint: bool = True) -> Masks
     """Drop rate and shape of the masks of functions that no weight carries, by name; empty for most models.
 
     Args:
-        model: a model of `pyrodrop.models`.
         x: one point, or all of them if the network needs them together.
-        together: whether it does.
         joint: whether every mask is to be the same for all points.
 
     Raises:
@@ -355,10 +353,7 @@ def tiles_of(
     """Outputs of a block's samples at all points in tiles: index of the first sample and point, and outputs ``[t, n, ...]``.
 
     Args:
-        model: a model of `pyrodrop.models`.
-        block: samples of the weights.
         x: the points, ``[N, ...]``.
-        device: the device of the model.
         together: whether the network needs all points at once.
 
     Raises:

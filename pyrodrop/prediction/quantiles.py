@@ -52,7 +52,6 @@ def mixture_quantiles(distribution: Distribution, q: Tensor) -> Tensor:
     """Quantiles of the equal mixture of the distributions along the first axis of ``[T, N, ...]``.
 
     Args:
-        distribution: the components.
         q: probabilities ``[Q]``, float64.
 
     Returns:

@@ -45,9 +45,6 @@ def carriers(
     """The calls of a network with the weights that carry their masks.
 
     Args:
-        trial: the network, in double precision.
-        calls: its calls.
-        uses: when it uses each parameter.
         weights: the weights that have a prior, with their input units.
         vectors: the names of all vectors, among which biases are looked for.
     """
@@ -91,8 +88,6 @@ class _Search:
     """The weights that might carry a mask, from its shape and from when the network uses them.
 
     Args:
-        trial: the network.
-        uses: when it uses each parameter.
         vectors: the names of all vectors, among which biases are looked for.
     """
 

@@ -41,7 +41,6 @@ def decay_of(weight_decay: WeightDecay, parameters: Mapping[str, Tensor]) -> dic
 
     Args:
         weight_decay: one number, a mapping from name patterns to numbers, or the optimiser that trained the network.
-        parameters: trained parameters by name.
 
     Raises:
         ValueError: a decay is negative or not finite, a pattern matches no parameter, or the optimiser's decay is decoupled.

@@ -59,9 +59,6 @@ class Trial:
 
     Args:
         network: is not changed, but for the modes of its modules during a run.
-        values: of the parameters, by first name.
-        names: all names of every parameter.
-        x: a few examples.
         output: takes a tensor out of what the network returns; None if it returns one.
     """
 

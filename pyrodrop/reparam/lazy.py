@@ -192,7 +192,6 @@ class LazyDistribution(TorchDistribution):
     """The distribution of a lazy weight, or the prior that scores one.
 
     Attributes:
-        base: the distribution of the site.
         examples: for each linear map of the weight, the axis of the map's input that counts examples, or None for a map
             that has no such axis. None instead of a sequence means the first axis for all maps. The maps that a recurrent
             layer repeats at every step are one of them.

@@ -59,9 +59,7 @@ class LinearMap:
         """Noise that all maps of a weight share: sampled by the first of them.
 
         Args:
-            name: of the noise.
             draw: samples it, ``[N, ...]``; of any shape if it is not per example.
-            per_example: whether the first axis counts examples.
 
         Raises:
             ValueError: an earlier map had another number of examples.

@@ -43,7 +43,6 @@ def by_steps(layer: Callable[..., Any], input: Tensor, *args: Any) -> tuple[Tens
     """What `layer`, one of `LAYERS`, returns for these arguments.
 
     Args:
-        layer: such as `torch.lstm`.
         input: ``[T, N, in]``, ``[N, T, in]`` with batch_first, or the data of a packed sequence.
         args: the further arguments with which nn.LSTM calls it; with the batch sizes first for a packed sequence.
 

@@ -64,10 +64,6 @@ def weight_is_smaller(at: LinearMap, loc: Tensor) -> bool:
 def unit_noise(q: Any, num_draws: int) -> Tensor | None:
     """Samples of the scales of W = M diag(s).
 
-    Args:
-        q: the distribution of a weight.
-        num_draws: number of samples.
-
     Returns:
         s, ``[num_draws, in]``, or None if q is not of this form.
     """

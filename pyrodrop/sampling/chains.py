@@ -45,14 +45,10 @@ class Chains(ABC):
 
     Attributes:
         state: where they are, a named tuple of tensors ``[C, ...]``.
-        learned: what tuning found, in plain numbers.
-        transitions: how many were made.
-        drawn: the draws so far.
 
     Args:
         draws: S, number of draws of each chain.
         thin: number of transitions for each draw.
-        generator: of all random numbers.
         tick: called after every transition, with words about it.
     """
 

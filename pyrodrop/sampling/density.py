@@ -36,7 +36,6 @@ class Site:
     """A latent site.
 
     Attributes:
-        shape: of its unconstrained value.
         to_support: the transformation of the unconstrained value to the support, T_j.
     """
 
@@ -132,8 +131,6 @@ def _site(name: str, node: Any, again: Any) -> Site:
     """A latent site; a ValueError if a sampler cannot move in it.
 
     Args:
-        name: of the site.
-        node: of the site in a trace.
         again: of the site in a trace with other hyperparameters.
     """
     fn, value = node["fn"], node["value"]

@@ -51,7 +51,6 @@ class DrawsFile:
     """The file of one run.
 
     Args:
-        path: of the file.
         identity: what the run is made of, in words by name.
 
     Raises:

@@ -80,10 +80,7 @@ class Chains(AnyChains):
     """Chains of this kernel.
 
     Args:
-        moves: of the chains.
         q: where they start, ``[C, D]``.
-        limits: of the run.
-        generator, tick: as of `pyrodrop.sampling.chains.Chains`.
     """
 
     def __init__(

@@ -47,8 +47,6 @@ def first_way(what: str, engine: Name, ways: Iterable[tuple[str, Callable[[], T]
     """What the first of these functions returns that does not raise `Untraceable`; the log says why others were left out.
 
     Args:
-        what: is made, for the log.
-        engine: that was asked for.
         ways: to make it, by the engine in words.
 
     Raises:

@@ -36,9 +36,7 @@ def from_runs(moves: Integrator, start: Any, generator: torch.Generator) -> Tens
     """Weights of runs, which the chains take in turn, ``[C, D]``; hyperparameters that a run has not are as from the prior.
 
     Args:
-        moves: of the chains.
         start: a run or a sequence of runs, each with a guide that draws, or a `Sampled`.
-        generator: of the draws.
 
     Raises:
         TypeError: `start` is something else.

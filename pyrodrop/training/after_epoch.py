@@ -16,7 +16,6 @@ class AfterEpoch:
     """A function that is called while training.
 
     Attributes:
-        function: what is called.
         every: after how many steps; None for after every epoch.
         at_end: whether it is called after the last step in any case.
     """

@@ -41,7 +41,6 @@ class Block:
     """Some replicates of a call.
 
     Attributes:
-        numbers: of the replicates.
         settings: of the call, with the engine that the call in one process takes.
     """
 
@@ -54,8 +53,6 @@ class Parts:
 
     Args:
         pairs: one pair for all replicates, or one for each.
-        sets: one per replicate.
-        seeds: of the replicates.
     """
 
     def __init__(
@@ -85,12 +82,7 @@ def train_in_blocks(
     """All replicates, trained in blocks by several processes; with an error where none of them has a finite loss.
 
     Args:
-        train: trains replicates in one process.
-        parts: of all replicates.
-        settings: of the training.
         memory: bytes for the processes of this machine together, or for each worker of a cluster.
-        progress: whether to show a progress bar.
-        jobs: as in `jobs.through_joblib`.
 
     Raises:
         ValueError: several processes of this machine would share a GPU.
@@ -151,7 +143,6 @@ def block_sizes(count: int, *, heavy: bool, program: int | None) -> list[int]:
     """The sizes of the blocks of so many equal replicates.
 
     Args:
-        count: the number of replicates.
         heavy: whether the arithmetic of one replicate takes longer than the calls of its operations.
         program: the number of replicates of a call of the compiled program; None for the engine `traced`.
     """

@@ -24,12 +24,7 @@ from pyrodrop.training.settings import Settings
 
 
 class WholeCall:
-    """The arguments of a Pyro program in place of minibatches: there is one, and an epoch is a step.
-
-    Args:
-        data: the arguments.
-        device: to put their tensors on.
-    """
+    """The arguments of a Pyro program in place of minibatches: there is one, and an epoch is a step."""
 
     size = num_rows = per_epoch = 1
 
@@ -87,7 +82,6 @@ class StackedCalls(WholeCall):
 
     Args:
         data: R mappings that differ in the values of tensors alone.
-        device: to put their tensors on.
     """
 
     def __init__(self, data: Sequence[Keywords], device: torch.device) -> None:
@@ -120,7 +114,6 @@ def check_batches(problem: Problem, settings: Settings, ranks: int = 1) -> None:
     """Raise a ValueError for minibatches that model, guide or network do not support, and for those of a Pyro program.
 
     Args:
-        problem, settings: of the training.
         ranks: number of processes that share a minibatch.
     """
     size, parts = settings.batch_size, settings.accumulate

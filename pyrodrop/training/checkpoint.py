@@ -70,8 +70,6 @@ class StateFile:
 
     Args:
         saving: where, and what may differ from the run that wrote the file.
-        settings: recorded in the file.
-        identity: what the run is made of.
 
     Attributes:
         saved: the state that the file has, in words; empty if it has none.
@@ -121,12 +119,6 @@ class FitFile(StateFile):
     """Saves the state of one training and restores it.
 
     Several ranks all make the same calls; rank 0 reads and writes.
-
-    Args:
-        saving, settings, identity: as of `StateFile`.
-        state: of the training.
-        random: the generators of this rank.
-        average: of several ranks.
 
     Raises:
         OSError: the file cannot be written.

@@ -295,12 +295,9 @@ class _Record:
     """A step as a graph.
 
     Args:
-        svi: whose step it is.
         loss: with the parameters that require a gradient.
-        graph: of its gradient.
         sites: all parameters, by the names of Pyro's param sites.
         moved: whether Pyro gives a parameter a gradient, by parameter.
-        watched: what model and guide read.
 
     Attributes:
         steps: made so far.

@@ -29,9 +29,7 @@ class FirstFailure:
     """Keeps a finite state of a training, and finds what broke first after it.
 
     Args:
-        loop: of the training.
         loss: of the training, which Pyro can evaluate.
-        state: access to the state.
     """
 
     def __init__(self, loop: Loop, loss: Loss, state: State) -> None:
@@ -115,7 +113,6 @@ class RankFailure:
     The steps are not made again, since all ranks would have to make them together.
 
     Args:
-        loop: of the training.
         average: of its gradients, which knows whose were not finite.
     """
 

@@ -573,9 +573,7 @@ def restoring(
     """Check `contents` that were read from a file against model and guide, and return what puts them there.
 
     Args:
-        tensors, about: from the file.
         model, guide, device, allow: as of `Fit.load`; unchanged until the result is called.
-        where: what the contents are, for messages.
 
     Raises:
         ValueError: as `Fit.load`.

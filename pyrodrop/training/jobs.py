@@ -86,9 +86,7 @@ def run_each(
     Args:
         function: of a module that the workers can import, or of ``__main__``.
         arguments: of every unit. They are pickled when a worker is free, one after the other.
-        total: the number of units.
         jobs: as in `through_joblib`. With 1 the units run in this process, one after the other.
-        title, unit: of the progress bar.
         progress: whether to show a progress bar, which counts the units that are done; if None, where the output is a
             terminal.
         done: called in this process with the number of a unit and its result, as soon as it has arrived: after every unit,
@@ -216,8 +214,6 @@ class _Done(NamedTuple):
     """What a worker sends back.
 
     Attributes:
-        number: of the unit.
-        result: a pickle.
         said: what pyrodrop's logger was told, as level and message.
     """
 

@@ -23,9 +23,6 @@ class ReadMinibatches(Minibatches):
     """Minibatches of rows that are read when they are needed, in the order in which `Minibatches` has those in memory.
 
     Args:
-        data: the rows.
-        size: rows per minibatch.
-        device: to put them on.
         check: raises a ValueError for observations that the likelihood does not allow.
     """
 
@@ -55,13 +52,10 @@ class LoadedMinibatches:
     last of the minibatches that are passed over must be the one that was seen before.
 
     Args:
-        data: the loader.
         seed: of the training; with the number of an epoch that of its random numbers.
-        device: to put the minibatches on.
         check: raises a ValueError for observations that the likelihood does not allow.
 
     Attributes:
-        size: rows of the first minibatch.
         position: number of minibatches of the epoch that were taken.
     """
 

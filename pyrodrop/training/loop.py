@@ -37,13 +37,8 @@ class Loop:
     """Parameters, optimiser, losses and the number of steps done.
 
     Args:
-        parameters: what the optimiser updates, by name.
-        batches: supplies the minibatches.
-        optimizer: of the parameters.
-        settings: of the training.
         first: makes the first step, with Pyro's validation.
         choose: returns the engine of the other steps, given a minibatch of every shape to come and the number of steps.
-        title: of the progress bar.
         replicates: shape of the losses of a step: () or [R].
 
     Attributes:

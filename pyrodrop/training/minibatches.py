@@ -87,9 +87,7 @@ class Minibatches(Ordered):
     """Minibatches of one data set, as arguments of model and guide: x, y and, for a part of the rows, ``num_data``.
 
     Args:
-        data: the data set.
         size: rows per minibatch; all rows if None.
-        device: to put the data on.
     """
 
     def __init__(self, data: Dataset, size: int | None, device: torch.device) -> None:
@@ -163,7 +161,6 @@ class StackedMinibatches(Ordered):
         data: R data sets of equal shapes; those that are the same object are stored once.
         size: rows per minibatch; all rows if None.
         generators: of the random orders, one per replicate.
-        device: to put the data on.
     """
 
     def __init__(
@@ -277,7 +274,6 @@ def check_minibatches(
     Args:
         size: rows per minibatch; all rows if None.
         x: all rows, or some of them.
-        model, guide: to be trained.
         parts: number of parts that a minibatch, or a rank's share of it, is evaluated in.
         ranks: number of processes that share a minibatch.
         of: number of all rows, where x are some.

@@ -72,12 +72,7 @@ _HINTS = {
 
 
 def check_settings(settings: Mapping[str, Any], title: str) -> None:
-    """Raise a TypeError for settings of replicates that their caller makes itself.
-
-    Args:
-        settings: further arguments of `fit_replicates`.
-        title: of the caller, for the message.
-    """
+    """Raise a TypeError for settings of replicates that their caller makes itself."""
     for name in ("models", "guides", "data", "count"):
         if name in settings:
             raise TypeError(f"{title}() has no argument {name!r}: it makes its replicates itself, with their {name}")

@@ -29,7 +29,6 @@ class _Group(NamedTuple):
 
     Attributes:
         settings, states, moments: of each; the moments are the tensors of the state in the shape of the parameter.
-        weights, gradients: of each.
     """
 
     settings: list[Settings]
@@ -46,7 +45,6 @@ class _Kind(NamedTuple):
         read: names of the settings that are numbers.
         off: names of those that must be false.
         moments: names of the moments, by the settings.
-        step: of a group.
     """
 
     read: tuple[str, ...]
@@ -75,23 +73,14 @@ class _Own(NamedTuple):
 
 
 class Update:
-    """Makes the steps of the optimisers of some parameters.
-
-    Args:
-        optim: Pyro's optimiser.
-    """
+    """Makes the steps of the optimisers of some parameters."""
 
     def __init__(self, optim: PyroOptim) -> None:
         self.optim = optim
         self._known: dict[Tensor, _Own] = {}
 
     def __call__(self, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        """Make a step; False, without any change, where only the optimisers themselves can.
-
-        Args:
-            weights: the parameters, without constraint.
-            gradients: of the parameters.
-        """
+        """Make a step; False, without any change, where only the optimisers themselves can."""
         if type(self.optim).__call__ is not PyroOptim.__call__:
             return False
         groups: dict[Any, _Group] = {}

@@ -43,10 +43,8 @@ def draw_sites(
     """Draws of the sites of a program, ``[S, ...]`` each, in evaluation mode.
 
     Args:
-        model, guide: a trained pair.
         given: their arguments; observations among them are drawn anew.
         num_samples: S.
-        seed: of the draws.
         sites: names of those to return; None for all.
 
     Raises:
@@ -69,8 +67,6 @@ def many(draw: Callable[[], list[Tensor]], num_samples: int, seed: int, device: 
     Args:
         draw: returns tensors of some random numbers; calls must not differ in anything else.
         num_samples: S.
-        seed: of the random numbers.
-        device: of the results.
 
     Raises:
         ValueError: they do not fit into memory.

@@ -34,16 +34,6 @@ T = TypeVar("T")
 class ProgramDraws:
     """The terms of the ELBO for draws from the guide of a Pyro program.
 
-    Args:
-        model, guide: a trained pair.
-        given: their arguments.
-        num_samples: number of draws.
-        seed: of the draws.
-        whole: as of `DrawnTerms`.
-
-    Attributes:
-        nll, kl_weights, kl_hyper, factors, noise: as of `pyrodrop.training.estimates.Draws`.
-
     Raises:
         ValueError, TypeError: guide and model cannot be called with these arguments, or do not belong together.
     """

@@ -20,12 +20,7 @@ _STATES = ("random.cpu", "random.cuda")
 
 @dataclass
 class RankRandom:
-    """The generators of a rank.
-
-    Args:
-        ranks: of the training.
-        seed: of the training.
-    """
+    """The generators of a rank."""
 
     ranks: Ranks
     seed: int
@@ -56,12 +51,7 @@ class RankRandom:
         return gathered
 
     def taken(self, tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-        """A state with the random states for this rank; afresh, as the log says, where it was made by other ranks.
-
-        Args:
-            tensors: of a file or of `State.tensors`.
-            name: of the state, for the log.
-        """
+        """A state with the random states for this rank; afresh, as the log says, where it was made by other ranks."""
         state = {key: value for key, value in tensors.items() if ".rank " not in key}
         size, rank = (int(n) for n in state.pop("random.ranks", torch.tensor([1, -1])))
         rows = state.pop("random.rows", None)

@@ -66,7 +66,6 @@ def identity(
     values at 0, 1, 2, 5, 10 ... steps or epochs up to the end.
 
     Args:
-        settings, problem, loss, optimizer: of the run.
         rates: the learning rate of every parameter, before the schedule.
     """
     rows = 1 if isinstance(problem.data, Keywords) else len(problem.data)
@@ -117,9 +116,6 @@ def check_same(there: Any, here: Identity, allow: Collection[str], file: str, re
 
     Args:
         there: what the run of a file is made of.
-        here: what this run is made of.
-        allow: the parts that may differ.
-        file: the file in words, for messages.
         remedy: what to pass for `allow`, with {} for the names.
 
     Raises:

@@ -37,13 +37,8 @@ class Run:
     """One fit in progress.
 
     Attributes:
-        problem: model, guide and data.
-        settings: of the training.
-        loss: of the problem.
-        loop: makes the steps.
         record: the settings in plain numbers and words.
         whole_state: access to the state of the loop, whether it is all of the training's or not.
-        random: the generators of this rank.
         average: of the gradients of several ranks; None for one.
     """
 
@@ -74,7 +69,6 @@ class Run:
         """The training of a problem before its first step; called in training mode and with the training's random state.
 
         Args:
-            problem, settings: of the training.
             random: the generators of this rank; None for a process that trains alone.
 
         Raises:

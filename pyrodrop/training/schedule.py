@@ -38,14 +38,9 @@ _log = logging.getLogger("pyrodrop")
 class Turn:
     """Some of the replicates of a call, which train together.
 
-    Args:
-        stack: of them.
-        numbers: of the replicates in the call.
-
     Attributes:
         loop: of the stack, from `begin` to `end`.
         error: the first error of a loss that is not finite in any of the replicates; None if there is none.
-        seconds: that the steps took.
     """
 
     loop: Loop
@@ -97,10 +92,6 @@ class Schedule:
     """Which replicates of a call train together, and when.
 
     Args:
-        problems: one per replicate.
-        losses: of the problems.
-        settings: of all.
-        seeds: of the replicates.
         parts: the numbers of the replicates of every turn, by `turns_of`.
         kept: whether all stacks stay in memory until the end.
 
@@ -228,8 +219,6 @@ def turns_of(
     """The numbers of the replicates that train together, by turn.
 
     Args:
-        problems, losses: one per replicate.
-        settings: of all.
         memory: bytes that all replicates together may take; half of the free memory if None.
         kept: whether parameters and optimisers of all are in memory until the end.
 
@@ -252,9 +241,6 @@ class ScheduleFile(StateFile):
 
     Args:
         saving: where, and what may differ from the run that wrote the file.
-        problems: one per replicate.
-        losses: of the problems.
-        settings: of all.
 
     Raises:
         ValueError: the file belongs to another run, or is no whole checkpoint of replicates.
@@ -273,9 +259,6 @@ class ScheduleFile(StateFile):
 
     def parts(self, groups: Sequence[Sequence[int]]) -> list[list[int]] | None:
         """The numbers of the replicates of every turn, as the file says; None without a file.
-
-        Args:
-            groups: those that can train together.
 
         Raises:
             ValueError: the file says that others train together.

@@ -38,8 +38,6 @@ class Stack:
     Args:
         problems: one per replicate, equal but for their tensors. The same one may be given for several or all of them, which
             then differ in data, noise and the initial parameters that `loop` may be given.
-        generators: one per replicate.
-        settings: of all replicates.
         data: one data set per replicate, of equal shapes; those of the problems if None.
         losses: of the problems, by `loss_of`; computed if None.
 
@@ -125,8 +123,6 @@ class Stack:
         """The fits of all replicates, whose models and guides get the present parameters and buffers.
 
         Args:
-            loop: of this stack, by `loop`.
-            seeds: of the replicates, for the record.
             seconds: that the training took so far, for the record.
         """
         for r in range(len(self.losses)):
@@ -240,10 +236,6 @@ class StackedState(State):
     """Reads and writes the state of a stack, with a leading axis ``[R, ...]`` on everything that replicates have.
 
     That is the state of a loop, one random generator per replicate, and which replicates have not failed.
-
-    Args:
-        stack: whose loop was made.
-        loop: of the stack.
     """
 
     def __init__(self, stack: Stack, loop: Loop) -> None:

@@ -20,7 +20,6 @@ class State:
     """Reads and writes the state of a loop: parameters, buffers, optimiser, random state, place in the epoch, losses.
 
     Args:
-        loop: whose state it is.
         buffers: returns the buffers that the steps update, by name.
         random: the generators of this rank, where several train together.
     """
@@ -60,8 +59,6 @@ class State:
 
         Args:
             tensors: as of `tensors`, but for the position.
-            position: the place in the epoch.
-            name: of the state, for messages.
             new_optimizer: whether the optimiser starts anew instead of with the state that is there.
             new_epoch: whether the next step starts an epoch.
 

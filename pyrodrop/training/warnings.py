@@ -44,7 +44,6 @@ def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
     """Say once, in a warning of the log, which of the fits still learned at their end or have collapsed.
 
     Args:
-        fits: one, or replicates.
         failed: the numbers of those whose training broke off; nothing is said of them.
     """
     trained = {number: fit for number, fit in enumerate(fits) if number not in failed}

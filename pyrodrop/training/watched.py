@@ -29,7 +29,6 @@ class Watched:
     """What some callables read, as it is now.
 
     Args:
-        parts: model, guide and loss.
         modes: whether the training mode of modules counts.
     """
 

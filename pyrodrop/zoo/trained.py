@@ -122,8 +122,6 @@ def restore(of: Entry | Problem, path: Path, device: str | torch.device = "auto"
     """Make of a file what can predict: a `Fit`, `Replicates` of all splits, or `Sampled` of an exact posterior.
 
     Args:
-        of: what the file should be of.
-        path: of the file.
         device: where to put the parameters; draws of an exact posterior stay on the CPU.
 
     Raises:
@@ -166,10 +164,7 @@ def save(
     """Write the trained posterior of an entry.
 
     Args:
-        path: of the file.
-        entry: the entry.
         fits: one per split, from `Entry.fit` or `Entry.fit_splits`.
-        sets: the training data of each.
         x: inputs ``[N, ...]``, of which ten, evenly spaced, are kept.
         result: of the run, with ``scores``, finite numbers by name.
 
