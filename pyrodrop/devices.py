@@ -57,9 +57,6 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's generators within the block and restore the caller's generators afterwards.
 
     Other threads of pyrodrop wait for the block to end.
-
-    Raises:
-        RuntimeError: another thread trains, see `pyrodrop.threads`.
     """
     on_gpu = device.type == "cuda"
     with drawing(), torch.random.fork_rng([device] if on_gpu else []):

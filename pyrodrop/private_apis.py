@@ -108,11 +108,7 @@ def without_overrides(function: Callable[..., Any], args: Sequence[Any], kwargs:
 
 
 def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of `torch.nn.functional` that never asks for overrides of itself, so that a mode can run inside of it.
-
-    Raises:
-        MissingApi: the function does not ask in the known way.
-    """
+    """A function of `torch.nn.functional` that never asks for overrides of itself, so that a mode can run inside of it."""
     asks = "has_torch_function"
     whole: Any = function
     if asks not in whole.__code__.co_names or asks not in whole.__globals__:
@@ -140,11 +136,7 @@ def constraint_in_store(name: str, otherwise: Any) -> Any:
 
 @contextmanager
 def without_nan_warnings() -> Iterator[None]:
-    """Have Pyro's losses not look at their values for a warning about NaN within the block, which a recording has not.
-
-    Raises:
-        MissingApi: Pyro looks in another way.
-    """
+    """Have Pyro's losses not look at their values for a warning about NaN within the block, which a recording has not."""
     import pyro.util
 
     try:
@@ -160,11 +152,7 @@ def without_nan_warnings() -> Iterator[None]:
 
 @contextmanager
 def without_validation() -> Iterator[None]:
-    """Have no distribution look at its values within the block, also those that were made before it, as by `expand`.
-
-    Raises:
-        MissingApi: distributions look at them in another way.
-    """
+    """Have no distribution look at its values within the block, also those that were made before it, as by `expand`."""
     kind: Any = torch.distributions.Distribution
     try:
         validates = kind._validate_sample
@@ -184,9 +172,6 @@ def costs_weighted() -> Iterator[None]:
 
     Pyro leaves out the costs of probability 0, so shapes depend on values. Here such a cost counts 0. A factor of the guide
     is a log probability, or 0 with the gradient of one, so that products of their exponentials do not overflow.
-
-    Raises:
-        MissingApi: Pyro takes expected costs in another way.
     """
     from pyro.infer import traceenum_elbo
     from pyro.ops.einsum import contract
@@ -225,11 +210,7 @@ def costs_weighted() -> Iterator[None]:
 
 
 def stand_in(kind: type[Tensor], of: Tensor) -> Any:
-    """A tensor of a subclass in the form of another, with its strides, and without memory.
-
-    Raises:
-        MissingApi: there is no such tensor.
-    """
+    """A tensor of a subclass in the form of another, with its strides, and without memory."""
     if _wrapper is None:
         raise _missing("PyTorch", "torch.Tensor._make_wrapper_subclass")
     place = of.storage_offset()
@@ -237,11 +218,7 @@ def stand_in(kind: type[Tensor], of: Tensor) -> Any:
 
 
 def without_dispatch(operation: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call an operation on tensors of `stand_in` as it is, such as one that changes their shape and reads no value.
-
-    Raises:
-        MissingApi: that is impossible.
-    """
+    """Call an operation on tensors of `stand_in` as it is, such as one that changes their shape and reads no value."""
     try:
         guard = torch._C._DisableTorchDispatch()
     except AttributeError as error:
@@ -291,9 +268,6 @@ def record(function: Callable[..., Any], inputs: Sequence[Tensor], elementary: A
         function: called once, with fake tensors, which have shapes but no values.
         inputs: tensors of the shapes, dtypes and devices to record for.
         elementary: operations that are to be recorded in other forms, by `elementary_forms`.
-
-    Raises:
-        MissingApi: the installed PyTorch cannot record.
     """
     try:
         from torch.fx.experimental.proxy_tensor import make_fx
@@ -305,11 +279,7 @@ def record(function: Callable[..., Any], inputs: Sequence[Tensor], elementary: A
 
 
 def arguments_of(operation: Any) -> Sequence[Any]:
-    """The arguments of an ATen operation, each with ``name``, ``default_value`` and ``alias_info``.
-
-    Raises:
-        MissingApi: the operation does not list its arguments.
-    """
+    """The arguments of an ATen operation, each with ``name``, ``default_value`` and ``alias_info``."""
     try:
         return operation._schema.arguments  # type: ignore[no-any-return]
     except AttributeError as error:
@@ -317,11 +287,7 @@ def arguments_of(operation: Any) -> Sequence[Any]:
 
 
 class ScriptBuilder:
-    """Builds a program of TorchScript, operation by operation.
-
-    Raises:
-        MissingApi: PyTorch cannot build one, or not of these operations.
-    """
+    """Builds a program of TorchScript, operation by operation."""
 
     def __init__(self) -> None:
         try:
@@ -415,11 +381,7 @@ _MEMORY_FORMATS = {
 
 
 def elementary_forms(operations: Sequence[Any]) -> Any:
-    """PyTorch's definitions of these operations by more elementary ones, as an argument of `record`.
-
-    Raises:
-        MissingApi: the installed PyTorch has no list of them.
-    """
+    """PyTorch's definitions of these operations by more elementary ones, as an argument of `record`."""
     try:
         from torch._decomp import get_decompositions
 
@@ -453,11 +415,7 @@ class Program:
 
 
 def compile_by_inductor(module: fx.GraphModule, inputs: Sequence[Tensor], options: dict[str, Any]) -> Program:
-    """Compile a graph with TorchInductor. If compilation fails, any exception may be raised.
-
-    Raises:
-        MissingApi: the installed PyTorch has no such function.
-    """
+    """Compile a graph with TorchInductor. If compilation fails, any exception may be raised."""
     try:
         from torch._inductor.compile_fx import compile_fx, compile_fx_inner
     except ImportError as error:
@@ -540,9 +498,6 @@ def twisters(states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Returns:
         For each, 625 less the numbers that were drawn of its array, ``[R]``; the number that is drawn next, ``[R]``; and the
         array ``[R, 624]``, 32 bits in integers of 64.
-
-    Raises:
-        MissingApi: the states have another form.
     """
     if states.shape[1] != 5056:
         raise _missing("PyTorch", "a state of torch.Generator of 5,056 bytes")
@@ -598,9 +553,6 @@ def bernoulli_results() -> Iterator[list[Tensor]]:
     """Copies of all Bernoulli masks that PyTorch draws within the block, in order, whatever function draws them.
 
     Uniform numbers that are rounded or compared count as masks too, of which what is rarer is 0.
-
-    Raises:
-        MissingApi: the operations cannot be watched.
     """
     results: list[Tensor] = []
     aten: Any = torch.ops.aten
@@ -634,9 +586,6 @@ def intercepted(call: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]) ->
     """Have ``call(operation, args, kwargs)`` give the result of every operation of PyTorch within the block.
 
     Operations that `call` makes itself are not intercepted.
-
-    Raises:
-        MissingApi: operations cannot be intercepted.
     """
     try:
         from torch.utils._python_dispatch import TorchDispatchMode
@@ -751,11 +700,7 @@ def name_in_store(store: Any, key: Callable[[dict[Any, str]], Any], name: str) -
 
 
 def lend_to_store(store: Any, name: str, unconstrained: Tensor, constraint: Any) -> None:
-    """Put a parameter into Pyro's store by reference.
-
-    Raises:
-        MissingApi: the store of the installed Pyro is not made of these dictionaries.
-    """
+    """Put a parameter into Pyro's store by reference."""
     try:
         store._params[name], store._constraints[name] = unconstrained, constraint
     except (AttributeError, TypeError) as error:

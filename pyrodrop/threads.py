@@ -41,11 +41,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Reserve generator and handlers for this thread within the block; waits for other threads. Blocks can be nested.
-
-    Raises:
-        RuntimeError: another thread trains.
-    """
+    """Reserve generator and handlers for this thread within the block; waits for other threads. Blocks can be nested."""
     state = _state
     _refuse(state)
     while not state.drawing.acquire(timeout=_POLL):
@@ -58,11 +54,7 @@ def drawing() -> Iterator[None]:
 
 @contextmanager
 def training() -> Iterator[None]:
-    """Reserve generator and handlers for a training; calls of other threads are refused until the block ends.
-
-    Raises:
-        RuntimeError: another thread trains already.
-    """
+    """Reserve generator and handlers for a training; calls of other threads are refused until the block ends."""
     state = _state
     with state.changing:
         _refuse(state)

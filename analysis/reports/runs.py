@@ -215,11 +215,7 @@ class RunTable:
 
 
 def compare_by_data(runs: Sequence[Run]) -> list[RunTable]:
-    """A table for every data set, of the models of all runs; one table if every run has a single data set.
-
-    Raises:
-        ValueError: as `compare_runs`.
-    """
+    """A table for every data set, of the models of all runs; one table if every run has a single data set."""
     parts = [run.by_data() for run in runs]
     if all(len(of_run) == 1 for of_run in parts):
         return [compare_runs([of_run[0] for of_run in parts])]

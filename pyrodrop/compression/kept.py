@@ -32,11 +32,7 @@ THRESHOLD = 3.0
 
 
 def bound_of(guide: Any, threshold: float | None) -> float:
-    """`threshold`; if it is None, the attribute `threshold` of the guide, or 3 without one.
-
-    Raises:
-        ValueError, TypeError: it is no finite number.
-    """
+    """`threshold`; if it is None, the attribute `threshold` of the guide, or 3 without one."""
     bound = getattr(guide, "threshold", THRESHOLD) if threshold is None else threshold
     return real(bound, "threshold", "the bound of ln alpha from which on weights are pruned")
 

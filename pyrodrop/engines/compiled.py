@@ -92,11 +92,7 @@ class Compiled(InBlocks):
         self._controls = self._numbers.unbind(0)
 
     def prepare(self, batch: Arguments) -> None:
-        """Compile the step for minibatches of this shape.
-
-        Raises:
-            Untraceable: the compiler fails.
-        """
+        """Compile the step for minibatches of this shape."""
         if batch.shapes not in self._calls:
             self._strides[batch.shapes] = [tensor.stride() for tensor in batch.tensors]
             graph = self.loss.graph(batch)
@@ -263,10 +259,9 @@ def _same(one: Tensor, other: Tensor) -> bool:
 def check_same(
     terms: Sequence[tuple[Tensor, Tensor]], gradients: Sequence[tuple[Tensor, Tensor]], tolerance: float
 ) -> None:
-    """Compare pairs of results of a graph and of its program, gradients relative to the largest of all.
+    """Raise `Untraceable` if pairs of results of a graph and of its program differ by more than rounding does.
 
-    Raises:
-        Untraceable: they differ by more than rounding does.
+    Gradients are compared relative to the largest of all.
     """
     sizes = [float(one.abs().max()) for one, _ in gradients if one.numel() and one.is_floating_point()]
     least = 1e-2 * max((size for size in sizes if math.isfinite(size)), default=0.0)
@@ -290,9 +285,7 @@ def compile_pure(graph: Graph, inputs: list[Tensor]) -> Callable[..., Any]:
     """Compile a graph for all of its inputs: those that it was recorded for, its constants and its noise.
 
     The program does not check its inputs, which must be contiguous and of the shapes and dtypes of `inputs`.
-
-    Raises:
-        Untraceable: the compiler fails, or the program cannot be run.
+    `Untraceable` if the compiler fails, or the program cannot be run.
     """
     check_draws(graph, inputs)
     with torch.no_grad():

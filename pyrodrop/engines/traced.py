@@ -28,11 +28,7 @@ class Traced(InBlocks):
         self._graphs: dict[Shapes, Graph] = {}
 
     def prepare(self, batch: Arguments) -> None:
-        """Trace the step for minibatches of this shape.
-
-        Raises:
-            Untraceable: it cannot be traced.
-        """
+        """Trace the step for minibatches of this shape."""
         if batch.shapes not in self._graphs:
             self._graphs[batch.shapes] = self.loss.graph(batch)
             self.look_ahead(batch)

@@ -98,11 +98,7 @@ class Graph(nn.Module):
 
 
 class ClosedForm(nn.Module):
-    """Maps the tensors of x to mean and sd of y in closed form, as ``predict(x, method="analytic")``.
-
-    Raises:
-        ValueError, TypeError: there is no closed form.
-    """
+    """Maps the tensors of x to mean and sd of y in closed form, as ``predict(x, method="analytic")``."""
 
     outputs: Sequence[Output] = ()
 

@@ -186,11 +186,7 @@ def _nothing(net: nn.Module) -> str:
 
 
 def _check_passes(trial: Trial, calls: list[Found]) -> None:
-    """Compare a pass of PyTorch with one under the masks that it drew.
-
-    Raises:
-        ValueError: they differ, or the masks change nothing.
-    """
+    """Compare a pass of PyTorch with one under the masks that it drew."""
     want, masks = masks_of_a_pass(trial)
     shapes = [tuple(mask.shape) for mask in masks]
     if len(masks) != len(calls):
@@ -272,11 +268,7 @@ def _model(
 
 
 def _check_reading(model: TrainedNetwork, guide: BernoulliDropout, trial: Trial, planned: list[Dropout]) -> None:
-    """Compare one draw of the reading, all of its masks together, with the network under the same masks.
-
-    Raises:
-        ValueError: they differ.
-    """
+    """Compare one draw of the reading, all of its masks together, with the network under the same masks."""
     generator = torch.Generator().manual_seed(1)
     values = guide.loc
     weights = {name: values[name].detach() for name in guide.sites}

@@ -52,9 +52,6 @@ class DrawsFile:
 
     Args:
         identity: what the run is made of, in words by name.
-
-    Raises:
-        OSError: it cannot be written.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, str]) -> None:

@@ -83,11 +83,7 @@ def _start(density: Density) -> list[Tensor]:
 
 
 def graph_of(density: Density) -> Graph:
-    """The traced energy and gradient; its inputs are the sites' values, x, y and the graph's constants.
-
-    Raises:
-        Untraceable: it cannot be traced, or draws random numbers.
-    """
+    """The traced energy and gradient; its inputs are the sites' values, x, y and the graph's constants."""
     if density.model.changes_itself:
         raise Untraceable(f"{density.model.changes_itself}, which a trace would freeze")
     graph = pure_graph(_function(density), [*_start(density), *_data(density)], [density.model])

@@ -26,11 +26,7 @@ class AfterEpoch:
 
     @classmethod
     def of(cls, after_epoch: Any) -> AfterEpoch | None:
-        """A function, or an object with the attribute ``every``, a number of steps or None; None for None.
-
-        Raises:
-            TypeError, ValueError: it cannot be called, or ``every`` is something else.
-        """
+        """A function, or an object with the attribute ``every``, a number of steps or None; None for None."""
         if after_epoch is None:
             return None
         if not callable(after_epoch):

@@ -117,11 +117,7 @@ def _trained(
 
 
 def blocks_of(parts: Parts, settings: Settings) -> list[Block]:
-    """The blocks of a call. Networks of different widths, and data of different sizes, are in different ones.
-
-    Raises:
-        ValueError, TypeError: a replicate cannot be trained.
-    """
+    """The blocks of a call. Networks of different widths, and data of different sizes, are in different ones."""
     blocks = []
     for group in grouped(_shapes(parts, r) for r in range(len(parts))):
         graph = _graph(parts, group[0], settings)

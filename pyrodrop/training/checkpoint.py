@@ -85,12 +85,7 @@ class StateFile:
         return f"the checkpoint {self.saving.path}"
 
     def read(self) -> File | None:
-        """The tensors of the file and what it says about them; None if there is none.
-
-        Raises:
-            ValueError: it is no checkpoint.
-            OSError: it cannot be read.
-        """
+        """The tensors of the file and what it says about them; None if there is none."""
         return read_tensors(self.saving.path) if self.saving.path.exists() else None
 
     def restarts(self, about: Mapping[str, Any]) -> dict[str, bool]:
@@ -119,9 +114,6 @@ class FitFile(StateFile):
     """Saves the state of one training and restores it.
 
     Several ranks all make the same calls; rank 0 reads and writes.
-
-    Raises:
-        OSError: the file cannot be written.
     """
 
     def __init__(

@@ -242,11 +242,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         zero_grads(everything)
 
     def _compare(self, structure: _Structure, loss: float, exact: Any) -> None:
-        """Compare the losses of a graph and of Pyro, of the same random numbers.
-
-        Raises:
-            RuntimeError: they differ, and steps may have been wrong.
-        """
+        """Compare the losses of a graph and of Pyro, of the same random numbers."""
         record = structure.record
         assert record is not None
         record.largest = max(record.largest, abs(loss))
@@ -378,11 +374,7 @@ class _Record:
         return self.engine == "traced" and made >= 64 and made & (made - 1) == 0 and worth_compiling(self.graph, made)
 
     def compile(self, call: Call) -> None:
-        """Run the graph compiled from now on.
-
-        Raises:
-            Untraceable: that is impossible.
-        """
+        """Run the graph compiled from now on."""
         self.program, self.engine = compiled_gradient(self.loss, call), "compiled"
 
 
@@ -437,11 +429,7 @@ def _with_gradient(objective: OfPyro, call: Call, leaves: Sequence[Tensor]) -> l
 
 
 def _places(watched: Watched, sites: Mapping[str, Tensor]) -> Iterator[tuple[Any, str, Tensor]]:
-    """Where Pyro finds each parameter: a dictionary, None for its store, and a name there.
-
-    Raises:
-        Untraceable: that is not known.
-    """
+    """Where Pyro finds each parameter: a dictionary, None for its store, and a name there."""
     store = dict(pyro.get_param_store().named_parameters())
     for name, leaf in sites.items():
         if store.get(name) is leaf:

@@ -574,9 +574,6 @@ def restoring(
 
     Args:
         model, guide, device, allow: as of `Fit.load`; unchanged until the result is called.
-
-    Raises:
-        ValueError: as `Fit.load`.
     """
     settings, history = about.get("settings"), tensors.get("history")
     if not is_settings(settings) or not _is_history(history):

@@ -184,11 +184,7 @@ def restored(
     device: str | torch.device = "auto",
     allow: Collection[str] = (),
 ) -> Replicates:
-    """`contents_of_all` that were read from a file, put into a model and a guide for each fit once all are checked.
-
-    Raises:
-        ValueError: as `Replicates.load`.
-    """
+    """`contents_of_all` that were read from a file, put into a model and a guide for each fit once all are checked."""
     fits, failed = about.get("fits"), about.get("failed")
     if about.get("kind") != _FILE or not _are_descriptions(fits) or not _are_steps(failed):
         raise ValueError(f"{where} is no file of Replicates.save")

@@ -70,9 +70,6 @@ class Run:
 
         Args:
             random: the generators of this rank; None for a process that trains alone.
-
-        Raises:
-            ValueError: see `fit`.
         """
         random = random or RankRandom(alone(settings.place), settings.seed)
         batches, ranks = batches_for(problem, settings), random.ranks

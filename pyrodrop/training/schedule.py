@@ -94,9 +94,6 @@ class Schedule:
     Args:
         parts: the numbers of the replicates of every turn, by `turns_of`.
         kept: whether all stacks stay in memory until the end.
-
-    Raises:
-        ValueError: replicates cannot be stacked.
     """
 
     def __init__(
@@ -221,9 +218,6 @@ def turns_of(
     Args:
         memory: bytes that all replicates together may take; half of the free memory if None.
         kept: whether parameters and optimisers of all are in memory until the end.
-
-    Raises:
-        ValueError: a replicate cannot be traced.
     """
     whole = float(sum(map(state_bytes, losses))) if kept else 0.0
     groups = []

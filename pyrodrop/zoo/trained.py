@@ -321,9 +321,6 @@ def _stand_in(data: Record, standardisations: Mapping[str, Tensor]) -> Dataset:
     """What a model is built from in the place of the training data: as many rows of these shapes and standardisations.
 
     x is 0; y is alternately one standard deviation above and below its mean.
-
-    Raises:
-        Failed: the file does not say that.
     """
     rows = data.whole("rows")
     if not 1 <= rows <= _ROWS:
