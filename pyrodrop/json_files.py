@@ -124,7 +124,7 @@ def _problem(value: Any, depth: int) -> str:
         return f"has more than {_DEEPEST} objects within each other"
     if isinstance(value, float) and not math.isfinite(value):
         return "has a number that is too large"
-    if isinstance(value, str) and not _encodable(value):
+    if isinstance(value, str) and any(0xD800 <= ord(character) <= 0xDFFF for character in value):
         return f"has text that is not valid Unicode: {value!r:.40}"
     if isinstance(value, dict):
         for key in value:
@@ -132,10 +132,6 @@ def _problem(value: Any, depth: int) -> str:
                 return f"has a name with characters that cannot be printed: {key!r:.40}"
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return next(filter(None, (_problem(each, depth + 1) for each in inner)), "")
-
-
-def _encodable(text: str) -> bool:
-    return not any(0xD800 <= ord(character) <= 0xDFFF for character in text)
 
 
 def _line(text: str) -> bool:

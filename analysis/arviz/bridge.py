@@ -206,7 +206,7 @@ def _points(test: Any, train: Dataset) -> tuple[Any, Tensor | None]:
     """x and y of the further points. A tuple is a pair (x, y), unless x is a tuple of tensors in the training data."""
     if test is None:
         return None, None
-    several = isinstance(test, tuple) and isinstance(train.x, tuple) and _all_tensors(test)
+    several = isinstance(test, tuple) and isinstance(train.x, tuple) and all(isinstance(part, Tensor) for part in test)
     only_x = isinstance(test, Tensor | Mapping) or hasattr(test, "__array__")  # an array or a table of pandas
     data = None if only_x or several else Dataset.of(test, "test")
     x, y = (check_inputs(test, "test"), None) if data is None else (data.x, data.y)
@@ -223,10 +223,6 @@ def _check_observed(y: Tensor, drawn: Tensor) -> None:
     want = drawn.shape[1:]
     if y.shape != want and not (y.dim() == 1 and want == (len(y), 1)) and not (y.dim() == 2 and want == y.shape[:1]):
         raise ValueError(f"test must have a y of the shape {list(want)} of the predictions; got {list(y.shape)}")
-
-
-def _all_tensors(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, Tensor) for value in values)
 
 
 def _chains(fit: Fit | Replicates, train: Dataset) -> list[Fit]:

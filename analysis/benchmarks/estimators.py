@@ -28,6 +28,7 @@ import torch
 from pyrodrop import guides
 from pyrodrop.analysis.benchmarks import tables
 from pyrodrop.analysis.benchmarks.timing import machine
+from pyrodrop.analysis.reports import generated
 from pyrodrop.data import Dataset
 from pyrodrop.files import write_json
 from pyrodrop.sklearn import NetworkRegressor
@@ -137,7 +138,6 @@ def text(content: Mapping[str, Mapping[str, Any]]) -> str:
             "seconds",
         ]
     ]
-    lines.append(["---"] * len(lines[0]))
     for name, one in content.items():
         methods = ("ridge", "forest", "forest_spread", "density")
         best = max(one[method] for method in methods)
@@ -146,12 +146,12 @@ def text(content: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append(
             [name, f"{one['rows']:.0f}", *shown, ends, f"{100 * one['coverage']:.0f} %", f"{one['seconds']:.0f}"]
         )
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return generated.table(lines) + "\n"
 
 
 def airfoil_text(content: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     """The table of airfoil in Markdown: bde's split, and mean and standard error over the others."""
-    lines = [["regressor", "split", "RMSE", "NLL of the mixture", "NLL of its moments", "seconds"], ["---"] * 6]
+    lines = [["regressor", "split", "RMSE", "NLL of the mixture", "NLL of its moments", "seconds"]]
     for how, splits in content.items():
         values = np.array([[one[k] for k in ("rmse", "density", "density_of_moments", "seconds")] for one in splits])
         values[:, 1:3] *= -1
@@ -159,7 +159,7 @@ def airfoil_text(content: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
         lines.append([how, "bde's", *(f"{v:.3f}" for v in values[0, :3]), f"{values[0, 3]:.0f}"])
         rest = [f"{m:.3f} ± {e:.3f}" for m, e in zip(values[1:].mean(0)[:3], error[:3], strict=True)]
         lines.append([how, f"{len(values) - 1} more", *rest, f"{values[1:, 3].mean():.0f}"])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return generated.table(lines) + "\n"
 
 
 def main(words: Sequence[str] | None = None) -> None:

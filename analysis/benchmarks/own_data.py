@@ -26,6 +26,7 @@ import torch
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
+from pyrodrop.analysis.reports import generated
 from pyrodrop.data import Dataset, Split
 from pyrodrop.files import write_json
 
@@ -136,11 +137,11 @@ def text(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """The table of prior scales in Markdown: held-out log density with standardised and with raw columns."""
     rows = tables["prior scale"]
     scales = sorted({row["scale"] for row in rows})
-    lines = [["prior scale", *(f"{scale:g}" for scale in scales)], ["---"] * (len(scales) + 1)]
+    lines = [["prior scale", *(f"{scale:g}" for scale in scales)]]
     for title, standardised in (("standardised", True), ("raw", False)):
         densities = {row["scale"]: row["log_density"] for row in rows if row["standardised"] is standardised}
         lines.append([title, *(f"{densities[scale]:.2f}" for scale in scales)])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return generated.table(lines) + "\n"
 
 
 def _word(value: Any) -> str:

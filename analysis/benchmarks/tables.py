@@ -30,6 +30,7 @@ import torch
 
 import pyrodrop
 from pyrodrop import data, guides, metrics, recipes
+from pyrodrop.analysis.reports import generated
 from pyrodrop.data import Dataset
 from pyrodrop.files import write_json
 
@@ -151,20 +152,19 @@ def _standardised(train: Dataset, test: Dataset) -> tuple[np.ndarray, np.ndarray
 
 def text(rows: Mapping[str, Sequence[Mapping[str, float]]], names: Sequence[str]) -> str:
     """The table of a half in Markdown."""
-    lines = [["table", "rows", "baseline", "recipe", "difference", "95 % interval"], ["---"] * 6]
+    lines = [["table", "rows", "baseline", "recipe", "difference", "95 % interval"]]
     for name in names:
         means = mean(rows[name])
         cover = f"{100 * means['coverage']:.0f} %" if "coverage" in means else ""
         gain = means["log_density"] - means["baseline"]
         shown = [f"{means[key]:.2f}" for key in ("baseline", "log_density")]
         lines.append([name, f"{means['rows']:.0f}", *shown, f"{gain:+.3f}", cover])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return generated.table(lines) + "\n"
 
 
 def posterior_text(rows: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]) -> str:
     """The table of posteriors on small tables in Markdown: log density, and coverage."""
     lines = [["posterior", *(f"{name}: {how}" for name in SMALL for how in ("learned", "held out"))]]
-    lines.append(["---"] * len(lines[0]))
     for posterior in POSTERIORS:
         shown = []
         for name in SMALL:
@@ -172,7 +172,7 @@ def posterior_text(rows: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]
             for how in ("learned", "held_out"):
                 shown.append(f"{means[f'log_density_{how}']:.2f} ({100 * means[f'coverage_{how}']:.0f} %)")
         lines.append([posterior, *shown])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return generated.table(lines) + "\n"
 
 
 def mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

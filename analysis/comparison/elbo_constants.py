@@ -100,7 +100,7 @@ def _pair(name: str, one: Fit, other_name: str, other: Fit, fits: Mapping[str, A
     if ours.fingerprint != theirs.fingerprint:
         return f"the ELBOs of {name!r} and {other_name!r} are for different data"
     mine, its = _left_out(one, ours), _left_out(other, theirs)
-    if _agree(mine, its):
+    if {entry.key for entry in mine} == {entry.key for entry in its}:
         return ""
     a, b = _difference(mine, its), _difference(its, mine)
     return f"the ELBO of {name!r} is {a}, that of {other_name!r} {b}: their difference has no meaning"
@@ -125,21 +125,13 @@ def _left_out(fit: Fit, data: Dataset) -> list[LeftOut]:
 
 def _of_site(factor: Factor) -> tuple[tuple[Any, ...], int, str]:
     """What must agree, the number of weights or units, and which of the two they are."""
-    q, convention = _unwrapped(factor.q), factor.convention
+    q = factor.q.base if isinstance(factor.q, LazyDistribution) else factor.q
+    convention = factor.convention
     own: ConstantLeftOut | None = getattr(q, "constant_left_out", None)
     number, unit, same = own or ConstantLeftOut((q.batch_shape + q.event_shape).numel())
     if convention in (ATOMS, POINT):  # one constant
         return ("theta -> 0",), (q.batch_shape + q.event_shape).numel(), "weights"
     return (convention, unit, *same), number, unit
-
-
-def _unwrapped(q: Any) -> Any:
-    """The posterior inside the distribution of a lazy weight."""
-    return q.base if isinstance(q, LazyDistribution) else q
-
-
-def _agree(ours: list[LeftOut], theirs: list[LeftOut]) -> bool:
-    return {entry.key for entry in ours} == {entry.key for entry in theirs}
 
 
 def _difference(ours: list[LeftOut], theirs: list[LeftOut]) -> str:

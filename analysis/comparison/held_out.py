@@ -60,18 +60,14 @@ def log_density(
     if hasattr(run, "log_density"):
         found: Tensor = run.log_density(data)
         return found.detach().cpu().double()
-    rows = len(data) if _together(run, data) else _ROWS
+    together = mixes_examples(getattr(_one(run), "model", None), data.x)  # a prediction depends on the other points
+    rows = len(data) if together else _ROWS
     parts = []
     for first in range(0, len(data), rows):
         some = data.rows(slice(first, first + rows))
         predicted = prediction_of(run, some.x, num_samples, seed=seed, needed_by="log_density")
         parts.append(predicted.log_density(some.y))
     return torch.cat(parts).detach().cpu().double()
-
-
-def _together(run: Predicts, data: Dataset) -> bool:
-    """Whether the prediction at a point depends on the other points."""
-    return mixes_examples(getattr(_one(run), "model", None), data.x)
 
 
 def _one(run: Any) -> Any:

@@ -7,11 +7,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pyrodrop.files import whole
 
 REFERENCES = Path(__file__).resolve().parents[1] / "reference" / "README.md"
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown; the first row is its header."""
+    header, *body = rows
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *body))
 
 
 def marked(name: str, text: str) -> str:

@@ -37,8 +37,10 @@ def job_options(*, device: str = "auto", jobs: int | None = None, seed: int = 0,
     """The options of a job, checked.
 
     Args:
+        device: auto, cpu, cuda, cuda:1 ...
         jobs: number of processes, one thread each; as many as there are cores if left out.
         seed: seed of all random numbers: initial weights, minibatches, noise, prediction; the first one of several.
+        quiet: show no progress.
     """
     return JobOptions(resolve(device), jobs, arguments.seed(seed), quiet)
 

@@ -31,8 +31,12 @@ def score_table(
 
     Args:
         rows: scores by name and column; where one is missing, None or NaN, the table has a dash.
+        title, caption: above and below the table.
+        corner: the header of the names.
         headers: of the columns; the others are shown by their name.
         forms: format of a column's numbers, such as ``.2f``.
+        form: format of the other columns.
+        apart: further rows, below a line.
     """
     headers, forms = headers or {}, forms or {}
     table = Uncut(title=_plain(title), caption=caption and _plain(caption), caption_justify="left")

@@ -42,6 +42,8 @@ def paragraph(text: str, *, first: str = "", then: str = "") -> None:
 
     Args:
         text: a sentence or more; its own line breaks are kept.
+        first: what the first line begins with.
+        then: what the other lines begin with.
     """
     width = console().width
     for number, line in enumerate(text.splitlines() or [""]):

@@ -171,12 +171,14 @@ def run_entry(
         measured = measure(entry, splits, seed=job.seed, **overrides)
         for number, fit in enumerate(measured.fits):
             fit.save(folder / ("fit.safetensors" if len(splits) == 1 else f"fit-{number}.safetensors"))
+        fitted = measured.fits[0].settings
+        settings = {name: value for name, value in fitted.items() if name not in ("seconds", "seed")}
         content = {
             "models": {entry.name: measured.scores},
             "standard_errors": measured.errors,
             "published": dict(entry.published),
             "reference": references.scores(entry.name),
-            "settings": {"data": entry.data, "seed": job.seed, "draws": entry.draws, **settings_of(measured.fits[0])},
+            "settings": {"data": entry.data, "seed": job.seed, "draws": entry.draws, **settings},
             "versions": versions(),
             "machine": machine(job.device),
         }
@@ -222,11 +224,6 @@ def result_of(entry: Entry, runs: Mapping[int, Measured], device: torch.device) 
         "machine": machine(device),
         "command": f"pyrodrop run {entry.name} --seed {seed}",
     }
-
-
-def settings_of(fit: Fit) -> dict[str, Any]:
-    """The settings of a fit, without seed and duration."""
-    return {name: value for name, value in fit.settings.items() if name not in ("seconds", "seed")}
 
 
 def machine(device: torch.device) -> dict[str, Any]:

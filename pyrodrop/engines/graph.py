@@ -184,7 +184,7 @@ def trace(objective: Objective, leaves: Sequence[Tensor], batch: Arguments, movi
 
     controls = torch.ones(2, dtype=leaves[0].dtype, device=leaves[0].device)
     graph = pure_graph(gradient, [*leaves, *moving.tensors(), *batch.tensors, controls], moving.parts)
-    with pyro.validation_enabled(False), torch.random.fork_rng(_devices(batch)):
+    with pyro.validation_enabled(False), torch.random.fork_rng([batch.device] if batch.device.type == "cuda" else []):
         torch.manual_seed(1)
         with undisturbed(*moving.parts):
             terms, wanted = objective.gradients(batch, controls, leaves)
@@ -297,10 +297,6 @@ def _check_same(
             raise Untraceable(
                 "its trace gives other numbers than Pyro does: something changes between calls that is no tensor"
             )
-
-
-def _devices(batch: Arguments) -> list[torch.device]:
-    return [batch.device] if batch.device.type == "cuda" else []
 
 
 def _first_line(error: Exception) -> str:

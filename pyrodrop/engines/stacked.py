@@ -64,7 +64,8 @@ class StackedGraph:
             axes.append(None if same else 0)
         self.axes = axes
         inputs = (*(0,) * (parameters + tensors), None, *axes, *(0,) * len(graph.noise))
-        self.looped = _convolves(graph) and generators[0].device.type == "cpu"
+        convolves = any(node.target is torch.ops.aten.convolution.default for node in graph.graph.nodes)
+        self.looped = convolves and generators[0].device.type == "cpu"
         one: Callable[..., Any] = lambda *given: tuple(graph.module(*given))  # noqa: E731
         self._mapped: Callable[..., Any] = torch.vmap(one, in_dims=inputs)
         self.module = _looped(one, inputs) if self.looped else self._mapped
@@ -100,11 +101,6 @@ class StackedGraph:
     def draw(self) -> list[Tensor]:
         """Random numbers for one step, ``[R, ...]`` each; every replicate draws in the same order as it would alone."""
         return [drawn for source in self.sources for drawn in source.draw()]
-
-
-def _convolves(graph: Graph) -> bool:
-    """Whether a graph has convolutions."""
-    return any(node.target is torch.ops.aten.convolution.default for node in graph.graph.nodes)
 
 
 def _looped(function: Callable[..., Any], axes: Sequence[int | None]) -> Callable[..., Any]:

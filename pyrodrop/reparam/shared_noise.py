@@ -47,18 +47,13 @@ class SharedNoise(LazyReparam):
         return at.fits(q)
 
     def push(self, q: Any, at: LinearMap) -> Tensor:
-        if weight_is_smaller(at, q.loc):
+        if at.f is F.linear and q.loc.numel() < at.x.numel():  # cheaper than to multiply the input
             return product(at.x, self.whole(q))
         scaled = at.x * at.over_inputs(self.noise)
         return product(scaled, q.loc) if at.f is F.linear else at.f(scaled, q.loc)
 
     def whole(self, q: Any) -> Tensor:
         return q.over_units(self.noise) * q.loc  # type: ignore[no-any-return]
-
-
-def weight_is_smaller(at: LinearMap, loc: Tensor) -> bool:
-    """Whether it is cheaper to multiply the weight ``[out, in]`` of a matrix product by the noise than its input."""
-    return at.f is F.linear and loc.numel() < at.x.numel()
 
 
 def unit_noise(q: Any, num_draws: int) -> Tensor | None:

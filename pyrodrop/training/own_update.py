@@ -6,6 +6,7 @@ settings are read and written where they keep them, so `get_state`, `save` and P
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from operator import itemgetter
@@ -155,10 +156,6 @@ def _adam(group: _Group, decoupled: bool = False) -> None:
     _fused(group, group.gradients, [step.to(device) for step in steps], settings["eps"], decoupled)
 
 
-def _adamw(group: _Group) -> None:
-    _adam(group, decoupled=True)
-
-
 def _clipped_adam(group: _Group) -> None:
     """Adam of clipped gradients, with eps outside of the bias correction; the learning rate decays first."""
     for settings, state in zip(group.settings, group.states, strict=True):
@@ -195,7 +192,7 @@ if fused_adam(decoupled=False) is not None and fused_adam(decoupled=True) is not
     moments = ("exp_avg", "exp_avg_sq")
     _KINDS |= {
         torch.optim.Adam: _Kind((*_ADAM, "decoupled_weight_decay"), _OFF, lambda _: moments, _adam),
-        torch.optim.AdamW: _Kind(_ADAM, _OFF, lambda _: moments, _adamw),
+        torch.optim.AdamW: _Kind(_ADAM, _OFF, lambda _: moments, functools.partial(_adam, decoupled=True)),
         ClippedAdam: _Kind((*_ADAM, "clip_norm", "lrd"), ("centered_variance",), lambda _: moments, _clipped_adam),
     }
 if fused_sgd() is not None:

@@ -55,7 +55,10 @@ class Stack:
     ) -> None:
         self.problems, self.generators, self.settings = problems, generators, settings
         self.data = [problem.in_memory for problem in problems] if data is None else data
-        self._first_of = _firsts(problems)
+        seen: dict[
+            int, int
+        ] = {}  # the first replicate with the same problem, for each: its own number where all differ
+        self._first_of = [seen.setdefault(id(problem), r) for r, problem in enumerate(problems)]
         by_problem = {
             r: loss_of(problems[r], self.data[r], settings) if losses is None else losses[r]
             for r in sorted(set(self._first_of))
@@ -322,12 +325,6 @@ def form_of(data: Dataset | Keywords) -> str:
 def state_bytes(loss: Loss) -> int:
     """Bytes of the parameters of one replicate, their gradients and the optimiser's state, beside model and guide."""
     return 5 * sum(leaf.nbytes for leaf in loss.leaves)
-
-
-def _firsts(problems: Sequence[Problem]) -> list[int]:
-    """For every replicate, the first one that has the same problem: its own number where all have their own."""
-    seen: dict[int, int] = {}
-    return [seen.setdefault(id(problem), r) for r, problem in enumerate(problems)]
 
 
 def _refusal(why: str) -> ValueError:

@@ -20,13 +20,12 @@ def text(path: Path = FOLDER / "peers.json") -> str:
     problems: dict[str, Any] = content["problems"]
     seed = content["settings"]["seed"]
     head = [f"{name}{', TV' if found['chance']['wasserstein'] is None else ''}" for name, found in problems.items()]
-    rows = [["method", *head], ["---"] * (len(head) + 1)]
+    rows = [["method", *head]]
     methods = [name for name in PEERS if any(name in found["rows"] for found in problems.values())]
     for method in methods:
         mark = " *" if PEERS[method].differs else ""
         rows.append([f"{method}{mark}", *(_cell(found, method) for found in problems.values())])
     rows.append(["chance alone", *(f"{found['chance'][_key(found)]:.2f}" for found in problems.values())])
-    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     notes = [f"* {method}: {PEERS[method].differs}." for method in methods if PEERS[method].differs]
     faults = [
         f"{method} on {name}: {row['fault']}."
@@ -38,7 +37,7 @@ def text(path: Path = FOLDER / "peers.json") -> str:
         "Wasserstein-2 distance of f from the exact posterior's, mean over test points, in units of the mean standard "
         "deviation of f; total variation of the predictive distribution where y are classes. In brackets core-seconds, "
         f"training, compilation and drawing. One run each, seed {seed}; *chance alone* is between two halves of "
-        f"the reference's draws, fewer than the rows have:\n\n{lines}\n\n"
+        f"the reference's draws, fewer than the rows have:\n\n{generated.table(rows)}\n\n"
         + "".join(f"{note}\n\n" for note in (*notes, *faults))
         + f"Versions: {_versions(problems)}.\n"
     )

@@ -327,10 +327,6 @@ def _neklyudov2017(figure: Figure) -> Outcome:
     return Outcome("compared", ours, None, note, file)
 
 
-def _no_number(figure: Figure) -> Outcome:
-    return missing("no number is printed")
-
-
 def _quadrature(figure: Figure) -> Outcome:
     if figure.metric.startswith("alpha="):
         alpha = torch.tensor(float(figure.metric.removeprefix("alpha=")), dtype=torch.float64)
@@ -389,7 +385,7 @@ RULES: Mapping[str, Callable[[Figure], Outcome]] = {
     "pytorch_ard": _pytorch_ard,
     "gal2017": _gal2017,
     "neklyudov2017": _neklyudov2017,
-    "kharitonov2018": _no_number,
-    "hron2018": _no_number,
+    "kharitonov2018": lambda _: missing("no number is printed"),
+    "hron2018": lambda _: missing("no number is printed"),
     "quadrature": _quadrature,
 }

@@ -21,7 +21,7 @@ from pyrodrop import priors
 from pyrodrop.analysis.experiments.published.compare import outcome
 from pyrodrop.analysis.experiments.published.facts import PAPERS, REFERENCE, Figure, figures
 from pyrodrop.analysis.experiments.published.outcome import Outcome
-from pyrodrop.analysis.experiments.uci.table import lines
+from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.folder import run_folder
 from pyrodrop.analysis.reports.job_options import JobOptions, with_job_options
@@ -149,11 +149,11 @@ def page(rows: Sequence[Row]) -> str:
         "\n\n".join(
             [
                 summary(rows),
-                lines([*head, *counts]),
+                generated.table([*head, *counts]),
                 "Outside, unequal, or without a published error:",
-                lines([["paper", "figure", "published", "ours", "z", "why, or how far"], *apart]),
+                generated.table([["paper", "figure", "published", "ours", "z", "why, or how far"], *apart]),
                 "Without a number of ours:",
-                lines([["figures", "paper", "why"], *gone]),
+                generated.table([["figures", "paper", "why"], *gone]),
             ]
         )
         + "\n"

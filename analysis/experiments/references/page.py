@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def _distances(stored: Mapping[str, Content], column: str, form: str) -> str:
     for name, content in stored.items():
         table = {one: "-" if row[column] is None else form.format(row[column]) for one, row in content["table"].items()}
         rows.append([name, *(f"{table[one]} / {table[f'ensemble {one}']}" for one in POSTERIORS), table["reference"]])
-    return _table(["problem", *POSTERIORS, "chance"], rows)
+    return generated.table([["problem", *POSTERIORS, "chance"], *rows]) + "\n"
 
 
 def _spreads(stored: Mapping[str, Content]) -> str:
@@ -73,7 +73,7 @@ def _spreads(stored: Mapping[str, Content]) -> str:
                 for one in POSTERIORS
             )
             rows.append([name, place, *cells, ranged(found["reference"][place])])
-    return _table(["problem", "where", *POSTERIORS, "chance"], rows)
+    return generated.table([["problem", "where", *POSTERIORS, "chance"], *rows]) + "\n"
 
 
 def _scores(stored: Mapping[str, Content]) -> str:
@@ -87,7 +87,7 @@ def _scores(stored: Mapping[str, Content]) -> str:
             cells[-1] += f" ({best})"
         rows.append(cells)
     head = [f"{score}: {of}" for score in ("log density", "RMSE or error") for of in ("exact", "point", "best")]
-    return _table(["problem", *head], rows)
+    return generated.table([["problem", *head], *rows]) + "\n"
 
 
 def _worse(stored: Mapping[str, Content]) -> str:
@@ -132,11 +132,6 @@ def _short(value: float | None) -> str:
     if value is None or 0 < value < 0.01:
         return "-" if value is None else "<0.01"
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def _table(head: list[str], rows: Iterable[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from pyrodrop.analysis.experiments.uci.table import (
     METRICS,
     Cells,
     gains_of,
-    lines,
     mean_and_error,
     pair,
     paired,
@@ -122,7 +121,7 @@ def _beside_published(protocol: str, cells: Mapping[str, Any]) -> str:
             else:
                 row += [pair(*mean_and_error(cell[metric])), f"{z_score(paired(cell[metric], theirs[metric])):+.1f}"]
         rows.append(row)
-    return lines(rows)
+    return generated.table(rows)
 
 
 def _lean(protocol: str, cells: Mapping[str, Any]) -> str:
@@ -181,10 +180,10 @@ def _released(released: Mapping[str, Any]) -> str:
         "Glorot's values. `early` has the Adam of still earlier versions. By the protocol `gal2016`: mean ± standard "
         "deviation between seeds, how far the published run is from it in standard deviations of one seed, and the "
         "difference from `ours`, paired by seed and split:",
-        lines(tests),
+        generated.table(tests),
     ]
     if len(grids) > 1:
-        parts += ["Protocol `gal2018`, validation rows, mean over the three values of τ:", lines(grids)]
+        parts += ["Protocol `gal2018`, validation rows, mean over the three values of τ:", generated.table(grids)]
     parts.append(
         "A small part of the lean is explained: `kept` and `divided` are better than `ours` in both scores on both sets, "
         "on yacht beyond two standard errors in log density, by less than ours are worse than published. `early` is ruled "
@@ -224,7 +223,7 @@ def _validation(cells: Mapping[str, Any]) -> str:
     return (
         "Before a point of the grid is chosen: log density of the validation rows (`validation` of the same files), mean "
         "over the three values of τ, ours less published (z over splits):\n\n"
-        f"{lines([*rows, ['all sets together', *together]])}\n\n"
+        f"{generated.table([*rows, ['all sets together', *together]])}\n\n"
         "The weights p M learn at p times the rate of the released code, .9 times at drop rate 0.1. On energy this makes no "
         "difference beyond two standard errors (`energy/divided/0.1` of `uci/released.json`)."
     )
@@ -243,7 +242,7 @@ def _beside_bernoulli(cells: Cells, searched: Cells) -> list[str]:
         "τ fixed at the published value for both": by_kind.get("fixed", {}),
     }
     tables = [
-        f"Log density less that of Bernoulli dropout, {title}, nats per point (z):\n\n{lines(rows)}"
+        f"Log density less that of Bernoulli dropout, {title}, nats per point (z):\n\n{generated.table(rows)}"
         for title, compared in titles.items()
         if (rows := gains_of(compared))
     ]

@@ -18,6 +18,7 @@ from typing import Any
 from rich.table import Table
 
 from pyrodrop.analysis.experiments.uci.protocol import PROTOCOLS
+from pyrodrop.analysis.reports import generated
 from pyrodrop.analysis.reports.console import versions
 from pyrodrop.analysis.reports.terminal import paragraph, print_table
 from pyrodrop.analysis.zoo.published import by_split
@@ -112,7 +113,7 @@ def gains_of(cells: Cells) -> list[list[str]]:
 
 def markdown(cells: Cells, published: str) -> str:
     """One table each for RMSE, log density, and its differences from Bernoulli."""
-    parts = [f"### {title}\n\n{lines(rows)}" for title, rows in _tables(cells, published)]
+    parts = [f"### {title}\n\n{generated.table(rows)}" for title, rows in _tables(cells, published)]
     return "\n\n".join([*parts, _legend(published)]) + "\n"
 
 
@@ -127,12 +128,6 @@ def print_tables(cells: Cells, published: str) -> None:
         print_table(table)
         print()
     paragraph(_legend(published))
-
-
-def lines(rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; the first row is its header."""
-    header, *body = rows
-    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *body))
 
 
 def results(cells: Cells, protocol: str) -> dict[str, Any]:
