@@ -244,8 +244,6 @@ def check_units(names: Iterable[str], model: HasWeights, what: str, instead: str
     """Raise a ValueError if the axis that indexes input units is unknown for one of the weights `names`.
 
     Args:
-        names: the weights that need noise per input unit.
-        what: the kind of noise, for the message.
         instead: an alternative, for the message. In it, ``NAME: value`` is replaced by such an entry for every weight.
     """
     units, shapes = input_units(model), {name: tuple(w.shape) for name, w in model.weight_sites().items()}

@@ -173,8 +173,6 @@ def tensor(
 
     Args:
         what: what the argument is, such as ``the predicted means``.
-        finite: whether NaN and infinite values are refused.
-        bools: whether True and False are allowed as values.
         floating: whether the dtype has to be one of real numbers, and not of whole numbers.
         least, most, above, below: bounds of the values, as in `real`.
 

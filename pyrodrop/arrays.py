@@ -34,9 +34,6 @@ _ALLOWED = "must be a tensor, a NumPy array, a pandas DataFrame or Series, or a 
 def tensor_of(values: Any, name: str, *, missing: bool = False) -> Tensor:
     """The values as a dense tensor of real numbers, whole numbers or bools, which shares memory where it can.
 
-    Args:
-        missing: whether NaN and NA of a table become NaN.
-
     Raises:
         TypeError: it is no array of numbers: text, objects, dates, categories, complex numbers, a ragged list; or a sparse,
             quantised or nested tensor.

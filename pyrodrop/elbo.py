@@ -57,9 +57,6 @@ def elbo_terms(model: Callable[..., Any], guide: Callable[..., Any], *args: Any,
     same effect as there. A site that the guide draws before one that the model draws first has log q - log p of its draw in
     place of the divergence, which is another number where the prior depends on the later draw; Pyro only warns of it.
 
-    Args:
-        model, guide: Pyro model and guide with the same latent sites.
-
     Raises:
         ValueError: the guide does not sample a latent site of the model.
     """

@@ -71,7 +71,6 @@ def check_made_of(there: Any, parts: Mapping[str, Any], file: str | Path, allow:
     Args:
         there: what the file says, `made_of` of every part by name; None in files of older versions, of which a warning is
             logged.
-        allow: names of the parts that may differ.
 
     Raises:
         ValueError: they differ, or the file says something else; or `allow` has another name.

@@ -63,7 +63,6 @@ def by_name(setting: T | Mapping[str, T], names: Iterable[str], what: str) -> di
 
     Args:
         setting: one value for all names, or a mapping from shell patterns to values, of which the first match applies.
-        what: the name of the argument, for error messages.
 
     Raises:
         ValueError: a name matches no pattern, or a pattern matches no name.

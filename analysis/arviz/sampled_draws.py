@@ -24,7 +24,6 @@ def sampled_draws(
     """Predictions, weights and statistics of every chain.
 
     Args:
-        train: the data that they were drawn for.
         test_x: further points, or None.
         num_samples: draws per chain; if a chain has more, these are evenly spaced.
 

@@ -130,11 +130,7 @@ def _times(value: float | None) -> str:
 def measure(
     dense: Sequence[Step], small: Sequence[Step], data: Dataset, threshold: float, kl_weight: float
 ) -> CompressionReport:
-    """Measure two networks on `data`.
-
-    Args:
-        data: data set for the errors and latencies.
-    """
+    """Measure two networks on `data`."""
     networks: dict[str, nn.Module] = {"dense": network_of(dense), "compressed": network_of(small)}
     x = data.x.float()
     rows = x if len(x) >= _ROWS else x.repeat(-(-_ROWS // len(x)), *(1,) * (x.dim() - 1))

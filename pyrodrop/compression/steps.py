@@ -32,7 +32,6 @@ class Step(Protocol):
 
         Args:
             root: module that owns the parameters and buffers of the graph.
-            h: node of the activations before the step.
 
         Returns:
             The node of the activations after the step.

@@ -122,9 +122,6 @@ def _pixels(records: np.ndarray) -> np.ndarray:
 def records(content: bytes, count: int, what: str) -> np.ndarray:
     """The records of a batch, ``[count, 3073]`` bytes.
 
-    Args:
-        count: number of images that it should have.
-
     Raises:
         ValueError: it is no batch: of another size, or with a label above 9.
     """

@@ -336,9 +336,6 @@ def of_frame(read: Read) -> Dataset:
 def check_inputs(x: Inputs, argument: str = "x") -> Any:
     """Convert inputs to tensors and check them. A single tensor ``[N]`` becomes ``[N, 1]``.
 
-    Args:
-        argument: what they were passed as, for messages.
-
     Raises:
         TypeError: x is neither an array of numbers (see `pyrodrop.arrays`), nor a tuple or mapping of such.
         ValueError: a tensor has no rows or contains NaN or infinite values, or the lengths differ.

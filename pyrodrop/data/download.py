@@ -76,8 +76,6 @@ def fetch(url: str, path: Path, check: Check, *, most: int, progress: bool = Fal
     Args:
         check: raises a ValueError if a file has the wrong content: for a new file, which then is not kept, and for a file
             that is there already.
-        most: largest size in bytes that is downloaded.
-        progress: whether to show a progress bar on a terminal.
 
     Raises:
         requests.RequestException: the server cannot be reached or has no such file, or the connection broke too often.
@@ -132,7 +130,6 @@ class Resumable:
     """A download that resumes after an interruption.
 
     Args:
-        progress: whether to show a progress bar on a terminal.
         attempts: number of connections per call. A later call resumes where the last one stopped.
         timeout: time in seconds without an answer after which a connection counts as broken.
     """

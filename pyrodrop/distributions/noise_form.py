@@ -67,9 +67,6 @@ class NoiseForm:
 def noise_form(q: Any) -> NoiseForm | None:
     """The noise form of a weight's distribution: a `WeightDistribution` states it, independent normals have one.
 
-    Args:
-        q: a distribution with the weight as its event.
-
     Returns:
         None for a distribution that has no such form.
     """

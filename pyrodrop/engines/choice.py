@@ -111,11 +111,7 @@ def _chosen(
     *,
     shapes: int = 1,
 ) -> K:
-    """The kind of this name, or by the work, and the next one where that is impossible.
-
-    Args:
-        graph: returns the graph of a gradient, or raises `Untraceable`.
-    """
+    """The kind of this name, or by the work, and the next one where that is impossible."""
     first = name
     if name == "auto":
         first = "pyro" if "pyro" in kinds and steps < _WORTH_A_TRACE else "traced"

@@ -199,11 +199,7 @@ class Compiled(InBlocks):
         check_same([(terms[0], ours[0])], moves, tolerance)
 
     def _update(self, evaluate: Callable[..., Any], tensors: int) -> Callable[..., list[Tensor]]:
-        """The step as a function of all its inputs that updates parameters, state and buffers in place.
-
-        Args:
-            tensors: number of tensors in x and y.
-        """
+        """The step as a function of all its inputs that updates parameters, state and buffers in place."""
         count, buffers = len(self.leaves), len(self.loss.buffers)
         sizes = [len(state) for state in self.state]
         extras = len(self._held) - count - sum(sizes) - buffers

@@ -31,9 +31,6 @@ _FEWEST = 16  # generators: with fewer, reading and writing the states takes lon
 class RandomWords:
     """Draws the words of several CPU generators; one after the other if they are few, or if there is no program.
 
-    Args:
-        most: the largest number of words of each.
-
     Attributes:
         bits: where `fill` writes the words, ``[count, >= most]``.
     """

@@ -239,7 +239,6 @@ def _refuse(operation: Any, met: Sequence[Tensor], loose: Sequence[Tensor]) -> N
     """Raise `Unrecordable` for an operation whose result is not a function of tensors alone with shapes that are known.
 
     Args:
-        met: the tensors that it is called with.
         loose: those of them that are not made of numbers alone.
     """
     tags = operation.tags

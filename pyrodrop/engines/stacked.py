@@ -32,7 +32,6 @@ class StackedGraph:
 
     Args:
         held: per replicate, the tensors of model and guide that are no parameters, by name.
-        tensors: number of tensors in x and y.
     """
 
     draws_itself = ()

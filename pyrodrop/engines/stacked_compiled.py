@@ -90,12 +90,7 @@ def block_size(count: int) -> int:
 
 
 class _Ahead:
-    """The inputs of several consecutive steps of all replicates with minibatches of one shape.
-
-    Args:
-        call: makes a step of a block of replicates.
-        parts: what the steps of every block update.
-    """
+    """The inputs of several consecutive steps of all replicates with minibatches of one shape."""
 
     def __init__(
         self,

@@ -44,9 +44,6 @@ def check_guide(model: Any, guide: Any, name: str = "guide") -> None:
 def check_shapes(shapes: Mapping[str, Any], want: Mapping[str, Any], who: str, name: str = "guide") -> None:
     """Check that a guide has the sites of a model.
 
-    Args:
-        who: the guide in words, for the message.
-
     Raises:
         ValueError: a name or shape differs.
     """

@@ -29,7 +29,6 @@ def assign_priors(
 
     Args:
         bias_prior: prior of the biases and other vectors, or None.
-        network: name of the network's class, for error messages.
 
     Raises:
         ValueError: the network has no weights, or no weight has a prior; a pattern matches no parameter.

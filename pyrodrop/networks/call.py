@@ -203,10 +203,8 @@ def for_each(
     """The stacked results for all sets of weights, by `torch.vmap` or, if vmap does not support the network, by a loop.
 
     Args:
-        call: maps one set of weights to its result.
         weights: tensors ``[T, ...]`` by name, one set of weights per row.
         mapped: False to use the loop without trying vmap.
-        randomness: behaviour of random operations in `call`, as in `torch.vmap`.
 
     Returns:
         ``[T, ...]``.

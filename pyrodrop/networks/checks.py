@@ -58,11 +58,7 @@ def width_of(net: nn.Module) -> int | None:
 
 
 def cannot_run(x: Inputs, error: Exception, why: str = "", *, doing: str = "be called", together: bool = False) -> str:
-    """The error message for a network that raises `error` on x.
-
-    Args:
-        together: whether it needs all of its examples at once.
-    """
+    """The error message for a network that raises `error` on x."""
     shapes = ", ".join(str(list(part.shape)) for part in parts(x))
     if together:
         why = ". It needs all of its examples at once: predict at as many as it was trained on."
@@ -95,10 +91,6 @@ def say_unused(
 ) -> str:
     """The error message about weights whose gradient does not exist: those that change the output, if there are any, or
     those that do not.
-
-    Args:
-        network, weights: the network and values of all weights.
-        unused: names of the weights without a gradient.
     """
     before = call(weights)
     stepped = [name for name in unused if not torch.equal(call({**weights, name: -weights[name]}), before)]

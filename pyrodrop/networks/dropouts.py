@@ -98,11 +98,7 @@ class Dropout:
 
 
 class Dropouts(nn.Module):
-    """The calls of a network that drop units, in the order in which it makes them.
-
-    Args:
-        calls: all of them, as they were found.
-    """
+    """The calls of a network that drop units, in the order in which it makes them."""
 
     drop_rates: Tensor
 
@@ -148,10 +144,6 @@ class Dropouts(nn.Module):
 
         The function is z (M x + b / p) for a weight z M, so that a lazy weight is replaced by its location. So is one whose
         columns are masked in blocks, such as channels that were flattened: to mask its input is faster.
-
-        Args:
-            masks: of the calls that no weight carries.
-            examples: N, the number of examples of the run.
         """
         all_weights, all_masks = dict(weights), dict(masks)
         for site, call in self.carried.items():
@@ -168,7 +160,6 @@ class Dropouts(nn.Module):
 
         Args:
             noise: masks by site of a weight or name of a call, one per draw, ``[T, ...]``.
-            distributions: the posteriors of the weights in `noise`.
 
         Returns:
             Masks by name of the call, with T * N examples, draw by draw.

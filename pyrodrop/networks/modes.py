@@ -23,7 +23,6 @@ def modules_in(part: Any, name: str = "") -> dict[str, nn.Module]:
 
     Args:
         part: a module; a function, also within handlers of Pyro and decorators, or a method; anything else has none.
-        name: the part's, with which the names begin.
     """
     found: dict[str, nn.Module] = {}
     seen: dict[int, Any] = {}  # which keeps their ids from being used again

@@ -65,9 +65,6 @@ _MEETS_INPUT = {
 def first_weights(network: nn.Module, units: Collection[str]) -> tuple[str, ...]:
     """Names of the weights that are applied to x, or to a function of x that uses no other weight with input units.
 
-    Args:
-        units: names of the weights that have input units.
-
     Raises:
         ValueError: `torch.fx` cannot trace the network, for instance because it branches on values, or no such weight is
             found.

@@ -98,7 +98,6 @@ def blocks(
 
     Args:
         guide: a guide of `pyrodrop.guides`, or any Pyro guide that has the model's sites.
-        sites: a value of every weight, by name.
         x: the inputs that a guide without a method ``posterior`` is called with.
         max_bytes: size of a block's sampled tensors; a block has at least one sample.
         masks: drop rate and shape of the masks that no weight carries, by name (`NetworkModel.noise_shapes`).

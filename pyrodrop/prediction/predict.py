@@ -354,7 +354,6 @@ def tiles_of(
 
     Args:
         x: the points, ``[N, ...]``.
-        together: whether the network needs all points at once.
 
     Raises:
         ValueError: the network cannot be called on x, or does not return one row per point.

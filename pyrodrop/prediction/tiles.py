@@ -59,7 +59,6 @@ def cost(block: Block, outputs: Outputs, x: Inputs, together: bool = False) -> C
     """Measure the memory that one point needs.
 
     Args:
-        outputs: maps weights and inputs to the network's outputs.
         x: inputs of one or more points, of which the first is used.
         together: whether the network needs all points at once; all of x then counts as one point.
     """

@@ -172,7 +172,6 @@ def _layout(two: _Seen, three: _Seen, other: _Seen) -> Layout:
     """Where the examples are in a mask.
 
     Args:
-        two, three: the call with two and three examples.
         other: the call with three examples, of which the last is another.
     """
     a, b = two.call.shape, three.call.shape

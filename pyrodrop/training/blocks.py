@@ -49,11 +49,7 @@ class Block:
 
 
 class Parts:
-    """What replicates are made of: a pair of model and guide, or a list of them, and data sets.
-
-    Args:
-        pairs: one pair for all replicates, or one for each.
-    """
+    """What replicates are made of: a pair of model and guide, or a list of them, and data sets."""
 
     def __init__(
         self, pairs: Sequence[tuple[Any, Any]], sets: Sequence[Dataset | Keywords], seeds: Sequence[int]

@@ -111,11 +111,7 @@ def stacked_batches_of(
 
 
 def check_batches(problem: Problem, settings: Settings, ranks: int = 1) -> None:
-    """Raise a ValueError for minibatches that model, guide or network do not support, and for those of a Pyro program.
-
-    Args:
-        ranks: number of processes that share a minibatch.
-    """
+    """Raise a ValueError for minibatches that model, guide or network do not support, and for those of a Pyro program."""
     size, parts = settings.batch_size, settings.accumulate
     if isinstance(settings.objective, RenyiELBO):
         _check_weighted_draws(problem, size, ranks)

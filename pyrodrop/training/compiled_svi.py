@@ -291,7 +291,6 @@ class _Record:
     """A step as a graph.
 
     Args:
-        loss: with the parameters that require a gradient.
         sites: all parameters, by the names of Pyro's param sites.
         moved: whether Pyro gives a parameter a gradient, by parameter.
 

@@ -26,11 +26,7 @@ _SMALL = 2**20  # bytes that any device has
 
 
 class FirstFailure:
-    """Keeps a finite state of a training, and finds what broke first after it.
-
-    Args:
-        loss: of the training, which Pyro can evaluate.
-    """
+    """Keeps a finite state of a training, and finds what broke first after it."""
 
     def __init__(self, loop: Loop, loss: Loss, state: State) -> None:
         self._loop, self._loss, self._state = loop, loss, state

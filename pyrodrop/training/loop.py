@@ -144,7 +144,6 @@ class Loop:
         """Choose the engine of the next steps, unless it is chosen already.
 
         Args:
-            steps: the number of steps by which to choose.
             most: the largest number of steps; None if there is no limit.
         """
         if not self._chosen:

@@ -160,7 +160,6 @@ class StackedMinibatches(Ordered):
     Args:
         data: R data sets of equal shapes; those that are the same object are stored once.
         size: rows per minibatch; all rows if None.
-        generators: of the random orders, one per replicate.
     """
 
     def __init__(
@@ -275,7 +274,6 @@ def check_minibatches(
         size: rows per minibatch; all rows if None.
         x: all rows, or some of them.
         parts: number of parts that a minibatch, or a rank's share of it, is evaluated in.
-        ranks: number of processes that share a minibatch.
         of: number of all rows, where x are some.
     """
     rows = of or num_rows(x)

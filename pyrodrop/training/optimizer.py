@@ -25,7 +25,6 @@ def optimizer_of(
     """The optimiser of these parameters: one group, or one per parameter where `lr` is a function of the name.
 
     Args:
-        optimizer: a function from parameter groups to an optimiser.
         lr: learning rate, or a function from a parameter's name to it.
         stacked: whether the first axis of every parameter is that of independent fits.
 

@@ -115,7 +115,6 @@ def check_same(there: Any, here: Identity, allow: Collection[str], file: str, re
     """Check that a run may continue another one.
 
     Args:
-        there: what the run of a file is made of.
         remedy: what to pass for `allow`, with {} for the names.
 
     Raises:

@@ -123,11 +123,7 @@ class Stack:
         return loop
 
     def fits(self, loop: Loop, seeds: Sequence[int], seconds: float) -> list[Fit]:
-        """The fits of all replicates, whose models and guides get the present parameters and buffers.
-
-        Args:
-            seconds: that the training took so far, for the record.
-        """
+        """The fits of all replicates, whose models and guides get the present parameters and buffers."""
         for r in range(len(self.losses)):
             self.load(r)
         history = loop.history[: loop.done].cpu()

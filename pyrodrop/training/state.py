@@ -17,12 +17,7 @@ from pyrodrop.training.rank_noise import RankRandom
 
 
 class State:
-    """Reads and writes the state of a loop: parameters, buffers, optimiser, random state, place in the epoch, losses.
-
-    Args:
-        buffers: returns the buffers that the steps update, by name.
-        random: the generators of this rank, where several train together.
-    """
+    """Reads and writes the state of a loop: parameters, buffers, optimiser, random state, place in the epoch, losses."""
 
     def __init__(
         self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]], random: RankRandom | None = None
@@ -58,9 +53,7 @@ class State:
         """Set the loop, its buffers and torch's random state to a state that was read before.
 
         Args:
-            tensors: as of `tensors`, but for the position.
             new_optimizer: whether the optimiser starts anew instead of with the state that is there.
-            new_epoch: whether the next step starts an epoch.
 
         Raises:
             ValueError: it is not a whole state, or the state of another model, guide or data set, or of more steps than the

@@ -26,11 +26,7 @@ _ABSENT = object()
 
 
 class Watched:
-    """What some callables read, as it is now.
-
-    Args:
-        modes: whether the training mode of modules counts.
-    """
+    """What some callables read, as it is now."""
 
     def __init__(self, *parts: Any, modes: bool = True) -> None:
         self._unread = _UNREAD if modes else _UNREAD | {"training"}

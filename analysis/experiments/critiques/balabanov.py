@@ -17,9 +17,8 @@ from matplotlib.figure import Figure
 import pyrodrop
 from pyrodrop import guides
 from pyrodrop.analysis.experiments.critiques import foong
-from pyrodrop.analysis.experiments.critiques.learning_rates import learning_rate
 from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, sized
-from pyrodrop.analysis.experiments.critiques.training import fitted
+from pyrodrop.analysis.experiments.critiques.training import fitted, learning_rate
 from pyrodrop.analysis.reports.style import BLUE, GREY, png, styled
 from pyrodrop.data import Dataset, foong2020
 from pyrodrop.guides import Guide

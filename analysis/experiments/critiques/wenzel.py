@@ -21,9 +21,8 @@ from torch import Tensor
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
-from pyrodrop.analysis.experiments.critiques.learning_rates import learning_rate
 from pyrodrop.analysis.experiments.critiques.panel import Panel, Size, sized
-from pyrodrop.analysis.experiments.critiques.training import fitted
+from pyrodrop.analysis.experiments.critiques.training import fitted, learning_rate
 from pyrodrop.analysis.reports.style import BLACK, GREY, SERIES, png, styled
 from pyrodrop.data import Dataset
 from pyrodrop.guides import Guide

@@ -15,8 +15,8 @@ import torch
 
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors, schedules
-from pyrodrop.analysis.experiments.critiques.learning_rates import learning_rate
 from pyrodrop.analysis.experiments.critiques.panel import Size, sized
+from pyrodrop.analysis.experiments.critiques.training import learning_rate
 from pyrodrop.analysis.experiments.remedies.cost import core_seconds
 from pyrodrop.data import uci
 from pyrodrop.guides import Guide
