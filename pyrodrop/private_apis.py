@@ -87,21 +87,35 @@ def _warn_once(text: str) -> None:
     _log.warning(text)
 
 
+def _fall_back(package: str, name: str, to: str, error: Exception | None = None) -> None:
+    """Say once what is done without a private API."""
+    _warn_once(f"{_missing(package, name, error)}: {to}")
+
+
+@contextmanager
+def _replaced_by(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
 def in_function_transform() -> bool:
     """Whether the caller runs inside a transform of torch.func, such as vmap; True if that cannot be known."""
     try:
         return _functorch.peek_interpreter_stack() is not None
     except Exception as error:
-        missing = _missing("PyTorch", "torch._C._functorch.peek_interpreter_stack", error)
-        _warn_once(f"{missing}: dropout masks are drawn by torch.bernoulli, slower and with other values for a seed")
+        to = "dropout masks are drawn by torch.bernoulli, slower and with other values for a seed"
+        _fall_back("PyTorch", "torch._C._functorch.peek_interpreter_stack", to, error)
         return True
 
 
 def without_overrides(function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
     """Call a function of tensors as if none of them overrode ``__torch_function__``."""
     if _overrides_off is None:
-        missing = _missing("PyTorch", "torch._C.DisableTorchFunctionSubclass")
-        _warn_once(f"{missing}: Tensor.__torch_function__ is called instead")
+        _fall_back("PyTorch", "torch._C.DisableTorchFunctionSubclass", "Tensor.__torch_function__ is called instead")
         return Tensor.__torch_function__(function, (), tuple(args), kwargs)  # type: ignore[no-untyped-call]
     with _overrides_off():
         return function(*args, **kwargs)
@@ -123,8 +137,7 @@ def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
 def without_values(kind: type[Tensor], shape: torch.Size, like: Tensor) -> Any:
     """A tensor of a subclass that overrides all functions, with the dtype and device of `like` and without values."""
     if _wrapper is None:
-        missing = _missing("PyTorch", "torch.Tensor._make_wrapper_subclass")
-        _warn_once(f"{missing}: Tensor.as_subclass is called instead")
+        _fall_back("PyTorch", "torch.Tensor._make_wrapper_subclass", "Tensor.as_subclass is called instead")
         return torch.empty((), dtype=like.dtype, device=like.device).expand(shape).as_subclass(kind)
     return _wrapper(kind, shape, dtype=like.dtype, device=like.device)
 
@@ -139,31 +152,20 @@ def without_nan_warnings() -> Iterator[None]:
     """Have Pyro's losses not look at their values for a warning about NaN within the block, which a recording has not."""
     import pyro.util
 
-    try:
-        looks = pyro.util.torch_isnan
-    except AttributeError as error:
-        raise _missing("Pyro", "pyro.util.torch_isnan", error) from error
-    pyro.util.torch_isnan = lambda _: False  # type: ignore[assignment]
-    try:
+    if not hasattr(pyro.util, "torch_isnan"):
+        raise _missing("Pyro", "pyro.util.torch_isnan")
+    with _replaced_by(pyro.util, "torch_isnan", lambda _: False):
         yield
-    finally:
-        pyro.util.torch_isnan = looks
 
 
 @contextmanager
 def without_validation() -> Iterator[None]:
     """Have no distribution look at its values within the block, also those that were made before it, as by `expand`."""
-    kind: Any = torch.distributions.Distribution
-    try:
-        validates = kind._validate_sample
-    except AttributeError as error:
-        raise _missing("PyTorch", "torch.distributions.Distribution._validate_sample", error) from error
-    kind._validate_sample = lambda self, value: None
-    try:
-        with pyro.validation_enabled(False):
-            yield
-    finally:
-        kind._validate_sample = validates
+    kind, name = torch.distributions.Distribution, "_validate_sample"
+    if not hasattr(kind, name):
+        raise _missing("PyTorch", f"torch.distributions.Distribution.{name}")
+    with _replaced_by(kind, name, lambda self, value: None), pyro.validation_enabled(False):
+        yield
 
 
 @contextmanager
@@ -202,11 +204,8 @@ def costs_weighted() -> Iterator[None]:
         values = [*(factor.exp() for factor in factors), torch.ones_like(cost)]
         return contract(f"{','.join(inputs)}->{names}", *values, backend="torch")  # type: ignore[no-any-return]
 
-    setattr(traceenum_elbo, "Dice", Weighted)  # noqa: B010  of a class, which types do not allow
-    try:
+    with _replaced_by(traceenum_elbo, "Dice", Weighted):
         yield
-    finally:
-        setattr(traceenum_elbo, "Dice", before)  # noqa: B010
 
 
 def stand_in(kind: type[Tensor], of: Tensor) -> Any:
@@ -230,10 +229,8 @@ def without_dispatch(operation: Callable[..., Any], args: Sequence[Any], kwargs:
 def mapped_tree(function: Callable[[Any], Any], tree: Any) -> Any:
     """Nested tuples, lists and dictionaries, with the function's value in place of every leaf."""
     if _pytree is None:
-        missing = _missing("PyTorch", "torch.utils._pytree")
-        _warn_once(
-            f"{missing}: arguments of a network's functions are searched in tuples, lists and dictionaries alone"
-        )
+        to = "arguments of a network's functions are searched in tuples, lists and dictionaries alone"
+        _fall_back("PyTorch", "torch.utils._pytree", to)
         return _mapped(function, tree)
     return _pytree.tree_map(function, tree)
 
@@ -681,8 +678,7 @@ def pyro_handlers() -> Sequence[Any]:
     try:
         return runtime._PYRO_STACK
     except AttributeError as error:
-        missing = _missing("Pyro", "pyro.poutine.runtime._PYRO_STACK", error)
-        _warn_once(f"{missing}: {_WITHOUT_NAMES}")
+        _fall_back("Pyro", "pyro.poutine.runtime._PYRO_STACK", _WITHOUT_NAMES, error)
         return ()
 
 
@@ -696,7 +692,7 @@ def name_in_store(store: Any, key: Callable[[dict[Any, str]], Any], name: str) -
         names = store._param_to_name
         names[key(names)] = name
     except (AttributeError, TypeError) as error:
-        _warn_once(f"{_missing('Pyro', 'ParamStoreDict._param_to_name', error)}: {_WITHOUT_NAMES}")
+        _fall_back("Pyro", "ParamStoreDict._param_to_name", _WITHOUT_NAMES, error)
 
 
 def lend_to_store(store: Any, name: str, unconstrained: Tensor, constraint: Any) -> None:
@@ -745,5 +741,5 @@ def silence_slow_vmap() -> None:
     try:
         _functorch._set_vmap_fallback_warning_enabled(False)
     except AttributeError as error:
-        missing = _missing("PyTorch", "torch._C._functorch._set_vmap_fallback_warning_enabled", error)
-        _warn_once(f"{missing}: warnings about slow operations under vmap stay on")
+        name = "torch._C._functorch._set_vmap_fallback_warning_enabled"
+        _fall_back("PyTorch", name, "warnings about slow operations under vmap stay on", error)
