@@ -41,7 +41,9 @@ def test_the_integral_over_powers_has_an_error_of_the_fourth_order() -> None:
 @pytest.mark.slow
 def test_the_log_evidence_of_a_linear_regression() -> None:
     x, y = bounds.problem(0)
-    model = models.from_module(nn.Linear(bounds.COLUMNS, 1, bias=False), priors.Gaussian(1.0), likelihoods.Gaussian(4.0))
+    model = models.from_module(
+        nn.Linear(bounds.COLUMNS, 1, bias=False), priors.Gaussian(1.0), likelihoods.Gaussian(4.0)
+    )
     exact = pyrodrop.sample(model, (x, y), chains=32, draws=64, tune=100, engine="traced", device="cpu", progress=False)
     found = evidence.log_evidence(exact, Dataset(x, y), seed=0, factor=8.0, progress=False)
     assert found == pytest.approx(bounds.log_evidence(x, y), abs=1.0)  # 5 sd: 0.1 per power and piece of ln 8

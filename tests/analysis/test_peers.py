@@ -14,6 +14,7 @@ from pyrodrop import likelihoods
 from pyrodrop.analysis.benchmarks import steps
 from pyrodrop.analysis.benchmarks.networks import Network, Steps, dense, lenet, plain
 from pyrodrop.analysis.benchmarks.peers import PEERS, REQUIREMENTS, Peer, installed, numpyro, releases
+from pyrodrop.analysis.benchmarks.peers.objective import converted, kl_weight, steps_of
 from pyrodrop.analysis.benchmarks.timing import moves_all
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +40,7 @@ def test_without_peers_their_table_is_empty_and_a_line_says_so(monkeypatch: pyte
     said: list[str] = []
     assert installed(say=said.append) == []
     packages = list(dict.fromkeys(peer.package for peer in PEERS))
-    assert len(said) == len(packages) == 1
+    assert len(said) == len(packages) == 4
     for line, package in zip(said, packages, strict=True):
         assert line.startswith(f"without {package}, ")
         assert line.endswith(f"see {REQUIREMENTS}")
@@ -103,6 +104,29 @@ def test_parameters_that_are_none_or_not_finite_are_refused() -> None:
         moves_all(lambda: state.fill_(float("nan")), [state], "broken")
     with pytest.raises(RuntimeError, match="none names no parameters"):
         moves_all(lambda: None, [], "none")
+
+
+@pytest.mark.more
+def test_the_shared_step_minimises_the_negative_log_likelihood_and_the_divergence() -> None:
+    """With y = 2 at x = 1 twice and a divergence of m²/2 the bound is (m - 2)² + m²/2, least at m = 4/3."""
+    x = torch.ones(2, 1)
+    network = Network("1-1", lambda d: dense(d, 1, 1), x, 2 * x, nn.MSELoss(), likelihoods.Gaussian(1.0), 3000)
+    net = converted(network, {nn.Linear: lambda d: nn.Linear(d.in_features, d.out_features, bias=False)})
+    (m,) = net.parameters()
+    nn.init.constant_(m, 1.0)
+    call, _ = steps_of(network, net, lambda: (m**2).sum() / 2)
+    call()
+    torch.testing.assert_close(m.detach(), torch.full((1, 1), 4 / 3), rtol=1e-4, atol=0)
+
+
+def test_the_divergence_weighs_twice_beside_a_loss_that_is_twice_the_negative_log_likelihood(
+    small: Network, digits: Network
+) -> None:
+    f = torch.zeros_like(small.y)
+    distribution = torch.distributions.Normal(f, 1.0)
+    likelihood = -(distribution.log_prob(small.y) - distribution.log_prob(f)).mean()
+    torch.testing.assert_close(small.loss(f, small.y), kl_weight(small) * len(small.x) * likelihood)
+    assert kl_weight(digits) == 1 / 256
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
