@@ -92,7 +92,14 @@ def test_one_label_per_example_has_no_bits(tmp_path: Path) -> None:
     assert "bits" not in train._scores(run, Split("a", data, data, "", "", ""), 2, 0)
 
 
-@pytest.mark.parametrize("name", [n for n in zoo.ENTRIES if n.startswith("rnn/")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.more) if name == "rnn/characters-none" else name
+        for name in zoo.ENTRIES
+        if name.startswith("rnn/")
+    ],
+)
 def test_the_entries_are_recorded_with_a_traced_engine(name: str) -> None:
     """Training says so, and no line of it falls back; a mask per sequence belongs to the input units of every weight."""
     entry = zoo.entry(name)
