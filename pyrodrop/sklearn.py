@@ -155,7 +155,7 @@ class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         >>> import numpy as np
         >>> from pyrodrop.sklearn import NetworkRegressor
         >>> X = np.linspace(-1, 1, 60)[:, None]
-        >>> model = NetworkRegressor(max_steps=50, random_state=0).fit(X, 3 * X[:, 0])
+        >>> model = NetworkRegressor(max_steps=20, random_state=0).fit(X, 3 * X[:, 0])
         >>> mean, sd = model.predict(X[:4], return_std=True)
         >>> mean.shape, sd.shape, model.predict(X[:4], quantiles=(0.05, 0.95))[1].shape
         ((4,), (4,), (4, 2))
@@ -233,7 +233,7 @@ class NetworkClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
         >>> import numpy as np
         >>> from pyrodrop.sklearn import NetworkClassifier
         >>> X = np.linspace(-1, 1, 60)[:, None]
-        >>> model = NetworkClassifier(max_steps=50, random_state=0).fit(X, np.where(X[:, 0] > 0, "up", "down"))
+        >>> model = NetworkClassifier(max_steps=20, random_state=0).fit(X, np.where(X[:, 0] > 0, "up", "down"))
         >>> model.predict([[-0.9], [0.9]]), model.predict_proba(X).shape
         (array(['down', 'up'], dtype='<U4'), (60, 2))
     """

@@ -52,7 +52,8 @@ if SEED_SHIFT:
 
 @pytest.hookimpl(tryfirst=True)  # before -m is read
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks with ``more`` all but n cases of a test marked ``few(n)``: those whose names have the smallest checksums."""
+    """Marks with ``more`` all but n cases of a test marked ``few(n)``: those whose names have the smallest checksums, of
+    those that are not marked so by themselves."""
     cases = defaultdict(list)
     config.stash[_COUNTED] = 0
     for item in items:
@@ -60,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marks & {"slow", "gpu"}:
             continue
         config.stash[_COUNTED] += 1
-        if few := item.get_closest_marker("few"):
+        if (few := item.get_closest_marker("few")) and "more" not in marks:
             cases[item.nodeid.partition("[")[0], *few.args].append(item)
         if SEED_SHIFT and "unshifted" in marks:
             item.add_marker(pytest.mark.skip(reason="compares with draws of seeds that are not shifted"))
@@ -84,6 +85,14 @@ def _fresh_state() -> Iterator[None]:
     yield
     torch.set_default_dtype(torch.float32)
     pyro.clear_param_store()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _short_timings() -> None:
+    """No test compares the times of a network that is compressed, for which it is called during half a second."""
+    from pyrodrop.compression import layout
+
+    layout._SECONDS = 0.001
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.data import Dataset
 
-SETTINGS: dict[str, Any] = {"steps": 150, "lr": 1e-2, "progress": False}
+SETTINGS: dict[str, Any] = {"steps": 60, "lr": 2e-2, "progress": False}
 
 
 @pytest.fixture(autouse=True)

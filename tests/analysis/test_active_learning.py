@@ -163,6 +163,7 @@ def test_two_rows_of_every_digit_are_labelled_first(images: Split) -> None:
     assert not torch.equal(starts[0], starts[2])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("posterior", ["MC dropout", "ensemble"])
 def test_digits_are_asked_by_entropy_and_bald(posterior: str, images: Split) -> None:
     """Against SciPy's entropies; an ensemble's draws are its members, each of other initial weights."""
@@ -183,6 +184,7 @@ def test_digits_are_asked_by_entropy_and_bald(posterior: str, images: Split) -> 
     assert task.score(run, test, 1) == pytest.approx(float(right.double().mean()))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("posterior", naval.POSTERIORS)
 def test_naval_is_asked_by_variance(posterior: str, ships: list[Split]) -> None:
     """The largest variance, of the draws or of the Gaussian process far out; the RMSE is over the sd of y."""

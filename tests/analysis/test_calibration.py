@@ -67,6 +67,7 @@ def calibrated(scale: float = 1.0, shift: float = 0.0, **options: Any) -> SBC:
     return sbc_of_draws(regression(), closed_form(scale, shift), design(), **asked)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_exact_posterior_passes(seed: int) -> None:
     result = calibrated(seed=seed)
@@ -92,6 +93,7 @@ def test_twice_the_variance_is_too_wide() -> None:
     assert "fit the data worse than the truth" in result.problems["log_likelihood"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("shift", "words"), [(0.5, "biased, too high"), (-0.5, "biased, too low")])
 def test_a_shifted_mean_is_biased(shift: float, words: str) -> None:
     result = calibrated(shift=shift)

@@ -268,6 +268,7 @@ def test_a_kernel_of_ones_own_is_left_as_it_was() -> None:
     assert float(kernel.outputscale.detach()) == before != process.hyperparameters["covar_module.outputscale"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("inducing", [None, Inducing(points=5, steps=3)])
 def test_progress_is_shown_when_asked(inducing: Inducing | None, capsys: pytest.CaptureFixture[str]) -> None:
     GaussianProcess(Dataset(X, Y), "squared-exponential", inducing=inducing, progress=False)

@@ -49,7 +49,7 @@ def features(activation: str, v: list[float], c: list[float], x: Tensor, width: 
     return covariance
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 def test_recursion_is_that_of_random_features(activation: str, depth: int) -> None:

@@ -51,7 +51,8 @@ def test_labels_of_every_step_have_bits_of_draws_and_of_the_mean_weights() -> No
     with torch.no_grad():
         for name in run.guide.sites:
             run.guide.loc[name].mul_(12)  # masks matter
-    scores = train._scores(run, split, 2000, 0)
+    draws = 1000
+    scores = train._scores(run, split, draws, 0)
     network, free = Small(), {name: run.model.free[name] for name in run.model.free}
     x, y, means = split.test.x, split.test.y, {n: run.guide.loc[n].detach() for n in run.guide.sites}
     units = {
@@ -69,7 +70,6 @@ def test_labels_of_every_step_have_bits_of_draws_and_of_the_mean_weights() -> No
 
     with torch.no_grad():
         averaged = functional_call(network, {**free, **{n: 0.7 * w for n, w in means.items()}}, (x,)).softmax(-1)
-        draws = 2000
         masked = {n: w * torch.bernoulli(torch.full((draws, *units[n]), 0.7)) for n, w in means.items()}
         passes = (
             sum(
@@ -79,7 +79,7 @@ def test_labels_of_every_step_have_bits_of_draws_and_of_the_mean_weights() -> No
             / draws
         )
     assert scores["bits_of_mean_weights"] == pytest.approx(bits(averaged.flatten(0, 1)), rel=1e-5)
-    assert scores["bits"] == pytest.approx(bits(passes.flatten(0, 1)), abs=0.08)  # type: ignore[union-attr]  # 4 s.e.
+    assert scores["bits"] == pytest.approx(bits(passes.flatten(0, 1)), abs=0.12)  # type: ignore[union-attr]  # 4 s.e.
     assert scores["bits"] == pytest.approx(-scores["log_density"] / math.log(2))
     assert abs(scores["bits"] - scores["bits_of_mean_weights"]) > 0.5  # the test can tell them apart
 
@@ -92,7 +92,14 @@ def test_one_label_per_example_has_no_bits(tmp_path: Path) -> None:
     assert "bits" not in train._scores(run, Split("a", data, data, "", "", ""), 2, 0)
 
 
-@pytest.mark.parametrize("name", [n for n in zoo.ENTRIES if n.startswith("rnn/")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.more) if name == "rnn/characters-none" else name
+        for name in zoo.ENTRIES
+        if name.startswith("rnn/")
+    ],
+)
 def test_the_entries_are_recorded_with_a_traced_engine(name: str) -> None:
     """Training says so, and no line of it falls back; a mask per sequence belongs to the input units of every weight."""
     entry = zoo.entry(name)

@@ -316,6 +316,7 @@ def shown(name: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     return capsys.readouterr().out
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("width", [80, 60])
 @pytest.mark.parametrize("name", PRINTED)
 def test_numbers_are_whole_in_every_width(

@@ -39,7 +39,7 @@ def test_every_entry_is_whole_and_has_a_reference(name: str) -> None:
     assert references.problems(zoo.entry(name)) == []
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", zoo.ENTRIES)
 def test_every_reference_was_measured_on_what_the_entry_is(name: str, data_folder: Path) -> None:
     entry = zoo.entry(name)

@@ -307,7 +307,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.few(150)
+@pytest.mark.few(40)
 @pytest.mark.parametrize("row", rows(CALLS), ids=str)
 def test_analysis(row: Row) -> None:
     assert row.judge() == ""
@@ -324,6 +324,7 @@ def test_one_posterior_has_one_data_set() -> None:
         tree(fit=process(), train=other)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("y", [torch.ones(N, 2), Y[..., None]])
 def test_a_test_set_has_the_y_of_the_predictions(y: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"test must have a y of the shape \[8, 1\] of the predictions; got \[8, "):

@@ -248,7 +248,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.few(30)
+@pytest.mark.few(12)
 @pytest.mark.parametrize("case", cases(CALLS), ids=str)
 def test_guide(case: Case) -> None:
     assert case.wrong() == {}

@@ -90,6 +90,7 @@ PRIORS: dict[Any, Any] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", PRIORS, ids=lambda kind: kind.__name__)
 def test_the_density_of_a_prior_is_finite_on_its_support(kind: Any) -> None:
     @few
@@ -138,6 +139,7 @@ GUIDES: dict[Any, Any] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", GUIDES, ids=lambda kind: kind.__name__)
 def test_draws_and_divergences_of_a_guide_are_finite(kind: Any) -> None:
     of_weights = model()
@@ -196,6 +198,7 @@ NEEDED: dict[Any, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", DISTRIBUTIONS, ids=lambda kind: kind.__name__)
 def test_samples_of_a_distribution_are_finite_and_have_a_density(kind: Any) -> None:
     @few

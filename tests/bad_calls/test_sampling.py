@@ -128,7 +128,7 @@ CALLS = [
 ]
 
 
-@pytest.mark.few(150)
+@pytest.mark.few(40)
 @pytest.mark.parametrize("row", rows(CALLS), ids=str)
 def test_sampling(row: Row) -> None:
     assert row.judge() == ""

@@ -284,7 +284,7 @@ CALLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.few(150)
+@pytest.mark.few(40)
 @pytest.mark.parametrize("row", rows(CALLS), ids=str)
 def test_training(row: Row) -> None:
     assert row.judge() == ""

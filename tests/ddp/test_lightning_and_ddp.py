@@ -47,9 +47,8 @@ close: Callable[..., None] = torch.testing.assert_close
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of the two processes got."""
     folder = tmp_path_factory.mktemp("ranks")
-    start = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
     done = subprocess.run(
-        [*start, str(Path(__file__).with_name("two_ranks.py")), str(folder)],
+        [sys.executable, "-P", str(Path(__file__).with_name("two_ranks.py")), str(folder)],
         capture_output=True,
         text=True,
         timeout=240,

@@ -1,12 +1,15 @@
-"""One of the processes that the tests start with torchrun.
+"""Two processes as torchrun starts them: with its variables, but forked from one that has imported everything.
 
-It runs the code of the page and cases of its own, and saves parameters, gradients and errors by the name of the case, as
+Each runs the code of the page and cases of its own, and saves parameters, gradients and errors by the name of the case, as
 ``0.pt`` and ``1.pt`` in a folder.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -170,5 +173,29 @@ def main(folder: Path) -> None:
     destroy()
 
 
+def start(folder: Path) -> int:
+    """Run `main` in two processes; the status of the first that fails, which ends the other, or 0."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    same = {"WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS, "GROUP_RANK": 0, "MASTER_PORT": port}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "none"} | {n: str(v) for n, v in same.items()}
+    running = set()
+    for rank in range(RANKS):
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        if (process := os.fork()) == 0:
+            main(folder)
+            sys.exit()
+        running.add(process)
+    while running:
+        process, status = os.wait()
+        running.remove(process)
+        if status:
+            for other in running:
+                os.kill(other, signal.SIGTERM)
+            return 1
+    return 0
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    sys.exit(start(Path(sys.argv[1])))

@@ -36,7 +36,7 @@ def linear(prior: priors.Prior) -> models.NetworkModel:
     return models.from_module(nn.Linear(INPUTS, 1), prior=prior, likelihood=likelihoods.Gaussian(1 / 0.09))
 
 
-def trained(model: models.NetworkModel, guide: Any, steps: int = 3000) -> Any:
+def trained(model: models.NetworkModel, guide: Any, steps: int = 2000) -> Any:
     return pyrodrop.fit(
         model,
         guide,
@@ -48,7 +48,7 @@ def trained(model: models.NetworkModel, guide: Any, steps: int = 3000) -> Any:
     ).guide
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("guide", "prior"),
     [

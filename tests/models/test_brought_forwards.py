@@ -333,7 +333,7 @@ def recomputing(reentrant: bool | None) -> models.NetworkModel:
     return model_of(Recomputing(reentrant).double())
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("reentrant", "estimator", "engine"),
     [

@@ -46,6 +46,7 @@ def fit(guide: str) -> tuple[pyrodrop.Fit, dict[str, Tensor]]:
                  for n, lost in gone.items()}  # fmt: skip
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_small_network_is_that_of_the_kept_means(guide: str) -> None:
     """Through convolutions, batch normalisation and pooling; input units leave with what makes them."""
@@ -102,11 +103,11 @@ def test_units_leave_under_a_variance_per_unit() -> None:
         model,
         guides.ARDDropout(model, log_variance=-6.0),
         data.Dataset(x, y),
-        steps=4000,
+        steps=2000,
         lr=0.05,
         estimator="local",
         kl_weight=pyrodrop.schedules.linear(500),
-        lr_schedule=lambda step: min(1.0, 2 * (1 - step / 4000)),
+        lr_schedule=lambda step: min(1.0, 2 * (1 - step / 2000)),
         progress=False,
     )
     report = run.compression_report((x, y), layout="dense")

@@ -192,6 +192,7 @@ def test_a_chain_of_any_shape(name: str, layout: Any, cut_fit: Any, oracle: Any)
         )
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_loaded_fit_finds_the_shapes_itself(name: str, cut_fit: Any, oracle: Any) -> None:
     build, shape = RIGHT[name]
@@ -271,7 +272,7 @@ def random_chain(seed: int) -> tuple[nn.Module, tuple[int, ...]]:
     return Own(lambda self, x: self.layers(x), layers=nn.Sequential(*layers)), shape
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("first", range(0, 120, 20))
 def test_random_chains(first: int, cut_fit: Any, oracle: Any) -> None:
     """Nothing is refused, and nothing is wrong."""

@@ -29,6 +29,7 @@ def test_a_draw_drops_whole_input_units_of_a_convolution() -> None:
     assert 0.4 < float(dropped.all(-1).float().mean()) < 0.6
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 5, 3, 3)])
 @pytest.mark.parametrize("theta", [0.0, 0.4])
 def test_moments_are_those_of_draws(shape: tuple[int, ...], theta: float, float64: None) -> None:

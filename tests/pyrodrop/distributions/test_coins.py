@@ -155,7 +155,7 @@ def test_a_rate_that_is_a_multiple_of_the_resolution_has_no_correlation() -> Non
     assert row_correlation(0.25, 8) == row_correlation(0.5, 16) == 0
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("bits", [8, 16, None])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])
 def test_a_keep_mask_has_its_rate_and_independent_entries(rate: float, bits: int | None) -> None:

@@ -322,6 +322,7 @@ def test_an_interrupted_run_goes_on_where_it_was(engine: str, tmp_path: Path) ->
     torch.testing.assert_close(values(rest), values(whole), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("low_rank", [False, True], ids=["", "LowRank, with matrix products in its divergence"])
 @pytest.mark.parametrize("engine", ["pyro", "traced"])
 def test_bfloat16_is_for_matrix_products_alone(engine: str, low_rank: bool) -> None:

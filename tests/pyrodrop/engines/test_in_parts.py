@@ -48,6 +48,7 @@ def parameters(fit: pyrodrop.Fit) -> Tensor:
     return torch.cat([parameter.detach().flatten().double() for parameter in parts])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("size", [SIZE, None])
 @pytest.mark.parametrize("engine", ["pyro", "traced", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_the_steps_in_parts_are_those_of_the_whole_minibatch(engine: Any, size: int | None) -> None:
@@ -74,6 +75,7 @@ class Keeping(torch.optim.SGD):
         return super().step(closure)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("estimator", ["shared", "local"])
 def test_gradients_of_noisy_parts_have_the_mean_of_the_whole_gradient(estimator: Any) -> None:
     """Of linear regression, in closed form: precision X^T (X m - y) + m / prior^2. The parts draw noise of their own."""

@@ -274,7 +274,7 @@ CONTINUOUS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", some_of(CONTINUOUS, 7))
+@pytest.mark.parametrize("name", some_of(CONTINUOUS, 4))
 def test_traced_losses_are_those_of_svi(name: str) -> None:
     case = CONTINUOUS[name]
     assert_as_svi(case.model, case.guide, case.loss, case.data)
@@ -401,7 +401,7 @@ DISCRETE = {
 }
 
 
-@pytest.mark.parametrize("name", some_of(DISCRETE, 6))
+@pytest.mark.parametrize("name", some_of(DISCRETE, 3))
 def test_sites_that_are_summed_out_are_traced(name: str) -> None:
     """Losses, and so gradients, of Pyro's sums over the values of discrete sites."""
     case = DISCRETE[name]

@@ -227,7 +227,7 @@ def test_yes_and_no_of_any_dtype(y: Tensor) -> None:
     torch.testing.assert_close(got.predict(x, 20).log_density(y), want.predict(x, 20).log_density(y.float()))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.more)])
 @pytest.mark.parametrize("name", [*CASES, "Ordinal", "network"])
 def test_every_engine_and_replicates_train_alike(name: str, engine: str) -> None:
@@ -267,6 +267,7 @@ def test_missing_values_are_left_out(name: str) -> None:
     torch.testing.assert_close(got, want)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", CASES)
 def test_a_fit_is_saved_and_read_back(name: str, tmp_path: Any) -> None:
     case = CASES[name]

@@ -80,6 +80,7 @@ def coverage(prediction: pyrodrop.Prediction, y: Tensor) -> float:
     return float(((low <= y) & (y <= high)).double().mean())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("columns", [1, 2])
 def test_residuals(columns: int) -> None:
     prediction, y = numbers(0, columns)

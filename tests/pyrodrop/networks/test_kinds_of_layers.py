@@ -91,6 +91,7 @@ def test_replicates_of_attention_are_the_fits_alone() -> None:
         torch.testing.assert_close(one.guide.mean(), alone.guide.mean(), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("engine", ["pyro", "traced"])
@@ -103,7 +104,7 @@ def test_recurrent_layers_train_as_in_plain_torch(kind: Any, engine: Any) -> Non
     assert_trained_alike(fit, plain_training(net, 40))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("guide", [guides.MeanField, guides.BernoulliDropout])
 def test_recurrent_layers_are_traced_in_float32(kind: Any, guide: Any) -> None:
@@ -133,7 +134,7 @@ def test_recurrent_layers_are_compiled(kind: Any, net: Any) -> None:
     torch.testing.assert_close(fits[1].history, fits[0].history, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("estimator", ["shared", "local", "per_example"])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_replicates_of_recurrent_layers_are_the_fits_alone(kind: Any, estimator: str) -> None:

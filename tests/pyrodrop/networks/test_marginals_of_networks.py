@@ -98,7 +98,7 @@ def moments(draws: Tensor) -> tuple[Tensor, Tensor]:
     return variance, ((centred**4).mean(0) - variance**2).div(len(draws)).sqrt()
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("posterior", POSTERIORS)
 @pytest.mark.parametrize("network", [Force, ForceByTransform, Pooled, Convolution])
 def test_each_point_has_the_distribution_of_whole_weights(network: Callable[[], nn.Module], posterior: str) -> None:

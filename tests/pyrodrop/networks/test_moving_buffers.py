@@ -110,6 +110,7 @@ def test_what_the_caller_gave_stays_as_it_was() -> None:
     assert modes == [module.training for module in model.modules()]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["pyro", "traced"])
 def test_a_look_after_an_epoch_changes_nothing_and_predicts_in_evaluation_mode(engine: str) -> None:
     """Predictions of one point do not depend on which others are predicted with it."""

@@ -61,7 +61,7 @@ def plain_training(steps: int, seed: int) -> dict[str, Tensor]:
     return copy.deepcopy(net.state_dict())
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("engine", ["pyro", "traced", "replicates"])
 def test_several_tensors_train_as_in_a_plain_loop(form: str, engine: Any) -> None:

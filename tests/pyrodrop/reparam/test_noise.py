@@ -122,7 +122,7 @@ POSTERIORS: dict[str, Any] = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("strategy", ["local", "per_example"])
 @pytest.mark.parametrize("posterior", POSTERIORS)
 @pytest.mark.parametrize("kind", ["linear", "conv"])

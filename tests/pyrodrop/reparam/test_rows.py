@@ -91,7 +91,7 @@ MAPS: dict[str, tuple[Callable[[Tensor, Any], Tensor], tuple[int, ...], tuple[in
 }
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", ["local", "per_example"])
 @pytest.mark.parametrize("kind", MAPS)
 def test_all_rows_of_an_example_see_its_mask(kind: str, name: str) -> None:

@@ -33,7 +33,7 @@ def exact(guide: guides.MeanField) -> tuple[Tensor, list[Tensor]]:
     return nll + kl, list(torch.autograd.grad(nll + kl, [m, log_v]))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("subsample", [False, True], ids=["whole", "minibatch"])
 @pytest.mark.parametrize("vectorize", [False, True], ids=["loop", "vectorised"])
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO, TraceGraph_ELBO])

@@ -69,9 +69,9 @@ def same(one: pyrodrop.Sampled, other: pyrodrop.Sampled) -> None:
     ("kernel", "after", "options"),
     [
         ("hmc", 0, {}),
-        ("hmc", 7, {"dtype": torch.float32, "thin": 2}),
+        pytest.param("hmc", 7, {"dtype": torch.float32, "thin": 2}, marks=pytest.mark.more),
         ("mclmc", 7, {"thin": 2}),
-        ("mclmc", 0, {"dtype": torch.float64}),
+        pytest.param("mclmc", 0, {"dtype": torch.float64}, marks=pytest.mark.more),
     ],
 )
 def test_a_run_goes_on_to_the_same_draws(
@@ -88,6 +88,7 @@ def test_a_run_goes_on_to_the_same_draws(
     same(once(checkpoint=str(file)), whole)  # of a run that has ended
 
 
+@pytest.mark.more
 def test_float64_that_rounding_asked_for_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[pyrodrop.sample.__module__], "MOST_ROUNDING", 0.0)
     file = tmp_path / "chains"
@@ -118,6 +119,7 @@ def other_start() -> Any:
     return pyrodrop.fit(model(), guides.Point(model()), (X, Y), steps=3, progress=False)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -145,6 +147,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("part", ["q", "state.q", "tuned.inverse_mass", "generator", "stats.lp", "numbers", "learned"])
 @pytest.mark.parametrize("how", ["missing", "another shape"])
 def test_a_damaged_file_is_refused(part: str, how: str, ended: Path, tmp_path: Path) -> None:
@@ -158,6 +161,9 @@ def test_a_damaged_file_is_refused(part: str, how: str, ended: Path, tmp_path: P
     write_tensors(file, tensors, about)
     with pytest.raises(ValueError, match="is damaged: it does not have the chains of this run"):
         drawn(checkpoint=file)
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not a file of tensors")
     with pytest.raises(ValueError, match="text"):
         drawn(checkpoint=tmp_path / "text")

@@ -56,6 +56,7 @@ def by_hand(
     return q, changes
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["traced", "pyro", pytest.param("compiled", marks=pytest.mark.more)])
 def test_chains_follow_the_steps_written_out(engine: str) -> None:
     torch.manual_seed(1)

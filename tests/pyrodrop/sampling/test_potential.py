@@ -67,7 +67,7 @@ def by_pyro(model: Any, given: Any, dtype: torch.dtype | None, values: dict[str,
     return potential_grad(function, {name: value.clone() for name, value in values.items()})
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", [None, torch.float64])
 @pytest.mark.parametrize("case", CASES)
 def test_value_and_gradient_are_pyros(case: str, dtype: torch.dtype | None) -> None:

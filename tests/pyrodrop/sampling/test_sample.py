@@ -76,6 +76,7 @@ def test_a_conjugate_posterior_by_few_chains(chains: int) -> None:
     assert found.diagnostics().r_hat_f < 1.05
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("chains", [1, 4])
 def test_few_chains_learn_their_trajectory_about_the_mean_of_past_transitions(
     chains: int, monkeypatch: pytest.MonkeyPatch

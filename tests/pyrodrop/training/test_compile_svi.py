@@ -170,6 +170,7 @@ def test_optimisers(optim: Callable[[], Any]) -> None:
     both(program(logistic, by_hand, optim), [(PAIRS, LABELS)] * STEPS)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("guide", [AutoNormal, AutoMultivariateNormal, AutoDelta])
 def test_autoguides(guide: Any) -> None:
     both(program(hierarchical, guide), [(X, GROUPS, Y)] * STEPS)

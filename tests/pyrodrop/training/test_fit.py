@@ -121,6 +121,7 @@ def test_a_plain_pyro_program_trains() -> None:
     assert str(elbo.convention) == "exact"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, functools.partial(torch.optim.SGD, momentum=0.9)])
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, optimizer: Any) -> None:
     model, guide = parts()

@@ -82,6 +82,7 @@ def mapped(folder: Path) -> Any:
     return file
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("engine", "estimator"),
     [("pyro", "local"), ("traced", "shared"), pytest.param("compiled", "shared", marks=pytest.mark.more)],
@@ -216,7 +217,7 @@ def test_epochs_visit_every_row_once_in_new_orders() -> None:
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "source",
     [lambda: loader(Items(noise=0.3)), lambda: Items(noise=0.3), lambda: Shuffled(told=True)],

@@ -41,6 +41,7 @@ def _clip(largest: float, made: torch.optim.Optimizer, *_: Any) -> None:
     torch.nn.utils.clip_grad_norm_([p for group in made.param_groups for p in group["params"]], largest)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("replicates", [None, 2])
 @pytest.mark.parametrize(
     "optimizer", [torch.optim.LBFGS, functools.partial(torch.optim.LBFGS, max_iter=3), lbfgs_of_few_steps]
@@ -71,6 +72,7 @@ def test_rates_by_name_are_refused_for_a_line_search_too() -> None:
         fit(lbfgs_of_few_steps, lr=lambda _: 0.01)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "optimizer",
     [torch.optim.Adafactor, *(functools.partial(with_one_norm, largest=norm) for norm in (1e-4, 1.0, 1e3, 1e6))],
@@ -81,7 +83,7 @@ def test_replicates_need_an_optimiser_of_single_entries(optimizer: Any) -> None:
         fit(optimizer, replicates=2)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -121,6 +123,7 @@ def own_step(groups: Any) -> torch.optim.Optimizer:
     return optimizer
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("optimizer", [small_steps, own_step])
 def test_what_an_optimiser_does_more_is_done_by_every_engine(optimizer: Any) -> None:
     model = models.MLP([3, 4, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(10.0))

@@ -216,7 +216,7 @@ PROPER: dict[str, Any] = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("prior", PROPER)
 @pytest.mark.parametrize("auto", [AutoNormal, AutoDelta, AutoDiagonalNormal, AutoStructured])
 def test_automatic_guides_of_every_proper_prior(auto: Any, prior: str) -> None:
@@ -249,6 +249,7 @@ def test_sites_of_hyperparameters_are_no_parts_of_the_weights_name() -> None:
             assert not any(site.startswith(f"{name}.") for site in sites)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("keep", ["draws", "moments"])
 def test_a_compiled_predict_is_predict(keep: Any) -> None:
     model = line()

@@ -45,7 +45,7 @@ def fitted(model: Any, guide: Any, y: Tensor = Y, **more: Any) -> pyrodrop.Fit:
     return pyrodrop.fit(model, guide, {"x": X, "y": y, **more}, steps=100, lr=0.05)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("auto", [AutoNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal, AutoDelta])
 def test_mapped_draws_are_those_of_single_calls(auto: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fit = fitted(line, auto(line))
@@ -61,6 +61,7 @@ def test_mapped_draws_are_those_of_single_calls(auto: Any, monkeypatch: pytest.M
     assert len(mapped["y"].unique()) == 480
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", [line, logistic])
 def test_draws_are_those_of_predictive(model: Any) -> None:
     guide = AutoNormal(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import math
 import pickle
@@ -55,17 +56,18 @@ def trained(steps: int = 20, **options: Any) -> Fit:
     return pyrodrop.fit(line, AutoNormal(line), DATA, steps=steps, lr=0.05, **options)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [None, 10])
 def test_the_elbo_is_that_of_pyro(size: int | None) -> None:
     guide = AutoNormal(line)
-    fit = pyrodrop.fit(line, guide, DATA | {"size": size}, steps=100, lr=0.05)
-    ours = fit.elbo(200)
+    fit = pyrodrop.fit(line, guide, DATA | {"size": size}, steps=50, lr=0.05)
+    ours = fit.elbo(100)
     with torch.no_grad():
-        theirs = torch.tensor([-Trace_ELBO().loss(line, guide, X, Y, size=size) for _ in range(200)])
-    se = (ours.se**2 + float(theirs.var()) / 200) ** 0.5
+        theirs = torch.tensor([-Trace_ELBO().loss(line, guide, X, Y, size=size) for _ in range(100)])
+    se = (ours.se**2 + float(theirs.var()) / 100) ** 0.5
     assert abs(ours.value - float(theirs.mean())) < 5 * se
     assert str(ours.convention) == "exact"
-    assert abs(fit.objective(200).value - ours.value) < 5 * ours.se
+    assert abs(fit.objective(100).value - ours.value) < 5 * ours.se
 
 
 def test_a_guide_that_draws_in_another_order_has_the_elbo_of_its_draws() -> None:
@@ -92,10 +94,10 @@ def test_sites_that_are_summed_out_have_the_elbo_of_the_loss_object(auto: Any) -
     loss = TraceEnum_ELBO(max_plate_nesting=1)
     fit = pyrodrop.fit(mixture, guide, {"y": Y}, steps=3, lr=0.01, objective=loss, engine="pyro")
     with torch.no_grad():
-        theirs = torch.tensor([-loss.loss(mixture, guide, Y) for _ in range(100)])
-    for estimate in (fit.elbo(100), fit.objective(100)):
+        theirs = torch.tensor([-loss.loss(mixture, guide, Y) for _ in range(40)])
+    for estimate in (fit.elbo(40), fit.objective(40)):
         assert (
-            abs(estimate.value - float(theirs.mean())) <= 1e-4 + 5 * (estimate.se**2 + float(theirs.var()) / 100) ** 0.5
+            abs(estimate.value - float(theirs.mean())) <= 1e-4 + 5 * (estimate.se**2 + float(theirs.var()) / 40) ** 0.5
         )
         assert math.isnan(estimate.nll + estimate.kl)  # the loss has no terms
     assert fit.elbo(2).convention.kind == ("up_to_constant" if auto is AutoDelta else "exact")
@@ -103,8 +105,9 @@ def test_sites_that_are_summed_out_have_the_elbo_of_the_loss_object(auto: Any) -
 
 
 def test_the_objective_is_the_loss_object_and_the_elbo_is_not() -> None:
-    fit = trained(objective=RenyiELBO(alpha=0.0, num_particles=20))
-    assert fit.objective(50).value > fit.elbo(200).value
+    fit = trained(5, objective=RenyiELBO(alpha=0.0, num_particles=20))
+    bound, elbo = fit.objective(10), fit.elbo(100)
+    assert bound.value - elbo.value > 4 * (bound.se**2 + elbo.se**2) ** 0.5
     assert "RenyiELBO" in str(fit.objective(2).convention)
     assert float(fit.history[:, 1].abs().max()) == 0
 
@@ -208,6 +211,12 @@ def of_x(x: Tensor, y: Tensor | None = None) -> Any:
     return line(x[:, 0], y)
 
 
+@functools.cache
+def of_both() -> tuple[Fit, Fit]:
+    """Fits of keyword arguments and of rows, two steps long."""
+    return trained(2), pyrodrop.fit(of_x, AutoNormal(of_x), (X[:, None], Y), steps=2)
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -228,7 +237,7 @@ def test_what_only_networks_have_is_refused(name: str, said: str) -> None:
         "compare": lambda fit: analysis.compare({"one": fit, "other": fit}, rows),
         "log_density": lambda fit: analysis.log_density(fit, rows, 3),
     }
-    for fit in (trained(2), pyrodrop.fit(of_x, AutoNormal(of_x), rows, steps=2)):
+    for fit in of_both():
         with pytest.raises(TypeError, match=said):
             calls.get(name, lambda fit: getattr(fit, name)())(fit)
 
@@ -289,6 +298,7 @@ class Weights(PyroModule):
         pyro.sample("w", dist.Normal(self.loc, self.scale).to_event(1))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("begun", [False, True])
 def test_fits_of_pyro_modules_share_nothing(begun: bool) -> None:
     """Neither with each other, nor with what SVI trains, whatever the names in Pyro's store."""

@@ -95,12 +95,13 @@ def test_noise_is_fresh_in_every_jitted_step(name: str) -> None:
     model = model_of()
     guide = GUIDES[name](model)
     jitted, plain = JitTrace_ELBO(ignore_jit_warnings=True), Trace_ELBO()
-    ours = torch.tensor([float(jitted.loss_and_grads(model, guide, X, Y)) for _ in range(300)])
-    theirs = torch.tensor([plain.loss(model, guide, X, Y) for _ in range(300)])
-    error = ((ours.var() + theirs.var()) / 300).sqrt()
+    count = 200
+    ours = torch.tensor([float(jitted.loss_and_grads(model, guide, X, Y)) for _ in range(count)])
+    theirs = torch.tensor([plain.loss(model, guide, X, Y) for _ in range(count)])
+    error = ((ours.var() + theirs.var()) / count).sqrt()
     assert float(ours.std()) > 0
     assert abs(float(ours.mean() - theirs.mean())) < 4 * float(error)
-    torch.testing.assert_close(ours.std(), theirs.std(), rtol=0.25, atol=0)
+    torch.testing.assert_close(ours.std(), theirs.std(), rtol=0.3, atol=0)
 
 
 def test_batches_of_another_size_are_no_silent_error_of_a_jitted_elbo() -> None:

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, models, priors
 
-S, TAU, COUNT, D, N = 0.7, 2.0, 200, 3, 4  # so few rows that the posterior is the prior in good part
+S, TAU, COUNT, D, N = 0.7, 2.0, 120, 3, 4  # so few rows that the posterior is the prior in good part
 X = torch.randn(N, D, generator=torch.Generator().manual_seed(3))
 Y = X @ torch.tensor([[1.0], [-0.5], [0.2]]) + 0.5 * torch.randn(N, 1, generator=torch.Generator().manual_seed(4))
 COVARIANCE = np.linalg.inv(TAU * (X.T @ X).double().numpy() + np.eye(D) / S**2)
 MEAN = TAU * COVARIANCE @ (X.T @ Y).double().numpy()[:, 0]
 TRAINED: dict[str, Any] = {
-    "count": COUNT, "steps": 600, "lr": 0.05, "lr_schedule": pyrodrop.schedules.cosine(600), "starts": "new",
+    "count": COUNT, "steps": 300, "lr": 0.1, "lr_schedule": pyrodrop.schedules.cosine(300), "starts": "new",
     "engine": "traced", "device": "cpu", "progress": False,
 }  # fmt: skip
 
@@ -62,10 +62,11 @@ def anchored() -> pyrodrop.Replicates:
 
 @pytest.fixture(scope="module")
 def with_prior_functions() -> pyrodrop.Replicates:
+    """Fewer: each is compared with its own solution."""
     net = models.WithPriorFunction(OfPrior(D, 1, bias=False))
     model = models.from_module(net, priors.Gaussian(S), likelihoods.Gaussian(TAU))
-    sets = data.perturbed((X, Y), COUNT, noise=TAU**-0.5)
-    return pyrodrop.fit_replicates(model, guides.Point(model), sets, **TRAINED)
+    sets = data.perturbed((X, Y), 40, noise=TAU**-0.5)
+    return pyrodrop.fit_replicates(model, guides.Point(model), sets, **{**TRAINED, "count": 40})
 
 
 def test_anchored_estimates_are_draws_from_the_posterior(anchored: pyrodrop.Replicates) -> None:
@@ -81,8 +82,7 @@ def test_estimates_with_prior_functions_are_draws_from_the_posterior(with_prior_
     for fit in with_prior_functions:
         fixed = dict(fit.model.network.named_buffers())["prior_function.weight"][0]
         draws.append((fit.guide.mean()["net.weight"][0] + fixed).double().numpy())
-        if len(draws) <= 20:
-            np.testing.assert_allclose(draws[-1], solved(fit.data.y, fixed), atol=5e-3)
+        np.testing.assert_allclose(draws[-1], solved(fit.data.y, fixed), atol=5e-3)
     check_draws(np.stack(draws))
     one = with_prior_functions[0].predict(X, 1).f[0, :, 0].double().numpy()
     np.testing.assert_allclose(one, X.double().numpy() @ draws[0], atol=1e-4)
@@ -93,8 +93,8 @@ def test_anchors_and_noise_of_the_same_seed_are_independent(anchored: pyrodrop.R
     anchors = torch.stack([fit.model.weight_sites()["weight"][0] for fit in anchored])
     correlation = torch.corrcoef(torch.cat([noise, anchors], 1).T)
     assert float((correlation - torch.eye(N + D)).abs().max()) < 5 / COUNT**0.5
-    assert float(anchors.std()) == pytest.approx(S, rel=0.1)
-    assert float(noise.std()) == pytest.approx(TAU**-0.5, rel=0.05)
+    assert float(anchors.std()) == pytest.approx(S, rel=4 / (2 * COUNT * D) ** 0.5)
+    assert float(noise.std()) == pytest.approx(TAU**-0.5, rel=4 / (2 * COUNT * N) ** 0.5)
 
 
 def test_without_noise_of_y_anchors_alone_are_too_sure() -> None:

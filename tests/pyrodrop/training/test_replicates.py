@@ -141,7 +141,7 @@ def test_replicates_differ_in_data_rate_precision_and_prior() -> None:
         assert float(one.model.likelihood.precision) == 4.0 * (r + 1)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "make",
     [
@@ -338,6 +338,7 @@ def test_data_that_could_be_either_are_refused(data: Any, error: type[Exception]
         data_sets(data, 2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("auto", [AutoDelta, AutoNormal])
 def test_autoguides_of_their_own_models_are_the_fits_alone(auto: Any) -> None:
     """They are trained in place; Pyro's store names their parameters apart."""

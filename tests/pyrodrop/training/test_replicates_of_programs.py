@@ -51,7 +51,7 @@ def check_alone(auto: Any, sets: Sequence[dict[str, Any]], guides: Sequence[Any]
     return many
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("auto", [AutoNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal])
 def test_several_starts_are_the_fits_alone(auto: Any) -> None:
     many = check_alone(auto, [{"x": X, "y": Y, "size": 5}], [auto(line, init_scale=scale) for scale in SCALES])

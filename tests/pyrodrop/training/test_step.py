@@ -33,6 +33,7 @@ def same(one: pyrodrop.Fit, two: pyrodrop.Fit) -> bool:
     return all(torch.equal(a[n], b[n]) for n in a) and torch.equal(one.history, two.history)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["pyro", "traced", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_n_steps_are_the_fit_of_n_steps(engine: Any) -> None:
     """With predictions, estimates and the caller's own draws between them; the last minibatch of an epoch is smaller."""
@@ -58,6 +59,7 @@ def test_n_steps_are_the_fit_of_n_steps(engine: Any) -> None:
     assert not fit.model.training  # type: ignore[attr-defined]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["pyro", "traced"])
 def test_a_state_goes_on_to_the_same_bits(engine: Any, tmp_path: Path) -> None:
     """In another training, from a file, and in the same one, whose later steps are undone."""
@@ -85,6 +87,7 @@ def test_a_state_goes_on_to_the_same_bits(engine: Any, tmp_path: Path) -> None:
     assert same(want, training.fit)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, functools.partial(torch.optim.SGD, momentum=0.9)])
 def test_a_state_of_an_optimizer_with_little_or_none_of_its_own(optimizer: Any) -> None:
     options = OPTIONS | {"optimizer": optimizer, "lr": 1e-3, "engine": "traced"}

@@ -61,6 +61,7 @@ def kept(path: Path, of: Entry, sets: list[Dataset], **result: Any) -> tuple[lis
 # The files of the package
 
 
+@pytest.mark.few(6)
 @pytest.mark.unshifted
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_posterior_predicts_as_when_it_was_written(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
