@@ -39,6 +39,7 @@ from pyrodrop.training.fit import fit
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.options import TrainingOptions
 from pyrodrop.training.replicates import Replicates, fit_replicates
+from pyrodrop.training.warnings import collected
 
 __all__ = ["Recipe", "classifier", "regressor"]
 
@@ -92,12 +93,13 @@ class Recipe:
 
         Args:
             progress: as in `pyrodrop.fit`.
-            changes: of `settings`. `seed`, 0 by default, is also that of the rows that are held out and of first weights.
+            changes: of `settings`. With other `steps` the learning rate falls to 0 over these. `seed`, 0 by default, is also
+                that of the rows that are held out and of first weights.
 
         Raises:
             TypeError, ValueError, FloatingPointError: as `pyrodrop.fit`.
         """
-        settings: dict[str, Any] = {**self.settings, **changes, "progress": progress}
+        settings = self._with(changes, progress)
         model, factor = self._chosen(settings)
         run = fit(model, self.posterior(model), self.data, **settings)
         _widen(run, factor)
@@ -115,24 +117,30 @@ class Recipe:
         Raises:
             TypeError, ValueError, FloatingPointError: as `pyrodrop.fit_replicates`.
         """
-        settings: dict[str, Any] = {**self.settings, **changes, "progress": progress}
+        settings = self._with(changes, progress)
         model, factor = self._chosen(settings)
         runs = fit_replicates(model, self.posterior(model), self.data, count=count, **settings)
         for run in runs:
             _widen(run, factor)
         return runs
 
+    def _with(self, changes: TrainingOptions, progress: bool | None) -> dict[str, Any]:
+        """The settings of a call. However many steps it has, the learning rate has come down to 0 after the last of them."""
+        settings: dict[str, Any] = {**self.settings, **changes, "progress": progress}
+        return {**settings, "lr_schedule": cosine(settings["steps"])} | changes
+
     def _chosen(self, settings: dict[str, Any]) -> tuple[MLP, float]:
         """The model under which rows that are held out have the largest log density, and the factor of its noise."""
         training, held = _divided(len(self.data), checked_seed(settings["seed"]))
         pairs = [(model, place) for model in self.models for place in range(len(held))]
-        fits = fit_replicates(
-            [model for model, _ in pairs],
-            [self.posterior(model) for model, _ in pairs],
-            [self.data.rows(training[place]) for _, place in pairs],
-            count=len(pairs),
-            **settings,
-        )
+        with collected():  # of trials; what the fits on all rows are like is said of these
+            fits = fit_replicates(
+                [model for model, _ in pairs],
+                [self.posterior(model) for model, _ in pairs],
+                [self.data.rows(training[place]) for _, place in pairs],
+                count=len(pairs),
+                **settings,
+            )
         judged = [self._judged(fits[k * len(held) : (k + 1) * len(held)], held) for k in range(len(self.models))]
         best = max(range(len(judged)), key=lambda k: judged[k][0])
         density, factor, inside = judged[best]
@@ -141,7 +149,7 @@ class Recipe:
             model.likelihood, factor = Gaussian(1 / factor), 1.0
         rows = sum(map(len, held))
         if inside < _NARROW:
-            _log.warning(
+            _log.info(
                 "95 %% intervals with a precision that is learned on the training rows hold %.0f %% of %d held-out rows: "
                 "the precision of this fit is that of the held-out rows, and should not be learned from so few",
                 *(100 * inside, rows),
@@ -192,7 +200,8 @@ def regressor(
 
     Raises:
         TypeError: x is no single tensor of real numbers; an argument is something else.
-        ValueError: there are fewer than 10 rows, or several columns of y; y are class labels.
+        ValueError: there are fewer than 10 rows, or several columns of y; y are class labels, or all the
+            same where the precision of Gaussian noise is learned.
 
     Example:
         >>> import torch, pyrodrop
@@ -213,6 +222,10 @@ def regressor(
         )
     likelihood = Gaussian() if likelihood is None else likelihood
     instance(likelihood, Likelihood, "likelihood", "a Likelihood, such as likelihoods.HeteroscedasticGaussian()")
+    if isinstance(likelihood, Gaussian) and likelihood.learned and bool((y == y[0]).all()):
+        raise ValueError(
+            f"data must have a y that varies, of which the noise is learned; got {float(y[0]):g} in all {len(y)} rows"
+        )
     return _recipe(_standardised(data, y), likelihood, None, posterior, hidden)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -28,10 +29,12 @@ from pyrodrop.prediction.prediction import Prediction
 from pyrodrop.prediction.quantiles import checked_levels
 from pyrodrop.training.fitted import Fit
 from pyrodrop.training.fitted_replicates import Replicates
+from pyrodrop.training.warnings import collected
 
 try:
     from scipy.sparse import issparse
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
@@ -74,10 +77,10 @@ class _Network(BaseEstimator):  # type: ignore[misc]
             options["steps"] = count(self.max_steps, "max_steps", "the number of gradient steps of each training")
         members = count(self.members, "members", "the number of networks")
         self.run_: Fit | Replicates
-        if members == 1:
-            self.run_ = recipe.fit(**options)
-        else:
-            self.run_ = recipe.fit_replicates(members, **options)
+        with collected() as messages:
+            self.run_ = recipe.fit(**options) if members == 1 else recipe.fit_replicates(members, **options)
+        for message in messages:
+            warnings.warn(f"{message} (the number of steps is max_steps)", ConvergenceWarning, stacklevel=3)
         return self
 
     def _posterior(self) -> Callable[..., Any]:
@@ -133,6 +136,8 @@ def _float32(values: np.ndarray[Any, Any], name: str) -> Tensor:
 
 class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
     """A regression by a network with a posterior over its weights.
+
+    A training that may not be done is a ``ConvergenceWarning`` of scikit-learn.
 
     Args:
         hidden_layer_sizes: numbers of units of the hidden layers.

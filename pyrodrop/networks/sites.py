@@ -51,8 +51,8 @@ def parameters_of(network: nn.Module) -> Parameters:
     """Read the parameters of a network.
 
     Raises:
-        TypeError: not a module, or one that is compiled, scripted or distributed over devices, whose parameters cannot be
-            replaced.
+        TypeError: not a module; a model, which has priors already; or a module that is compiled, scripted or distributed
+            over devices, whose parameters cannot be replaced.
         ValueError: a parameter is uninitialised (``nn.LazyLinear``) or complex; a parameter or buffer is sparse.
     """
     _check_kind(network)
@@ -94,6 +94,11 @@ def _check_kind(network: nn.Module) -> None:
         raise TypeError(f"the network, net, of a model must be a torch.nn.Module; got {shown(given)}")
     for module in network.modules():
         name = type(module).__name__
+        if hasattr(module, "weight_sites"):
+            raise TypeError(
+                "the network of a model must be a module without priors, such as a torch.nn.Sequential; got a model, "
+                f"{name}, which has priors and a likelihood already"
+            )
         if isinstance(module, torch.jit.ScriptModule):
             raise TypeError(
                 "the parameters of a scripted or traced module cannot be replaced; pass the module that it was made from; "

@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -40,6 +42,29 @@ _PER_ROW, _OF_FALL, _ERRORS = 0.05, 0.05, 4.0
 _RISE = 1.0  # nats per row, more than a start from another training costs
 
 
+_collecting: ContextVar[list[str] | None] = ContextVar("_collecting", default=None)
+
+
+@contextmanager
+def collected() -> Iterator[list[str]]:
+    """Collect the messages about fits that are trained within, instead of logging them: of trials, whose fits nobody gets,
+    or for a caller who says them otherwise."""
+    messages: list[str] = []
+    outer = _collecting.set(messages)
+    try:
+        yield messages
+    finally:
+        _collecting.reset(outer)
+
+
+def _say(message: str) -> None:
+    messages = _collecting.get()
+    if messages is None:
+        _log.warning("%s", message)
+    else:
+        messages.append(message)
+
+
 def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
     """Say once, in a warning of the log, which of the fits still learned at their end or have collapsed.
 
@@ -51,7 +76,7 @@ def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
     if findings:
         number, words = next(iter(findings.items()))
         where = f"{len(findings)} of {len(fits)} replicates, of which number {number}: " if len(fits) > 1 else ""
-        _log.warning("training may not be done: %s%s", where, words)
+        _say(f"training may not be done: {where}{words}")
 
 
 def _words(fit: Fit) -> str:
@@ -195,7 +220,7 @@ def warn_of_runaways(*problems: Problem | Fit) -> None:
         where = (
             f" in {len(runaways)} of {len(problems)} replicates, of which number {number}" if len(problems) > 1 else ""
         )
-        _log.warning("training ran away%s: %s", where, "; ".join(words))
+        _say(f"training ran away{where}: {'; '.join(words)}")
 
 
 def _alphas(guide: Any) -> list[str]:

@@ -288,6 +288,9 @@ def test_modules_whose_parameters_cannot_be_replaced_are_refused() -> None:
         model_of(torch.relu)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="weights must be real"):
         model_of(nn.Linear(4, 4, dtype=torch.complex64))
+    for wrapped in (model_of, models.WithPriorFunction):
+        with pytest.raises(TypeError, match="a module without priors.*got a model, Network"):
+            wrapped(model_of(net))  # type: ignore[operator]
 
 
 def test_a_pattern_for_all_weights_says_their_axis_too() -> None:

@@ -62,7 +62,7 @@ def test_noise_that_depends_on_x_is_that_of_rows_that_are_held_out() -> None:
         (torch.randn(30, 100), torch.randn(30, 1)), hidden=(20, 20), likelihood=likelihoods.HeteroscedasticGaussian()
     )
     recipe = dataclasses.replace(recipe, models=recipe.models[1:])
-    runs = recipe.fit_replicates(2, steps=300, **QUICK)
+    runs = recipe.fit_replicates(2, **{**recipe.settings, "steps": 300}, **QUICK)
     learned = pyrodrop.fit(recipe.model, recipe.guide, recipe.data, **{**recipe.settings, "steps": 300}, **QUICK)
     x, y = torch.randn(2000, 100), torch.randn(2000, 1)
     chosen, worse = (metrics.regression_scores(one.predict(x, 200), y) for one in (runs, learned))
@@ -118,6 +118,7 @@ def test_the_noise_is_that_of_rows_that_are_held_out(
     torch.manual_seed(3)
     recipe = recipes.regressor((torch.randn(30, columns), torch.randn(30, 1)))
     wide = dataclasses.replace(recipe, models=recipe.models[1:])
+    caplog.set_level("INFO", "pyrodrop")
     run = wide.fit(steps=300, **QUICK)
     assert any("that is learned on the training rows hold" in message for message in caplog.messages) is said
     learned = pyrodrop.fit(wide.model, wide.guide, wide.data, **{**wide.settings, "steps": 300}, **QUICK)
@@ -172,6 +173,7 @@ def test_another_posterior_and_other_settings() -> None:
         (recipes.regressor, (X[:9], Y[:9]), ValueError, "at least 10 rows.*got 9"),
         (recipes.regressor, (X, torch.cat([Y, Y], 1)), ValueError, r"one column of y.*got shape \[60, 2\]"),
         (recipes.regressor, ((X, X), Y), TypeError, "a table of real numbers as x.*got a tuple"),
+        (recipes.regressor, (X, torch.full_like(Y, 3)), ValueError, "a y that varies.*got 3 in all 60 rows"),
         (recipes.regressor, (LABELS[:, None], Y), TypeError, "a table of real numbers as x.*int64"),
         (recipes.classifier, (X, Y), ValueError, "class labels must be whole numbers"),
         (recipes.classifier, (X, LABELS - 1), ValueError, "class labels must lie in 0"),
@@ -180,6 +182,24 @@ def test_another_posterior_and_other_settings() -> None:
 def test_what_is_no_table_is_refused(make: Any, given: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make(given).fit(steps=1, **QUICK)
+
+
+@pytest.mark.parametrize("steps", [20, 20_000])
+def test_the_learning_rate_falls_over_all_steps(steps: int) -> None:
+    """By the formula of the cosine, unless another schedule is asked for. The settings of the recipe have 2,000 steps."""
+    factor = recipes.regressor((X, Y))._with({"steps": steps}, None)["lr_schedule"]
+    for share in (0.0, 0.25, 0.5, 1.0):
+        assert factor(int(share * steps)) == pytest.approx((1 + math.cos(math.pi * share)) / 2)
+    asked = recipes.regressor((X, Y))._with({"steps": steps, "lr_schedule": None}, None)
+    assert asked["lr_schedule"] is None
+
+
+@pytest.mark.more
+def test_steps_beyond_the_default_train_on() -> None:
+    """Parameters still move between step 2,000 and the last of 2,600."""
+    runs = [recipes.classifier((X, LABELS)).fit(steps=steps, **QUICK) for steps in (2000, 2600)]
+    first, last = (torch.cat([value.flatten() for value in run.model.parameters()]) for run in runs)
+    assert float((first - last).abs().max()) > 1e-3
 
 
 def test_class_labels_of_a_frame_are_no_regression() -> None:

@@ -12,6 +12,7 @@ from scipy.sparse import csr_matrix
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -133,6 +134,17 @@ def test_a_single_network_and_its_classes() -> None:
     np.testing.assert_array_equal(model.predict(X), model.classes_[probabilities.argmax(1)])
     assert model.score(X, LABELS) > 0.9
     np.testing.assert_array_equal(model.predict_proba(X[::-1])[::-1].round(12), probabilities.round(12))
+
+
+def test_a_training_that_is_not_done_is_a_convergence_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of each fit, which filters of Python and scikit-learn know, and none of the trials on rows that are left out."""
+    monkeypatch.setattr("pyrodrop.training.warnings._words", lambda fit: "the loss still falls")
+    with pytest.warns(ConvergenceWarning, match="the loss still falls.*max_steps") as seen:
+        NetworkClassifier(**SMALL, max_steps=100).fit(X, LABELS)
+    assert len(seen) == 1
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(
