@@ -70,4 +70,4 @@ types: $(STAMP)
 	$(BIN)/mypy -p pyrodrop
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs docs/_build docs/api docs/notebooks docs/project docs/zoo
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs docs/_build docs/api docs/gallery docs/notebooks docs/project docs/zoo

@@ -30,6 +30,7 @@ extensions = [
     "api_pages",
     "names",
     "zoo_pages",
+    "notebook_pages",
     "gallery",
 ]
 exclude_patterns = ["_build", "_ext", "paper"]
