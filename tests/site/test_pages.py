@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("sphinx", reason="needs the docs extra: make docs")
 
+import api_pages
 import gallery
 import notebook_pages
 import public
@@ -106,6 +107,19 @@ def test_the_built_site_loads_nothing_from_the_network() -> None:
     assert [tag for tag in far if 'rel="canonical"' not in tag] == []
     assert any("mathjax/tex-chtml.js" in text for text in pages.values())
     assert list((BUILT / "_static" / "mathjax" / "output" / "chtml" / "fonts").rglob("*.woff"))
+
+
+def test_pages_are_small() -> None:
+    """At most 300 kB each, without figures, style sheets and scripts, which pages share."""
+    if not (BUILT / "index.html").is_file():
+        pytest.skip("the site is not built: make docs")
+    large = {path.name: path.stat().st_size for path in BUILT.rglob("*.html") if path.stat().st_size > 300_000}
+    assert large == {}
+
+
+def test_every_name_of_pyrodrop_is_on_one_page() -> None:
+    names = [name for topic in api_pages.TOPICS.values() for name in topic]
+    assert sorted(names) == sorted(public.places()["pyrodrop"])
 
 
 def test_dead_links_are_found(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def texts(path: Path = FOLDER / "remedies.json") -> dict[str, str]:
 
 def _table(rows: Mapping[str, Mapping[str, list[float]]]) -> str:
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    cells = [["", *columns], ["---"] * (len(columns) + 1)]
+    cells = [["method", *columns], ["---"] * (len(columns) + 1)]
     cells += [
         [name, *(in_words(row[column]) if column in row else "" for column in columns)] for name, row in rows.items()
     ]
