@@ -8,7 +8,7 @@ DOCS_STAMP := $(VENV)/.docs
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
 
-.PHONY: help co2 test test-all any-processor slow gpu zoo docs lint types clean
+.PHONY: help co2 test test-all any-processor slow gpu zoo docs paper lint types clean
 
 help:
 	@echo "make co2     install and run the Mauna Loa CO2 experiment: table and figure"
@@ -18,6 +18,7 @@ help:
 	@echo "make gpu     all that waits for a GPU, in pieces that go on where they were; ARGS='--list' shows them"
 	@echo "make zoo     every entry and experiment of the zoo anew, in such pieces: days; timeout 600 make zoo does ten minutes"
 	@echo "make docs    build the documentation site, without the network: docs/_build/html/index.html"
+	@echo "make paper   docs/_build/paper.pdf, with pandoc and XeLaTeX of your own"
 	@echo "make lint    ruff; make types: mypy; make clean: remove the environment and what was built"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -63,6 +64,10 @@ docs: $(DOCS_STAMP)
 	@$(BIN)/python -P docs/_ext/dead_links.py docs/_build/html
 	@echo "the site is at $(CURDIR)/docs/_build/html/index.html"
 
+paper:
+	@mkdir -p docs/_build
+	pandoc docs/paper/paper.md --citeproc --resource-path docs/paper --pdf-engine xelatex --output docs/_build/paper.pdf
+
 lint: $(STAMP)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
@@ -70,4 +75,4 @@ types: $(STAMP)
 	$(BIN)/mypy -p pyrodrop
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs docs/_build docs/api docs/notebooks docs/project docs/zoo
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs docs/_build docs/api docs/gallery docs/notebooks docs/project docs/zoo

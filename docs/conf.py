@@ -30,7 +30,9 @@ extensions = [
     "api_pages",
     "names",
     "zoo_pages",
+    "notebook_pages",
     "gallery",
+    "accessible",
 ]
 exclude_patterns = ["_build", "_ext", "paper"]
 nitpicky = True  # a reference that leads nowhere is a warning, and `make docs` fails on warnings
@@ -64,11 +66,12 @@ html_theme = "furo"
 html_title = "pyrodrop"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["scrolls.js"]
 html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {"navigation_with_keys": False}
-pygments_style = "friendly"
+pygments_style = "a11y-light"
 pygments_dark_style = "github-dark"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

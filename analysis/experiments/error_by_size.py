@@ -133,7 +133,7 @@ def run_study(
             "machine": {"processor": processor(), "device": job.device.type},
         }
         write_json(folder / "results.json", content)
-        write_figure(folder / "figure.png", _figure(study, content["errors"]))
+        write_figure(folder / "figure.png", draw(study, content["errors"]))
         for table in tables(study, content["errors"], settings):
             print_table(table)
         print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
@@ -244,7 +244,7 @@ def _cell(row: Mapping[str, Any], with_published: bool) -> str:
 
 
 @styled()
-def _figure(study: Study, rows: Mapping[str, Mapping[str, Any]]) -> Figure:
+def draw(study: Study, rows: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Plot our errors, over the published curves if there are some."""
     figure = Figure(figsize=(7.5, 4.6), layout="constrained")
     axes = figure.subplots()

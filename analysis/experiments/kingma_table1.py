@@ -107,7 +107,7 @@ def run(
             "versions": versions(),
         }
         write_json(folder / "results.json", content)
-        write_figure(folder / "figure.png", _figure(measured))
+        write_figure(folder / "figure.png", draw(measured))
         _print(measured, seconds, preset)
         print(f"figure: {folder / 'figure.png'}\nresults: {folder / 'results.json'}")
         return content
@@ -184,7 +184,7 @@ def _print(measured: Mapping[str, list[float]], seconds: Mapping[str, float], pr
 
 
 @styled()
-def _figure(measured: Mapping[str, list[float]]) -> Figure:
+def draw(measured: Mapping[str, list[float]]) -> Figure:
     """Bars per estimator, ours next to the published ones, on a log scale."""
     figure = Figure(figsize=(11, 3.2), layout="constrained")
     for axes, (index, column) in zip(figure.subplots(1, 4, sharey=True), enumerate(COLUMNS), strict=True):

@@ -14,9 +14,11 @@
 # %% [markdown]
 # # Images
 #
-# A convolutional network for images, three posteriors over its weights, and which images they are unsure of. The network is
-# that of figure 1b of [Kingma, Salimans & Welling (2015)](https://arxiv.org/abs/1506.02557) at a quarter of its width, on
-# 10,000 digits of MNIST. `pyrodrop run kingma-fig1b` compares seven methods with it on CIFAR-10 (`data.cifar10`).
+# Which images is a convolutional network unsure of, and do three posteriors over its weights agree on that?
+#
+# The network is that of figure 1b of [Kingma, Salimans & Welling (2015)](https://arxiv.org/abs/1506.02557) at a quarter of
+# its width, on 10,000 digits of MNIST. `pyrodrop run kingma-fig1b` compares seven methods with it on CIFAR-10
+# (`data.cifar10`).
 #
 # The same steps work for any network of images: see [Bring your own network](3_bring_your_own_network.ipynb), and
 # [Your trained network](7_your_trained_network.ipynb) for one that was trained with dropout before.
@@ -169,3 +171,9 @@ plt.show()
 # The mutual information stays small: the draws mostly agree on these images, although no image like them was in the
 # training. Uncertainty of weights is no detector of images that are something else; on what it is and is not, see
 # [Is dropout Bayesian?](8_is_dropout_bayesian.ipynb).
+
+# %% [markdown]
+# ## Where to go next
+#
+# - [Your trained network](7_your_trained_network.ipynb) reads a network that was trained with dropout before.
+# - [What helps](../../docs/what-helps.md) has remedies for a network that is too sure of its labels.

@@ -14,6 +14,8 @@
 # %% [markdown]
 # # Any Pyro program
 #
+# How much faster does a Pyro program of yours train here, and does it compute the same?
+#
 # `pyrodrop.fit` trains any Pyro model and guide, not only networks. It records what a step computes once and replays that,
 # where `SVI.step` runs Pyro's handlers at every step. The programs below are from Pyro's own examples, a little shortened.
 
@@ -225,3 +227,9 @@ for k in range(K):
 axes.set(xlabel="step", ylabel="location", title="the centres during training")
 axes.legend(loc="center right")
 plt.show()
+
+# %% [markdown]
+# ## Where to go next
+#
+# - [For Pyro users](../../docs/pyro-users.md) says what is recorded, what is not, and why.
+# - [For Pyro users, the notebook](2_for_pyro_users.ipynb) uses this package's models with Pyro's tools.

@@ -14,6 +14,8 @@
 # %% [markdown]
 # # Dropout is variational inference
 #
+# Is training with `torch.nn.Dropout` and weight decay the same computation as variational inference?
+#
 # Dropping a hidden unit is dropping the weights that leave it
 # ([Gal & Ghahramani 2016](https://arxiv.org/abs/1506.02142), section 3):
 #
@@ -21,8 +23,7 @@
 #
 # The noise moves from the units to the weights. A network with random weights is a Bayesian one, its dropout masks are
 # draws from a posterior $q$, and its training loss ought to be an ELBO. Here both sides are computed: `torch.nn.Dropout`
-# with weight decay on one, a Pyro model with a guide on the other. The pages
-# [Choosing a posterior](../../docs/choosing.md) and [What an ELBO means here](../../docs/elbo.md) go on from here.
+# with weight decay on one, a Pyro model with a guide on the other.
 
 # %%
 # %matplotlib inline
@@ -196,3 +197,10 @@ for axes, (title, posterior) in zip(panels.flat, posteriors.items(), strict=True
 figure.supxlabel("first weight")
 figure.supylabel("second weight")
 plt.show()
+
+# %% [markdown]
+# ## Where to go next
+#
+# - [Which guide?](5_which_guide.ipynb) compares posteriors by ELBO and held-out density.
+# - [Is dropout Bayesian?](8_is_dropout_bayesian.ipynb) compares them with the exact posterior.
+# - [Choosing a posterior](../../docs/choosing.md) and [What an ELBO means here](../../docs/elbo.md).

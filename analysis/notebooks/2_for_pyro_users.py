@@ -14,6 +14,8 @@
 # %% [markdown]
 # # For Pyro users
 #
+# How do these models and guides work with Pyro's own tools?
+#
 # Models and guides here are plain Pyro: sample sites, a data plate, parameters. `pyrodrop.fit` is a faster loop and no
 # requirement. Everything below is Pyro's: `SVI`, ELBOs, `Predictive`, handlers, autoguides
 # ([Pyro's documentation](https://docs.pyro.ai)). The page [For Pyro users](../../docs/pyro-users.md) has the differences.
@@ -187,3 +189,9 @@ precision = 1 + float((x**2).sum()) / 0.5**2
 mean = float((x * slope).sum()) / 0.5**2 / precision
 print(f"SVI    {line.loc.item():.3f} +- {line.log_scale.exp().item():.4f}")
 print(f"exact  {mean:.3f} +- {precision**-0.5:.4f}")
+
+# %% [markdown]
+# ## Where to go next
+#
+# - [Any Pyro program](11_pyro_programs.ipynb) trains programs of your own by recorded steps.
+# - [For Pyro users](../../docs/pyro-users.md) lists what differs from Pyro.

@@ -14,6 +14,8 @@
 # %% [markdown]
 # # Bring your own network
 #
+# How does a network of yours become a Bayesian one, without a change of its code?
+#
 # `models.from_module` makes any `torch.nn.Module` a Pyro model. Nothing in the network is rewritten: its weights become
 # sample sites named as its parameters, and any guide fits. The page [Your own network](../../docs/your-own-network.md)
 # lists what has been checked.
@@ -163,3 +165,11 @@ plots.weights(runs["BernoulliDropout"])
 
 # %%
 plots.weights(runs["MeanField"])
+
+# %% [markdown]
+# ## Where to go next
+#
+# - [Your trained network](7_your_trained_network.ipynb), if yours has been trained with dropout.
+# - [Which guide?](5_which_guide.ipynb) compares posteriors.
+# - [Your own network](../../docs/your-own-network.md) lists kinds of networks that were checked.
+# - [Symptoms](../../docs/symptoms.md) says what mends a first fit that looks wrong.

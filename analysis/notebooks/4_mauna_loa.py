@@ -14,7 +14,9 @@
 # %% [markdown]
 # # Mauna Loa: dropout against a GP
 #
-# What does a model believe about CO2 after the data end? Gal & Ghahramani (2016) asked it in their figure 2. A Gaussian
+# What does a model believe about CO2 after the data end?
+#
+# Gal & Ghahramani (2016) asked it in their figure 2. A Gaussian
 # process with the right kernel is the answer to beat, and an infinitely wide network is a Gaussian process too.
 
 # %%
@@ -114,3 +116,10 @@ for name, run in runs.items():
 axes.set(xlabel="year", ylabel="log density (nats a month)", ylim=(-40, 2))
 axes.legend(frameon=False, fontsize=8)
 plt.show()
+
+# %% [markdown]
+# ## Where to go next
+#
+# - [Is dropout Bayesian?](8_is_dropout_bayesian.ipynb) compares dropout with the exact posterior.
+# - [Choosing a posterior, a prior, a rate](../../docs/choosing.md).
+# - `pyrodrop run co2` compares eight models of these data.

@@ -14,6 +14,8 @@
 # %% [markdown]
 # # Which guide? ELBO, held-out density, LOO and k-hat
 #
+# Which of several posteriors is best, and which number can say so?
+#
 # Four numbers offer to rank posteriors. Each has a range of validity, and outside it `pyrodrop` refuses to print it. The
 # page [Judging](../../docs/judging.md) has their sources.
 #
@@ -149,3 +151,9 @@ residual = (t - f @ (25 * covariance @ f.T @ t))[:, 0] / (1 - leverage)
 exact = torch.distributions.Normal(0.0, (25 * (1 - leverage)) ** -0.5).log_prob(residual).sum()
 for power, estimate in found.items():
     print(f"likelihood power {power:g}: LOO {estimate.elpd:.2f}, exact {exact:.2f} nats, k-hat {estimate.k_hat:.2f}")
+
+# %% [markdown]
+# ## Where to go next
+#
+# - [Posterior predictive checks](6_posterior_predictive_checks.ipynb) ask whether the model fits at all.
+# - [Judging](../../docs/judging.md) has more scores, and distances from the exact posterior.

@@ -14,8 +14,9 @@
 # %% [markdown]
 # # Posterior predictive checks with ArviZ
 #
-# `pyrodrop.to_arviz` makes a data tree of a fit, and ArviZ checks it as it checks any Bayesian model: does the model
-# generate data like ours?
+# Does a trained model generate data like ours?
+#
+# `pyrodrop.to_arviz` makes a data tree of a fit, and ArviZ checks it as it checks any Bayesian model.
 
 # %%
 # %matplotlib inline
@@ -121,3 +122,9 @@ az.summary(tree, var_names=["f"], coords={"obs_id": [0, 1, 2, 3]}, kind="all")
 # %%
 for key in ("guide", "elbo", "elbo_se", "elbo_convention", "khat"):
     print(f"{key:16} {trees['learned'].attrs.get(key)}")
+
+# %% [markdown]
+# ## Where to go next
+#
+# - [SVI results in ArviZ](../../docs/arviz.md) says what the tree contains.
+# - [Symptoms](../../docs/symptoms.md) says what mends a fit that fails a check.

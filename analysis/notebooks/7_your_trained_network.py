@@ -14,6 +14,8 @@
 # %% [markdown]
 # # Your trained network is a posterior
 #
+# How sure is a network that was trained with dropout, when nothing is trained again?
+#
 # A network that was trained with dropout and weight decay is an approximate posterior (Gal & Ghahramani, 2016).
 # `pyrodrop.read` finds its dropout, and the network predicts with uncertainty, has an ELBO and can be trained further. This
 # notebook reads a network for MNIST that `pyrodrop` has not seen before.
@@ -164,3 +166,10 @@ with torch.no_grad():
 for name, predicted in {"draws of the run": run.predict(test.x, 100), "passes of the network": passes}.items():
     scores = metrics.classification_scores(predicted, test.y)
     print(f"{name:22}", "   ".join(f"{score} {scores[score]:.4f}" for score in ("accuracy", "log_density", "ece")))
+
+# %% [markdown]
+# ## Where to go next
+#
+# - [Is dropout Bayesian?](8_is_dropout_bayesian.ipynb) says how far such a posterior is from the exact one.
+# - [Your trained network](../../docs/what-mc-dropout-needs.md) has the details of reading a network.
+# - [Saving](../../docs/saving.md) and [Serving](../../docs/serving.md).

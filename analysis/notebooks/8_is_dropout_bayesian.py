@@ -14,6 +14,8 @@
 # %% [markdown]
 # # Is dropout Bayesian? Look
 #
+# How near is dropout to the exact posterior of a network, and what comes nearer?
+#
 # Dropout is variational inference: it approximates a posterior. The literature says that it approximates it badly (Osband
 # 2016; Foong et al. 2020; Le Folgoc et al. 2021). On a small network one can look, because there the exact posterior can be
 # sampled. This notebook samples it, lays the approximations beside it, and ends with what helps.
@@ -127,3 +129,10 @@ for count in (1, 10, 100, 1000):
 #
 # `pyrodrop run critiques` makes a page of the published critiques with our numbers beside theirs, and
 # `pyrodrop run references` a table of every guide's distance from the exact posterior on six problems.
+
+# %% [markdown]
+# ## Where to go next
+#
+# - [What helps](../../docs/what-helps.md) measures remedies.
+# - [Sampling networks](../../docs/sampling.md) samples exact posteriors.
+# - [Judging](../../docs/judging.md) has the distances on six problems.

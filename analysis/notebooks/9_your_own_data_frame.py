@@ -14,6 +14,8 @@
 # %% [markdown]
 # # Your own data frame
 #
+# How does a network train on a table with numbers and categories?
+#
 # `Dataset.from_frame` makes a data set of a pandas DataFrame: numbers are standardised, categories become columns of 0 and 1
 # or codes for an embedding, and what is neither is refused by name. The frame here is the CO2 record of Mauna Loa, with the
 # name of the month as a category.
@@ -141,3 +143,10 @@ for name, fit, columns in (("one-hot", run, train), ("embedding", by_month, code
     error = (fit.predict(held.x, 500).mean - held.y).square().mean().sqrt()
     density = fit.predict(held.x, 500).log_density(held.y).mean()
     print(f"{name:10} 1980 to 1983: RMSE {error:.2f} ppm, log density {density:.2f} nats per month")
+
+# %% [markdown]
+# ## Where to go next
+#
+# - [Your own data](../../docs/your-own-data.md) has the options of `from_frame`.
+# - [Recipes](../../docs/recipes.md) train a table with nothing to tune.
+# - [Likelihoods](../../docs/likelihoods.md): classes, counts, outliers, shares and others.

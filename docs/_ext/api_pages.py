@@ -1,5 +1,7 @@
 """The reference: one page for each module of `public.MODULES`, with every public name that is documented there.
 
+``pyrodrop`` itself, which has most of the names, has a page for each of `TOPICS`.
+
 The pages are written to ``api/`` at the start of a build.
 """
 
@@ -49,6 +51,17 @@ FIRST = (
     "pyrodrop.sample",
 )
 
+# The names of ``pyrodrop`` by page, in its order: a page for all of them would be twice as long as any other.
+TOPICS = {
+    "training": (
+        "fit", "fit_replicates", "Training", "EarlyStopping", "Checkpoint", "Objective", "StepLosses", "AlphaDivergence",
+        "compile_svi", "restart",
+    ),
+    "fits": ("Fit", "Replicates", "Elbo", "read", "Reading"),
+    "predictions": ("predict", "Prediction", "Moments", "compare", "to_arviz"),
+    "sampling": ("sample", "Sampled", "potential", "Potential"),
+}  # fmt: skip
+
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Write the pages when a build starts."""
@@ -63,6 +76,8 @@ def write(app: Sphinx) -> None:
         folder.write("index.rst", index())
         for module in MODULES:
             folder.write(f"{module}.rst", page(module, sorted(found[module], key=lambda name: rank(module, name))))
+        for title, names in TOPICS.items():
+            folder.write(f"pyrodrop-{title}.rst", topic(title, names))
 
 
 def rank(module: str, name: str) -> int:
@@ -85,7 +100,7 @@ def index() -> str:
 
 
 def page(module: str, names: list[str]) -> str:
-    """The page of a module: a table of its names, then each of them."""
+    """The page of a module: a table of its names, then each of them, or for ``pyrodrop`` the list of `TOPICS`."""
     lines = [module, "=" * len(module), "", f".. automodule:: {module}", ""]
     others = {path: place for path, place in elsewhere().items() if path.rpartition(".")[0] == module}
     if names:
@@ -97,8 +112,20 @@ def page(module: str, names: list[str]) -> str:
         lines += ["Also here: " + ", ".join(f":py:obj:`{place}`" for place in others.values()) + ".", ""]
     for path in submodules(module):
         lines += [f".. automodule:: {path}", ""]
+    if module == "pyrodrop":
+        lines += [".. toctree::", "   :caption: Pages", "", *(f"   pyrodrop-{title}" for title in TOPICS), ""]
+    else:
+        for name in names:
+            lines += [*entry(module, name), ""]
+    return "\n".join(lines)
+
+
+def topic(title: str, names: tuple[str, ...]) -> str:
+    """A page of `TOPICS`."""
+    head = f"pyrodrop: {title}"
+    lines = [head, "=" * len(head), ""]
     for name in names:
-        lines += [*entry(module, name), ""]
+        lines += [*entry("pyrodrop", name), ""]
     return "\n".join(lines)
 
 

@@ -1,115 +1,340 @@
-"""The notebooks as pages and a gallery of them: written to ``notebooks/`` at the start of a build.
+"""The page *Gallery*: figures of the project from one list, `FIGURES`. Written to ``gallery/`` at the start of a build.
 
-A notebook is copied with its stored outputs, and its links rewritten. Its thumbnail is a figure among these outputs: one
-whose cell has the tag ``thumbnail``, or the first.
+A figure is drawn from stored results for both themes, is a stored file, or is one of a notebook's stored outputs.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from generated import Folder
-from links import ROOT, rewritten
+from links import ROOT
+from matplotlib.figure import Figure
+from notebook_pages import NOTEBOOKS, pictures
 from sphinx.application import Sphinx
+from themes import THEMES, Theme, inked, themed
+from zoo_figures import uci, uci_cells
 
-NOTEBOOKS = ROOT / "analysis" / "notebooks"
+from pyrodrop.analysis.experiments import error_by_size, kingma_fig1a, kingma_table1
+from pyrodrop.analysis.experiments.peers.figure import figure as peers
+from pyrodrop.analysis.experiments.references import facts
+from pyrodrop.analysis.experiments.references import figure as spreads
+from pyrodrop.analysis.experiments.sparse.figure import draw_progress
+from pyrodrop.analysis.zoo.references import FOLDER as REFERENCE
+
+DOCS = ROOT / "docs"
 
 
 @dataclass(frozen=True)
-class Notebook:
-    """A notebook: its name, title, first paragraph, content and thumbnail, if it has a figure."""
+class Drawn:
+    """A figure that a function draws from stored results."""
+
+    draw: Callable[[], Figure]
+
+    def files(self) -> dict[str, bytes]:
+        """The file of each theme, by the end of its name."""
+        return {f"-{theme.name}.svg": self._of(theme) for theme in THEMES}
+
+    def _of(self, theme: Theme) -> bytes:
+        with themed(theme):
+            return theme.svg(inked(self.draw(), theme))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The figure of the cards of the zoo for a data set of UCI."""
+
+    name: str
+
+    def files(self) -> dict[str, bytes]:
+        """The file of each theme, by the end of its name."""
+        return {f"-{theme.name}.svg": uci(self.name, uci_cells(self.name), theme) for theme in THEMES}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A file in ``docs``, or a pair for both themes with ``{}`` for the theme in its name."""
+
+    path: str
+
+    def files(self) -> dict[str, bytes]:
+        """The only file, or that of each theme, by the end of its name."""
+        if "{}" not in self.path:
+            return {".png": (DOCS / self.path).read_bytes()}
+        return {f"-{theme.name}.png": (DOCS / self.path.format(theme.name)).read_bytes() for theme in THEMES}
+
+
+@dataclass(frozen=True)
+class Output:
+    """A figure among the stored outputs of a notebook, by its number."""
+
+    notebook: str
+    number: int
+
+    def files(self) -> dict[str, bytes]:
+        """The only file, by the end of its name."""
+        content = json.loads((NOTEBOOKS / f"{self.notebook}.ipynb").read_text(encoding="utf-8"))
+        return {".png": pictures(content)[self.number]}
+
+
+@dataclass(frozen=True)
+class Item:
+    """A card of the page.
+
+    Args:
+        name: of its files.
+        title: in a few words.
+        shows: one sentence of what it shows.
+        figure: where it is from.
+        code: the file that draws it, from the root of the repository.
+        run: the command that makes it; none where the code is a page or a notebook.
+        page: the page that explains it and its title.
+    """
 
     name: str
     title: str
-    summary: str
-    content: dict[str, Any]
-    thumbnail: bytes | None
+    shows: str
+    figure: Drawn | Scores | Stored | Output
+    code: str
+    run: str | None
+    page: tuple[str, str]
+
+
+def of_notebook(notebook: str, number: int, title: str, shows: str) -> Item:
+    """The card of a notebook's figure, which the notebook makes and explains."""
+    return Item(
+        f"notebook-{notebook.partition('_')[0]}-{number}", title, shows, Output(notebook, number),
+        f"analysis/notebooks/{notebook}.py", None, (f"notebooks/{notebook}.ipynb", "the notebook"),
+    )  # fmt: skip
+
+
+def of_reference(problem: str, title: str, shows: str) -> Item:
+    """The card of the spreads of every guide over those of an exact posterior."""
+    return Item(
+        f"spreads-{problem}", title, shows, Drawn(lambda: spreads(facts(problem))),
+        "analysis/experiments/references/figure.py", f"pyrodrop run references --problems {problem}",
+        ("judging.md#distance-from-the-exact-posterior", "Judging"),
+    )  # fmt: skip
+
+
+def of_sparse(record: str, title: str, shows: str, run: str) -> Item:
+    """The card of the progress of a sparse training."""
+    return Item(
+        record, title, shows, Drawn(lambda: progress(record)), "analysis/experiments/sparse/figure.py", run,
+        ("project/results.md#compression", "Reference results"),
+    )  # fmt: skip
+
+
+def of_co2(entry: str, title: str, shows: str) -> Item:
+    """The card of the predictions of an entry ``co2/...`` of the zoo."""
+    return Item(
+        f"co2-{entry}", title, shows, Stored(f"_static/zoo/co2/{entry}-{{}}.png"), "docs/_ext/co2_figures.py",
+        "pyrodrop run co2", (f"zoo/co2/{entry}.md", "its card in the zoo"),
+    )  # fmt: skip
+
+
+def stored(name: str) -> Any:
+    """The content of a file of ``analysis/reference``."""
+    return json.loads((REFERENCE / name).read_text(encoding="utf-8"))
+
+
+def progress(record: str) -> Figure:
+    """Error, weights left and compression of a sparse training over its epochs."""
+    epochs = stored(f"{record}.json")["epochs"]
+    return draw_progress(epochs, list(epochs[-1]["sparsity"]), None)
+
+
+def variances() -> Figure:
+    """The variances of gradient estimators."""
+    measured = stored("kingma-table1-paper.json")["measured"]
+    return kingma_table1.draw({row: [of[column] for column in kingma_table1.COLUMNS] for row, of in measured.items()})
+
+
+FIGURES: Mapping[str, tuple[Item, ...]] = {
+    "Predictions": (
+        Item(
+            "co2", "CO2 at Mauna Loa by four models",
+            "After the training months standard dropout is one curve, MC dropout with ReLU has a band that widens, "
+            "with TanH it is sure of a constant, and a Gaussian process falls back to its prior.",
+            Stored("_static/co2-{}.png"), "analysis/experiments/co2/front.py", "pyrodrop run co2",
+            ("notebooks/4_mauna_loa.ipynb", "Mauna Loa: dropout against a GP"),
+        ),
+        of_co2(
+            "mc-dropout-relu", "MC dropout with ReLU",
+            "The mean continues the trend, and the band of the function widens with the distance from the "
+            "training months.",
+        ),
+        of_co2(
+            "mc-dropout-tanh-0.1", "MC dropout with TanH",
+            "The mean follows the seasons of the training months; after them the model is sure of a constant.",
+        ),
+        of_co2(
+            "mean-field", "Mean field",
+            "Bands of one and two standard deviations of the function that widen on both sides of the "
+            "middle of the training months.",
+        ),
+        Item(
+            "start", "A first fit", "The prediction of a first fit by `plots.prediction`, with bands of the function.",
+            Stored("images/start.png"), "analysis/plots.py", None, ("start.md", "Start"),
+        ),
+        Item(
+            "scikit-learn", "Intervals of an estimator",
+            "Test rows of the diabetes data with their 90 % intervals, and the share of rows in intervals "
+            "of nine levels.",
+            Stored("images/scikit-learn.png"), "pyrodrop/sklearn.py", None, ("scikit-learn.md", "In scikit-learn"),
+        ),
+        of_notebook(
+            "9_your_own_data_frame", 0, "A data frame",
+            "Months of CO2 from a pandas data frame, with 90 % intervals before and after the end of the training rows.",
+        ),
+        of_notebook(
+            "3_bring_your_own_network", 0, "Two moons",
+            "Class probabilities and mutual information of one network as a point estimate, with dropout "
+            "and with a mean field.",
+        ),
+        of_notebook(
+            "10_images", 2, "Covered digits",
+            "Entropy and mutual information of three posteriors as a digit of MNIST is covered by noise.",
+        ),
+        of_notebook(
+            "7_your_trained_network", 0, "A turned digit",
+            "Entropy and mutual information of a trained network, read as a posterior, as a one of MNIST is turned.",
+        ),
+    ),
+    "Beside the exact posterior": (
+        of_notebook(
+            "8_is_dropout_bayesian", 0, "Is dropout Bayesian?",
+            "Between two clusters of data the exact posterior is least sure, and the approximations of a "
+            "network with one hidden layer "
+            "are nearly as sure as at the data.",
+        ),
+        of_reference(
+            "foong", "Between two clusters",
+            "In the middle between the clusters every single fit has at most a tenth of the exact "
+            "posterior's spread of f.",
+        ),
+        of_reference(
+            "energy", "Between two groups of buildings",
+            "In the gap between the training inputs single fits are surest where the exact posterior is not.",
+        ),
+        of_reference(
+            "mnist", "Small digits",
+            "Gaussian posteriors have about the exact posterior's spread near the data, and dropout at rate "
+            "0.05 a seventh of it.",
+        ),
+        Item(
+            "peers", "Other packages",
+            "Distance from the exact posterior and core-seconds of methods of eight packages: the four "
+            "nearest are samplers on each problem.",
+            Drawn(lambda: peers(stored("peers.json")["problems"])), "analysis/experiments/peers/figure.py",
+            "pyrodrop run peers --python PYTHON",
+            ("project/results.md#other-packages-beside-the-exact-posterior", "Reference results"),
+        ),
+    ),
+    "Published results": (
+        Item(
+            "uci-yacht", "Posteriors on a data set of UCI",
+            "Test error and log density of every posterior on yacht, with the published result of MC dropout as a line.",
+            Scores("yacht"), "docs/_ext/zoo_figures.py", "pyrodrop run uci", ("zoo/uci/yacht.md", "its card in the zoo"),
+        ),
+        Item(
+            "kingma-table1", "Variance of gradients",
+            "The local estimator has a smaller variance than noise per example, and this one than noise "
+            "that rows share, as published.",
+            Drawn(variances), "analysis/experiments/kingma_table1.py", "pyrodrop run kingma-table1 --preset paper",
+            ("choosing.md#which-estimator", "Choosing an estimator"),
+        ),
+        Item(
+            "kingma-fig1a", "Seven kinds of dropout",
+            "Test error on MNIST by width after four epochs, far from the published curves, which are of "
+            "longer trainings.",
+            Drawn(lambda: error_by_size.draw(kingma_fig1a.STUDY, stored("kingma-fig1a.json")["errors"])),
+            "analysis/experiments/error_by_size.py", "pyrodrop run kingma-fig1a",
+            ("project/results.md#the-published-figures", "Reference results"),
+        ),
+    ),
+    "Sparse networks": (
+        of_sparse(
+            "sparse-lenet-300-100-molchanov2017", "LeNet-300-100 by weight",
+            "Sparse variational dropout leaves fewer weights with every epoch, at the same test error.",
+            "pyrodrop run sparse",
+        ),
+        of_sparse(
+            "sparse-lenet-5-molchanov2017", "LeNet-5 by weight",
+            "The first convolution keeps the largest share of its weights, and the first fully connected "
+            "layer the smallest.",
+            "pyrodrop run sparse --net lenet-5 --epochs 30",
+        ),
+        of_sparse(
+            "log-normal-lenet-300-100-neklyudov2017", "LeNet-300-100 by unit",
+            "Log-normal dropout removes inputs and hidden units, and the shares of weights left fall as they go.",
+            "pyrodrop run sparse --method log-normal --recipe neklyudov2017",
+        ),
+    ),
+    "How it works, and checks": (
+        of_notebook(
+            "1_dropout_is_variational_inference", 2, "Six posteriors of two weights",
+            "Draws of two weights that one input unit multiplies: atoms, clouds around them, a line, and Gaussians.",
+        ),
+        of_notebook(
+            "2_for_pyro_users", 0, "Noise of an ELBO",
+            "Losses of training and of one guide: the local reparameterisation has far less noise than a shared draw.",
+        ),
+        of_notebook(
+            "11_pyro_programs", 0, "Eight schools",
+            "The losses of `pyrodrop.fit` lie on those of `SVI.step`, and the posterior shrinks the schools' effects.",
+        ),
+        of_notebook(
+            "5_which_guide", 2, "k-hat",
+            "Pareto shapes above 0.7 at every row: these draws cannot be reweighted to leave a row out.",
+        ),
+        of_notebook(
+            "6_posterior_predictive_checks", 2, "A predictive check",
+            "Densities of data sets that a model with the wrong noise generates, beside that of the observations.",
+        ),
+    ),
+}  # fmt: skip
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Write the pages when a build starts."""
+    """Write the page when a build starts."""
     app.connect("builder-inited", write)
     return {"parallel_read_safe": True}
 
 
 def write(app: Sphinx) -> None:
-    """Write ``notebooks/index.md``, the notebooks and their thumbnails."""
-    found = [read(path) for path in sorted(NOTEBOOKS.glob("*.ipynb"), key=order)]
-    with Folder(Path(app.srcdir) / "notebooks") as folder:
-        folder.write("index.md", index(found))
-        for notebook in found:
-            folder.write(f"{notebook.name}.ipynb", json.dumps(notebook.content, indent=1, ensure_ascii=False))
-            if notebook.thumbnail:
-                folder.write(f"thumbnails/{notebook.name}.png", notebook.thumbnail)
+    """Write ``gallery/index.md`` and the figures."""
+    lines = [
+        "# Gallery", "",
+        "Figures that the project stores or draws from stored results: what each shows, the code and the "
+        "command that make it, and "
+        "the page that explains it. A figure opens at full size.", "",
+    ]  # fmt: skip
+    with Folder(Path(app.srcdir) / "gallery") as folder:
+        for section, items in FIGURES.items():
+            lines += [f"## {section}", "", "::::{grid} 1 1 2 2", ":gutter: 3", ":class-container: gallery figures", ""]
+            for item in items:
+                files = {f"figure-{item.name}{end}": content for end, content in item.figure.files().items()}
+                for name, content in files.items():
+                    folder.write(name, content)
+                lines += card(item, list(files))
+            lines += ["::::", ""]
+        folder.write("index.md", "\n".join(lines))
 
 
-def order(path: Path) -> tuple[int, str]:
-    """The number at the head of a notebook's name, then the name."""
-    number = re.match(r"\d+", path.stem)
-    return int(number[0]) if number else 10**6, path.stem
-
-
-def read(path: Path) -> Notebook:
-    """A notebook with its links rewritten for the site.
-
-    Raises:
-        ValueError: it has no title, or a code cell without outputs stored by an execution.
-    """
-    content = json.loads(path.read_text(encoding="utf-8"))
-    name, texts = path.stem, []
-    for cell in content["cells"]:
-        if cell["cell_type"] == "markdown":
-            lies = f"analysis/notebooks/{path.name}"
-            cell["source"] = rewritten("".join(cell["source"]), lies, f"docs/notebooks/{path.name}")
-            texts.append(cell["source"])
-        elif cell["cell_type"] == "code" and cell["execution_count"] is None and "".join(cell["source"]).strip():
-            raise ValueError(f"{path.name} has a cell that was not executed: {''.join(cell['source'])[:60]!r}")
-    title = re.search(r"^# (.+)$", texts[0] if texts else "", re.MULTILINE)
-    if not title:
-        raise ValueError(f"the first text of {path.name} has no title")
-    paragraphs = [" ".join(text.split()) for text in re.split(r"\n\s*\n", texts[0][title.end() :]) if text.strip()]
-    return Notebook(name, title[1].strip(), sentences(paragraphs), content, thumbnail(content))
-
-
-def sentences(paragraphs: list[str]) -> str:
-    """The first paragraph that is plain text, up to about 200 characters of whole sentences."""
-    plain = [text for text in paragraphs if not text.startswith(("$", "|", "-", "#", ">", "```"))]
-    found = ""
-    for sentence in re.split(r"(?<=[.?!])\s", plain[0] if plain else ""):
-        if found and len(found) + len(sentence) > 200:
-            break
-        found = f"{found} {sentence}".strip()
-    without_links = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", found)  # the whole card is a link
-    return re.sub(r"[:,]$", ".", without_links)
-
-
-def thumbnail(content: dict[str, Any]) -> bytes | None:
-    """The stored figure of the cell with the tag ``thumbnail``, or else the first one."""
-    cells = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
-    tagged = [cell for cell in cells if "thumbnail" in cell.get("metadata", {}).get("tags", [])]
-    for cell in [*tagged, *cells]:
-        for output in cell["outputs"]:
-            if picture := output.get("data", {}).get("image/png"):
-                return base64.b64decode("".join(picture))
-    return None
-
-
-def index(notebooks: list[Notebook]) -> str:
-    """The gallery: a card for each notebook."""
-    lines = ["# Notebooks", "", "Executed notebooks, shown with the outputs that they have in the repository.", ""]
-    lines += ["::::{grid} 1 2 2 3", ":gutter: 3", ":class-container: gallery", ""]
-    for notebook in notebooks:
-        lines += [f":::{{grid-item-card}} {notebook.title}", f":link: {notebook.name}", ":link-type: doc"]
-        if notebook.thumbnail:
-            lines += [
-                f":img-top: thumbnails/{notebook.name}.png",
-                f":img-alt: A figure of the notebook {notebook.title}",
-            ]
-        lines += ["", notebook.summary, ":::", ""]
-    lines += ["::::", "", "```{toctree}", ":hidden:", "", *(notebook.name for notebook in notebooks), "```", ""]
-    return "\n".join(lines)
+def card(item: Item, files: list[str]) -> list[str]:
+    """A card with a thumbnail that leads to the figure, the sentence and the links."""
+    lines = [f":::{{grid-item-card}} {item.title}", ""]
+    for file in files:
+        theme = file.rpartition(".")[0].rpartition("-")[2]
+        shown = f"only-{theme}" if len(files) > 1 else "white"
+        lines += [f"```{{image}} {file}", f":alt: {item.title}, at full size", f":class: thumbnail {shown}"]
+        lines += [f":target: ../_images/{files[0]}", "```", ""]
+    code = f"{{download}}`{Path(item.code).name} <../../{item.code}>`"
+    command = f"`{item.run}` · " if item.run else ""
+    page, words = item.page
+    return [*lines, item.shows, "", f"{command}{code} · [{words}](../{page})", ":::", ""]

@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -41,6 +42,15 @@ class Theme:
 
 
 THEMES = (Theme("light", BLACK, BLUE), Theme("dark", "#d8d8d8", SKY))
+
+
+def inked(figure: Figure, theme: Theme) -> Figure:
+    """The figure with what it draws in black in the theme's ink."""
+    artists: list[Any] = figure.findobj(lambda artist: hasattr(artist, "get_color"))
+    for artist in artists:
+        if isinstance(colour := artist.get_color(), str) and colour == BLACK:
+            artist.set_color(theme.ink)
+    return figure
 
 
 @contextmanager

@@ -3,6 +3,9 @@
 Each page is opened at two widths in the light and in the dark theme, and pictures of it are written. What is wrong is
 printed: an error in the console, a picture or another file of the site that is missing, a page that scrolls sideways. Only
 what the page itself has is judged; requests to other hosts are not made.
+
+With the environment variable ``AXE``, the path of ``axe.min.js`` of the npm package axe-core, `barriers` says what keeps
+readers with a keyboard or a screen reader out: violations that axe-core calls serious or critical.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Any
 
 WIDTHS, THEMES = (1280, 400), ("light", "dark")
 HEIGHT = 900
+_PATIENCE = 180_000  # milliseconds
 _FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -35,6 +39,9 @@ _MISSING = """() => [...document.images]
     .map(i => i.getAttribute('src').slice(0, 80))"""
 _WHOLE = """() => { for (const image of document.images) image.loading = 'eager'; return Promise.all([...document.images]
     .filter(i => !i.complete).map(i => new Promise(done => { i.onload = i.onerror = done; setTimeout(done, 5000); }))); }"""
+_BARRIERS = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations
+    .filter(v => ['serious', 'critical'].includes(v.impact))
+    .map(v => `${v.id}: ${v.help} (${v.nodes.length}): ${v.nodes[0].html.slice(0, 160)}`)"""
 _SIDEWAYS = """() => { const page = document.scrollingElement; page.scrollLeft = 1000; const moved = page.scrollLeft;
     page.scrollLeft = 0; return moved; }"""
 
@@ -90,6 +97,35 @@ def look(pages: Sequence[Path], out: Path | None = None) -> list[str]:
                 context.close()
         browser.close()
     return wrong
+
+
+def axe() -> Path | None:
+    """The file of axe-core that the environment names."""
+    named = os.environ.get("AXE")
+    return Path(named) if named and Path(named).is_file() else None
+
+
+def barriers(pages: Sequence[Path], script: Path) -> list[str]:
+    """Serious and critical violations that axe-core finds, a line each: wide in the light theme, narrow in the dark one."""
+    from playwright.sync_api import sync_playwright
+
+    root = Path(os.path.commonpath([page.parent for page in pages]))
+    found: list[str] = []
+    with served(root) as address, sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium(), args=_FLAGS)
+        for width, theme in zip(WIDTHS, THEMES, strict=True):
+            context = browser.new_context(viewport={"width": width, "height": HEIGHT}, color_scheme=theme)
+            for path in pages:
+                name = path.relative_to(root).as_posix()
+                page = context.new_page()
+                page.goto(f"{address}/{name}", wait_until="load", timeout=_PATIENCE)
+                page.add_script_tag(path=script)
+                for violation in page.evaluate(_BARRIERS):
+                    found.append(f"{name}, {width} pixels, {theme}: {violation}")
+                page.close()
+            context.close()
+        browser.close()
+    return found
 
 
 def judged(context: Any, url: str, address: str, picture: Path | None) -> list[str]:

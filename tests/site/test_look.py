@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from look import look, main, pages_of, why_not
+from look import axe, barriers, look, main, pages_of, why_not
 from matplotlib.figure import Figure
 
 from pyrodrop.analysis.reports.page import write_page
@@ -17,6 +17,23 @@ from pyrodrop.analysis.reports.style import png
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "docs" / "_build" / "html"
 browser = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+
+with_axe = pytest.mark.skipif(
+    why_not() is not None or axe() is None,
+    reason="needs Chromium, playwright, and AXE=.../axe.min.js: npm install axe-core",
+)
+
+
+def site() -> list[Path]:
+    """All built pages, but one card of each set of the zoo."""
+    if not (BUILT / "index.html").is_file():
+        pytest.skip("the site is not built: make docs")
+    cards = [page for page in (BUILT / "zoo").rglob("*.html") if page.parent != BUILT / "zoo"]
+    kept = {page.parent: page for page in sorted(cards)}
+    pages = [page for page in pages_of([BUILT]) if page not in cards or page in kept.values()]
+    assert len(pages) > 30
+    return pages
 
 
 def picture() -> bytes:
@@ -81,11 +98,28 @@ def test_the_report_of_a_run_has_nothing_wrong(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 def test_the_site_has_nothing_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    """All pages, but one card of each set of the zoo. Pictures: ``python tests/site/look.py docs/_build/html --out``."""
-    if not (BUILT / "index.html").is_file():
-        pytest.skip("the site is not built: make docs")
-    cards = [page for page in (BUILT / "zoo").rglob("*.html") if page.parent != BUILT / "zoo"]
-    kept = {page.parent: page for page in sorted(cards)}
-    pages = [page for page in pages_of([BUILT]) if page not in cards or page in kept.values()]
-    assert len(pages) > 30
-    assert main([*map(str, pages)]) == 0, capsys.readouterr().out
+    """Pictures: ``python tests/site/look.py docs/_build/html --out FOLDER``."""
+    assert main([*map(str, site())]) == 0, capsys.readouterr().out
+
+
+@with_axe
+@pytest.mark.slow
+def test_barriers_are_found(tmp_path: Path) -> None:
+    """A picture without words and text that is too pale, and none in a page without them."""
+    head = '<!DOCTYPE html><html lang="en"><head><title>t</title><link rel="icon" href="data:,"></head><main><h1>t</h1>'
+    (tmp_path / "right.html").write_text(f"{head}<p>text</p></main>")
+    (tmp_path / "wrong.html").write_text(f"{head}<p style='color: #ccc'>pale</p><img src='data:,'></main>")
+    script = axe()
+    assert script is not None
+    found = barriers(pages_of([tmp_path]), script)
+    assert sorted({line.split(": ")[1] for line in found}) == ["color-contrast", "image-alt"]
+    assert all(line.startswith("wrong.html, ") for line in found)
+
+
+@with_axe
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_site_can_be_read_by_everyone() -> None:
+    script = axe()
+    assert script is not None
+    assert barriers(site(), script) == []

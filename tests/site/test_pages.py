@@ -15,7 +15,9 @@ import pytest
 
 pytest.importorskip("sphinx", reason="needs the docs extra: make docs")
 
+import api_pages
 import gallery
+import notebook_pages
 import public
 import zoo_pages
 from dead_links import dead
@@ -26,6 +28,8 @@ import pyrodrop
 import pyrodrop.analysis.gp
 import pyrodrop.analysis.plots
 from pyrodrop import zoo
+from pyrodrop.analysis.experiments import JOBS
+from pyrodrop.analysis.reports.style import BLACK
 from pyrodrop.analysis.zoo import references
 from pyrodrop.analysis.zoo.agreement import agreements
 
@@ -103,6 +107,19 @@ def test_the_built_site_loads_nothing_from_the_network() -> None:
     assert [tag for tag in far if 'rel="canonical"' not in tag] == []
     assert any("mathjax/tex-chtml.js" in text for text in pages.values())
     assert list((BUILT / "_static" / "mathjax" / "output" / "chtml" / "fonts").rglob("*.woff"))
+
+
+def test_pages_are_small() -> None:
+    """At most 300 kB each, without figures, style sheets and scripts, which pages share."""
+    if not (BUILT / "index.html").is_file():
+        pytest.skip("the site is not built: make docs")
+    large = {path.name: path.stat().st_size for path in BUILT.rglob("*.html") if path.stat().st_size > 300_000}
+    assert large == {}
+
+
+def test_every_name_of_pyrodrop_is_on_one_page() -> None:
+    names = [name for topic in api_pages.TOPICS.values() for name in topic]
+    assert sorted(names) == sorted(public.places()["pyrodrop"])
 
 
 def test_dead_links_are_found(tmp_path: Path) -> None:
@@ -223,6 +240,38 @@ def test_every_entry_is_in_the_index() -> None:
         assert (agreement == ours) == (first not in scores)
 
 
+def test_every_figure_of_the_gallery_says_where_it_is_from() -> None:
+    """Its code, its page and its command are there, and no two have one name."""
+    items = [item for section in gallery.FIGURES.values() for item in section]
+    assert len({item.name for item in items}) == len(items) > 20
+    for item in items:
+        assert (ROOT / item.code).is_file(), item.code
+        page = item.page[0].partition("#")[0]
+        if page.startswith("notebooks/"):
+            assert (ROOT / "analysis" / page).is_file(), page
+        elif page.startswith("zoo/"):
+            assert page.removeprefix("zoo/").removesuffix(".md") in zoo.ENTRIES, page
+        else:
+            assert page == "project/results.md" or (ROOT / "docs" / page).is_file(), page
+        if item.run:
+            assert item.run.split()[:2] == ["pyrodrop", "run"]
+            assert item.run.split()[2] in JOBS, item.run
+        assert item.shows.endswith(".")
+
+
+def test_a_card_of_the_gallery_has_a_figure_for_each_theme() -> None:
+    items = {item.name: item for section in gallery.FIGURES.values() for item in section}
+    files = items["kingma-table1"].figure.files()
+    assert list(files) == ["-light.svg", "-dark.svg"]
+    assert BLACK.encode() in files["-light.svg"]
+    assert BLACK.encode() not in files["-dark.svg"]
+    assert [len(items[name].figure.files()) for name in ("co2", "start", "notebook-8-0")] == [2, 1, 1]
+    text = "\n".join(gallery.card(items["kingma-table1"], ["figure-x-light.svg", "figure-x-dark.svg"]))
+    assert text.count(":target: ../_images/figure-x-light.svg") == 2
+    assert ":class: thumbnail only-dark" in text
+    assert "{download}`kingma_table1.py <../../analysis/experiments/kingma_table1.py>`" in text
+
+
 def test_a_notebook_is_shown_with_its_outputs(tmp_path: Path) -> None:
     stored = base64.b64encode(b"\x89PNG").decode()
     text = ["# A *title*\n", "\n", "Words of [a page](../../docs/scale.md)."]
@@ -233,7 +282,7 @@ def test_a_notebook_is_shown_with_its_outputs(tmp_path: Path) -> None:
     ]  # fmt: skip
     path = tmp_path / "12_name.ipynb"
     path.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
-    found = gallery.read(path)
+    found = notebook_pages.read(path)
     assert (found.name, found.title, found.summary, found.thumbnail) == (
         "12_name",
         "A *title*",
@@ -241,9 +290,9 @@ def test_a_notebook_is_shown_with_its_outputs(tmp_path: Path) -> None:
         b"\x89PNG",
     )
     assert "(../scale.md)" in found.content["cells"][0]["source"]
-    assert gallery.order(path) == (12, "12_name")
-    assert ":link: 12_name" in gallery.index([found])
+    assert notebook_pages.order(path) == (12, "12_name")
+    assert ":link: 12_name" in notebook_pages.index([found])
     cells[1]["execution_count"] = None
     path.write_text(json.dumps({"cells": cells}))
     with pytest.raises(ValueError, match="not executed"):
-        gallery.read(path)
+        notebook_pages.read(path)

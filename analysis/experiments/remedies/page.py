@@ -25,10 +25,11 @@ def texts(path: Path = FOLDER / "remedies.json") -> dict[str, str]:
 
 def _table(rows: Mapping[str, Mapping[str, list[float]]]) -> str:
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    cells = [
+    cells = [["method", *columns]]
+    cells += [
         [name, *(in_words(row[column]) if column in row else "" for column in columns)] for name, row in rows.items()
     ]
-    return f"\n{generated.table([['', *columns], *cells])}\n\n"
+    return f"\n{generated.table(cells)}\n\n"
 
 
 if __name__ == "__main__":

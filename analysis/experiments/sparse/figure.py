@@ -52,7 +52,7 @@ def draw_progress(rows: Sequence[dict[str, Any]], sites: Sequence[str], publishe
         axes.set_xlim(0, epochs[-1])
         axes.set_xlabel("epoch")
         if full:
-            axes.axvspan(0, full[0]["epoch"] - 0.5, color=PALE, alpha=0.5, linewidth=0, zorder=0)
+            axes.axvspan(0, full[0]["epoch"] - 0.5, color=GREY, alpha=0.12, linewidth=0, zorder=0)
     for axes in (left, middle):
         axes.legend()
     return figure

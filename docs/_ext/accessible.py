@@ -1,0 +1,30 @@
+"""What the theme leaves out for readers with a keyboard or a screen reader; ``_static/scrolls.js`` does the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+_ONLY = {"only-light", "only-dark"}
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Change pages after the theme."""
+    app.connect("doctree-read", links)
+    app.connect("html-page-context", captions, priority=900)
+    return {"parallel_read_safe": True}
+
+
+def links(app: Sphinx, doctree: nodes.document) -> None:
+    """The link around a picture of one theme is hidden with it: a link without content has no name."""
+    for reference in doctree.findall(nodes.reference):
+        for image in reference.findall(nodes.image):
+            reference["classes"] += _ONLY.intersection(image["classes"])
+
+
+def captions(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
+    """The captions of the sidebar are headings, which need a level."""
+    if tree := context.get("furo_navigation_tree"):
+        context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
