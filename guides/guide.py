@@ -32,6 +32,7 @@ from torch import Tensor
 from pyrodrop.arguments import count, instance, real, shown
 from pyrodrop.distributions import InputUnits
 from pyrodrop.distributions.coins import check_drop_rate
+from pyrodrop.distributions.rebuilt import on_device
 from pyrodrop.modules import LocalModule, ParameterTree
 from pyrodrop.names import by_name
 
@@ -161,7 +162,8 @@ class Guide(LocalModule):
     def _count_rate_prior(self) -> None:
         """Have the loss count minus the log density of the rates, as a factor of the guide."""
         if self.rate_prior is not None:
-            densities = [self.rate_prior.log_prob(rate).sum() for rate in self.learned_rates().values()]
+            rates = self.learned_rates().values()
+            densities = [on_device(self.rate_prior, rate.device).log_prob(rate).sum() for rate in rates]
             factor = dist.Unit(-torch.stack(densities).sum(), has_rsample=True)
             marks: Any = {"is_auxiliary": True, "penalty": True}
             pyro.sample("rate_prior", factor, obs=factor.sample(), infer=marks)

@@ -76,6 +76,7 @@ class TruncatedLogUniform(TorchDistribution):
     """
 
     arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012
+    _like: Tensor | None = None
 
     def __init__(self, low: float, high: float, shape: Size = (), validate_args: bool | None = None) -> None:
         self.low, self.high = (
@@ -91,7 +92,12 @@ class TruncatedLogUniform(TorchDistribution):
     support = constraints.real
 
     def expand(self, batch_shape: Size, _instance: None = None) -> TruncatedLogUniform:
-        return TruncatedLogUniform(self.low, self.high, batch_shape)
+        return TruncatedLogUniform(self.low, self.high, batch_shape).drawing_like(self._like)
+
+    def drawing_like(self, tensor: Tensor | None) -> TruncatedLogUniform:
+        """Draw on the device and with the dtype of a tensor: the bounds are numbers, which have neither."""
+        self._like = tensor
+        return self
 
     def log_prob(self, value: Tensor) -> Tensor:
         size = value.abs().log().expand(broadcast_shape(value.shape, self.batch_shape))
@@ -100,8 +106,9 @@ class TruncatedLogUniform(TorchDistribution):
 
     def sample(self, sample_shape: Size = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)  # type: ignore[arg-type]
-        sign = torch.randint(0, 2, shape) * 2 - 1
-        return sign * torch.exp(self.low + (self.high - self.low) * torch.rand(shape))
+        device, dtype = (None, None) if self._like is None else (self._like.device, self._like.dtype)
+        sign = torch.randint(0, 2, shape, device=device) * 2 - 1
+        return sign * torch.exp(self.low + (self.high - self.low) * torch.rand(shape, device=device, dtype=dtype))
 
 
 def _shape(shape: Size) -> torch.Size:

@@ -52,7 +52,7 @@ class Pushforward(WeightDistribution):
     @property
     def mean(self) -> Tensor:
         """g at the mean of the noise. This is the mean of the weight if g is affine in the noise."""
-        return self.g(self.loc, self.noise(self.loc).mean)
+        return self.g(self.loc, self.noise(self.loc).mean.to(self.loc.device))
 
     @property
     def constant_left_out(self) -> ConstantLeftOut:
@@ -69,7 +69,7 @@ class Pushforward(WeightDistribution):
     def rsample(self, sample_shape: Size = ()) -> Tensor:
         noise = self.noise(self.loc)
         draw = noise.rsample(torch.Size(sample_shape)) if noise.has_rsample else noise.sample(torch.Size(sample_shape))
-        value = self.g(self.loc, draw)
+        value = self.g(self.loc, draw.to(self.loc.device))  # noise of plain numbers is drawn on the CPU
         if value.shape[-len(self.event_shape) :] != self.event_shape:
             raise ValueError(
                 f"g(loc, noise) must have the weight's shape {tuple(self.event_shape)}; got {tuple(value.shape)}"

@@ -7,9 +7,10 @@ rebuilt(lambda *values: torch.cat(values), Normal(a, s), Normal(b, t))   = Norma
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
@@ -43,6 +44,26 @@ def rebuilt(change: Callable[..., Tensor], *distributions: Any) -> Any:
         return type(first)(**changed, **further)
     except TypeError as error:
         raise _refusal(first, parameters) from error
+
+
+def on_device(distribution: Any, device: torch.device) -> Any:
+    """The distribution with its parameters on a device: itself where they are there, such as everything on a CPU.
+
+    Raises:
+        TypeError: they are elsewhere, and `rebuilt` cannot make another.
+    """
+    if all(tensor.device == device for tensor in _tensors(distribution)):
+        return distribution
+    return rebuilt(lambda value: value.to(device), distribution)
+
+
+def _tensors(distribution: Any) -> Iterator[Tensor]:
+    """What it stores, and what the distributions store that it is made of."""
+    for value in vars(distribution).values():
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, Distribution):
+            yield from _tensors(value)
 
 
 def _parameters(distribution: Distribution) -> list[str]:

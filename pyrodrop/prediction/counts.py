@@ -88,7 +88,7 @@ def count_quantiles(distribution: Any, q: Tensor) -> Tensor:
     """
     tail = _tail_of(distribution)
     quantiles = np.stack([_smallest(tail, float(level), distribution.batch_shape[1]) for level in q])
-    return torch.from_numpy(quantiles).to(torch.int64)
+    return torch.from_numpy(quantiles).to(distribution.mean.device, torch.int64)
 
 
 def _smallest(tail: Tail, q: float, size: int) -> np.ndarray[Any, Any]:

@@ -208,5 +208,5 @@ def draw_quantiles(f: Tensor, q: Tensor) -> Tensor:
             f"draws; got q={extreme:g} and {len(f)} draws"
         )
     width = max(1, _AT_A_TIME // len(f))
-    parts = [torch.quantile(block.double(), q, dim=0) for block in f.flatten(1).split(width, 1)]
+    parts = [torch.quantile(block.double(), q.to(f.device), dim=0) for block in f.flatten(1).split(width, 1)]
     return torch.cat(parts, 1).reshape(len(q), *f.shape[1:])

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import instance
 from pyrodrop.distributions.pooled_normal import Group, PooledNormal
+from pyrodrop.distributions.rebuilt import on_device
 from pyrodrop.distributions.units import InputUnits
 from pyrodrop.names import one_of
 from pyrodrop.priors.groups import mean_squares, over_weights
@@ -76,7 +77,8 @@ class ARD(Prior):
         start = mean_squares(self.group, name, like, units)
         if self.hyperprior is None:
             return self.expand(*like.shape, like=like, units=units)
-        variance = pyro.sample(f"{name}_prior_variance", self.hyperprior.expand(start.shape).to_event(start.dim()))
+        hyperprior = on_device(self.hyperprior, like.device).expand(start.shape).to_event(start.dim())
+        variance = pyro.sample(f"{name}_prior_variance", hyperprior)
         batch = variance.shape[: variance.dim() - start.dim()]
         variance = over_weights(variance, self.group, name, like, units)
         return dist.Normal(torch.zeros_like(like), variance.sqrt().expand(batch + like.shape)).to_event(like.dim())

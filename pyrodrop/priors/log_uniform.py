@@ -84,7 +84,7 @@ class TruncatedLogUniform(Prior):
         self.low, self.high = checked.low, checked.high
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
-        return distributions.TruncatedLogUniform(self.low, self.high, shape).to_event(len(shape))
+        return distributions.TruncatedLogUniform(self.low, self.high, shape).drawing_like(like).to_event(len(shape))
 
     def describe(self) -> str:
         return f"TruncatedLogUniform(low={self.low:g}, high={self.high:g})"

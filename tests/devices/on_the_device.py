@@ -1,0 +1,331 @@
+"""Fits, predictions and samples on the device that `tests/devices/pretended.py` makes, each beside the same on the CPU.
+
+`tests/devices/test_devices.py` runs this file in a process of its own. Random numbers are the same on both, so results
+are, too, up to rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any, get_args
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, metrics, models, priors
+from pyrodrop.training.settings import Estimator
+from tests.devices.pretended import NAME
+from tests.guides.test_guides import GUIDES, PRIORS, REFUSED, REFUSED_ESTIMATORS, TYPE_A, _quiet
+from tests.pyrodrop.export.test_export import LIKELIHOODS
+
+ESTIMATORS = get_args(Estimator)
+ENGINES = ("pyro", "traced")
+X = torch.randn(20, 3, generator=torch.Generator().manual_seed(1))
+Y = X[:, :1].sin()
+IMAGES, LABELS = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(2)), torch.arange(12) % 3
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.RNNBase] = nn.GRU) -> None:
+        super().__init__()
+        self.layer, self.head = kind(3, 4, batch_first=True), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x)[0][:, -1])  # type: ignore[no-any-return]
+
+
+NETWORKS: dict[str, tuple[Any, Tensor, Tensor]] = {
+    "convolution": (
+        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)),
+        IMAGES, LABELS,
+    ),
+    "batch norm": (
+        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)),
+        IMAGES, LABELS,
+    ),
+    "layer norm": (lambda: nn.Sequential(nn.Linear(3, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 1)), X, Y),
+    "recurrent": (Recurrent, X[:, None].expand(-1, 4, -1).contiguous(), Y),
+    "attention": (
+        lambda: nn.Sequential(
+            nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), nn.Flatten(), nn.Linear(16, 1)
+        ),
+        torch.randn(20, 4, 4, generator=torch.Generator().manual_seed(3)), Y,
+    ),
+}  # fmt: skip
+
+
+def small(
+    prior: priors.Prior | None = None, bias_prior: priors.Prior | None = None, likelihood: Any = None, outputs: int = 1
+) -> models.NetworkModel:
+    likelihood, prior = likelihood or likelihoods.Gaussian(4.0, learned=True), prior or priors.Gaussian()
+    return models.MLP([3, 6, outputs], "tanh", prior=prior, bias_prior=bias_prior, likelihood=likelihood)
+
+
+def fitted(device: str, make: Any, guide: Any, data: Any = (X, Y), **settings: Any) -> Any:
+    model = make()
+    usual: dict[str, Any] = {"steps": 3, "batch_size": 8, "lr": 1e-2, "progress": False, "device": device}
+    train = pyrodrop.fit_replicates if "count" in settings else pyrodrop.fit
+    return train(model, guide(model), data, **usual | settings)
+
+
+def on(value: Any, device: str) -> Any:
+    return value.to(device) if isinstance(value, Tensor | nn.Module) else value
+
+
+def same(there: Tensor, here: Tensor) -> None:
+    torch.testing.assert_close(there.cpu(), here, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def both(make: Any, guide: Any, data: Any = (X, Y), **settings: Any) -> tuple[Any, Any]:
+    """The fits on the device and on the CPU, whose losses, ELBOs and predictions are the same."""
+    fits = tuple(fitted(device, make, guide, copy.deepcopy(data), **settings) for device in (NAME, "cpu"))
+    there, here = fits
+    assert {p.device.type for p in there.guide.parameters()} <= {NAME}
+    assert there.settings["engine"] == here.settings["engine"]
+    same(there.history, here.history)
+    return there, here
+
+
+def evaluated(there: Any, here: Any, x: Tensor) -> None:
+    assert there.elbo(2).value == pytest.approx(here.elbo(2).value, rel=1e-4, abs=1e-3)
+    pointwise = {} if isinstance(here.guide, guides.Ensemble | guides.FromNoise) else {"joint": False}
+    for options in ({}, {"keep": "moments"}, pointwise):
+        one, other = (fit.predict(x, 3, **options) for fit in (there, here))
+        same(one.mean, other.mean)
+        assert there.predict(x.to(NAME), 3, **options).mean.device.type == NAME
+
+
+def prior_of(guide: str) -> priors.Prior:
+    return _quiet(priors.LogUniform) if guide in TYPE_A else priors.Gaussian()
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("guide", GUIDES)
+def test_every_posterior(guide: str, engine: str) -> None:
+    there, here = both(lambda: small(prior_of(guide)), GUIDES[guide], engine=engine)
+    if engine == "traced":
+        evaluated(there, here, X)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("guide", GUIDES)
+def test_every_estimator(guide: str, estimator: str) -> None:
+    """A trace is compared with Pyro's handlers before the first step, so this is the test of both."""
+    if (guide, estimator) in REFUSED_ESTIMATORS:
+        pytest.skip("refused")
+    both(lambda: small(prior_of(guide)), GUIDES[guide], engine="traced", estimator=estimator, steps=2)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("guide", ["BernoulliDropout(theta)", "MeanField", "SparseDropout", "from_noise"])
+@pytest.mark.parametrize("prior", PRIORS)
+def test_every_prior(prior: str, guide: str) -> None:
+    if (guide, prior) in REFUSED:
+        pytest.skip("refused")
+    there, here = both(lambda: small(PRIORS[prior], PRIORS[prior]), GUIDES[guide], engine="traced")
+    assert there.elbo(2).value == pytest.approx(here.elbo(2).value, rel=1e-4, abs=1e-3)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("prior", PRIORS)
+def test_draws_of_every_prior(prior: str) -> None:
+    """The model by itself, as a program of Pyro."""
+    if prior.startswith(("LogUniform", "ARD(weight)", "ARD(input)")):  # these are improper
+        pytest.skip("no draws")
+    model, draws = small(PRIORS[prior], PRIORS[prior]), []
+    for device in (NAME, "cpu"):
+        torch.manual_seed(1)
+        trace = pyro.poutine.trace(copy.deepcopy(model).to(device)).get_trace(X.to(device))
+        draws.append(trace.nodes["data"]["value"])
+        trace.log_prob_sum()
+    same(*draws)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    "guide",
+    [
+        lambda m: guides.ConcreteDropout(m, rate_prior=dist.Beta(2.0, 8.0)),
+        lambda m: guides.SparseDropout(m, rate_prior=dist.LogNormal(-2.0, 1.0)),
+    ],
+    ids=["concrete", "sparse"],
+)
+def test_a_distribution_of_rates(guide: Any) -> None:
+    both(small, guide, engine="traced")
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_every_likelihood(name: str) -> None:
+    likelihood, outputs, summaries = LIKELIHOODS[name]
+    y = (1 + X.sum(1, keepdim=True).abs()).round()
+    y = torch.arange(20) % 3 if "probabilities" in summaries else y
+    y = {"beta": y / 20, "bernoulli": (y[:, None] > 1).float(), "censored": torch.cat([y, y], -1)}.get(name, y)
+    there, here = both(
+        lambda: small(likelihood=copy.deepcopy(likelihood), outputs=outputs), guides.MeanField, (X, y), engine="traced"
+    )
+    evaluated(there, here, X)
+    one, other = (fit.predict(x, 5) for fit, x in ((there, X.to(NAME)), (here, X)))
+    for what in summaries:
+        if what in ("mean", "sd", "probabilities"):
+            same(getattr(one, what), getattr(other, what))
+        if what == "quantiles":
+            same(one.quantile([0.3, 0.6]), other.quantile([0.3, 0.6]))
+            same(one.quantile([0.3, 0.6], of="f"), other.quantile([0.3, 0.6], of="f"))
+    score = metrics.classification_scores if "probabilities" in summaries else metrics.regression_scores
+    if not name.startswith(("missing", "censored")):
+        scores, others = score(one, y.to(NAME)), score(other, y)
+        assert scores == pytest.approx(others, rel=1e-3, abs=1e-3, nan_ok=True)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_networks(network: str, engine: str) -> None:
+    net, x, y = NETWORKS[network]
+    likelihood = likelihoods.Categorical() if y is LABELS else likelihoods.Gaussian(4.0)
+
+    def make() -> Any:
+        torch.manual_seed(0)
+        return models.from_module(net(), prior=priors.Gaussian(), likelihood=likelihood)
+
+    for guide in (lambda m: guides.BernoulliDropout(m, 0.3), guides.MeanField):
+        there, here = both(make, guide, (x, y), engine=engine)
+        if engine == "traced":
+            evaluated(there, here, x)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("guide", ["BernoulliDropout", "MeanField", "ConcreteDropout", "LowRank"])
+def test_replicates(guide: str) -> None:
+    there, here = both(small, GUIDES[guide], count=3, engine="traced")
+    same(there[1].predict(X, 2).mean, here[1].predict(X, 2).mean)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    "settings", [{"accumulate": 2}, {"num_particles": 2}, {"optimizer": "sgd"}, {"swa": 2}], ids=str
+)
+def test_settings(settings: dict[str, Any]) -> None:
+    both(small, guides.MeanField, engine="traced", **settings)
+
+
+def test_closed_form_moments() -> None:
+    there, here = both(small, GUIDES["BernoulliDropout"])
+    one, other = (fit.predict(X, 2, method="analytic", keep="moments") for fit in (there, here))
+    same(one.mean, other.mean)
+    same(one.variance, other.variance)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("engine", ENGINES)
+def test_interrupted_and_continued(engine: str, tmp_path: Path) -> None:
+    whole = fitted(NAME, small, guides.MeanField, engine=engine, steps=5)
+    for steps in (2, 5):
+        rest = fitted(NAME, small, guides.MeanField, engine=engine, steps=steps, checkpoint=tmp_path / "state")
+    same(rest.history, whole.history.cpu())
+    whole.save(tmp_path / "fit.safetensors")
+    model = small()
+    again = pyrodrop.Fit.load(tmp_path / "fit.safetensors", model, guides.MeanField(model), device=NAME)
+    same(again.predict(X, 3).mean, whole.predict(X, 3).mean.cpu())
+
+
+@pytest.mark.more
+def test_a_trained_network() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
+    readings = [
+        pyrodrop.read(
+            copy.deepcopy(net).to(device),
+            X.to(device),
+            likelihood=likelihoods.Gaussian(4.0),
+            weight_decay=1e-4,
+            num_data=20,
+        )
+        for device in (NAME, "cpu")
+    ]
+    one, other = (reading.predict(X, 3) for reading in readings)
+    same(one.mean, other.mean)
+    fits = [
+        pyrodrop.fit(r.model, r.guide, (X, Y), steps=3, device=d) for r, d in zip(readings, (NAME, "cpu"), strict=True)
+    ]
+    same(fits[0].history, fits[1].history)
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("kernel", ["hmc", "mclmc"])
+def test_samples(kernel: Any) -> None:
+    model = models.MLP([3, 2, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+    options: dict[str, Any] = {
+        "chains": 4,
+        "draws": 4,
+        "tune": 100,
+        "max_steps": 10,
+        "engine": "traced",
+        "progress": False,
+    }
+    start = fitted("cpu", lambda: model, guides.MeanField)
+    one, other = (
+        pyrodrop.sample(
+            model, (X, Y), kernel=kernel, start=start if kernel == "mclmc" else None, device=device, **options
+        )
+        for device in (NAME, "cpu")
+    )
+    for name, values in other.samples.items():
+        assert one.samples[name].shape == values.shape
+        same(one.samples[name][0, 0], values[0, 0])
+    assert torch.isfinite(one.predict(X, 4).mean).all()
+
+
+@pytest.mark.more
+def test_a_network_that_prunes() -> None:
+    there = fitted(NAME, lambda: small(_quiet(priors.LogUniform)), guides.SparseDropout)
+    assert (
+        torch.isfinite(there.compress().network(X)).all() if hasattr(there.compress(), "network") else there.compress()
+    )
+
+
+@pytest.mark.more
+def test_programs_of_pyro() -> None:
+    def model(x: Tensor, y: Tensor) -> None:
+        w = pyro.sample("w", dist.Normal(x.new_zeros(3), 1.0).to_event(1))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+    histories = []
+    for device in (NAME, "cpu"):
+        data = {"x": X.to(device), "y": Y[:, 0].to(device)}
+        pyro.clear_param_store()
+        run = pyrodrop.fit(
+            model, AutoNormal(model), data, steps=40, objective=Trace_ELBO(), engine="traced", device=device
+        )
+        histories.append(run.history)
+    same(*histories)
+
+
+def test_a_tensor_that_is_made_elsewhere_raises() -> None:
+    """The mistakes that this file looks for: factories without a device, in the draws and the regulariser of a posterior."""
+    good = {"draw": lambda loc, e: loc * e, "regularizer": lambda loc: loc.square().sum()}
+
+    def noise(loc: Tensor) -> Any:
+        return dist.Normal(loc.new_ones(()), 0.1).expand(loc.shape).to_event(loc.dim())
+
+    for bad in (
+        {"draw": lambda loc, e: loc * e + torch.zeros(loc.shape)},
+        {"regularizer": lambda loc: (loc - torch.zeros(loc.shape)).square().sum()},
+    ):
+        parts = good | bad
+        both(small, guides.from_noise(good["draw"], noise, regularizer=good["regularizer"]))
+        fitted("cpu", small, guides.from_noise(parts["draw"], noise, regularizer=parts["regularizer"]))
+        with pytest.raises(Exception, match=r"two devices"):
+            fitted(NAME, small, guides.from_noise(parts["draw"], noise, regularizer=parts["regularizer"]))
