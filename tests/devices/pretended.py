@@ -126,7 +126,7 @@ def _kernel(operation: Any, *args: Any, **kwargs: Any) -> Any:
     if operation in _COPIES:
         below[1].copy_(below[0])
         return args[1]
-    found = operation(*below, **named)
+    found = (operation.overloadpacket if _has_numbers(operation, below) else operation)(*below, **named)
     for cpu, tensor in cpus.values():  # an operation in place, or with out=, may change the shape
         if _layout(cpu) != _layout(tensor):
             _place(tensor, cpu)
@@ -140,6 +140,15 @@ def _over(kind: type, function: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)([_over(kind, function, each) for each in value])
     return {name: _over(kind, function, each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def _has_numbers(operation: Any, args: Any) -> bool:
+    """Whether a number arrives in place of a tensor, as those do that PyTorch has wrapped: another overload takes them."""
+    schema = getattr(operation, "_schema", None)
+    if schema is None or not any(type(value) in (bool, int, float, complex) for value in args):
+        return False
+    numbers = ((value, argument) for value, argument in zip(args, schema.arguments, strict=False))
+    return any(type(value) in (bool, int, float, complex) and str(each.type) == "Tensor" for value, each in numbers)
 
 
 def _check(operation: Any, args: Any, kwargs: Any) -> None:
