@@ -20,16 +20,7 @@ def runs(file: str, *options: str) -> int:
     """The number of tests of a file that pass there; all must."""
     command = [
         sys.executable,
-        "-P",
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        "0",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "tests.devices.pretended",
+        *["-P", "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-p", "tests.devices.pretended"],
     ]
     surroundings = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, file, *options], cwd=ROOT, env=surroundings, capture_output=True, text=True)
@@ -42,13 +33,13 @@ def test_a_few_posteriors_and_a_mistake() -> None:
     assert runs(FILE, "-k", "elsewhere or every_posterior or every_estimator") >= 5
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("name", re.findall(r"def (test_\w+)", (ROOT / FILE).read_text(encoding="utf-8")))
 def test_all(name: str) -> None:
     runs(FILE, "-k", name, "-m", "more or not more")
 
 
-@pytest.mark.more
+@pytest.mark.slow
 @pytest.mark.parametrize("engines", ["not compiled and not traced", "traced"])
 def test_the_tests_for_a_gpu_can_pass(engines: str) -> None:
     """Those without a compiler and without products in TensorFloat-32."""
