@@ -370,3 +370,16 @@ def test_what_early_stopping_costs() -> None:
     assert f"a function that does nothing costs {nothing} of the training when it is called every epoch" in page
     assert f"Early stopping costs {seldom} when it scores 1,000 held-out rows, with 20 draws, every 500 steps" in page
     assert f"every 500 steps, and {often} every 100" in page
+
+
+def test_memory_beside_other_libraries() -> None:
+    measured = result("benchmarks/results/memory-cpu.json")
+    for name, row in measured["peak"].items():
+        assert f"| {name} | " + " | ".join(f"{row[c]:.0f}" for c in ("MLP", "LeNet", "13-50-1")) + " |" in SCALE
+    means = {name: row for name, row in measured["peak"].items() if "mean field" in name}
+    assert all(row["MLP"] >= means["ours, mean field, pyro"]["MLP"] for row in means.values())
+    growth = {(name, c): value for name, row in measured["growth"].items() for c, value in row.items()}
+    most = max(growth, key=growth.__getitem__)
+    assert most == ("plain PyTorch, nn.Dropout", "LeNet")
+    assert f"adds at most {growth[most]:.0f} MiB, to plain PyTorch's LeNet, and nothing to ours" in SCALE
+    assert all(value < 0.5 for (name, _), value in growth.items() if name.startswith("ours"))

@@ -13,7 +13,9 @@ from scipy import stats
 from torch import nn
 
 from pyrodrop.analysis.experiments.critiques import osband
+from pyrodrop.analysis.experiments.references.evidence import FILE
 from pyrodrop.analysis.experiments.remedies import experiment, page
+from pyrodrop.analysis.experiments.remedies.networks import FAULT, REMEDY
 from pyrodrop.analysis.reports import generated
 
 STORED = json.loads(Path(page.FOLDER / "remedies.json").read_text(encoding="utf-8"))
@@ -140,6 +142,34 @@ def test_the_sentences_about_calibration() -> None:
     ) in WORDS
     raw, temperature, residuals = energy
     assert f"it goes from {density[raw]} to {density[temperature]} and {density[residuals]}" in WORDS
+
+
+def test_the_sentences_about_bounds_of_networks() -> None:
+    rows, evidence = STORED["sections"]["networks"], json.loads(FILE.read_text(encoding="utf-8"))
+    elbo, weighted = ({n: rows[f"{n}, {way}"] for n in evidence} for way in (FAULT, REMEDY))
+    for name, truth in evidence.items():
+        for row in (elbo[name], weighted[name]):
+            assert row["log evidence"] == [truth] * 3
+            gaps = [mean(row[f"k = {k}"]) for k in (1, 10, 100, 1000)]
+            assert gaps == sorted(gaps, reverse=True)
+            assert gaps[-1] > 0
+    below = {name: round(mean(row["k = 1"])) for name, row in elbo.items()}
+    least, most = min(below, key=below.__getitem__), max(below, key=below.__getitem__)
+    modes = [mean(row["ln of equal modes"]) for row in elbo.values()]
+    nearer, farther = (
+        [sign * (mean(elbo[n][k]) - mean(weighted[n][k])) for n in evidence]
+        for k, sign in (("k = 10", 1), ("k = 1", -1))
+    )
+    last = [mean(row["k = 1000"]) for row in weighted.values()]
+    assert min(nearer) > 0
+    assert min(farther) > 0
+    for sentence in (
+        f"The ELBO of mean field is {below[least]} ({least}) to {below[most]} ({most}) nats below it",
+        f"the logarithm of their number is {min(modes):.0f} to {max(modes):.0f} nats",
+        f"that bound is {min(nearer):.0f} to {max(nearer):.0f} nats nearer on all six, the ELBO {min(farther):.0f} to "
+        f"{max(farther):.0f} nats farther, and a thousand draws are still {min(last):.0f} to {max(last):.0f} nats below",
+    ):
+        assert sentence in WORDS, sentence
 
 
 @pytest.mark.slow

@@ -321,6 +321,16 @@ def test_the_pages_say_what_the_references_hold() -> None:
     assert (
         f"{theirs['units'][:-3]} at {100 * theirs['error']:.2f} %, {theirs['flops']:.1f} times fewer operations" in text
     )
+    maps = json.loads((folder / "log-normal-lenet-5-neklyudov2017.json").read_text())
+    first, second, _, dense = units_left(maps)
+    ratios = maps["compressed"]["ratios"]
+    assert (
+        f"after {maps['settings']['epochs']} of 150 epochs at {100 * maps['result']['error']:.2f} % with "
+        f"{first}-{second}-{dense} of its 20-50-500 maps and units: {ratios['flops']:.1f} times fewer operations, and "
+        f"{ratios['latency_1000']:.1f} times as fast" in text
+    )
+    theirs = next(row for row in published_by_unit("lenet-5") if row["method"].startswith("StructuredBP"))
+    assert f"have {theirs['flops']:.1f} times fewer at {100 * theirs['error']:.2f} %, with 3 and 18 maps" in text
 
 
 def test_pictures_of_weights_are_the_weights_that_are_left() -> None:
