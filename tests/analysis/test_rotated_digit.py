@@ -155,7 +155,7 @@ def test_the_job_runs(
     assert {p.name for p in tmp_path.iterdir() if not p.name.startswith(".")} == {
         "results.json", "figure.png", "fit.safetensors", "run.json", "training.safetensors", "training.json",
     }  # fmt: skip
-    if guide == "ensemble":  # a further case, since it does all but the training again
+    if guide == "bernoulli":
         capsys.readouterr()
         assert cli.main(words) == 0
         assert "reused from" in capsys.readouterr().out

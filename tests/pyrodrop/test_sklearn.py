@@ -28,7 +28,7 @@ LABELS = np.where(X[:, 0] > 7, "up", "down")
 SMALL: dict[str, Any] = {"hidden_layer_sizes": (8,), "members": 1, "random_state": 0}
 CHECKS = [
     pytest.param(estimator, check, id=f"{type(estimator).__name__}-{getattr(check, 'func', check).__name__}-{number}")
-    for made in (NetworkRegressor(**SMALL, max_steps=150), NetworkClassifier(**SMALL, max_steps=30))
+    for made in (NetworkRegressor(**SMALL, max_steps=150), NetworkClassifier(**SMALL, max_steps=80))
     for number, (estimator, check) in enumerate(estimator_checks_generator(made))
 ]
 
