@@ -54,7 +54,7 @@ def test_importance_weights_of_a_network_are_those_of_plain_torch() -> None:
     train, model = problem.data()[0], problem.model()
     guide = pyrodrop.guides.MeanField(model, 0.3)
     fit = pyrodrop.fit(model, guide, train, steps=1, device="cpu", engine="pyro", progress=False)
-    found = networks.log_weights(problem, exact, fit, train, 3, seed=0)
+    found = networks.log_weights(problem, exact, fit, train, 3, seed=0).detach()
     q = {name: fit.guide.posterior(name) for name in exact.samples}
     with pyrodrop.devices.seeded(0, torch.device("cpu")):
         drawn = {name: own.sample((3,)).double() for name, own in q.items()}
