@@ -81,18 +81,18 @@ class BernoulliDropout(Guide):
         super().__init__(model)
         initial = model.weight_sites()
         weights = [n for n, w in initial.items() if w.dim() > 1]
-        self.theta = check_theta(theta)
+        self.theta: float = check_theta(theta)
         rates = drop_rates(drop_rate, weights)
         if not flag(mask_input, "mask_input", "whether to drop inputs of the network itself"):
             rates |= dict.fromkeys(first_weights(model), 0.0)
-        self.masked = tuple(name for name in weights if rates.get(name, 0.0) > 0)
+        self.masked: tuple[str, ...] = tuple(name for name in weights if rates.get(name, 0.0) > 0)
         self.per: dict[str, Per] = by_name(per, weights, "per")
         for value in self.per.values():
             one_of(value, Per, "per")
         by_unit = [name for name in self.masked if self.per[name] == "input"]
         check_units(by_unit, model, "dropping input units", "never drop it: drop_rate={NAME: 0.0, '*': ...}")
         self.register_buffer("drop_rate", torch.tensor([rates[name] for name in self.masked], dtype=torch.float64))
-        self.loc = ParameterTree(initial)
+        self.loc: ParameterTree = ParameterTree(initial)
 
     def posterior(self, name: str) -> TorchDistribution:
         per = self.per.get(name, "input")

@@ -66,16 +66,18 @@ class ConcreteDropout(Guide):
         starts = drop_rates(drop_rate, [n for n, w in initial.items() if w.dim() > 1])
         if not any(starts.values()):
             raise ValueError("drop_rate is the initial value of a learned rate and must lie in (0, 1); got 0")
-        self.temperature = scale(temperature, "temperature", "the temperature of the relaxed mask")
-        self.granularity = one_of(rates, Granularity, "rates")
+        self.temperature: float = scale(temperature, "temperature", "the temperature of the relaxed mask")
+        self.granularity: str = one_of(rates, Granularity, "rates")
         if not flag(mask_input, "mask_input", "whether to drop inputs of the network itself"):
             starts |= dict.fromkeys(first_weights(model), 0.0)
         masked = {name: math.log(rate / (1 - rate)) for name, rate in starts.items() if rate > 0}
         never = "never drop it: drop_rate={NAME: 0.0, '*': ...}"
         check_units(masked, model, "dropping input units", never)
         shapes = {n: (self.units[n].count(initial[n].shape),) if rates == "input" else () for n in masked}
-        self.loc = ParameterTree(initial)
-        self.logit = ParameterTree({n: torch.full(shapes[n], s).to(initial[n]) for n, s in masked.items()})
+        self.loc: ParameterTree = ParameterTree(initial)
+        self.logit: ParameterTree = ParameterTree(
+            {n: torch.full(shapes[n], s).to(initial[n]) for n, s in masked.items()}
+        )
 
     def posterior(self, name: str) -> TorchDistribution:
         if name not in self.logit:

@@ -66,7 +66,7 @@ class Ensemble(LocalModule):
                     f"ensembles, use one ensemble with more members); got {type(member).__name__}"
                 )
             setattr(self, f"member_{index}", member)
-        self.sites = self.members[0].sites
+        self.sites: tuple[str, ...] = self.members[0].sites
 
     @property
     def members(self) -> list[Guide]:

@@ -41,8 +41,11 @@ class FromNoise(Guide):
                 f"(for {', '.join(map(repr, self.hyper_sites))}), and the regularizer does not depend on them: pass "
                 "density= instead, for a Monte Carlo estimate of the KL divergence, or use a prior without hyperparameters"
             )
-        self.g, self.noise, self.regularizer, self.density = g, noise, regularizer, density
-        self.loc = ParameterTree(model.weight_sites())
+        self.g: Callable[[Tensor, Tensor], Tensor] = g
+        self.noise: Callable[[Tensor], TorchDistribution] = noise
+        self.regularizer = regularizer
+        self.density = density
+        self.loc: ParameterTree = ParameterTree(model.weight_sites())
 
     def posterior(self, name: str) -> TorchDistribution:
         return Pushforward(self.loc[name], self.g, self.noise, self.regularizer, self.density)

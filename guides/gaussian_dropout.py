@@ -86,7 +86,7 @@ class GaussianDropout(Guide):
         what = "the variance of multiplicative noise"
         logs = [math.log(variance(alphas[name], "alpha", f"{what} of {name!r}")) for name in self.sites]
         self.register_buffer("log_alpha", torch.tensor(logs, dtype=torch.float64))
-        self.loc = ParameterTree(model.weight_sites())
+        self.loc: ParameterTree = ParameterTree(model.weight_sites())
 
     def posterior(self, name: str) -> TorchDistribution:
         log_alpha: torch.Tensor = self.log_alpha  # type: ignore[assignment]

@@ -86,15 +86,19 @@ class Guide(LocalModule):
     def __init__(self, model: HasWeights, rate_prior: TorchDistribution | None = None) -> None:
         super().__init__()
         check_model(model, type(self).__name__)
-        self.sites = tuple(model.weight_sites())
-        self.units = input_units(model)
+        self.sites: tuple[str, ...] = tuple(model.weight_sites())
+        self.units: dict[str, InputUnits] = input_units(model)
         hyper = model.hyper_sites()
-        self.shapes = {name: tuple(value.shape) for name, value in model.weight_sites().items()}
-        self.hyper_sites = {name: tuple(sites) for name, sites in hyper.items()}
+        self.shapes: dict[str, tuple[int, ...]] = {
+            name: tuple(value.shape) for name, value in model.weight_sites().items()
+        }
+        self.hyper_sites: dict[str, tuple[str, ...]] = {name: tuple(sites) for name, sites in hyper.items()}
         starts = {site: start for sites in hyper.values() for site, start in sites.items()}
         self.shapes |= {site: tuple(start.shape) for site, start in starts.items()}
-        self.hyper_loc = ParameterTree({site: start.log() for site, start in starts.items()})
-        self.hyper_log_scale = ParameterTree({site: torch.full_like(start, -2.0) for site, start in starts.items()})
+        self.hyper_loc: ParameterTree = ParameterTree({site: start.log() for site, start in starts.items()})
+        self.hyper_log_scale: ParameterTree = ParameterTree(
+            {site: torch.full_like(start, -2.0) for site, start in starts.items()}
+        )
         if rate_prior is not None:  # otherwise nothing of a guide changes, nor what its files say of it
             self.rate_prior = _checked_rate_prior(rate_prior, self.rate_kind)
 

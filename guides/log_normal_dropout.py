@@ -72,12 +72,16 @@ class LogNormalDropout(Guide):
         super().__init__(model)
         check_units(self.sites, model, "log-normal dropout", "no prior for it: prior={NAME: None, '*': ...}")
         start = real(log_scale, "log_scale", "the initial ln sigma", least=_LOG_SCALES[0], most=_LOG_SCALES[1])
+        self.low: float
+        self.high: float
         self.low, self.high = _bounds(low, high)
         initial = model.weight_sites()
-        self.loc = ParameterTree(initial)
+        self.loc: ParameterTree = ParameterTree(initial)
         noise = {name: w.new_zeros(self._noise_shape(name, w)) for name, w in initial.items()}
-        self.noise_loc = ParameterTree({name: s.clamp(self.low, self.high) for name, s in noise.items()})
-        self.noise_log_scale = ParameterTree({name: torch.full_like(s, start) for name, s in noise.items()})
+        self.noise_loc: ParameterTree = ParameterTree({name: s.clamp(self.low, self.high) for name, s in noise.items()})
+        self.noise_log_scale: ParameterTree = ParameterTree(
+            {name: torch.full_like(s, start) for name, s in noise.items()}
+        )
 
     def _noise_shape(self, name: str, weight: Tensor) -> tuple[int, ...]:
         units = self.units[name]
@@ -152,7 +156,10 @@ class CorrelatedLogNormal(WeightDistribution):
         units: InputUnits = InputUnits(),  # noqa: B008
         validate_args: bool | None = None,
     ) -> None:
-        self.noise_loc, self.noise_log_scale, self.low, self.high = noise_loc, noise_log_scale, low, high
+        self.noise_loc: Tensor = noise_loc
+        self.noise_log_scale: Tensor = noise_log_scale
+        self.low: float = low
+        self.high: float = high
         super().__init__(loc, event_dim=event_dim, per="input", units=units, validate_args=validate_args)
 
     def at(self, loc: Tensor) -> Self:

@@ -38,15 +38,15 @@ class LowRank(Guide):
 
     def __init__(self, model: HasWeights, rank: int = 4, init_scale: float = 0.01, *, seed: int | None = 0) -> None:
         super().__init__(model)
-        self.rank = rank = count(rank, "rank", "the number of factors of the covariance")
-        self.init_scale = init_scale = scale(init_scale, "init_scale", "the initial standard deviation of a weight")
+        self.rank: int = count(rank, "rank", "the number of factors of the covariance")
+        self.init_scale: float = scale(init_scale, "init_scale", "the initial standard deviation of a weight")
         initial = model.weight_sites()
-        self.loc = ParameterTree(initial)
-        self.log_variance = ParameterTree(
+        self.loc: ParameterTree = ParameterTree(initial)
+        self.log_variance: ParameterTree = ParameterTree(
             {n: torch.full((w.numel(),), 2 * math.log(init_scale)).to(w) for n, w in initial.items()}
         )
         with starting_from(seed):
-            self.factor = ParameterTree({n: self._new_factor(w) for n, w in initial.items()})
+            self.factor: ParameterTree = ParameterTree({n: self._new_factor(w) for n, w in initial.items()})
 
     def restart(self, model: HasWeights) -> None:
         """Reset the means to the current weights of the model and draw new factors F."""

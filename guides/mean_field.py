@@ -45,8 +45,10 @@ class MeanField(Guide):
         super().__init__(model)
         init_scale = scale(init_scale, "init_scale", "the initial standard deviation of a weight")
         initial = model.weight_sites()
-        self.loc = ParameterTree(initial)
-        self.log_variance = ParameterTree({n: torch.full_like(w, 2 * math.log(init_scale)) for n, w in initial.items()})
+        self.loc: ParameterTree = ParameterTree(initial)
+        self.log_variance: ParameterTree = ParameterTree(
+            {n: torch.full_like(w, 2 * math.log(init_scale)) for n, w in initial.items()}
+        )
 
     def posterior(self, name: str) -> TorchDistribution:
         loc = self.loc[name]

@@ -46,7 +46,7 @@ class Point(Guide):
 
     def __init__(self, model: HasWeights) -> None:
         super().__init__(model)
-        self.loc = ParameterTree(model.weight_sites())
+        self.loc: ParameterTree = ParameterTree(model.weight_sites())
 
     @classmethod
     def average(cls, model: HasWeights, guide: Guide) -> Point:

@@ -60,7 +60,7 @@ class SparseDropout(Guide):
         {'layers.0.weight': 0.5, 'layers.1.weight': 0.0}
     """
 
-    log_alpha_range = (-8.0, 8.0)
+    log_alpha_range: tuple[float, float] = (-8.0, 8.0)
 
     def __init__(
         self,
@@ -72,13 +72,15 @@ class SparseDropout(Guide):
         rate_prior: TorchDistribution | None = None,
     ) -> None:
         super().__init__(model, rate_prior)
-        self.cut = None if cut is None else real(cut, "cut", "the bound of ln alpha from which on means are set to 0")
+        self.cut: float | None = (
+            None if cut is None else real(cut, "cut", "the bound of ln alpha from which on means are set to 0")
+        )
         if log_alpha_range is not None:
             self.log_alpha_range = _range(log_alpha_range)
         start = real(log_variance, "log_variance", "the initial ln v", least=-80, most=80)
         initial = model.weight_sites()
-        self.loc = ParameterTree(initial)
-        self.log_variance = ParameterTree({n: torch.full_like(w, start) for n, w in initial.items()})
+        self.loc: ParameterTree = ParameterTree(initial)
+        self.log_variance: ParameterTree = ParameterTree({n: torch.full_like(w, start) for n, w in initial.items()})
 
     def log_alpha(self, name: str) -> Tensor:
         """ln alpha of every element of the weight `name`, of the shape of the weight."""
@@ -129,7 +131,7 @@ class ARDDropout(SparseDropout):
     The arguments are those of `SparseDropout`.
     """
 
-    log_alpha_range = (-10.0, 10.0)
+    log_alpha_range: tuple[float, float] = (-10.0, 10.0)
 
 
 class Pruned(Guide):

@@ -89,11 +89,14 @@ class VariationalDropout(Guide):
                 "drop_rate must give an initial alpha = rate / (1 - rate) strictly between 0 and max_alpha "
                 f"{max_alpha:g}; got {start:g}"
             )
-        self.max_alpha, self.kl_scale = max_alpha, kl_scale
+        self.max_alpha: float = max_alpha
+        self.kl_scale: float = kl_scale
         initial = model.weight_sites()
         raw = math.log(start) if math.isinf(max_alpha) else math.log(start / (max_alpha - start))
-        self.loc = ParameterTree(initial)
-        self.raw_alpha = ParameterTree({n: torch.full(self._shape(n, w), raw).to(w) for n, w in initial.items()})
+        self.loc: ParameterTree = ParameterTree(initial)
+        self.raw_alpha: ParameterTree = ParameterTree(
+            {n: torch.full(self._shape(n, w), raw).to(w) for n, w in initial.items()}
+        )
 
     def _shape(self, name: str, weight: Tensor) -> tuple[int, ...]:
         if self.granularity == "layer":

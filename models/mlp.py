@@ -124,7 +124,7 @@ class Perceptron(nn.Module):
         if isinstance(activation, str):
             activation = ACTIVATIONS[known(activation, ACTIVATIONS, "activation")]
         function(activation, "activation", f"one of {', '.join(ACTIVATIONS)} or a function of a tensor")
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
+        self.layers: nn.ModuleList = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:

@@ -102,7 +102,7 @@ class NetworkModel(LocalModule):
         lengthen(network)
         parameters = parameters_of(network)
         self.priors: dict[str, Prior] = assign_priors(parameters, prior, bias_prior, type(network).__name__)
-        self.fixed = parameters.fixed
+        self.fixed: tuple[str, ...] = parameters.fixed
         self._constant = set(self.fixed) - drawn_anew(network)
         self._names = parameters.names
         self._units = assign_input_units(network, parameters, input_axes)
@@ -110,7 +110,7 @@ class NetworkModel(LocalModule):
         self._moving = tuple(name for name, _ in network.named_buffers())
         self._attends = any(isinstance(module, nn.MultiheadAttention) for module in network.modules())
         self._recurs = any(isinstance(module, nn.RNNBase) for module in network.modules())
-        self.free = ParameterTree({n: v for n, v in parameters.trained.items() if n not in self.priors})
+        self.free: ParameterTree = ParameterTree({n: v for n, v in parameters.trained.items() if n not in self.priors})
         freeze(network)
         self.network = network
         self._set_initial({n: self.priors[n].initial(value) for n, value in self.weight_sites().items()})
@@ -118,9 +118,12 @@ class NetworkModel(LocalModule):
         if output is not None:
             self.output = check_function(output)
         self.in_features = in_features
-        self.inputs, self.targets = Standardize(), Standardize()
+        self.inputs: Standardize = Standardize()
+        self.targets: Standardize = Standardize()
         self.columns: Columns | None = None  # of the data frame that it was trained on
-        self.changes_itself = ""  # a sentence about the Python attributes that forward changes; empty if there are none
+        self.changes_itself: str = (
+            ""  # a sentence about the Python attributes that forward changes; empty if there are none
+        )
         self._examined: dict[Any, Examined] = {}
 
     def _check_network(self, network: nn.Module) -> None:

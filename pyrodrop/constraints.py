@@ -32,7 +32,9 @@ class Constraint:
     """
 
     def __init__(self, what: str, **bounds: Any) -> None:
-        self.what, self.bounds, self.optional = what, bounds, False
+        self.what: str = what
+        self.bounds: dict[str, Any] = bounds
+        self.optional: bool = False
 
     def __call__(self, value: Any, name: str) -> Any:
         return None if value is None and self.optional else self.check(value, name)

@@ -101,7 +101,9 @@ class DrawnTerms:
     """
 
     def __init__(self, model: Callable[..., Any], guide: Callable[..., Any], *, whole: bool = False) -> None:
-        self.model, self.guide, self.whole = model, guide, whole
+        self.model: Callable[..., Any] = model
+        self.guide: Callable[..., Any] = guide
+        self.whole: bool = whole
         self._hyper = _hyperparameters(model)
         self._fixed = _without_hyperparameters(model, guide)
         self._known: dict[str, Tensor] = {}

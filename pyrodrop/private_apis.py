@@ -405,7 +405,9 @@ class Program:
         bare: Callable[[list[Tensor]], Sequence[Tensor]] | None,
         file: Path | None = None,
     ) -> None:
-        self.whole, self.bare, self.file = whole, bare, file
+        self.whole = whole
+        self.bare = bare
+        self.file: Path | None = file
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
         return self.whole(*inputs)

@@ -42,7 +42,7 @@ from pyrodrop.zoo.exact import PROBLEMS
 
 HOW: Mapping[str, Mapping[str, int]] = {
     "airfoil": {"chains": 8, "training": 5000, "tune": 600, "draws": 100, "thin": 10},
-    "bike": {"chains": 4, "training": 5000, "tune": 300, "draws": 60, "thin": 5},
+    "bike": {"chains": 12, "training": 20_000, "tune": 500, "draws": 100, "thin": 20},
 }
 ENERGY_VARIANCE = 0.1  # as bde ends
 

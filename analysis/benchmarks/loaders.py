@@ -41,7 +41,8 @@ class Items(TorchDataset[tuple[Tensor, Tensor]]):
     """Rows by their numbers, one at a time or several."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
-        self.x, self.y = x, y
+        self.x: Tensor = x
+        self.y: Tensor = y
 
     def __len__(self) -> int:
         return len(self.y)

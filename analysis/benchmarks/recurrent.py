@@ -36,7 +36,8 @@ class Last(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lstm, self.head = nn.LSTM(1, UNITS, batch_first=True), nn.Linear(UNITS, 1)
+        self.lstm: nn.LSTM = nn.LSTM(1, UNITS, batch_first=True)
+        self.head: nn.Linear = nn.Linear(UNITS, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.lstm(x)[0][:, -1])  # type: ignore[no-any-return]

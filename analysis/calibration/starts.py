@@ -39,8 +39,12 @@ class NewStarts:
                 f"new initial weights need a guide with a method restart(model); {type(guide).__name__} has none. "
                 f"{_OTHERWISE}"
             )
+        self.model: NetworkModel
+        self.guide: Any
         self.model, self.guide = copy.deepcopy((model, guide))
-        self.device = next((parameter.device for parameter in guide.parameters()), torch.device("cpu"))
+        self.device: Any | torch.device = next(
+            (parameter.device for parameter in guide.parameters()), torch.device("cpu")
+        )
         try:
             self._restart(0)
         except ValueError as error:

@@ -27,4 +27,4 @@ def _found() -> ModuleType:
     return module
 
 
-az = _found()
+az: ModuleType = _found()

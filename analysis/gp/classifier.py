@@ -17,6 +17,7 @@ import time
 
 import pyro.distributions as dist
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from pyrodrop.analysis.gp.inducing import Inducing
@@ -77,7 +78,8 @@ class GaussianProcessClassifier:
     ) -> None:
         began = time.perf_counter()
         checked_search(learn, seed, progress)
-        self.data = data = Dataset.of(data)
+        self.data: Dataset = Dataset.of(data)
+        data = self.data
         labels = Categorical().as_target(data.y)
         x = columns(data.x)
         starts = starts_of(kernel, x.shape[1])
@@ -85,7 +87,7 @@ class GaussianProcessClassifier:
             classes = count(classes, "classes", "the number of classes")
         if labels.dim() != 1:
             raise ValueError(f"y of a GaussianProcessClassifier must be labels of shape [N]; got {tuple(labels.shape)}")
-        self.classes = classes or starts[0].classes or int(labels.max()) + 1
+        self.classes: int = classes or starts[0].classes or int(labels.max()) + 1
         if not 0 <= int(labels.min()) <= int(labels.max()) < self.classes:
             if classes is not None and int(labels.min()) >= 0:
                 raise ValueError(f"classes must be at least {int(labels.max()) + 1} for these labels; got {classes}")
@@ -93,10 +95,11 @@ class GaussianProcessClassifier:
                 f"y: class labels must lie in 0 ... {self.classes - 1}; got {int(labels.min())} to {int(labels.max())}"
             )
         inputs = data.inputs or starts[0].inputs or Standardize.of(data.x if data.x.is_floating_point() else x)
-        self.inputs = copy.deepcopy(inputs).double()
+        self.inputs: Standardize = copy.deepcopy(inputs).double()
         targets, noise = dirichlet_targets(labels, self.classes, alpha_epsilon)
         self._offset = targets.mean()
         choice = chosen_inference(len(labels), inducing)
+        self.log_evidence: float
         self._latent, self.log_evidence = best_fit(
             Problem(self.inputs(x), targets - self._offset, noise),
             [(start.kernel, 0.0) for start in starts],
@@ -106,9 +109,9 @@ class GaussianProcessClassifier:
             progress=progress,
         )
         self.evidence_kind = ("" if choice is None else "lower bound, ") + "of the Dirichlet targets"
-        self.kernel = self._latent.covar_module
-        self.hyperparameters = hyperparameters(self._latent)
-        self.seconds = time.perf_counter() - began
+        self.kernel: Kernel = self._latent.covar_module
+        self.hyperparameters: dict[str, float | list[float]] = hyperparameters(self._latent)
+        self.seconds: float = time.perf_counter() - began
 
     def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0, joint: bool = True) -> Prediction:
         """Samples of the logits at x ``[N, Q]``, f ``[S, N, C]``, and the mixture of their categorical distributions.

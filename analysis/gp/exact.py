@@ -40,7 +40,8 @@ class Exact(nn.Module):
 
     def __init__(self, x: Tensor, y: Tensor, kernel: Kernel, noise: float | Tensor) -> None:
         super().__init__()
-        self.x, self.covar_module = x, kernel.double()
+        self.x: Tensor = x
+        self.covar_module = kernel.double()
         if isinstance(noise, Tensor):
             likelihoods = [gpytorch.likelihoods.FixedNoiseGaussianLikelihood(row) for row in noise]
         else:
@@ -49,7 +50,7 @@ class Exact(nn.Module):
             ).double()
             self.likelihood.noise = noise
             likelihoods = [self.likelihood] * len(y)
-        self.outputs = nn.ModuleList(
+        self.outputs: nn.ModuleList = nn.ModuleList(
             _Output(x, row, own, self.covar_module) for row, own in zip(y, likelihoods, strict=True)
         )
 

@@ -56,9 +56,11 @@ class Sparse(nn.Module):
 
     def __init__(self, x: Tensor, y: Tensor, kernel: Kernel, noise: float | Tensor, settings: Inducing) -> None:
         super().__init__()
-        self.x, self.y, self.settings = x, y, settings
+        self.x: Tensor = x
+        self.y: Tensor = y
+        self.settings: Inducing = settings
         self.covar_module = kernel.double()
-        self.fixed_noise = noise if isinstance(noise, Tensor) else None
+        self.fixed_noise: Tensor | None = noise if isinstance(noise, Tensor) else None
         if not isinstance(noise, Tensor):
             self.likelihood = gpytorch.likelihoods.GaussianLikelihood(
                 noise_constraint=gpytorch.constraints.GreaterThan(1e-8)
@@ -66,7 +68,9 @@ class Sparse(nn.Module):
             self.likelihood.noise = noise
         distinct = torch.unique(x, dim=0)
         chosen = distinct[torch.randperm(len(distinct))[: settings.points]]
-        self.process = _Process(chosen, len(y), self.covar_module, learn_places=len(chosen) < len(distinct)).double()
+        self.process: _Process = _Process(
+            chosen, len(y), self.covar_module, learn_places=len(chosen) < len(distinct)
+        ).double()
 
     @property
     def noise(self) -> Tensor:

@@ -68,9 +68,9 @@ class NetworkKernel(Kernel):
         gain: float = 1.0,
     ) -> None:
         super().__init__()
-        self.activation = known(activation, _SECOND_MOMENTS, "activation with a network kernel")
+        self.activation: str = known(activation, _SECOND_MOMENTS, "activation with a network kernel")
         weights, biases = torch.tensor(weight_variance).double(), torch.tensor(bias_variance).double()
-        self.hidden_layers = len(weights) - 1
+        self.hidden_layers: int = len(weights) - 1
         rates = torch.as_tensor(drop_rate).double()
         rates = rates.expand(self.hidden_layers) if rates.dim() == 0 else rates
         _check(weights, biases, rates, gain)

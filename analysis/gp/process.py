@@ -14,6 +14,7 @@ import time
 
 import pyro.distributions as dist
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from pyrodrop.analysis.gp.inducing import Inducing
@@ -78,7 +79,8 @@ class GaussianProcess:
     ) -> None:
         began = time.perf_counter()
         checked_search(learn, seed, progress)
-        self.data = data = Dataset.of(data)
+        self.data: Dataset = Dataset.of(data)
+        data = self.data
         if not data.y.is_floating_point():
             raise ValueError(
                 f"y: GaussianProcess needs floating-point y; got {data.y.dtype}. For class labels use "
@@ -86,6 +88,8 @@ class GaussianProcess:
             )
         x = columns(data.x)
         starts = starts_of(kernel, x.shape[1])
+        self.inputs: Standardize
+        self.targets: Standardize
         self.inputs, self.targets = _standardisation(data, starts[0])
         x, y = self.inputs(x), self.targets(data.y.double())
         y = y.squeeze(-1) if y.dim() == 2 and y.shape[1] == 1 else y
@@ -93,6 +97,7 @@ class GaussianProcess:
             raise ValueError(f"y of a GaussianProcess must have shape [N, 1] or [N]; got {tuple(data.y.shape)}")
         scale = float(self.targets.scale)
         choice = chosen_inference(len(x), inducing)
+        self.log_evidence: float
         self._latent, self.log_evidence = best_fit(
             Problem(x, y[None]),
             [(start.kernel, _noise(start, scale)) for start in starts],
@@ -102,12 +107,12 @@ class GaussianProcess:
             progress=progress,
         )
         self.evidence_kind = "exact" if choice is None else "lower bound"
-        self.seconds = time.perf_counter() - began
-        self.kernel = self._latent.covar_module
+        self.seconds: float = time.perf_counter() - began
+        self.kernel: Kernel = self._latent.covar_module
         with torch.no_grad():
-            self.prior_sd = scale * float(self.kernel(x, diag=True).mean().sqrt())
-        self.noise_sd = scale * float(self._latent.noise) ** 0.5
-        self.hyperparameters = hyperparameters(self._latent)
+            self.prior_sd: float = scale * float(self.kernel(x, diag=True).mean().sqrt())
+        self.noise_sd: float = scale * float(self._latent.noise) ** 0.5
+        self.hyperparameters: dict[str, float | list[float]] = hyperparameters(self._latent)
 
     def predict(self, x: Tensor, num_samples: int = 1000, *, seed: int = 0, joint: bool = True) -> Prediction:
         """The posterior at x ``[N, Q]``: samples of f ``[S, N, 1]`` and the exact distribution of y, with one component.

@@ -67,7 +67,9 @@ class Look:
     """Projects the gradient of every parameter on a few fixed directions, to store it per sample."""
 
     def __init__(self, shapes: Mapping[str, torch.Size]) -> None:
-        self.signs = {name: directions(name, shape.numel()) for name, shape in sorted(shapes.items())}
+        self.signs: dict[str, Tensor] = {
+            name: directions(name, shape.numel()) for name, shape in sorted(shapes.items())
+        }
 
     def __call__(self, gradients: Mapping[str, Tensor]) -> Tensor:
         return torch.cat([gradients[name].flatten() @ signs.to(gradients[name]) for name, signs in self.signs.items()])

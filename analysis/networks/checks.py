@@ -17,7 +17,7 @@ from pyrodrop.analysis.networks import agreement
 from pyrodrop.analysis.networks.case import Case, Cell
 from pyrodrop.analysis.networks.oracle import WARM_UP, Oracle, train_point, weight_names
 from pyrodrop.analysis.networks.plan import Draws
-from pyrodrop.analysis.networks.posteriors import POSTERIORS
+from pyrodrop.analysis.networks.posteriors import POSTERIORS, Posterior
 from pyrodrop.analysis.networks.result import RIGHT, Result, agree, same_state
 from pyrodrop.inputs import num_rows
 from pyrodrop.likelihoods import Categorical
@@ -28,9 +28,12 @@ class Checks:
     """The checks of one posterior of one network: a method for each name that a cell's `what` has."""
 
     def __init__(self, case: Case, guide: str, draws: Draws, seed: int) -> None:
-        self.case, self.draws, self.seed = case, draws, seed
-        self.posterior = POSTERIORS[guide]
+        self.case: Case = case
+        self.draws: Draws = draws
+        self.seed: int = seed
+        self.posterior: Posterior = POSTERIORS[guide]
         self.x: Any
+        self.y: Tensor
         self.x, self.y = case.data()
         self._fits: dict[tuple[Any, ...], Any] = {}
 

@@ -50,7 +50,9 @@ class Bench:
     """
 
     def __init__(self, case: Case, draws: Draws = THIN, seed: int = 0) -> None:
-        self.case, self.draws, self.seed = case, draws.times(case.draws), seed
+        self.case: Case = case
+        self.draws: Draws = draws.times(case.draws)
+        self.seed: int = seed
         self._posteriors: dict[str, Checks] = {}
 
     def check(self, cell: Cell) -> Result:

@@ -91,12 +91,16 @@ class Oracle:
         leaves: Mapping[str, Mapping[str, Tensor]],
         others: Mapping[str, Tensor],
     ) -> None:
-        self.case, self.posterior, self.network = case, posterior, copy.deepcopy(network)
-        self.leaves = {tree: {n: v.detach().clone() for n, v in values.items()} for tree, values in leaves.items()}
-        self.others = {n: v.detach().clone() for n, v in others.items()}
+        self.case: Case = case
+        self.posterior: Posterior = posterior
+        self.network: nn.Module = copy.deepcopy(network)
+        self.leaves: dict[str, dict[str, Tensor]] = {
+            tree: {n: v.detach().clone() for n, v in values.items()} for tree, values in leaves.items()
+        }
+        self.others: dict[str, Tensor] = {n: v.detach().clone() for n, v in others.items()}
         known = units_of(network, case)
-        self.units = {name: known[name] for name in self.leaves["loc"]}
-        self.rates = {
+        self.units: dict[str, Units] = {name: known[name] for name in self.leaves["loc"]}
+        self.rates: dict[str, float] = {
             name: rate_of(case, name) if type(posterior).__name__ == "Bernoulli" else 0.0 for name in self.units
         }
 

@@ -32,8 +32,10 @@ class VAE:
 
     def __init__(self, pixels: int, latent: int, width: int) -> None:
         self.latent = latent
-        self.encoder = nn.Sequential(nn.Linear(pixels, width), nn.Softplus(), nn.Linear(width, 2 * latent))
-        self.decoder = nn.Sequential(nn.Linear(latent, width), nn.Softplus(), nn.Linear(width, pixels))
+        self.encoder: nn.Sequential = nn.Sequential(
+            nn.Linear(pixels, width), nn.Softplus(), nn.Linear(width, 2 * latent)
+        )
+        self.decoder: nn.Sequential = nn.Sequential(nn.Linear(latent, width), nn.Softplus(), nn.Linear(width, pixels))
 
     def model(self, x: Tensor) -> None:
         pyro.module("decoder", self.decoder)
@@ -64,9 +66,12 @@ class Transition(nn.Module):
 
     def __init__(self, latent: int, width: int) -> None:
         super().__init__()
-        self.gate = nn.Sequential(nn.Linear(latent, width), nn.ReLU(), nn.Linear(width, latent), nn.Sigmoid())
-        self.proposed = nn.Sequential(nn.Linear(latent, width), nn.ReLU(), nn.Linear(width, latent))
-        self.linear, self.scale = nn.Linear(latent, latent), nn.Linear(latent, latent)
+        self.gate: nn.Sequential = nn.Sequential(
+            nn.Linear(latent, width), nn.ReLU(), nn.Linear(width, latent), nn.Sigmoid()
+        )
+        self.proposed: nn.Sequential = nn.Sequential(nn.Linear(latent, width), nn.ReLU(), nn.Linear(width, latent))
+        self.linear: nn.Linear = nn.Linear(latent, latent)
+        self.scale: nn.Linear = nn.Linear(latent, latent)
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         gate, proposed = self.gate(z), self.proposed(z)
@@ -78,7 +83,9 @@ class Combiner(nn.Module):
 
     def __init__(self, latent: int, width: int) -> None:
         super().__init__()
-        self.hidden, self.loc, self.scale = nn.Linear(latent, width), nn.Linear(width, latent), nn.Linear(width, latent)
+        self.hidden: nn.Linear = nn.Linear(latent, width)
+        self.loc: nn.Linear = nn.Linear(width, latent)
+        self.scale: nn.Linear = nn.Linear(width, latent)
 
     def forward(self, z: Tensor, read: Tensor) -> tuple[Tensor, Tensor]:
         h = (torch.tanh(self.hidden(z)) + read) / 2
@@ -93,10 +100,12 @@ class DeepMarkov(nn.Module):
 
     def __init__(self, features: int, latent: int, width: int) -> None:
         super().__init__()
-        self.transition, self.combiner = Transition(latent, width), Combiner(latent, width)
-        self.emitter = nn.Sequential(nn.Linear(latent, width), nn.ReLU(), nn.Linear(width, features))
-        self.reader = nn.GRUCell(features, width)
-        self.first, self.first_guess = nn.Parameter(torch.zeros(latent)), nn.Parameter(torch.zeros(latent))
+        self.transition: Transition = Transition(latent, width)
+        self.combiner: Combiner = Combiner(latent, width)
+        self.emitter: nn.Sequential = nn.Sequential(nn.Linear(latent, width), nn.ReLU(), nn.Linear(width, features))
+        self.reader: nn.GRUCell = nn.GRUCell(features, width)
+        self.first: nn.Parameter = nn.Parameter(torch.zeros(latent))
+        self.first_guess: nn.Parameter = nn.Parameter(torch.zeros(latent))
 
     def model(self, x: Tensor, mask: Tensor) -> None:
         """x is ``[sequences, time, features]``, and mask ``[sequences, time]`` True where there is an observation."""
@@ -144,12 +153,16 @@ class Cells(nn.Module):
 
     def __init__(self, genes: int, latent: int, width: int, subsample: int) -> None:
         super().__init__()
-        self.latent, self.subsample = latent, subsample
-        self.decoder = nn.Sequential(
+        self.latent: int = latent
+        self.subsample: int = subsample
+        self.decoder: nn.Sequential = nn.Sequential(
             nn.Linear(latent, width, bias=False), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, genes)
         )
-        self.encoder = nn.Sequential(nn.Linear(genes, width, bias=False), nn.BatchNorm1d(width), nn.ReLU())
-        self.z, self.size = nn.Linear(width, 2 * latent), nn.Linear(width, 2)
+        self.encoder: nn.Sequential = nn.Sequential(
+            nn.Linear(genes, width, bias=False), nn.BatchNorm1d(width), nn.ReLU()
+        )
+        self.z: nn.Linear = nn.Linear(width, 2 * latent)
+        self.size: nn.Linear = nn.Linear(width, 2)
 
     def model(self, counts: Tensor) -> None:
         pyro.module("cells", self)

@@ -114,7 +114,8 @@ class Network(PyroModule):
     def __init__(self, inputs: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
         layer: Any = PyroModule[nn.Linear]
-        self.first, self.last = layer(inputs, width, dtype=dtype), layer(width, 1, dtype=dtype)
+        self.first: Any = layer(inputs, width, dtype=dtype)
+        self.last: Any = layer(width, 1, dtype=dtype)
         zeros = torch.zeros(width, inputs, dtype=dtype)
         self.first.weight = PyroSample(dist.Normal(zeros, 1.0).to_event(2))
         self.last.weight = PyroSample(dist.Normal(zeros.new_zeros(1, width), 1.0).to_event(2))

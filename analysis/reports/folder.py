@@ -122,7 +122,9 @@ class Cells:
     def __init__(
         self, folder: Path, about: Callable[[str], Mapping[str, Any]], check: Callable[[Record], object]
     ) -> None:
-        self.folder, self.about, self.check = folder, about, check
+        self.folder: Path = folder
+        self.about = about
+        self.check: Callable[[Record], object] = check
 
     def file(self, name: str) -> Path:
         return self.folder / f"{name.replace('/', '-')}.json"

@@ -63,7 +63,10 @@ class DrawnNetworks(Sequence[nn.Module]):
                 "sampling networks needs a guide with a method draw, as in pyrodrop.guides; got "
                 f"{arguments.shown(guide)}"
             )
-        self.model, self.guide, self.size, self.seed = model, guide, count, seed
+        self.model: Any = model
+        self.guide: Callable[..., Any] = guide
+        self.size: int = count
+        self.seed: int = seed
         self._mask = None if threshold is None else keep_mask(guide, threshold)
         self._x = None if x is None else mapped(lambda part: part[:2].clone(), x)
         self._is_chain = True

@@ -87,7 +87,8 @@ class Dataset:
         for name, given, values in (("inputs", inputs, self.x), ("targets", targets, y)):
             if given is not None:
                 _check_standardisation(name, given, values)
-        self.inputs, self.targets = inputs, targets
+        self.inputs: Standardize | None = inputs
+        self.targets: Standardize | None = targets
 
     def __len__(self) -> int:
         return len(self.y)

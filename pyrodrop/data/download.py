@@ -135,7 +135,10 @@ class Resumable:
     """
 
     def __init__(self, *, progress: bool = False, attempts: int = 3, timeout: float = 30.0, most: int = 2**30) -> None:
-        self.progress, self.attempts, self.timeout, self.most = progress, attempts, timeout, most
+        self.progress: bool = progress
+        self.attempts: int = attempts
+        self.timeout: float = timeout
+        self.most: int = most
 
     def __call__(self, url: str, path: Path, check: Check) -> None:
         """Download to `path`, after the content was checked.

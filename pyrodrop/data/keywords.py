@@ -34,7 +34,7 @@ class Keywords:
                 "values of data must have the names of the program's keyword arguments, model(**data), as keys; got "
                 f"{shown(wrong[0])}"
             )
-        self.values = over_tensors(lambda tensor: tensor.detach(), dict(values))
+        self.values: Any = over_tensors(lambda tensor: tensor.detach(), dict(values))
 
     @classmethod
     def of(cls, values: Keywords | Mapping[str, Any]) -> Keywords:

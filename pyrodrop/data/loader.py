@@ -39,14 +39,15 @@ class Loader(Streamed):
     """
 
     def __init__(self, batches: Iterable[Any], num_data: int | None, *, missing: bool = False) -> None:
-        self.batches, self.missing = _with_new_workers(batches), missing
+        self.batches: Any = _with_new_workers(batches)
+        self.missing = missing
         if not hasattr(batches, "__iter__") or hasattr(batches, "__next__"):
             raise TypeError(
                 "data must be an iterable of minibatches that can be iterated again, once per epoch, such as a DataLoader "
                 f"or a list; got {shown(batches)}"
             )
         try:
-            self.per_epoch = len(batches)  # type: ignore[arg-type]
+            self.per_epoch: int = len(batches)  # type: ignore[arg-type]
         except TypeError:
             raise TypeError(
                 "an iterable of minibatches must have a length, the number of minibatches of an epoch; got "
@@ -58,7 +59,7 @@ class Loader(Streamed):
             isinstance(getattr(batches, "dataset", None), IterableDataset)
             or type(_sampler(batches)) is SequentialSampler
         )
-        self.shuffles = isinstance(batches, DataLoader) and not ordered
+        self.shuffles: bool = isinstance(batches, DataLoader) and not ordered
         known = _rows_visited(batches)
         self.num_data = known if num_data is None else count(num_data, "num_data", "the number of rows of the data set")
         owners = [getattr(batches, name, None) for name in ("sampler", "batch_sampler", "dataset")]

@@ -139,8 +139,13 @@ class Splits(Sequence[Split]):
                 raise ValueError(
                     f"{text} must be a table with a row for each of {len(y)} observations; got shape {list(table.shape)}"
                 )
-        self.name, self.x, self.y, self.source = name, x, y, source
-        self.rows = [_rows(number, split, len(y)) for number, split in enumerate(_list(rows))]
+        self.name: str = name
+        self.x: Tensor = x
+        self.y: Tensor = y
+        self.source: str = source
+        self.rows: list[tuple[Tensor, Tensor]] = [
+            _rows(number, split, len(y)) for number, split in enumerate(_list(rows))
+        ]
         for number, (train, test) in enumerate(self.rows):
             if len(train) < 2 or len(test) < 1:
                 raise ValueError(

@@ -61,7 +61,7 @@ class BernoulliMixture(WeightDistribution):
         units: InputUnits = InputUnits(),  # noqa: B008
         validate_args: bool | None = None,
     ) -> None:
-        self.theta = check_theta(theta)
+        self.theta: float = check_theta(theta)
         self.drop_rate = drop_rate
         if self.validates(validate_args):
             check_drop_rate(drop_rate)

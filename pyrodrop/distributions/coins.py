@@ -164,7 +164,7 @@ class MasksAhead:
         sizes = [torch.Size(shape) for shape in shapes]
         words = [_words(shape.numel()) for shape in sizes]
         self._bits = torch.empty(steps, sum(words), dtype=torch.int64)
-        self.masks = [torch.empty((steps, *shape), dtype=torch.uint8) for shape in sizes]
+        self.masks: list[Tensor] = [torch.empty((steps, *shape), dtype=torch.uint8) for shape in sizes]
         pieces = self._bits.view(torch.int16).split([4 * n for n in words], 1)
         self._draws = []
         for keep, shape, piece, mask in zip(keeps, sizes, pieces, self.masks, strict=True):

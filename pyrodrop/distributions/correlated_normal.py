@@ -55,7 +55,7 @@ class CorrelatedNormal(WeightDistribution):
         if validates:
             check_weight(loc, event_dim, "input", units)
             check_log_alpha(log_alpha)
-        self.log_alpha = torch.as_tensor(log_alpha, dtype=loc.dtype, device=loc.device)
+        self.log_alpha: Tensor = torch.as_tensor(log_alpha, dtype=loc.dtype, device=loc.device)
         super().__init__(loc, event_dim=event_dim, per="input", units=units, validate_args=False)
         if validates:
             check_broadcast(self.log_alpha, "log_alpha", self.noise_shape, "the scales")

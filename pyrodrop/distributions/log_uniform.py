@@ -79,10 +79,8 @@ class TruncatedLogUniform(TorchDistribution):
     _like: Tensor | None = None
 
     def __init__(self, low: float, high: float, shape: Size = (), validate_args: bool | None = None) -> None:
-        self.low, self.high = (
-            real(low, "low", "the lower bound of ln |w|", least=-_LARGEST, most=_LARGEST),
-            real(high, "high", "the upper bound of ln |w|", least=-_LARGEST, most=_LARGEST),
-        )
+        self.low: float = real(low, "low", "the lower bound of ln |w|", least=-_LARGEST, most=_LARGEST)
+        self.high: float = real(high, "high", "the upper bound of ln |w|", least=-_LARGEST, most=_LARGEST)
         if not low < high:
             raise ValueError(
                 f"low and high are bounds of ln |w| and must be finite with low < high; got {low} and {high}"

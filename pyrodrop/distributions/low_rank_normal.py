@@ -53,7 +53,8 @@ class LowRankNormal(WeightDistribution):
                 )
             if diagonal.shape != (weights,):
                 raise ValueError(f"diagonal must have shape [{weights}], one per weight; got {list(diagonal.shape)}")
-        self.factor, self.diagonal = factor, diagonal
+        self.factor: Tensor = factor
+        self.diagonal: Tensor = diagonal
 
     @property
     def _flat(self) -> LowRankMultivariateNormal:

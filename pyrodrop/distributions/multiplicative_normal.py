@@ -53,7 +53,7 @@ class MultiplicativeNormal(WeightDistribution):
         if validates:
             check_weight(loc, event_dim, "weight", InputUnits())
             check_log_alpha(log_alpha)
-        self.log_alpha = torch.as_tensor(log_alpha, dtype=loc.dtype, device=loc.device)
+        self.log_alpha: Tensor = torch.as_tensor(log_alpha, dtype=loc.dtype, device=loc.device)
         super().__init__(loc, event_dim=event_dim, validate_args=False)
         if validates:
             check_broadcast(self.log_alpha, "log_alpha", loc.shape, "loc")
@@ -113,7 +113,7 @@ class CutNormal(MultiplicativeNormal):
         event_dim: int | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        self.threshold = real(threshold, "threshold", "the bound of ln alpha from which on means are 0")
+        self.threshold: float = real(threshold, "threshold", "the bound of ln alpha from which on means are 0")
         super().__init__(loc, log_alpha, event_dim=event_dim, validate_args=validate_args)
 
     @property

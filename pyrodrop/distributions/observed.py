@@ -41,8 +41,9 @@ class Observed(TorchDistribution):
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012 - as in torch.distributions
 
     def __init__(self, base_dist: Any, value: float) -> None:
-        self.base_dist, self.value = base_dist, value
-        self.inside = inside(base_dist)
+        self.base_dist: Any = base_dist
+        self.value: float = value
+        self.inside: float = inside(base_dist)
         super().__init__(base_dist.batch_shape, validate_args=False)
 
     def log_prob(self, value: Tensor) -> Tensor:

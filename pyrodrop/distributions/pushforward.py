@@ -47,7 +47,10 @@ class Pushforward(WeightDistribution):
     ) -> None:
         check_functions(g, noise, regularizer, density)
         super().__init__(loc, event_dim=event_dim)
-        self.g, self.noise, self.regularizer, self.density = g, noise, regularizer, density
+        self.g: Callable[[Tensor, Tensor], Tensor] = g
+        self.noise: Callable[[Tensor], TorchDistribution] = noise
+        self.regularizer = regularizer
+        self.density = density
 
     @property
     def mean(self) -> Tensor:

@@ -50,10 +50,8 @@ class RelaxedBernoulliMixture(BernoulliMixture):
         if validates:
             check_weight(loc, event_dim, per, units)
             tensor(logit, "logit", "the log odds of dropping", floating=True)
-        self.logit, self.temperature = (
-            logit,
-            scale(temperature, "temperature", "the temperature of the relaxed mask"),
-        )
+        self.logit: Tensor = logit
+        self.temperature: float = scale(temperature, "temperature", "the temperature of the relaxed mask")
         super().__init__(loc, torch.sigmoid(logit), event_dim=event_dim, per=per, units=units, validate_args=False)
         if validates:
             check_broadcast(logit, "logit", self.batch_shape + self.noise_shape, "the mask")

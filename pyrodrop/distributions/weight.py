@@ -52,7 +52,7 @@ class WeightDistribution(TorchDistribution):
         TypeError: if arguments are validated: an argument is of another type, such as a list for a tensor.
     """
 
-    arg_constraints = {"loc": constraints.real}  # noqa: RUF012
+    arg_constraints: dict[str, constraints.Constraint] = {"loc": constraints.real}  # noqa: RUF012
     has_rsample = True
 
     def __init__(

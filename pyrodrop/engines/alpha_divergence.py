@@ -48,7 +48,7 @@ class AlphaDivergence(Trace_ELBO):  # type: ignore[misc]
     """
 
     def __init__(self, alpha: float = 0.5, num_particles: int = 10) -> None:
-        self.alpha = real(alpha, "alpha", "the order of the divergence", above=0, most=1)
+        self.alpha: float = real(alpha, "alpha", "the order of the divergence", above=0, most=1)
         super().__init__(
             num_particles=count(num_particles, "num_particles", "the number of draws for each step", least=2)
         )

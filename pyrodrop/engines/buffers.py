@@ -29,8 +29,8 @@ class Buffers:
     """
 
     def __init__(self, parts: Sequence[Any] = (), places: Mapping[str, Sequence[Place]] | None = None) -> None:
-        self.parts = tuple(parts)
-        self.places = dict(places or {})
+        self.parts: tuple[Any, ...] = tuple(parts)
+        self.places: dict[str, Sequence[Place]] = dict(places or {})
 
     def __len__(self) -> int:
         return len(self.places)
@@ -77,10 +77,10 @@ class Watch:
     changes: str
 
     def __init__(self, model: Any, guide: Any) -> None:
-        self.parts = (model, guide)
+        self.parts: tuple[Any, Any] = (model, guide)
 
     def __enter__(self) -> Watch:
-        self.places = places_of(*self.parts)
+        self.places: dict[str, list[Place]] = places_of(*self.parts)
         self._before = Snapshot(_modules(*self.parts))
         return self
 

@@ -58,7 +58,8 @@ class Compiled(InBlocks):
 
     def __init__(self, loss: Graphs, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(loss)
-        self.optimizer, self.leaves = optimizer, loss.leaves
+        self.optimizer: torch.optim.Optimizer = optimizer
+        self.leaves: list[Tensor] = loss.leaves
         rules = rules_of(optimizer)
         if rules is None:
             raise Untraceable(
@@ -66,9 +67,9 @@ class Compiled(InBlocks):
             )
         self.rules = rules
         group_of = {id(p): i for i, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
-        self.groups = [group_of[id(leaf)] for leaf in self.leaves]
+        self.groups: list[int] = [group_of[id(leaf)] for leaf in self.leaves]
         try:
-            self.state = [
+            self.state: list[list[Any]] = [
                 [self.optimizer.state[leaf][name] for name in self.rules[group].state]
                 for leaf, group in zip(self.leaves, self.groups, strict=True)
             ]

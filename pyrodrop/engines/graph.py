@@ -68,12 +68,14 @@ class Graph:
         met: Mapping[fx.Node, Tensor],
         noise_of: Callable[[Sequence[Tensor]], list[Noise]],
     ) -> None:
-        self.met, self.noise_of = list(met.values()), noise_of
+        self.met: list[Tensor] = list(met.values())
+        self.noise_of: Callable[[Sequence[Tensor]], list[Noise]] = noise_of
+        self.graph: fx.Graph
         self.graph, once = simplified(whole, list(met))
-        self.draws_itself = [node.target for node in self.graph.nodes if is_random(node)]
-        self.once = _program(once)
+        self.draws_itself: list[Any] = [node.target for node in self.graph.nodes if is_random(node)]
+        self.once: Callable[..., Sequence[Tensor]] = _program(once)
         self._seen = [_state(tensor) for tensor in self.met]
-        self.constants = self.constants_of(self.met)
+        self.constants: list[Tensor] = self.constants_of(self.met)
         self._find_noise()
 
     @functools.cached_property
@@ -126,7 +128,7 @@ class Graph:
         return True
 
     def _find_noise(self) -> None:
-        self.noise = self.noise_of(self.met)
+        self.noise: list[Noise] = self.noise_of(self.met)
         self._sources = sources([[noise] for noise in self.noise], [None])
 
     def shapes(self) -> list[Tensor]:

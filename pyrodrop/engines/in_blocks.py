@@ -127,7 +127,8 @@ class Ahead:
         self.batch, whole = batch, batch.whole  # the rows are those of every step
         tensors = [] if whole else batch.tensors
         size = sum(tensor.nbytes for tensor in (*tensors, *graph.shapes()))
-        self.shapes, self.steps = batch.shapes, max(1, min(_STEPS, _BYTES // max(1, size)))
+        self.shapes: Shapes = batch.shapes
+        self.steps: int = max(1, min(_STEPS, _BYTES // max(1, size)))
         self._numbers = None if whole else torch.empty(self.steps, batch.rows, dtype=torch.long)
         self._places = [spaced(tensor, self.steps) for tensor in tensors]
         self._noise = NoiseAhead(graph.noise, self.steps)

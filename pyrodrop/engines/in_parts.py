@@ -79,8 +79,11 @@ class InParts(Engine):
     def __init__(
         self, gradient: Gradient, loss: Loss, optimizer: torch.optim.Optimizer, average: Average | None = None
     ) -> None:
-        self.gradient, self.loss, self.update, self.average = gradient, loss, Update(optimizer), average
-        self.leaves = loss.leaves
+        self.gradient: Gradient = gradient
+        self.loss: Loss = loss
+        self.update: Update = Update(optimizer)
+        self.average: Average | None = average
+        self.leaves: list[Tensor] = loss.leaves
         self.name = gradient.name
 
     def begin(self, plan: Plan) -> None:

@@ -63,7 +63,8 @@ class Filled:
     """
 
     def __init__(self, noises: Sequence[Noise], generators: Sequence[torch.Generator | None]) -> None:
-        self.noises, self.generators = noises, generators
+        self.noises: Sequence[Noise] = noises
+        self.generators: Sequence[torch.Generator | None] = generators
 
     def draw(self) -> list[Tensor]:
         drawn = self.noises[0].empty(len(self.noises))
@@ -85,11 +86,13 @@ class DrawnMasks:
     def __init__(self, inputs: Sequence[Sequence[Noise]], generators: Sequence[torch.Generator | None]) -> None:
         keeps = [torch.stack([noise.like.double() for noise in noises]) for noises in inputs]
         shapes = [noises[0].shape for noises in inputs]
-        self.drawn_masks = Masks(keeps, shapes, generators)
+        self.drawn_masks: Masks = Masks(keeps, shapes, generators)
         alone = list(generators) == [None] and not keeps[0].is_cuda
         even = alone and all(bool((keep == keep.max()).all()) for keep in keeps)
         rates = [float(keep.flatten()[0]) for keep in keeps]
-        self.singles = list(zip(rates, shapes, strict=True)) if even else None
+        self.singles: list[tuple[float, tuple[int, ...]]] | None = (
+            list(zip(rates, shapes, strict=True)) if even else None
+        )
 
     def draw(self) -> list[Tensor]:
         if self.singles is not None:

@@ -31,7 +31,9 @@ class Objective(ABC):
     def __init__(
         self, model: Callable[..., Any], guide: Callable[..., Any], precision: torch.dtype | None = None
     ) -> None:
-        self.model, self.guide, self.precision = model, guide, precision
+        self.model: Callable[..., Any] = model
+        self.guide: Callable[..., Any] = guide
+        self.precision: torch.dtype | None = precision
 
     @abstractmethod
     def terms(self, batch: Arguments) -> Tensor:

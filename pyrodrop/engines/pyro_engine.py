@@ -22,7 +22,8 @@ class Pyro(Engine):
     name = "pyro"
 
     def __init__(self, loss: Loss, optimizer: torch.optim.Optimizer) -> None:
-        self.loss, self.update = loss, Update(optimizer)
+        self.loss: Loss = loss
+        self.update: Update = Update(optimizer)
 
     def step(self, batch: Arguments, index: int) -> Tensor:
         self.update.clear()

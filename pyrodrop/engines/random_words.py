@@ -37,7 +37,7 @@ class RandomWords:
 
     def __init__(self, count: int, most: int) -> None:
         blocks = 2 ** (-(-most // _HALF) - 1).bit_length()  # few lengths, so that few programs serve all
-        self.bits = torch.zeros(count, blocks * _HALF, dtype=torch.long)
+        self.bits: Tensor = torch.zeros(count, blocks * _HALF, dtype=torch.long)
         self._places = self.bits.split(_HALF, 1)
         self._halves = [torch.zeros(count, _HALF, dtype=torch.int32) for _ in range(2)]
         self._call: Callable[[list[Tensor]], object] | None = None

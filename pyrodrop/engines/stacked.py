@@ -22,7 +22,7 @@ from pyrodrop.engines.batch import Arguments, Shapes
 from pyrodrop.engines.engine import Engine, Plan
 from pyrodrop.engines.graph import Graph, loosen_views
 from pyrodrop.engines.loss import Loss
-from pyrodrop.engines.noise import sources
+from pyrodrop.engines.noise import Source, sources
 from pyrodrop.engines.optimizers import Update
 from pyrodrop.engines.untraceable import Untraceable
 
@@ -34,7 +34,7 @@ class StackedGraph:
         held: per replicate, the tensors of model and guide that are no parameters, by name.
     """
 
-    draws_itself = ()
+    draws_itself: tuple[()] = ()
 
     def __init__(
         self,
@@ -48,7 +48,8 @@ class StackedGraph:
             raise Untraceable(
                 "it draws noise whose distribution depends on parameters or data, which replicates cannot draw together"
             )
-        self.graph, self.generators = graph, generators
+        self.graph: Graph = graph
+        self.generators: Sequence[torch.Generator] = generators
         loosen_views(graph.module)
         names = [_name_of(tensor, held[0]) for tensor in graph.met]
         met = [
@@ -64,12 +65,12 @@ class StackedGraph:
         self.axes = axes
         inputs = (*(0,) * (parameters + tensors), None, *axes, *(0,) * len(graph.noise))
         convolves = any(node.target is torch.ops.aten.convolution.default for node in graph.graph.nodes)
-        self.looped = convolves and generators[0].device.type == "cpu"
+        self.looped: bool = convolves and generators[0].device.type == "cpu"
         one: Callable[..., Any] = lambda *given: tuple(graph.module(*given))  # noqa: E731
         self._mapped: Callable[..., Any] = torch.vmap(one, in_dims=inputs)
-        self.module = _looped(one, inputs) if self.looped else self._mapped
-        self.inputs = list(zip(*(graph.noise_of(row) for row in met), strict=True))
-        self.sources = sources(self.inputs, generators)
+        self.module: Callable[..., Any] = _looped(one, inputs) if self.looped else self._mapped
+        self.inputs: list[tuple[Any, ...]] = list(zip(*(graph.noise_of(row) for row in met), strict=True))
+        self.sources: list[Source] = sources(self.inputs, generators)
 
     def evaluate(self, *inputs: Tensor) -> Sequence[Tensor]:
         """The results for all inputs."""
@@ -139,11 +140,14 @@ class StackedLoss:
         held: Sequence[Mapping[str, Tensor]],
         generators: Sequence[torch.Generator],
     ) -> None:
-        self.first, self.leaves, self.precision = losses[0], list(leaves), losses[0].precision
-        self.held, self.generators = held, generators
-        self.buffers = [torch.stack(own) for own in zip(*(loss.buffers for loss in losses), strict=True)]
-        self.alive = torch.ones(len(held), dtype=torch.bool, device=self.leaves[0].device)
-        self.lived = torch.zeros(len(held), dtype=torch.long, device=self.leaves[0].device)
+        self.first: Loss = losses[0]
+        self.leaves: list[Tensor] = list(leaves)
+        self.precision: torch.dtype | None = losses[0].precision
+        self.held: Sequence[Mapping[str, Tensor]] = held
+        self.generators: Sequence[torch.Generator] = generators
+        self.buffers: list[Tensor] = [torch.stack(own) for own in zip(*(loss.buffers for loss in losses), strict=True)]
+        self.alive: Tensor = torch.ones(len(held), dtype=torch.bool, device=self.leaves[0].device)
+        self.lived: Tensor = torch.zeros(len(held), dtype=torch.long, device=self.leaves[0].device)
         self._graphs: dict[Shapes, StackedGraph] = {}
 
     def refresh(self) -> bool:
@@ -170,7 +174,8 @@ class Stacked(Engine):
     name = "traced"
 
     def __init__(self, loss: StackedLoss, optimizer: torch.optim.Optimizer) -> None:
-        self.loss, self.update = loss, Update(optimizer)
+        self.loss: StackedLoss = loss
+        self.update: Update = Update(optimizer)
 
     def begin(self, plan: Plan) -> None:
         super().begin(plan)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pyrodrop.engines.batch import Arguments, Shapes
+from pyrodrop.engines.buffers import Buffers
 from pyrodrop.engines.engine import Plan
 from pyrodrop.engines.graph import Graph
 from pyrodrop.engines.in_blocks import InBlocks
@@ -24,7 +25,9 @@ class Traced(InBlocks):
 
     def __init__(self, loss: Loss, optimizer: torch.optim.Optimizer) -> None:
         super().__init__(loss)
-        self.update, self.leaves, self.moving = Update(optimizer), loss.leaves, loss.moving
+        self.update: Update = Update(optimizer)
+        self.leaves: list[Tensor] = loss.leaves
+        self.moving: Buffers = loss.moving
         self._graphs: dict[Shapes, Graph] = {}
 
     def prepare(self, batch: Arguments) -> None:

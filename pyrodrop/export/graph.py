@@ -78,8 +78,11 @@ class Graph(nn.Module):
 
     def __init__(self, mixture: Sequence[Functions], x: Inputs, levels: Sequence[float]) -> None:
         super().__init__()
-        self.x, self.levels = x, levels
-        self.drawn = [(functions, _drawn(functions, standardised(functions.model, x))) for functions in mixture]
+        self.x: Inputs = x
+        self.levels: Sequence[float] = levels
+        self.drawn: list[tuple[Functions, list[Block]]] = [
+            (functions, _drawn(functions, standardised(functions.model, x))) for functions in mixture
+        ]
 
     def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
         return summaries(*self.mixture_at(rebuilt(self.x, list(tensors))), self.outputs, self.levels)
@@ -104,7 +107,8 @@ class ClosedForm(nn.Module):
 
     def __init__(self, functions: Functions, x: Inputs) -> None:
         super().__init__()
-        self.x, self.functions = x, functions
+        self.x: Inputs = x
+        self.functions: Functions = functions
         self.moments = closed_form(functions.model, functions.guide)
 
     def forward(self, *tensors: Tensor) -> dict[str, Tensor]:

@@ -60,7 +60,7 @@ class Censored(Likelihood):
                 f"likelihood must be one of exact observations, none of them missing; got {likelihood.describe()}"
             )
         self.likelihood = likelihood
-        self.copies = likelihood.copies
+        self.copies: int = likelihood.copies
 
     @property
     def learned(self) -> bool:

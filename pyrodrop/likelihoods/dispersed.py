@@ -34,8 +34,9 @@ class Dispersed(Likelihood):
 
     def __init__(self, value: Dispersion, learned: bool, what: str) -> None:
         super().__init__()
-        self._from_data, self.by_network = value is None, isinstance(value, str)
-        self.learned = flag(learned, "learned", f"whether the {self.parameter} is trained") or self._from_data
+        self._from_data = value is None
+        self.by_network: bool = isinstance(value, str)
+        self.learned: bool = flag(learned, "learned", f"whether the {self.parameter} is trained") or self._from_data
         if self.by_network:
             if value != "network":
                 raise ValueError(f"{self.parameter} must be a positive number, None or 'network'; got {shown(value)}")

@@ -66,7 +66,7 @@ class Gaussian(Likelihood):
             if precision is None
             else variance(precision, "precision", "one over the variance of the observation noise")
         )
-        self.learned = flag(learned, "learned", "whether the precision is trained") or self._from_data
+        self.learned: bool = flag(learned, "learned", "whether the precision is trained") or self._from_data
         if self.learned:
             self.precision = PyroParam(value, constraints.positive)
         else:
@@ -131,7 +131,7 @@ class HeteroscedasticGaussian(Likelihood):
 
     def __init__(self, link: Literal["exp", "softplus"] = "exp") -> None:
         super().__init__()
-        self.link = known(link, _SD, "link")
+        self.link: str = known(link, _SD, "link")
         self.register_buffer("factor", torch.tensor(1.0))
 
     def describe(self) -> str:

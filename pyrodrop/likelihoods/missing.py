@@ -58,7 +58,7 @@ class Missing(Likelihood):
                 f"likelihood must be one without missing values and without intervals; got {likelihood.describe()}"
             )
         self.likelihood = likelihood
-        self.copies = likelihood.copies
+        self.copies: int = likelihood.copies
         if not (isinstance(value, float) and math.isnan(value)):
             what = "the value of missing observations, NaN or a whole number,"
             value = count(value, "value", what, least=-(2**31), most=2**31)

@@ -56,8 +56,9 @@ class Ordinal(Likelihood):
 
     def __init__(self, classes: int, cutpoints: Sequence[float] | None = None) -> None:
         super().__init__()
-        self.classes, self.learned = count(classes, "classes", "the number of classes", least=2), cutpoints is None
-        self.copies = 7 * self.classes
+        self.classes: int = count(classes, "classes", "the number of classes", least=2)
+        self.learned: bool = cutpoints is None
+        self.copies: int = 7 * self.classes
         if cutpoints is None:
             self.first = PyroParam(torch.tensor(-1.0), constraints.real)
             self.gaps = PyroParam(torch.ones(self.classes - 2), constraints.positive)

@@ -104,7 +104,7 @@ class Dropouts(nn.Module):
 
     def __init__(self, calls: Sequence[Dropout]) -> None:
         super().__init__()
-        self.calls = tuple(calls)
+        self.calls: tuple[Dropout, ...] = tuple(calls)
         self.register_buffer("drop_rates", torch.tensor([call.drop_rate for call in calls], dtype=torch.float64))
 
     def __len__(self) -> int:

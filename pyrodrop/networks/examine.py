@@ -83,7 +83,9 @@ class Calls:
     def __init__(
         self, network: nn.Module, run: Callable[[Mapping[str, Tensor], Inputs], Tensor], weights: Mapping[str, Tensor]
     ) -> None:
-        self.network, self.run, self.weights = network, run, weights
+        self.network: nn.Module = network
+        self.run = run
+        self.weights: Mapping[str, Tensor] = weights
         self.changed = False
         self._before, self._device = self._now(), next(iter(weights.values())).device
 

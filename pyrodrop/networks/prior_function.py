@@ -53,16 +53,17 @@ class WithPriorFunction(nn.Module):
 
     def __init__(self, net: nn.Module, scale: float = 1.0, *, seed: int | None = 0) -> None:
         super().__init__()
-        self.scale = real(scale, "scale", "the factor of the prior function", above=0)
+        self.scale: float = real(scale, "scale", "the factor of the prior function", above=0)
         names = parameters_of(net).names  # raises for what is no network
-        self.net, prior = copy.deepcopy(net), copy.deepcopy(net)
+        self.net: nn.Module = copy.deepcopy(net)
+        prior = copy.deepcopy(net)
         buffers = copy.deepcopy(net)
         freeze(buffers)
         with starting_from(seed):
             new = new_values(buffers, names)
         for name, value in dict(prior.named_parameters()).items():
             value.data.copy_(new[name])
-        self.prior_function = prior.requires_grad_(False).eval()
+        self.prior_function: nn.Module = prior.requires_grad_(False).eval()
 
     def forward(self, x: Tensor) -> Tensor:
         """The sum of network and prior function."""

@@ -117,9 +117,11 @@ class Running:
     """
 
     def __init__(self, num_points: int, like: Tensor) -> None:
-        self.mean = torch.zeros((num_points, *like.shape[2:]), dtype=torch.float64, device=like.device)
-        self.squares = torch.zeros_like(self.mean)
-        self.count = torch.zeros((num_points, *(1,) * (like.dim() - 2)), dtype=torch.float64, device=like.device)
+        self.mean: Tensor = torch.zeros((num_points, *like.shape[2:]), dtype=torch.float64, device=like.device)
+        self.squares: Tensor = torch.zeros_like(self.mean)
+        self.count: Tensor = torch.zeros(
+            (num_points, *(1,) * (like.dim() - 2)), dtype=torch.float64, device=like.device
+        )
 
     def add(self, first: int, count: int, mean: Tensor, squares: Tensor | float = 0.0) -> None:
         """Merge the m and S of `count` samples at the points from index `first` on."""

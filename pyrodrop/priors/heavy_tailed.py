@@ -47,7 +47,7 @@ class Laplace(Prior):
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        self.scale = arguments.scale(scale, "scale", "the mean absolute value of a weight under a Laplace prior")
+        self.scale: float = arguments.scale(scale, "scale", "the mean absolute value of a weight under a Laplace prior")
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         return dist.Laplace(full(shape, 0.0, like), full(shape, self.scale, like)).to_event(len(shape))
@@ -69,8 +69,8 @@ class StudentT(Prior):
     """
 
     def __init__(self, df: float = 3.0, scale: float = 1.0) -> None:
-        self.df = real(df, "df", "the degrees of freedom of a Student t prior", least=1e-3, most=MOST_DF)
-        self.scale = arguments.scale(scale, "scale", "the scale of a Student t prior")
+        self.df: float = real(df, "df", "the degrees of freedom of a Student t prior", least=1e-3, most=MOST_DF)
+        self.scale: float = arguments.scale(scale, "scale", "the scale of a Student t prior")
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         df, loc, scale = (full(shape, v, like) for v in (self.df, 0.0, self.scale))
@@ -99,9 +99,9 @@ class ScaleMixture(Prior):
     """
 
     def __init__(self, wide: float = 1.0, narrow: float = 0.1, mix: float = 0.5) -> None:
-        self.wide = arguments.scale(wide, "wide", "the standard deviation of the wide component")
-        self.narrow = arguments.scale(narrow, "narrow", "the standard deviation of the narrow component")
-        self.mix = real(mix, "mix", "the probability of the wide component", above=0, below=1)
+        self.wide: float = arguments.scale(wide, "wide", "the standard deviation of the wide component")
+        self.narrow: float = arguments.scale(narrow, "narrow", "the standard deviation of the narrow component")
+        self.mix: float = real(mix, "mix", "the probability of the wide component", above=0, below=1)
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         scales = torch.stack([full(shape, self.wide, like), full(shape, self.narrow, like)], -1)
@@ -146,7 +146,7 @@ class Horseshoe(Prior):
     """
 
     def __init__(self, scale: float = 1.0, group: Group = "weight") -> None:
-        self.scale = arguments.scale(scale, "scale", "the scale of the global scale of a horseshoe prior")
+        self.scale: float = arguments.scale(scale, "scale", "the scale of the global scale of a horseshoe prior")
         self.group: Group = one_of(group, Group, "group")
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:

@@ -44,7 +44,7 @@ class LogUniform(Prior):
     _warned = False
 
     def __init__(self, kl: Form = "exact") -> None:
-        self.kl = one_of(kl, Form, "kl")
+        self.kl: Form = one_of(kl, Form, "kl")
         if not LogUniform._warned:
             LogUniform._warned = True
             warnings.warn(
@@ -81,7 +81,8 @@ class TruncatedLogUniform(Prior):
         for name, bound in (("low", low), ("high", high)):
             real(bound, name, "a bound of ln |w|", least=-80, most=80)
         checked = distributions.TruncatedLogUniform(low, high)
-        self.low, self.high = checked.low, checked.high
+        self.low: float = checked.low
+        self.high: float = checked.high
 
     def expand(self, *shape: int, like: Tensor | None = None) -> TorchDistribution:
         return distributions.TruncatedLogUniform(self.low, self.high, shape).drawing_like(like).to_event(len(shape))

@@ -70,8 +70,12 @@ class Trial:
         x: Inputs,
         output: Output | None = None,
     ) -> None:
-        self.network, self.values, self.names, self.x, self.output = network, dict(values), dict(names), x, output
-        self.attends = any(isinstance(module, nn.MultiheadAttention) for module in network.modules())
+        self.network: nn.Module = network
+        self.values: dict[str, Tensor] = dict(values)
+        self.names: dict[str, tuple[str, ...]] = dict(names)
+        self.x: Inputs = x
+        self.output: Output | None = output
+        self.attends: bool = any(isinstance(module, nn.MultiheadAttention) for module in network.modules())
 
     def __call__(
         self,

@@ -202,12 +202,15 @@ class LazyDistribution(TorchDistribution):
     has_rsample = True
 
     def __init__(self, base: Any, strategy: LazyReparam, name: str, batch_shape: Size | None = None) -> None:
-        self.base, self.strategy, self.name = base, strategy, name
+        self.base: Any = base
+        self.strategy: LazyReparam = strategy
+        self.name: str = name
         self.examples: Sequence[int | None] | None = None
-        self.maps, self.pushed = 0, False  # linear maps so far, and whether one was given noise
+        self.maps: int = 0  # linear maps so far
+        self.pushed: bool = False  # whether one was given noise
         self.layers = 0  # calls of recurrent layers so far
         self.kept: dict[str, Tensor] = {}
-        self.learns = torch.is_grad_enabled()
+        self.learns: bool = torch.is_grad_enabled()
         self._divergences: list[tuple[LazyDistribution, Tensor]] = []
         super().__init__(
             base.batch_shape if batch_shape is None else torch.Size(batch_shape),

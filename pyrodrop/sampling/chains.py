@@ -55,10 +55,13 @@ class Chains(ABC):
     state: Any
 
     def __init__(self, draws: int, thin: int, generator: torch.Generator, tick: Callable[[str], None]) -> None:
-        self.draws, self.thin, self.generator, self.tick = draws, thin, generator, tick
+        self.draws: int = draws
+        self.thin: int = thin
+        self.generator: torch.Generator = generator
+        self.tick: Callable[[str], None] = tick
         self.learned: dict[str, float] = {}
         self.transitions = 0
-        self.drawn = Drawn(torch.empty(0))
+        self.drawn: Drawn = Drawn(torch.empty(0))
 
     @abstractmethod
     def descend(self) -> None:

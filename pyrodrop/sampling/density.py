@@ -68,10 +68,14 @@ class Density:
     """
 
     def __init__(self, model: NetworkModel, x: Inputs, y: Tensor, likelihood_power: float = 1.0) -> None:
-        self.model, self.x, self.y, self.likelihood_power = model, x, y, likelihood_power
+        self.model: NetworkModel = model
+        self.x: Inputs = x
+        self.y: Tensor = y
+        self.likelihood_power: float = likelihood_power
         first = next(iter(model.weight_sites().values()))
-        self.dtype, self.device = first.dtype, first.device
-        self.sites = self._latent()
+        self.dtype: torch.dtype = first.dtype
+        self.device: torch.device = first.device
+        self.sites: dict[str, Site] = self._latent()
 
     def joint(self, *args: Any) -> Any:
         """A call of the model, with the power of the likelihood, for Pyro."""

@@ -55,7 +55,8 @@ class DrawsFile:
     """
 
     def __init__(self, path: Path, identity: Mapping[str, str]) -> None:
-        self.path, self.identity = path, dict(identity)
+        self.path: Path = path
+        self.identity: dict[str, str] = dict(identity)
         check_writable(path)
 
     def save(self, chains: Chains, rounding: float) -> None:

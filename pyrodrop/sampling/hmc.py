@@ -58,15 +58,16 @@ class Chains(AnyChains):
     ) -> None:
         super().__init__(limits.draws, limits.thin, generator, tick)
         self.limits = limits
-        self.mass, self.inverse_mass = Mass(q.shape[1], q), torch.ones_like(q[0])
+        self.mass: Mass = Mass(q.shape[1], q)
+        self.inverse_mass: Tensor = torch.ones_like(q[0])
         self.move_to(leapfrog, q)
-        self.step_size = StepSize(self._reasonable(), limits.target_acceptance)
+        self.step_size: StepSize = StepSize(self._reasonable(), limits.target_acceptance)
 
     def move_to(self, leapfrog: Leapfrog, q: Tensor) -> None:
         """Continue at q, with another program for the trajectories."""
         self.leapfrog = leapfrog
         self.mass.like, self.inverse_mass = q, self.inverse_mass.to(q)
-        self.state = leapfrog.at(q)
+        self.state: State = leapfrog.at(q)
 
     def descend(self) -> None:
         """The first part of tuning."""
@@ -81,7 +82,7 @@ class Chains(AnyChains):
         count = limits.tune - self.transitions
         fixed = int(_LAST * limits.tune)  # transitions at the end with this mass matrix
         self.step_size.restart(self.step_size.averaged * self._renew_mass())
-        self.length = TrajectoryLength(2 * _SHORT * self.step_size.now)
+        self.length: TrajectoryLength = TrajectoryLength(2 * _SHORT * self.step_size.now)
         for number in range(count):
             if 0 < number <= count - fixed and number % _EVERY == 0:
                 self.length.rescale(self._renew_mass())
@@ -128,16 +129,16 @@ class Chains(AnyChains):
         q = self.state.q
         noise = torch.randn(q.shape, dtype=q.dtype, device=q.device, generator=self.generator)
         start = self.state._replace(p=noise * self.inverse_mass.rsqrt())
-        self.steps = max(1, min(self.limits.max_steps, math.ceil(steps)))
+        self.steps: int = max(1, min(self.limits.max_steps, math.ceil(steps)))
         with denormals_flushed():
             end = self.leapfrog(start, eps, self.inverse_mass, self.steps)
         before, after = self._hamiltonian(start), self._hamiltonian(end)
         error = (after - before).nan_to_num(math.inf, math.inf, math.inf)
-        self.diverged = error > DIVERGENT
-        self.accepted = (-error).clamp_max(0).exp()
+        self.diverged: Tensor = error > DIVERGENT
+        self.accepted: Tensor = (-error).clamp_max(0).exp()
         uniform = torch.rand(len(q), dtype=torch.float64, device=q.device, generator=self.generator)
         taken = uniform < self.accepted
-        self.hamiltonian = torch.where(taken, after, before)
+        self.hamiltonian: Tensor = torch.where(taken, after, before)
         kept = [
             torch.where(taken[:, None] if new.dim() == 2 else taken, new, old)
             for new, old in zip(end, self.state, strict=True)
@@ -158,7 +159,8 @@ class Chains(AnyChains):
 
     def _renew_mass(self) -> float:
         """Take over the variances learned so far; returns the factor by which times change, in the geometric mean."""
-        old, self.inverse_mass = self.inverse_mass, self.mass.inverse()
+        old = self.inverse_mass
+        self.inverse_mass = self.mass.inverse()
         return math.exp(float((old / self.inverse_mass).log().mean()) / 2)
 
     def _reasonable(self) -> float:

@@ -49,9 +49,10 @@ class Integrator(ABC):
     """
 
     def __init__(self, density: Density, chains: int, engine: Name) -> None:
-        self.density, self.chains = density, chains
-        self.sizes = [site.shape.numel() for site in density.sites.values()]
-        self.size = sum(self.sizes)
+        self.density: Density = density
+        self.chains: int = chains
+        self.sizes: list[int] = [site.shape.numel() for site in density.sites.values()]
+        self.size: int = sum(self.sizes)
         pairs = by_pyro(density)
 
         def tried(name: Name, stacked: bool, make: Callable[[], tuple[int, Step]]) -> tuple[Name, bool]:
@@ -64,6 +65,8 @@ class Integrator(ABC):
             (f"{name!r}, all at once" if stacked else repr(name), functools.partial(tried, name, stacked, make))
             for name, stacked, make in self._ways(engine)
         )
+        self.engine: Name
+        self.stacked: bool
         self.engine, self.stacked = first_way("chains", engine, ways)
 
     @staticmethod

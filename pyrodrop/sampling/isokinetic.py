@@ -43,7 +43,7 @@ class State(NamedTuple):
 class Isokinetic(Integrator):
     """Microcanonical trajectories of a fixed number of chains; `unfinished` is the time of the turn that ends a step."""
 
-    unfinished = 0.0
+    unfinished: float = 0.0
 
     def __call__(
         self, state: State, step_size: float, length: float, scale: Tensor, noise: Tensor

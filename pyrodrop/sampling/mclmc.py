@@ -60,7 +60,8 @@ class StepSize:
     """
 
     def __init__(self, initial: float, variance: float) -> None:
-        self.now, self.variance = initial, variance
+        self.now: float = initial
+        self.variance: float = variance
         self._total, self._weight = 0.0, 0.0
 
     def learn(self, changes: Tensor) -> None:
@@ -73,7 +74,8 @@ class StepSize:
 
     def rescale(self, factor: float) -> None:
         """Multiply eps by a factor, and forget what was learned."""
-        self.now, self._total, self._weight = factor * self.now, 0.0, 0.0
+        self.now *= factor
+        self._total, self._weight = 0.0, 0.0
 
 
 class Chains(AnyChains):
@@ -87,11 +89,13 @@ class Chains(AnyChains):
         self, moves: Isokinetic, q: Tensor, limits: Limits, generator: torch.Generator, tick: Callable[[str], None]
     ) -> None:
         super().__init__(limits.draws, limits.thin, generator, tick)
-        self.moves, self.limits = moves, limits
-        self.scale, self.length = torch.ones_like(q[0]), math.sqrt(moves.size)
-        self.step_size = StepSize(0.01 * self.length, limits.energy_variance * moves.size)
+        self.moves: Isokinetic = moves
+        self.limits: Limits = limits
+        self.scale: Tensor = torch.ones_like(q[0])
+        self.length: float = math.sqrt(moves.size)
+        self.step_size: StepSize = StepSize(0.01 * self.length, limits.energy_variance * moves.size)
         energy, gradient = moves.energies(q)
-        self.state = State(q, self._directions(q), gradient, energy, torch.full_like(energy.double(), math.nan))
+        self.state: State = State(q, self._directions(q), gradient, energy, torch.full_like(energy.double(), math.nan))
 
     def descend(self) -> None:
         """The first part of tuning."""
@@ -153,7 +157,8 @@ class Chains(AnyChains):
     def retune(self, tuned: dict[str, Tensor]) -> None:
         """As `AnyChains.retune`."""
         self.scale, self.moves.unfinished = tuned["scale"], float(tuned["unfinished"])
-        self.step_size.now, self.length = self.learned["step_size"], self.learned["length"]
+        self.step_size.now = self.learned["step_size"]
+        self.length = self.learned["length"]
 
     def _tuned(self) -> None:
         """A transition of tuning."""
@@ -173,7 +178,7 @@ class Chains(AnyChains):
         unknown = torch.zeros_like(self.changes, dtype=torch.bool)
         unknown[0] = state.change.isnan()  # the first change of chains with new momenta
         wrong = ~(self.changes.abs() <= _DIVERGENT) & ~unknown
-        self.diverged = wrong.any(0) | ~(end.q.isfinite().all(1) & end.gradient.isfinite().all(1))
+        self.diverged: Tensor = wrong.any(0) | ~(end.q.isfinite().all(1) & end.gradient.isfinite().all(1))
         self.changes[unknown | self.diverged] = math.nan
         if self.diverged.any():
             back = state._replace(u=self._directions(state.q), change=torch.full_like(state.change, math.nan))
@@ -190,7 +195,8 @@ class Chains(AnyChains):
 
     def _rescale(self, within: Within) -> None:
         """Take over the scales learned so far; times change by the factor of the geometric mean."""
-        old, self.scale = self.scale, within.scale()
+        old = self.scale
+        self.scale = within.scale()
         self.step_size.rescale(math.exp(float((old / self.scale).log().mean())))
 
     def _directions(self, q: Tensor) -> Tensor:

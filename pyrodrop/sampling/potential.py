@@ -32,7 +32,8 @@ class Potential:
     """
 
     def __init__(self, density: Density, program: Program, engine: Name) -> None:
-        self.model, self.engine = density.model, engine
+        self.model: NetworkModel = density.model
+        self.engine = engine
         self.sites: dict[str, torch.Size] = {name: site.shape for name, site in density.sites.items()}
         self.transforms: dict[str, Any] = {name: site.to_support.inv for name, site in density.sites.items()}
         self._density, self._program = density, program

@@ -150,7 +150,9 @@ class Mass:
     def __init__(self, size: int, like: Tensor) -> None:
         self._mean = torch.zeros(size, dtype=torch.float64, device=like.device)
         self._square = torch.zeros_like(self._mean)
-        self._weight, self._count, self.like = 0.0, 0, like
+        self._weight = 0.0
+        self._count = 0
+        self.like: Tensor = like
 
     def learn(self, q: Tensor) -> None:
         """Account for the positions of all chains ``[C, D]``."""

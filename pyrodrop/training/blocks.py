@@ -54,7 +54,9 @@ class Parts:
     def __init__(
         self, pairs: Sequence[tuple[Any, Any]], sets: Sequence[Dataset | Keywords], seeds: Sequence[int]
     ) -> None:
-        self.pairs, self.sets, self.seeds = pairs, sets, seeds
+        self.pairs: Sequence[tuple[Any, Any]] = pairs
+        self.sets: Sequence[Dataset | Keywords] = sets
+        self.seeds: Sequence[int] = seeds
 
     def __len__(self) -> int:
         return len(self.seeds)

@@ -53,9 +53,9 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | Path, *, every: int = 10_000, allow: Collection[str] = ()) -> None:
-        self.path = checked_path(path, "path", _FILE)
-        self.every = count(every, "every", "the number of steps between two savings")
-        self.allow = check_allowed(allow, "allow")
+        self.path: Path = checked_path(path, "path", _FILE)
+        self.every: int = count(every, "every", "the number of steps between two savings")
+        self.allow: tuple[str, ...] = check_allowed(allow, "allow")
 
     @staticmethod
     def of(value: str | Path | Checkpoint | None) -> Checkpoint | None:
@@ -76,7 +76,9 @@ class StateFile:
     """
 
     def __init__(self, saving: Checkpoint, settings: dict[str, Any], identity: Identity) -> None:
-        self.saving, self.settings, self.identity = saving, settings, identity
+        self.saving: Checkpoint = saving
+        self.settings: dict[str, Any] = settings
+        self.identity: Identity = identity
         self.saved = ""
 
     @property
@@ -126,7 +128,9 @@ class FitFile(StateFile):
         average: Averaging | None,
     ) -> None:
         super().__init__(saving, settings, identity)
-        self.state, self.random, self.average = state, random, average
+        self.state: State = state
+        self.random: RankRandom = random
+        self.average: Averaging | None = average
         with self.ranks.together():
             if self.ranks.first:
                 check_writable(saving.path)
@@ -172,4 +176,4 @@ class FitFile(StateFile):
             if not isinstance(position, int) or isinstance(position, bool):
                 raise ValueError(f"{self.name} is not whole: it lacks the place in the epoch")
             self.state.load(tensors, position, self.name, **restarts)
-        self.saved = f"the state after {self.state.loop.done} steps"
+        self.saved: str = f"the state after {self.state.loop.done} steps"

@@ -61,11 +61,15 @@ class EarlyStopping:
         every: int | None = None,
         num_samples: int = 20,
     ) -> None:
-        self.validation = Dataset.of(validation, "validation", missing=True)
-        self.patience = count(patience, "patience", "how many scores in a row may be no better than the best one")
-        self.seconds = math.inf if seconds is None else positive(seconds, "seconds", "how long the training may take")
-        self.every = None if every is None else count(every, "every", "the number of steps from one score to the next")
-        self.num_samples = count(num_samples, "num_samples", "the number of draws for each score")
+        self.validation: Dataset = Dataset.of(validation, "validation", missing=True)
+        self.patience: int = count(patience, "patience", "how many scores in a row may be no better than the best one")
+        self.seconds: float = (
+            math.inf if seconds is None else positive(seconds, "seconds", "how long the training may take")
+        )
+        self.every: int | None = (
+            None if every is None else count(every, "every", "the number of steps from one score to the next")
+        )
+        self.num_samples: int = count(num_samples, "num_samples", "the number of draws for each score")
         self._forget()
 
     def begin(self, fit: Fit, checkpoint: object) -> None:

@@ -142,8 +142,11 @@ class Draws:
         if ranks.size > 1:
             found = ranks.gather(terms)
             terms = [found[number % ranks.size][number // ranks.size] for number in range(num_samples)]
+        self.nll: Tensor
+        self.kl_weights: Tensor
+        self.kl_hyper: Tensor
         self.nll, self.kl_weights, self.kl_hyper = torch.tensor(terms, dtype=torch.float64).unbind(1)
-        self.factors = [factor for member in members for factor in member.values()]
+        self.factors: list[Factor] = [factor for member in members for factor in member.values()]
 
     def _check(self, model: Any, guide: Any) -> None:
         """Check that the data fit the model, and the guide the model."""

@@ -27,7 +27,9 @@ class ReadMinibatches(Minibatches):
     """
 
     def __init__(self, data: Rows, size: int | None, device: torch.device, check: Check | None) -> None:
-        self.data, self.device, self._check = data, device, check
+        self.data: Rows = data
+        self.device: torch.device = device
+        self._check = check
         self._begin(len(data), size, device)
 
     def next(self) -> Batch:
@@ -60,8 +62,13 @@ class LoadedMinibatches:
     """
 
     def __init__(self, data: Loader, seed: int, device: torch.device, check: Check | None) -> None:
-        self.data, self.seed, self.device, self._check = data, seed, device, check
-        self.size, self.num_rows, self.per_epoch = len(data.sample), len(data), data.per_epoch
+        self.data: Loader = data
+        self.seed: int = seed
+        self.device: torch.device = device
+        self._check = check
+        self.size: int = len(data.sample)
+        self.num_rows: int = len(data)
+        self.per_epoch: int = data.per_epoch
         self._epoch, self._seen, self.position = 0, 0, 0
         self._under_way: list[Iterator[Dataset]] = []  # the epoch, where one was begun
         # Of an iterator in a cycle of references, PyTorch waits five seconds for each worker.

@@ -62,13 +62,21 @@ class Loop:
         title: str,
         replicates: Sequence[int] = (),
     ) -> None:
-        self.parameters, self.batches, self.optimizer, self.settings = parameters, batches, optimizer, settings
-        self.engine = self._first = first
-        self._choose, self._chosen, self.title = choose, False, title
-        self.base_rates = [group["lr"] for group in optimizer.param_groups]
+        self.parameters: Mapping[str, Tensor] = parameters
+        self.batches: Batches = batches
+        self.optimizer: torch.optim.Optimizer = optimizer
+        self.settings: Settings = settings
+        self._first = first
+        self.engine: Engine = first
+        self._choose = choose
+        self._chosen = False
+        self.title: str = title
+        self.base_rates: list[Any] = [group["lr"] for group in optimizer.param_groups]
         device = next(iter(parameters.values())).device
-        self.steps, self.done, self.checked = settings.steps, 0, 0
-        self.history = torch.zeros(self.steps or 0, *replicates, 3, dtype=torch.float32, device=device)
+        self.steps: int | None = settings.steps
+        self.done: int = 0
+        self.checked: int = 0
+        self.history: Tensor = torch.zeros(self.steps or 0, *replicates, 3, dtype=torch.float32, device=device)
         self.moving: Callable[[], Mapping[str, Tensor]] = dict
         self.failure: Failure | None = None
         self._remembered = 0
@@ -151,7 +159,8 @@ class Loop:
 
     def forget_engine(self) -> None:
         """Return to the engine of the first step, as after the optimiser's state was replaced."""
-        self.engine, self._chosen = self._first, False
+        self.engine = self._first
+        self._chosen = False
 
     def reserve(self, steps: int) -> None:
         """Make room in the history for so many steps."""

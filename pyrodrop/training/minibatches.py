@@ -91,7 +91,8 @@ class Minibatches(Ordered):
     """
 
     def __init__(self, data: Dataset, size: int | None, device: torch.device) -> None:
-        self.x, self.y = mapped(lambda x: usable(x, device), data.x), usable(data.y, device)
+        self.x: Any = mapped(lambda x: usable(x, device), data.x)
+        self.y: Tensor = usable(data.y, device)
         self._begin(len(data), size, device)
 
     def _begin(self, rows: int, size: int | None, device: torch.device) -> None:
@@ -174,9 +175,11 @@ class StackedMinibatches(Ordered):
                 )
         shared = all(other is first for other in data)
         columns = zip(*([*parts(own.x), own.y] for own in (data[:1] if shared else data)), strict=True)
+        self.y: Tensor
         *xs, self.y = (usable(column[0] if shared else torch.cat(column), device) for column in columns)
-        self.x = rebuilt(first.x, xs)
-        self.num_rows, self.generators = len(first), generators
+        self.x: Any = rebuilt(first.x, xs)
+        self.num_rows = len(first)
+        self.generators: Sequence[torch.Generator] = generators
         self.size = min(size or self.num_rows, self.num_rows)
         numbers = torch.arange(len(generators), device=device)
         self._offsets = numbers[:, None] * (0 if shared else self.num_rows)

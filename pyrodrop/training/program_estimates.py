@@ -16,6 +16,7 @@ import torch
 from pyro import poutine
 from pyro.infer import ELBO
 from pyro.poutine.util import site_is_subsample
+from torch import Tensor
 
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.data.streamed import Streamed
@@ -49,10 +50,13 @@ class ProgramDraws:
             return [float(term) for term in drawn.terms(*given.args, **given.kwargs)]
 
         values = _each(terms, model, guide, given, num_samples, seed)
+        self.nll: Tensor
+        self.kl_weights: Tensor
+        self.kl_hyper: Tensor
         self.nll, self.kl_weights, self.kl_hyper = torch.tensor(values, dtype=torch.float64).unbind(1)
         with seeded(seed, given.device), evaluating(model, guide):
             members: list[dict[str, Factor]] = site_factors(model, guide, *given.args, **given.kwargs)
-        self.factors = [factor for member in members for factor in member.values()]
+        self.factors: list[Factor] = [factor for member in members for factor in member.values()]
 
 
 def elbo_of_loss(loss: ELBO, model: Any, guide: Any, given: Arguments, num_samples: int, seed: int) -> Elbo:

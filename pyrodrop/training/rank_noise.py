@@ -26,8 +26,8 @@ class RankRandom:
     seed: int
 
     def __post_init__(self) -> None:
-        self.own = self.ranks.size > 1
-        self.of_rows = torch.Generator().manual_seed(self._derived(_ROWS)) if self.own else None
+        self.own: bool = self.ranks.size > 1
+        self.of_rows: torch.Generator | None = torch.Generator().manual_seed(self._derived(_ROWS)) if self.own else None
 
     @property
     def start(self) -> int:

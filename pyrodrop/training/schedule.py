@@ -46,10 +46,11 @@ class Turn:
     loop: Loop
 
     def __init__(self, stack: Stack, numbers: Sequence[int]) -> None:
-        self.stack, self.numbers = stack, list(numbers)
+        self.stack: Stack = stack
+        self.numbers: list[int] = list(numbers)
         self.error: FloatingPointError | None = None
-        self.seconds = 0.0
-        self.begun = False
+        self.seconds: float = 0.0
+        self.begun: bool = False
 
     def begin(self) -> Turn:
         """Stack the replicates; a ValueError if that is impossible."""
@@ -106,9 +107,12 @@ class Schedule:
         *,
         kept: bool,
     ) -> None:
-        self.problems, self.settings, self.seeds, self.kept = problems, settings, seeds, kept
+        self.problems: Sequence[Problem] = problems
+        self.settings: Settings = settings
+        self.seeds: Sequence[int] = seeds
+        self.kept: bool = kept
         generators = [torch.Generator(settings.place).manual_seed(seed) for seed in seeds]
-        self.turns = [
+        self.turns: list[Turn] = [
             Turn(
                 Stack(
                     [problems[r] for r in part],
@@ -295,7 +299,7 @@ class ScheduleFile(StateFile):
             failed = None if turn.error is None else str(turn.error)
             about.append({"replicates": turn.numbers, "position": position, "failed": failed})
         self.write(tensors, turns=about)
-        self.saved = "the last finite state"
+        self.saved: str = "the last finite state"
 
     def _checked(self) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, bool]] | None:
         """The tensors of the file, what it says of the turns, and what starts anew; None if there is no file."""

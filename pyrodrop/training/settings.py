@@ -25,7 +25,7 @@ Estimator = Literal["shared", "per_example", "local", "flipout"]
 Precision = Literal["float32", "bfloat16", "tf32"]
 Starts = Literal["model", "new"]
 
-adam = functools.partial(torch.optim.Adam, fused=True)
+adam: Callable[..., torch.optim.Optimizer] = functools.partial(torch.optim.Adam, fused=True)
 _LR = "the learning rate, a number or a function of a parameter's name,"
 _KL_WEIGHT = "the factor of the KL divergence, a number or a function of the epochs done,"
 

@@ -35,7 +35,10 @@ class Shards(Ordered):
         ranks: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.batches, self.parts, self.rank, self.ranks = batches, parts, rank, ranks
+        self.batches: Minibatches = batches
+        self.parts: int = parts
+        self.rank: int = rank
+        self.ranks: int = ranks
         self.generator = generator
         self.size, self.num_rows = batches.size, batches.num_rows
         self.order, self.position = batches.order, 0

@@ -53,8 +53,12 @@ class Stack:
         data: Sequence[Dataset | Keywords] | None = None,
         losses: Sequence[Loss] | None = None,
     ) -> None:
-        self.problems, self.generators, self.settings = problems, generators, settings
-        self.data = [problem.in_memory for problem in problems] if data is None else data
+        self.problems: Sequence[Problem] = problems
+        self.generators: Sequence[torch.Generator] = generators
+        self.settings: Settings = settings
+        self.data: list[Dataset | Keywords] | Sequence[Dataset | Keywords] = (
+            [problem.in_memory for problem in problems] if data is None else data
+        )
         seen: dict[
             int, int
         ] = {}  # the first replicate with the same problem, for each: its own number where all differ
@@ -63,9 +67,9 @@ class Stack:
             r: loss_of(problems[r], self.data[r], settings) if losses is None else losses[r]
             for r in sorted(set(self._first_of))
         }
-        self.losses = [by_problem[first] for first in self._first_of]
+        self.losses: list[Loss] = [by_problem[first] for first in self._first_of]
         held = {r: problems[r].tensors() for r in by_problem}
-        self.held = [held[first] for first in self._first_of]
+        self.held: list[dict[str, Tensor]] = [held[first] for first in self._first_of]
 
     def fitting(self, memory: float | None, kept: float = 0.0) -> int:
         """How many replicates like the first fit into memory, at least 1.
@@ -104,9 +108,11 @@ class Stack:
             for number, name in enumerate(self.losses[0].parameters)
         }
         self._check_rates()
-        self.parameters = {name: starts[name].clone().requires_grad_() for name in self.losses[0].parameters}
+        self.parameters: dict[str, Tensor] = {
+            name: starts[name].clone().requires_grad_() for name in self.losses[0].parameters
+        }
         optimizer = optimizer_of(self.parameters, settings.optimizer, settings.lr, stacked=True)
-        self.loss = StackedLoss(self.losses, list(self.parameters.values()), self.held, self.generators)
+        self.loss: StackedLoss = StackedLoss(self.losses, list(self.parameters.values()), self.held, self.generators)
         for batch in self.batches.samples(settings.steps):
             self._verify(self.loss, batch)
         loop = Loop(

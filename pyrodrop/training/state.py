@@ -22,7 +22,9 @@ class State:
     def __init__(
         self, loop: Loop, buffers: Callable[[], Mapping[str, Tensor]], random: RankRandom | None = None
     ) -> None:
-        self.loop, self.buffers, self.random = loop, buffers, random
+        self.loop: Loop = loop
+        self.buffers = buffers
+        self.random: RankRandom | None = random
 
     def tensors(self, *, finish: bool = True) -> dict[str, Tensor]:
         """The state by name; tensors of the loop are not copied. The random state is torch's own at this moment.

@@ -151,9 +151,12 @@ class Judge:
     """Distances from a reference at the points of `data`, by as many draws of it."""
 
     def __init__(self, reference: Sampled, data: Dataset, draws: int, seed: int) -> None:
-        self.reference, self.data, self.draws, self.seed = reference, data, draws, seed
-        self.predicted = independent_of_fits(reference, data.x, draws, seed)
-        self.spread = float(self.predicted.spread.double().mean())
+        self.reference: Sampled = reference
+        self.data: Dataset = data
+        self.draws: int = draws
+        self.seed: int = seed
+        self.predicted: Prediction = independent_of_fits(reference, data.x, draws, seed)
+        self.spread: float = float(self.predicted.spread.double().mean())
 
     def __call__(self, name: str, prediction: Prediction) -> dict[str, float | None]:
         """All distances, W2 of f in units of its mean standard deviation, and log densities, in nats per observation."""

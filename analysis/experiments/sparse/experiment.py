@@ -121,7 +121,8 @@ class EpochLog:
     """
 
     def __init__(self, path: Path, test: Dataset, *, goes_on: bool) -> None:
-        self.path, self.test = path, test
+        self.path: Path = path
+        self.test: Dataset = test
         kept = goes_on and path.exists()
         self.rows: list[dict[str, Any]] = _read_rows(path) if kept else []
         self._clock = time.perf_counter()
