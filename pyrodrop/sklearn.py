@@ -80,7 +80,8 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         with collected() as messages:
             self.run_ = recipe.fit(**options) if members == 1 else recipe.fit_replicates(members, **options)
         for message in messages:
-            warnings.warn(f"{message} (the number of steps is max_steps)", ConvergenceWarning, stacklevel=3)
+            hint = " (the number of steps is max_steps)" * ("steps" in message)
+            warnings.warn(message + hint, ConvergenceWarning, stacklevel=3)
         return self
 
     def _posterior(self) -> Callable[..., Any]:

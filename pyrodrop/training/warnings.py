@@ -57,7 +57,8 @@ def collected() -> Iterator[list[str]]:
         _collecting.reset(outer)
 
 
-def _say(message: str) -> None:
+def say(message: str) -> None:
+    """Log a warning about a fit, unless messages are collected."""
     messages = _collecting.get()
     if messages is None:
         _log.warning("%s", message)
@@ -76,7 +77,7 @@ def warn_of_unfinished(*fits: Fit, failed: Collection[int] = ()) -> None:
     if findings:
         number, words = next(iter(findings.items()))
         where = f"{len(findings)} of {len(fits)} replicates, of which number {number}: " if len(fits) > 1 else ""
-        _say(f"training may not be done: {where}{words}")
+        say(f"training may not be done: {where}{words}")
 
 
 def _words(fit: Fit) -> str:
@@ -220,7 +221,7 @@ def warn_of_runaways(*problems: Problem | Fit) -> None:
         where = (
             f" in {len(runaways)} of {len(problems)} replicates, of which number {number}" if len(problems) > 1 else ""
         )
-        _say(f"training ran away{where}: {'; '.join(words)}")
+        say(f"training ran away{where}: {'; '.join(words)}")
 
 
 def _alphas(guide: Any) -> list[str]:

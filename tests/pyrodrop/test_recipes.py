@@ -7,15 +7,18 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import norm
+from sklearn.linear_model import Ridge
 from torch.distributions import MixtureSameFamily, Normal
 
 import pyrodrop
 from pyrodrop import data, guides, likelihoods, metrics, models, recipes
 from pyrodrop.prediction.prediction import Prediction
-from pyrodrop.recipes import _best_noise, _divided, _widen
+from pyrodrop.recipes import _best_noise, _density_of_ridge, _divided, _widen
 
 torch.manual_seed(0)
 X = torch.randn(60, 3) * torch.tensor([1.0, 50.0, 0.01]) + 7
@@ -136,6 +139,37 @@ def test_a_line_is_found_and_the_same_seed_gives_the_same_bits() -> None:
     assert torch.equal(means[0], means[1])
     assert not torch.equal(means[0], means[2])
     assert float((means[0] - Y).square().mean().sqrt()) < 8  # noise of 5, under a trend with the standard deviation 20
+
+
+def test_ridge_regression_is_that_of_scikit_learn() -> None:
+    """Columns that are constant or copies among them; the best of its penalties, and the noise of its errors."""
+    x = torch.cat([X, torch.ones(60, 1), X[:, :1]], 1)
+    train = data.Dataset(x, Y).standardized()
+    assert train.inputs is not None
+    training, held = _divided(60, seed=1)
+    z = train.inputs(train.x).double().numpy()
+    y = Y[:, 0].double().numpy()
+    errors = [
+        np.concatenate([
+            y[left] - Ridge(alpha=alpha).fit(z[rows], y[rows]).predict(z[left])
+            for rows, left in zip(training, held, strict=True)
+        ])
+        for alpha in np.logspace(-4, 6, 21)
+    ]  # fmt: skip
+    want = max(norm(0, (e**2).mean() ** 0.5).logpdf(e).mean() for e in errors)
+    assert _density_of_ridge(train, training, held) == pytest.approx(want, abs=1e-5)
+
+
+def test_where_a_line_predicts_better_a_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """40 rows of a sum of six columns, as much noise, and 300 rows of a bend, which need the network."""
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(300, 6, generator=generator)
+    e = torch.randn(300, generator=generator)
+    with caplog.at_level("WARNING", "pyrodrop"):
+        recipes.regressor((x, 4 * x[:, 0].abs() + 0.1 * e)).fit(steps=300, **QUICK)
+        assert "ridge" not in caplog.text
+        recipes.regressor((x[:40], x[:40].sum(1) + 2 * e[:40])).fit(steps=300, **QUICK)
+    assert "ridge regression predicts rows that are left out better" in caplog.text
 
 
 def test_classes_are_told_apart() -> None:
