@@ -344,6 +344,24 @@ def test_a_state_of_a_training_knows_its_run(tmp_path: Path) -> None:
         other.load_state({name: value for name, value in state.items() if name != "run"})
 
 
+def test_members_that_no_step_has_drawn_yet_go_on(tmp_path: Path) -> None:
+    """Their parameters have no state of Adam; all of them are drawn later."""
+    torch.manual_seed(0)
+    model = models.MLP([2, 4, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+    guide = guides.Ensemble(model, guides.Point, members=6)
+    x = torch.randn(30, 2)
+
+    def run(steps: int, **options: Any) -> dict[str, torch.Tensor]:
+        made = pyrodrop.fit(model, guide, (x, x.sum(1, keepdim=True)), steps=steps, seed=0, progress=False, **options)
+        return {name: value.clone() for name, value in made.guide.state_dict().items()}
+
+    first = run(2, checkpoint=tmp_path / "c")
+    again = run(2, checkpoint=tmp_path / "c")
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    whole, parts = run(60), run(60, checkpoint=tmp_path / "c")
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
 def test_the_engine_of_an_interrupted_run_is_that_of_the_whole_run(tmp_path: Path) -> None:
     """auto chooses by the number of all steps: 400 are worth a trace, the last 50 of them are too."""
     state = pyrodrop.Checkpoint(tmp_path / "state", every=50)
