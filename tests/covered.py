@@ -97,7 +97,7 @@ def main(arguments: list[str] | None = None) -> None:
             )
         record = {"python": platform.python_version(), "packages": counts}
         FILE.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        BADGE.write_text(badge(f"{share(counts[CORE]):.0f} %"), encoding="utf-8")
+        BADGE.write_text(badge(f"{share(counts[CORE]):.1f} %"), encoding="utf-8")
 
 
 if __name__ == "__main__":

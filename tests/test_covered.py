@@ -32,4 +32,6 @@ def test_the_badge_is_of_the_file() -> None:
         assert not covered.BADGE.exists()
         pytest.skip("has not been measured yet")
     core = json.loads(covered.FILE.read_text(encoding="utf-8"))["packages"][covered.CORE]
-    assert covered.BADGE.read_text(encoding="utf-8") == covered.badge(f"{covered.share(core):.0f} %")
+    assert covered.BADGE.read_text(encoding="utf-8") == covered.badge(f"{covered.share(core):.1f} %")
+    contributing = (covered.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert f"{covered.share(core):.1f} % of the lines of the core" in contributing
