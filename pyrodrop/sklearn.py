@@ -80,7 +80,7 @@ class _Network(BaseEstimator):  # type: ignore[misc]
         with collected() as messages:
             self.run_ = recipe.fit(**options) if members == 1 else recipe.fit_replicates(members, **options)
         for message in messages:
-            hint = " (the number of steps is max_steps)" * ("steps" in message)
+            hint = " (the number of steps is max_steps)" * message.startswith("training")
             warnings.warn(message + hint, ConvergenceWarning, stacklevel=3)
         return self
 

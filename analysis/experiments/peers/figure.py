@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from pyrodrop.analysis.experiments.peers.peers import OURS, PEERS
-from pyrodrop.analysis.reports.style import BLUE, GREY, RED, styled
+from pyrodrop.analysis.reports.style import BLUE, GREY, RED, WHITE, styled
 
 
 @styled()
@@ -29,9 +29,9 @@ def figure(problems: Mapping[str, Any]) -> Figure:
         for peer, row in found["rows"].items():
             if "values" in row:
                 at = row["about"]["seconds"], row["values"][key]
-                axes.plot(*at, "o", ms=8, color=_color(peer), mec="white", mew=0.5)
+                axes.plot(*at, "o", ms=8, color=_color(peer), mec=WHITE, mew=0.5)
                 axes.annotate(
-                    str(met.index(peer) + 1), at, ha="center", va="center_baseline", fontsize=5.5, color="white"
+                    str(met.index(peer) + 1), at, ha="center", va="center_baseline", fontsize=5.5, color=WHITE
                 )
         axes.axhline(found["chance"][key], color=GREY, lw=0.8, ls="--")
         axes.set(
