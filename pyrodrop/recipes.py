@@ -51,7 +51,7 @@ dropout: Posterior = functools.partial(BernoulliDropout, drop_rate=0.02, mask_in
 _HIDDEN, _BATCH, _LR, _DRAWS = 50, 128, 1e-2, 200
 _LENGTH, _LENGTH_DEEP = (2000, 20), (5000, 60)  # steps and epochs, whichever are more
 _NARROW = 0.7  # share of held-out rows in 95 % intervals
-_MARGIN = 0.01  # nats a row
+_MARGIN, _RIDGE_ROWS = 0.01, 5000  # nats a row
 _PARTS, _HELD_OUT = 10, 100  # parts of the data, and rows to be held out, if there are as many
 _OF_Y, _OF_LOGITS, _DEEP = (
     ((1.0, 0.5), (1.0, 2.0)),
@@ -359,15 +359,21 @@ def _learns_noise(model: MLP) -> bool:
 
 
 def _density_of_ridge(data: Dataset, training: list[Tensor], held: list[Tensor]) -> float:
-    """The mean log density of held-out rows under ridge regression with the best of some penalties, and the best noise."""
-    assert data.inputs is not None
-    x, y = data.inputs(data.x.double()), data.y.double()
+    """The mean log density of held-out rows under ridge regression with the best of some penalties, and the best noise.
+
+    It is trained on at most `_RIDGE_ROWS` rows, so that large tables cost little time and memory.
+    """
+    inputs = data.inputs
+    assert inputs is not None
     penalties, errors = torch.logspace(-4, 6, 21, dtype=torch.float64), []
     for rows, left in zip(training, held, strict=True):
-        middle, mean = x[rows].mean(0), y[rows].mean(0)
-        u, s, v = torch.linalg.svd(x[rows] - middle, full_matrices=False)
-        weights = v.T @ (s[:, None] / (s[:, None] ** 2 + penalties) * (u.T @ (y[rows] - mean)))
-        errors.append((y[left] - mean - (x[left] - middle) @ weights).square())
+        rows = rows[:_RIDGE_ROWS]
+        x, y = inputs(data.x[rows].double()).cpu(), data.y[rows].double().cpu()
+        middle, mean = x.mean(0), y.mean(0)
+        u, s, v = torch.linalg.svd(x - middle, full_matrices=False)
+        weights = v.T @ (s[:, None] / (s[:, None] ** 2 + penalties) * (u.T @ (y - mean)))
+        f = mean + (inputs(data.x[left].double()).cpu() - middle) @ weights
+        errors.append((data.y[left].cpu() - f).square())
     return float(-(torch.cat(errors).mean(0).min().log() + math.log(2 * math.pi) + 1) / 2)
 
 
