@@ -267,6 +267,17 @@ def test_a_trained_network() -> None:
 
 
 @pytest.mark.more
+def test_a_recipe() -> None:
+    """Of a table that is on the device, with ridge regression beside it."""
+    runs = [
+        pyrodrop.recipes.regressor((X.to(device), Y.to(device))).fit(steps=5, device=device, progress=False)
+        for device in (NAME, "cpu")
+    ]
+    same(runs[0].history, runs[1].history)
+    same(*(run.predict(X.to(run.data.x.device), 3).mean.cpu() for run in runs))
+
+
+@pytest.mark.more
 @pytest.mark.parametrize("kernel", ["hmc", "mclmc"])
 def test_samples(kernel: Any) -> None:
     model = models.MLP([3, 2, 1], "tanh", prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
