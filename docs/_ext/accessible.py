@@ -13,7 +13,7 @@ _ONLY = {"only-light", "only-dark"}
 def setup(app: Sphinx) -> dict[str, bool]:
     """Change pages after the theme."""
     app.connect("doctree-read", links)
-    app.connect("html-page-context", captions, priority=900)
+    app.connect("html-page-context", roles, priority=900)
     return {"parallel_read_safe": True}
 
 
@@ -24,7 +24,12 @@ def links(app: Sphinx, doctree: nodes.document) -> None:
             reference["classes"] += _ONLY.intersection(image["classes"])
 
 
-def captions(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
-    """The captions of the sidebar are headings, which need a level."""
-    if tree := context.get("furo_navigation_tree"):
-        context["furo_navigation_tree"] = tree.replace('role="heading"', 'role="heading" aria-level="2"')
+def roles(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
+    """Captions are headings, which need a level; Sphinx writes the arguments of a signature as definitions of nothing."""
+    for part in ("furo_navigation_tree", "body"):
+        if html := context.get(part):
+            html = html.replace(
+                '<p class="caption" role="heading">', '<p class="caption" role="heading" aria-level="2">'
+            )
+            html = html.replace('<dl>\n<dd><em class="sig-param">', '<dl role="list">\n<dd><em class="sig-param">')
+            context[part] = html.replace('<dd><em class="sig-param">', '<dd role="listitem"><em class="sig-param">')
