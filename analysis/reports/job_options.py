@@ -70,8 +70,8 @@ def with_job_options(*names: str) -> Callable[[Callable[Concatenate[JobOptions, 
         run.__annotations__ = {each.name: each.annotation for each in parameters} | {
             "return": signature.return_annotation
         }
-        before, returns, after = (function.__doc__ or "").partition("\n\n    Returns:")
-        run.__doc__ = "".join([before, *(f"\n        {name}: {described[name]}" for name in taken), returns, after])
+        before, returns, after = (inspect.getdoc(function) or "").partition("\n\nReturns:")
+        run.__doc__ = "".join([before, *(f"\n    {name}: {described[name]}" for name in taken), returns, after])
         return run
 
     return decorated

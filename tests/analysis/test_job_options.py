@@ -31,7 +31,7 @@ def test_a_function_has_its_own_options_and_those_it_shares() -> None:
     hints = get_type_hints(run)
     assert hints.pop("return") == tuple[JobOptions, int]
     assert hints == {"steps": int, "out": Path, "jobs": int | None, "seed": int, "quiet": bool}
-    assert "\n        out: folder.\n        jobs: number of processes" in (run.__doc__ or "")
+    assert "\n    out: folder.\n    jobs: number of processes" in (run.__doc__ or "")
     assert (run.__doc__ or "").rstrip().endswith("What it was called with.")
 
 
