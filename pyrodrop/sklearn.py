@@ -138,7 +138,8 @@ def _float32(values: np.ndarray[Any, Any], name: str) -> Tensor:
 class NetworkRegressor(RegressorMixin, _Network):  # type: ignore[misc]
     """A regression by a network with a posterior over its weights.
 
-    A training that may not be done is a ``ConvergenceWarning`` of scikit-learn.
+    A training that may not be done is a ``ConvergenceWarning`` of scikit-learn, and so is a table of which ridge regression
+    predicts rows that are left out better.
 
     Args:
         hidden_layer_sizes: numbers of units of the hidden layers.
