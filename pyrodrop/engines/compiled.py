@@ -178,12 +178,32 @@ class Compiled(InBlocks):
     def _try(
         self, program: Callable[..., Any], graph: Any, held: Sequence[Tensor], batch: Arguments, controls: Tensor
     ) -> None:
-        """Make a step on copies, by the program and by the graph, and compare.
+        """Make a step on copies, by the program and by the graph, and compare; `Untraceable` if they differ for all noises.
+
+        Rounding may put one value on the other side of a ReLU's kink or of a tie of a maximum, which moves a gradient by
+        the whole share of that value. For another noise it is not there.
 
         Compared are nll and kl and what moves in proportion to the gradient: the optimiser's state, or the parameters
         where it has none, and the buffers. Adam's parameters do not: a gradient of 0 up to rounding moves them, too.
         """
-        noise = [torch.full_like(n, any_number(n)) for n in graph.shapes()]
+        for attempt in range(_ATTEMPTS):
+            try:
+                self._compare(program, graph, held, batch, controls, [_noise(n, attempt) for n in graph.shapes()])
+                return
+            except Untraceable as error:
+                failure = error
+        raise failure
+
+    def _compare(
+        self,
+        program: Callable[..., Any],
+        graph: Any,
+        held: Sequence[Tensor],
+        batch: Arguments,
+        controls: Tensor,
+        noise: list[Tensor],
+    ) -> None:
+        """`Untraceable` if the two differ for this noise."""
         rest = [*batch.tensors, controls, *graph.constants, *noise]
         want, got = ([value.clone() for value in held] for _ in range(2))
         with seeded(0, batch.device):  # of what the graph itself draws
@@ -315,6 +335,8 @@ def compile_graph(
     raise Untraceable(f"the compiler failed: {_first_line(failure)}") from failure
 
 
+_ATTEMPTS = 3
+
 # Fusing loops of different depths, TorchInductor 2.13 may look up a buffer that one of them does not read: a KeyError.
 _SMALL_KERNELS = {"max_fusion_size": 8}
 
@@ -322,6 +344,15 @@ _SMALL_KERNELS = {"max_fusion_size": 8}
 def any_number(noise: Tensor) -> float:
     """A value that any random input of this dtype may take."""
     return 0.5 if noise.is_floating_point() else float(noise.dtype == torch.uint8)
+
+
+def _noise(like: Tensor, attempt: int) -> Tensor:
+    """Noise that this random input may be: one number first, then random ones; a mask, which is uint8, has 0 and 1."""
+    noise = torch.full_like(like, any_number(like))
+    if attempt and (noise.is_floating_point() or noise.dtype == torch.uint8):
+        drawn = torch.rand(like.shape, generator=torch.Generator().manual_seed(attempt))
+        noise.copy_(drawn if noise.is_floating_point() else drawn > 0.5)
+    return noise
 
 
 def _first_line(error: Exception) -> str:

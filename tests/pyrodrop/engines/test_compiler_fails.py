@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 import pyrodrop
 from pyrodrop import guides, likelihoods, models, priors
 from pyrodrop.engines import compiled
+from pyrodrop.engines.untraceable import Untraceable
 from pyrodrop.guides import Guide
 from pyrodrop.models import NetworkModel
 from pyrodrop.private_apis import Program
@@ -121,3 +123,24 @@ def test_five_networks_of_figure_1a_compile() -> None:
     settings = {"steps": 3, "batch_size": 100, "estimator": "local", "count": 5, "progress": False}
     many = pyrodrop.fit_replicates(networks, posteriors, (x, y), engine="compiled", **settings)
     assert many[0].settings["engine"] == "compiled"
+
+
+@pytest.mark.parametrize("differs", [1, 99])
+def test_a_program_that_differs_for_one_noise_is_tried_for_another(
+    differs: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As where rounding crosses the kink of a ReLU; one that differs for every noise is not used."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calls: list[float] = []
+    same = compiled.check_same
+
+    def check_same(terms: Any, gradients: Any, tolerance: float) -> None:
+        calls.append(float(terms[0][0][0]))
+        if len(calls) <= differs:
+            raise Untraceable("its compiled program gives other numbers than the trace does")
+        same(terms, gradients, tolerance)
+
+    monkeypatch.setattr(compiled, "check_same", check_same)
+    fit = pyrodrop.fit(*parts(), (X, Y), engine="compiled", **SETTINGS)
+    assert fit.settings["engine"] == ("compiled" if differs == 1 else "traced")
+    assert calls[0] != calls[1]
