@@ -121,9 +121,8 @@ class NetworkModel(LocalModule):
         self.inputs: Standardize = Standardize()
         self.targets: Standardize = Standardize()
         self.columns: Columns | None = None  # of the data frame that it was trained on
-        self.changes_itself: str = (
-            ""  # a sentence about the Python attributes that forward changes; empty if there are none
-        )
+        # A sentence about the Python attributes that forward changes; empty if there are none.
+        self.changes_itself: str = ""
         self._examined: dict[Any, Examined] = {}
 
     def _check_network(self, network: nn.Module) -> None:

@@ -14,6 +14,7 @@ import copy
 import functools
 import inspect
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
@@ -24,7 +25,7 @@ from pyrodrop.names import one_of
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Constraint:
+class Constraint(ABC):
     """What one argument may be: ``constraint(value, name)`` returns the value as Python's own type, or raises.
 
     Args:
@@ -39,13 +40,13 @@ class Constraint:
     def __call__(self, value: Any, name: str) -> Any:
         return None if value is None and self.optional else self.check(value, name)
 
+    @abstractmethod
     def check(self, value: Any, name: str) -> Any:
         """The value as Python's own type; a TypeError or ValueError if it is not allowed."""
-        raise NotImplementedError(f"{type(self).__name__} has no check")
 
+    @abstractmethod
     def allowed(self) -> str:
         """What is allowed, in words."""
-        raise NotImplementedError(f"{type(self).__name__} has no words")
 
 
 class Count(Constraint):

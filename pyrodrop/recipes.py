@@ -51,7 +51,8 @@ dropout: Posterior = functools.partial(BernoulliDropout, drop_rate=0.02, mask_in
 _HIDDEN, _BATCH, _LR, _DRAWS = 50, 128, 1e-2, 200
 _LENGTH, _LENGTH_DEEP = (2000, 20), (5000, 60)  # steps and epochs, whichever are more
 _NARROW = 0.7  # share of held-out rows in 95 % intervals
-_MARGIN, _RIDGE_ROWS = 0.01, 5000  # nats a row
+_MARGIN = 0.01  # nats per row
+_RIDGE_ROWS = 5000
 _PARTS, _HELD_OUT = 10, 100  # parts of the data, and rows to be held out, if there are as many
 _OF_Y, _OF_LOGITS, _DEEP = (
     ((1.0, 0.5), (1.0, 2.0)),
@@ -160,7 +161,7 @@ class Recipe:
         if by_ridge > density + _MARGIN:
             say(
                 f"ridge regression predicts rows that are left out better than this network: its log density of {rows} of "
-                f"them is {by_ridge:.4g} a row, the network's {density:.4g}. Prefer it where rows are few or y is nearly "
+                f"them is {by_ridge:.4g} per row, the network's {density:.4g}. Prefer it where rows are few or y is nearly "
                 "linear in x; where y has outliers or is a count, give the network the likelihood"
             )
         return model, factor

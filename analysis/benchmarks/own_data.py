@@ -149,7 +149,7 @@ def _word(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    rows: dict[str, Any] = main()
+    rows = main()
     if len(sys.argv) > 1:
         about = {"sets": SETS, "splits": SPLITS, "units": UNITS, "draws": DRAWS, "lr": 0.01}
         write_json(Path(sys.argv[1]), {"about": about, "tables": rows})

@@ -42,9 +42,7 @@ class NewStarts:
         self.model: NetworkModel
         self.guide: Any
         self.model, self.guide = copy.deepcopy((model, guide))
-        self.device: Any | torch.device = next(
-            (parameter.device for parameter in guide.parameters()), torch.device("cpu")
-        )
+        self.device: torch.device = next((parameter.device for parameter in guide.parameters()), torch.device("cpu"))
         try:
             self._restart(0)
         except ValueError as error:

@@ -178,46 +178,29 @@ class Compiled(InBlocks):
     def _try(
         self, program: Callable[..., Any], graph: Any, held: Sequence[Tensor], batch: Arguments, controls: Tensor
     ) -> None:
-        """Make a step on copies, by the program and by the graph, and compare; `Untraceable` if they differ for all noises.
-
-        Rounding may put one value on the other side of a ReLU's kink or of a tie of a maximum, which moves a gradient by
-        the whole share of that value. For another noise it is not there.
+        """Make a step on copies, by the program and by the graph, and compare; see `for_some_noise`.
 
         Compared are nll and kl and what moves in proportion to the gradient: the optimiser's state, or the parameters
         where it has none, and the buffers. Adam's parameters do not: a gradient of 0 up to rounding moves them, too.
         """
-        for attempt in range(_ATTEMPTS):
-            try:
-                self._compare(program, graph, held, batch, controls, [_noise(n, attempt) for n in graph.shapes()])
-                return
-            except Untraceable as error:
-                failure = error
-        raise failure
-
-    def _compare(
-        self,
-        program: Callable[..., Any],
-        graph: Any,
-        held: Sequence[Tensor],
-        batch: Arguments,
-        controls: Tensor,
-        noise: list[Tensor],
-    ) -> None:
-        """`Untraceable` if the two differ for this noise."""
-        rest = [*batch.tensors, controls, *graph.constants, *noise]
-        want, got = ([value.clone() for value in held] for _ in range(2))
-        with seeded(0, batch.device):  # of what the graph itself draws
-            terms = self._update(graph.evaluate, len(batch.tensors))(*want, *rest)
-        try:
-            with seeded(0, batch.device):
-                ours = program(*got, *rest)
-        except Exception as error:
-            raise Untraceable(f"its compiled program cannot be run: {_first_line(error)}") from error
         tolerance = 2e-3 if self.loss.precision is None else 0.05
         first = len(self.leaves) if any(self.state) else 0
         end = len(self.leaves) + sum(len(state) for state in self.state) + len(self.loss.buffers)
-        moves = [(a - old, b - old) for a, b, old in list(zip(want, got, held, strict=True))[first:end]]
-        check_same([(terms[0], ours[0])], moves, tolerance)
+
+        def compare(noise: list[Tensor]) -> None:
+            rest = [*batch.tensors, controls, *graph.constants, *noise]
+            want, got = ([value.clone() for value in held] for _ in range(2))
+            with seeded(0, batch.device):  # of what the graph itself draws
+                terms = self._update(graph.evaluate, len(batch.tensors))(*want, *rest)
+            try:
+                with seeded(0, batch.device):
+                    ours = program(*got, *rest)
+            except Exception as error:
+                raise Untraceable(f"its compiled program cannot be run: {_first_line(error)}") from error
+            moves = [(a - old, b - old) for a, b, old in list(zip(want, got, held, strict=True))[first:end]]
+            check_same([(terms[0], ours[0])], moves, tolerance)
+
+        for_some_noise(graph.shapes(), compare)
 
     def _update(self, evaluate: Callable[..., Any], tensors: int) -> Callable[..., list[Tensor]]:
         """The step as a function of all its inputs that updates parameters, state and buffers in place."""
@@ -335,8 +318,6 @@ def compile_graph(
     raise Untraceable(f"the compiler failed: {_first_line(failure)}") from failure
 
 
-_ATTEMPTS = 3
-
 # Fusing loops of different depths, TorchInductor 2.13 may look up a buffer that one of them does not read: a KeyError.
 _SMALL_KERNELS = {"max_fusion_size": 8}
 
@@ -346,13 +327,29 @@ def any_number(noise: Tensor) -> float:
     return 0.5 if noise.is_floating_point() else float(noise.dtype == torch.uint8)
 
 
-def _noise(like: Tensor, attempt: int) -> Tensor:
-    """Noise that this random input may be: one number first, then random ones; a mask, which is uint8, has 0 and 1."""
-    noise = torch.full_like(like, any_number(like))
-    if attempt and (noise.is_floating_point() or noise.dtype == torch.uint8):
-        drawn = torch.rand(like.shape, generator=torch.Generator().manual_seed(attempt))
-        noise.copy_(drawn if noise.is_floating_point() else drawn > 0.5)
-    return noise
+def for_some_noise(likes: Sequence[Tensor], compare: Callable[[list[Tensor]], None]) -> None:
+    """Compare a graph and its program for the same noise everywhere, and if they differ, for two random ones.
+
+    Rounding may carry one value over the kink of a ReLU or a tie of a maximum, and a gradient then changes by the share of
+    that value. For other noise it is elsewhere, while a wrong program stays wrong.
+
+    Raises:
+        Untraceable: `compare` raises it for all of them.
+    """
+    for attempt in range(3):
+        noise = [torch.full_like(like, any_number(like)) for like in likes]
+        generator = torch.Generator().manual_seed(attempt)
+        for values in noise if attempt else ():
+            if values.is_floating_point():
+                values.copy_(torch.rand(values.shape, generator=generator))
+            elif values.dtype == torch.uint8:  # a mask
+                values.copy_(torch.rand(values.shape, generator=generator) > 0.5)
+        try:
+            compare(noise)
+            return
+        except Untraceable as error:
+            failure = error
+    raise failure
 
 
 def _first_line(error: Exception) -> str:

@@ -116,9 +116,8 @@ class State:
         there = under("optimizer.", tensors)
         if new_optimizer or not len(history):
             return
-        used = {
-            key.split(".", 1)[0] for key in there
-        }  # a parameter that no step has used, as of a member, has no state yet
+        # A parameter that no step has used, as of a member of an ensemble, has no state yet.
+        used = {key.split(".", 1)[0] for key in there}
         here = self._optimizer() or self._after_a_step()
         here = {key: value for key, value in here.items() if key.split(".", 1)[0] in used or not used}
         other = list(here.keys() ^ there.keys())

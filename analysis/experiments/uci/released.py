@@ -156,7 +156,7 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rate", type=float)
     words = parser.parse_args()
-    result: dict[str, object] = run(words.data, words.variant, words.seeds, words.rate)
-    key: str = f"{words.data}/{words.variant}" + ("" if words.rate is None else f"/{words.rate:g}")
+    result = run(words.data, words.variant, words.seeds, words.rate)
+    key = f"{words.data}/{words.variant}" + ("" if words.rate is None else f"/{words.rate:g}")
     written = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
     write_json(FILE, dict(sorted((written | {key: result}).items())))
