@@ -707,6 +707,28 @@ def lend_to_store(store: Any, name: str, unconstrained: Tensor, constraint: Any)
         ) from error
 
 
+class StoreAsItIs:
+    """The parameters of Pyro's store as they are now, by reference."""
+
+    def __init__(self) -> None:
+        self._store: Any = pyro.get_param_store()
+        self.before: dict[str, Tensor] = dict(self._store.named_parameters())
+
+    def replaced(self) -> list[str]:
+        """The names of those in whose place is another tensor, or none."""
+        now = dict(self._store.named_parameters())
+        return [name for name, tensor in self.before.items() if now.get(name) is not tensor]
+
+    def restore(self) -> None:
+        """Put them back."""
+        for name in self.replaced():
+            constraint = constraint_in_store(name, torch.distributions.constraints.real)
+            now = dict(self._store.named_parameters()).get(name)
+            lend_to_store(self._store, name, self.before[name], constraint)
+            self._store._param_to_name.pop(now, None)
+            self._store._param_to_name[self.before[name]] = name
+
+
 def fused_adam(*, decoupled: bool) -> Callable[..., None] | None:
     """PyTorch's fused step of Adam, or of AdamW if the decay is decoupled; None if it has none, for the optimiser's own."""
     return getattr(torch, "_fused_adamw_" if decoupled else "_fused_adam_", None)

@@ -81,7 +81,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         self.places: dict[str, list[Place]] = places_of(*self.parts)
-        self._before = Snapshot(_modules(*self.parts))
+        self._before = Snapshot(modules_of(*self.parts))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -94,14 +94,14 @@ class Watch:
 def places_of(model: Any, guide: Any) -> dict[str, list[Place]]:
     """Every buffer of model and guide by name, with the modules that have it."""
     found: dict[int, tuple[str, list[Place]]] = {}
-    for prefix, module in _modules(model, guide).items():
+    for prefix, module in modules_of(model, guide).items():
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 found.setdefault(id(buffer), (f"{prefix}.{name}", []))[1].append((module, name))
     return dict(found.values())
 
 
-def _modules(model: Any, guide: Any) -> dict[str, nn.Module]:
+def modules_of(model: Any, guide: Any) -> dict[str, nn.Module]:
     """Every module of model and guide once, by name."""
     seen: set[nn.Module] = set()
     found: dict[str, nn.Module] = {}

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from pyrodrop.devices import seeded
+from pyrodrop.engines.against_pyro import near
 from pyrodrop.engines.batch import Arguments, Shapes
 from pyrodrop.engines.cuda_graph import Captured
 from pyrodrop.engines.engine import Plan
-from pyrodrop.engines.graph import Graph, make_flat, near
+from pyrodrop.engines.graph import Graph, make_flat
 from pyrodrop.engines.in_blocks import InBlocks
 from pyrodrop.engines.loss import Graphs
 from pyrodrop.engines.narrow_products import rewrite_products

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from pyrodrop.engines.batch import Arguments, Shapes
 from pyrodrop.engines.buffers import Buffers
-from pyrodrop.engines.graph import Graph, Parameter, trace
+from pyrodrop.engines.graph import Graph, Parameter, differs_from_pyro, trace
 from pyrodrop.engines.objective import Objective
 from pyrodrop.engines.untraceable import Untraceable
+from pyrodrop.networks.flags import has_hooks
 
 
 class Graphs(Protocol):
@@ -36,13 +37,6 @@ class Graphs(Protocol):
     def refresh(self) -> bool: ...
 
 
-class Reads(Protocol):
-    """What a program reads beside its arguments and tensors, as it was."""
-
-    def changed(self) -> str:
-        """The name of something that is no longer what it was; empty if there is none."""
-
-
 @dataclass(frozen=True, eq=False)
 class Loss:
     """The loss of a model and a guide as a function of their parameters and a minibatch.
@@ -53,14 +47,12 @@ class Loss:
         moving: the buffers that a call of model or guide updates.
         changes: the Python attributes that a call changes, as words for a message; empty if there are none. A trace would
             freeze them.
-        watched: what model and guide read beside tensors, as it was; None if that is known.
     """
 
     objective: Objective
     parameters: Mapping[str, Parameter]
     moving: Buffers = field(default_factory=Buffers)
     changes: str = ""
-    watched: Reads | None = None
     _graphs: dict[Shapes, Graph] = field(default_factory=dict, init=False, repr=False)
     _refused: dict[Shapes, str] = field(default_factory=dict, init=False, repr=False)
 
@@ -70,9 +62,15 @@ class Loss:
         return self.objective.precision
 
     @property
+    def trained(self) -> dict[str, Tensor]:
+        """The unconstrained parameters that require a gradient now, by name."""
+        found = {name: parameter.unconstrained for name, parameter in self.parameters.items()}
+        return {name: leaf for name, leaf in found.items() if leaf.requires_grad}
+
+    @property
     def leaves(self) -> list[Tensor]:
-        """The unconstrained parameters."""
-        return [parameter.unconstrained for parameter in self.parameters.values()]
+        """The unconstrained parameters that require a gradient now."""
+        return list(self.trained.values())
 
     @property
     def buffers(self) -> list[Tensor]:
@@ -80,16 +78,7 @@ class Loss:
         return self.moving.tensors()
 
     def refresh(self) -> bool:
-        """Have all graphs use the present values of the tensors that model and guide hold; whether these have changed.
-
-        Raises:
-            RuntimeError: a number or an object that they read has changed, which graphs cannot take over.
-        """
-        if self._graphs and self.watched is not None and (name := self.watched.changed()):
-            raise RuntimeError(
-                f"{name}, which model or guide reads, has changed since the first step, and the program was recorded with "
-                "what it was. Pass what changes as a tensor among the data and change that in place, or use engine='pyro'"
-            )
+        """Have all graphs use the present values of the tensors that model and guide hold; whether these have changed."""
         return any([graph.refresh() for graph in self._graphs.values()])  # noqa: C419  all of them
 
     def backward(self, batch: Arguments, factors: Any) -> Tensor:
@@ -108,12 +97,24 @@ class Loss:
         """
         if self.changes:
             raise Untraceable(f"{self.changes}, which a trace would freeze")
+        if any(map(has_hooks, self.leaves)):
+            raise Untraceable("a parameter has a hook")
         if batch.shapes in self._refused:
             raise Untraceable(self._refused[batch.shapes])
         if batch.shapes not in self._graphs:
             try:
-                self._graphs[batch.shapes] = trace(self.objective, self.leaves, batch, self.moving)
+                self._graphs[batch.shapes] = trace(self.objective, self.trained, batch, self.moving)
             except Untraceable as error:
                 self._refused[batch.shapes] = str(error)
                 raise
         return self._graphs[batch.shapes]
+
+    def forget(self) -> None:
+        """Drop all graphs, so that the next are traced anew."""
+        self._graphs.clear()
+        self._refused.clear()
+
+    def differs(self, batch: Arguments) -> str:
+        """What the graph for such minibatches computes otherwise than Pyro; empty if nothing, or without a graph."""
+        graph = self._graphs.get(batch.shapes)
+        return "" if graph is None else differs_from_pyro(graph, self.objective, self.trained, batch, self.moving)

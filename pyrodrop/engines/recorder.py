@@ -3,7 +3,8 @@
 The function is called once, on tensors that have values which only this file can read. Every operation of PyTorch that it
 makes is made on the values and becomes a node of the graph. What Python would compute from values (a branch on a tensor,
 `float`, a conversion to NumPy) raises an error, since a graph could not repeat it; `Tensor.item` gives the tensor, without
-gradient. Inputs that require a gradient are parameters: the function need not use what it is given, they are recognised
+gradient. A whole number or truth value that depends on arguments alone may be read: the graph holds where they give the same
+one. Inputs that require a gradient are parameters: the function need not use what it is given, they are recognised
 wherever it meets them, as in Pyro's store. Other tensors that it meets, such as buffers, become inputs as well.
 
 `torch.fx.experimental.proxy_tensor.make_fx` records in the same way, with tensors that have no values. That takes ten times
@@ -13,7 +14,7 @@ as long, and a second more at its first call, in which it imports the compiler.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -63,12 +64,14 @@ class Recorded(Tensor):
     Attributes:
         value: what it stands for; the tensor itself has no memory, so nothing else can read it.
         fixed: whether the function made it of numbers alone, as `torch.arange` does, so that its values may be read.
+        given: whether it was made of arguments and numbers alone.
         number: whether it stands for a number of Python, the result of `item`.
     """
 
     value: Tensor
     node: fx.Node
     fixed: bool
+    given: bool
     number: bool
 
     def item(self) -> Any:
@@ -110,26 +113,31 @@ class Recording(NamedTuple):
         graph: its placeholders are the inputs, followed by the constants.
         inputs, constants: their nodes.
         met: the constants, which are the tensors that the function met, by reference.
+        read: the whole numbers and truth values of arguments that the function has read, with their nodes.
     """
 
     graph: fx.Graph
     inputs: list[fx.Node]
     constants: list[fx.Node]
     met: list[Tensor]
+    read: list[tuple[fx.Node, int]]
 
 
-def recorded(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> Recording:
+def recorded(
+    function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], arguments: Collection[int] = ()
+) -> Recording:
     """Call a function of tensors and record its operations.
 
     Args:
         inputs: those that require a gradient are given as they are, the others as tensors of the recording.
+        arguments: the places of the inputs whose whole numbers may be read.
 
     Raises:
         Unrecordable: the function computes something from values.
         MissingApi: operations cannot be intercepted.
     """
     recorder = _Recorder()
-    given = [recorder.input(tensor, number) for number, tensor in enumerate(inputs)]
+    given = [recorder.input(tensor, number, number in arguments) for number, tensor in enumerate(inputs)]
     nodes = [recorder.node(tensor) for tensor in given]
     with intercepted(recorder.call):
         results = function(*given)
@@ -137,7 +145,7 @@ def recorded(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]
         raise recorder.refused
     recorder.graph.output([recorder.node(result) for result in results])
     constants = recorder.constants
-    return Recording(recorder.graph, nodes, list(constants), list(constants.values()))
+    return Recording(recorder.graph, nodes, list(constants), list(constants.values()), recorder.read)
 
 
 class _Recorder:
@@ -148,13 +156,15 @@ class _Recorder:
         self.refused: Unrecordable | None = None
         self._parameters: set[int] = set()
         self._written: set[int] = set()  # memory that was made of numbers alone and is not any more
+        self._touched: set[int] = set()  # memory that was written to
+        self.read: list[tuple[fx.Node, int]] = []
         self._last: fx.Node | None = None
 
-    def input(self, tensor: Tensor, number: int) -> Tensor:
+    def input(self, tensor: Tensor, number: int, argument: bool = False) -> Tensor:
         """An input of the function in place of this tensor; a parameter as it is."""
         node = self._placeholder(f"input_{number}", tensor)
         if not tensor.requires_grad:
-            return _wrapped(tensor.detach(), node)
+            return _wrapped(tensor.detach(), node, given=argument)
         self._nodes[id(tensor)] = node
         self._parameters.add(id(tensor))
         return tensor
@@ -185,14 +195,19 @@ class _Recorder:
 
         values = over_tensors(value_of, (tuple(args), dict(kwargs)))
         loose = [one for one in met if not self._is_fixed(one)]
-        if operation is _A._local_scalar_dense.default and not loose:
-            return operation(*values[0])
+        if operation is _A._local_scalar_dense.default and (not loose or self._may_be_read(met[0])):
+            number = operation(*values[0])
+            if loose:
+                self.read.append((self.node(met[0]), number))
+            return number
         _refuse(operation, met, loose)
         targets, fixed = written(operation, args, kwargs), not loose and not draws(operation, args, kwargs)
         if any(id(one) in self._parameters for one in targets):
             raise Unrecordable(f"{operation} changes a parameter in place")
-        if not fixed:
-            self._written |= {_memory(one) for one in targets if isinstance(one, Recorded)}
+        memory = {_memory(one) for one in targets if isinstance(one, Recorded)}
+        self._touched |= memory
+        self._written |= set() if fixed else memory
+        given = not draws(operation, args, kwargs) and all(self._is_given(one) for one in met)
         if torch.Tag.inplace_view in operation.tags:
             without_dispatch(operation, args, kwargs)  # so that the tensor of the recording has the new shape as well
         result = operation(*values[0], **values[1])
@@ -202,27 +217,43 @@ class _Recorder:
         nodes = over_tensors(self.node, (tuple(args), dict(kwargs)))
         node = self.graph.call_function(_A.lift_fresh_copy.default if fresh else operation, *nodes)
         same = {id(one.value): one for one in met if isinstance(one, Recorded)}
-        return self._results(result, node, {} if fresh else same, fresh or fixed, number)
+        return self._results(result, node, {} if fresh else same, fresh or fixed, number, given)
 
     def _is_fixed(self, one: Tensor) -> bool:
         return isinstance(one, Recorded) and one.fixed and _memory(one) not in self._written
 
+    def _is_given(self, one: Tensor) -> bool:
+        """Whether a tensor is made of arguments and numbers alone."""
+        return isinstance(one, Recorded) and (one.fixed or one.given) and _memory(one) not in self._touched
+
+    def _may_be_read(self, one: Tensor) -> bool:
+        return self._is_given(one) and not one.is_floating_point() and not one.is_complex()
+
     def _results(
-        self, result: Any, node: fx.Node, same: Mapping[int, Recorded], fixed: bool, number: bool = False
+        self,
+        result: Any,
+        node: fx.Node,
+        same: Mapping[int, Recorded],
+        fixed: bool,
+        number: bool = False,
+        given: bool = False,
     ) -> Any:
         """Tensors of the recording in place of the results of an operation; what it has written to stays the same tensor."""
         if isinstance(result, Tensor):
             node.meta["val"] = Value.of(result)
             known = same.get(id(result))
             if known is not None:
-                known.node, known.fixed = node, fixed
+                known.node, known.fixed, known.given = node, fixed, given
                 return known
-            return _wrapped(result, node, fixed, number)
+            return _wrapped(result, node, fixed, number, given)
         if isinstance(result, tuple | list):
             node.meta[COUNT] = len(result)
-            parts = [self._results(one, self._part(node, place), same, fixed) if isinstance(one, Tensor) else one
-                     for place, one in enumerate(result)]  # fmt: skip
-            return type(result)(parts)
+            return type(result)(
+                self._results(one, self._part(node, place), same, fixed, given=given)
+                if isinstance(one, Tensor)
+                else one
+                for place, one in enumerate(result)
+            )
         return result
 
     def _part(self, node: fx.Node, number: int) -> fx.Node:
@@ -255,7 +286,7 @@ def _memory(one: Recorded) -> int:
     return one.value.untyped_storage().data_ptr()
 
 
-def _wrapped(value: Tensor, node: fx.Node, fixed: bool = False, number: bool = False) -> Recorded:
+def _wrapped(value: Tensor, node: fx.Node, fixed: bool = False, number: bool = False, given: bool = False) -> Recorded:
     made: Recorded = stand_in(Recorded, value)
-    made.value, made.node, made.fixed, made.number = value, node, fixed, number
+    made.value, made.node, made.fixed, made.number, made.given = value, node, fixed, number, given
     return made

@@ -158,6 +158,8 @@ class StackedLoss:
         """The graph for minibatches of this shape."""
         if batch.shapes not in self._graphs:
             one = self.first.graph(batch.at(0))
+            if one.read is not None:
+                raise Untraceable("it reads whole numbers of its arguments, in which replicates may differ")
             updated = len(self.leaves) + len(self.buffers)
             self._graphs[batch.shapes] = StackedGraph(one, self.held, self.generators, updated, len(batch.tensors))
         return self._graphs[batch.shapes]

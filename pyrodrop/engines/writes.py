@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,20 +21,23 @@ def written_by(node: fx.Node) -> list[fx.Node]:
     """The arguments that an operation writes to."""
     if node.op != "call_function" or not isinstance(node.target, _OPERATION):
         return []
-    if node.target in _BATCH_NORMS:  # they write to running statistics, which their signatures do not say
-        return [arg for arg in node.args[3:5] if isinstance(arg, fx.Node) and node.args[5]]  # in training mode
     return [one for one in written(node.target, node.args, node.kwargs) if isinstance(one, fx.Node)]
 
 
 def written(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """The arguments that an operation writes to by its signature."""
-    arguments = arguments_of(operation)
-    given = [
-        *zip(arguments, args, strict=False),
-        *((a, kwargs[a.name]) for a in arguments if a.name in kwargs),
-    ]
-    values = [value for argument, value in given if argument.alias_info is not None and argument.alias_info.is_write]
+    """The arguments that an operation writes to."""
+    if operation in _BATCH_NORMS:  # they write to running statistics, which their signatures do not say
+        return list(args[3:5]) if args[5] else []  # in training mode
+    places = _written_places(operation)
+    values = [args[n] if n < len(args) else kwargs[name] for n, name in places if n < len(args) or name in kwargs]
     return [one for value in values for one in (value if isinstance(value, tuple | list) else [value])]
+
+
+@functools.cache
+def _written_places(operation: Any) -> list[tuple[int, str]]:
+    """The numbers and names of the arguments that an operation writes to by its signature."""
+    arguments = enumerate(arguments_of(operation))
+    return [(n, a.name) for n, a in arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
 def base_of(node: fx.Node) -> fx.Node:

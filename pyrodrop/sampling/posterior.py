@@ -16,7 +16,7 @@ from pyrodrop.arguments import shown
 from pyrodrop.constraints import Real, checked
 from pyrodrop.data import Data, Dataset
 from pyrodrop.devices import seeded
-from pyrodrop.engines.graph import near
+from pyrodrop.engines.against_pyro import near
 from pyrodrop.inputs import Inputs, mapped
 from pyrodrop.likelihoods.missing import check_complete
 from pyrodrop.models import NetworkModel, TrainedNetwork

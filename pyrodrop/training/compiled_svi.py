@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,18 +18,20 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.infer import ELBO, SVI
-from pyro.infer.util import zero_grads
+from pyro.infer.util import torch_item, zero_grads
 from pyro.optim import PyroOptim
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import constraints
 
 from pyrodrop.arguments import shown
 from pyrodrop.constraints import checked
 from pyrodrop.engines import Call, Loss, Name, OfPyro, Parameter, Untraceable, Watch, worth_compiling
+from pyrodrop.engines.against_pyro import Results, difference
 from pyrodrop.engines.graph import Graph
 from pyrodrop.engines.in_parts import compiled_gradient
+from pyrodrop.engines.put_back import put_back
 from pyrodrop.engines.simplify import SMALL
-from pyrodrop.networks.modes import undisturbed
+from pyrodrop.networks.flags import Flags, has_hooks
 from pyrodrop.private_apis import pyro_handlers, scripts_as_they_are
 from pyrodrop.threads import drawing
 from pyrodrop.training.own_update import Update
@@ -38,8 +40,10 @@ from pyrodrop.training.watched import Watched
 _log = logging.getLogger("pyrodrop")
 
 _STRUCTURES = 1000  # that are remembered
-_CHECKED_FIRST, _CHECKED_EVERY = 4, 1024  # steps
+_CHECKED_EVERY = 1000  # steps
+_READINGS = 100  # values of numbers of arguments for which there is a recording
 _WORTH_A_RECORD = 100  # steps
+_UNSEEN = "its recording gives other numbers than Pyro does: something changes between calls that is no tensor"
 _CONSTANTS = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size}
 
 
@@ -50,17 +54,29 @@ def compile_svi(
     """`pyro.infer.SVI` with faster steps: ``svi = compile_svi(model, guide, optim, loss)`` in place of ``SVI(...)``.
 
     A step makes the same change of Pyro's parameter store and of the optimiser as `SVI.step`, with the same random numbers,
-    and returns the same loss, up to rounding. Pyro makes the first step with arguments of a new structure; the second is
+    and returns the same loss, up to rounding. Pyro makes the first two steps with arguments of a new structure; the third is
     recorded as a graph, which later ones run. There is one graph for all arguments of the same structure: the shapes of
     tensors, also within tuples, lists and dictionaries, and the values of numbers, strings and None. So what changes at
     every step, such as the factor of an annealed term, should be a tensor.
 
+    **What a recorded step may depend on.** As under JAX's `jit`, a recorded step is a function of
+
+    - tensors that are arguments, parameters, buffers, or are held by the program, whose values are read at every step;
+    - random numbers of torch;
+    - modes, hooks, `requires_grad` and identity of modules and parameters, and plain numbers, flags and objects that the
+      program's code names, in attributes, classes, imported modules, slots, containers (of at most 100 items), closures and
+      global names: compared at every step, and the step is recorded again where one has changed;
+    - whole numbers and truth values that are made of arguments alone, such as ``range(int(lengths.max()))``: there is a
+      recording for each of their values.
+
+    Everything else is read once, when the step is recorded: an entry of an array, what another package reads, a large tensor
+    that is changed through NumPy or `Tensor.data`. Steps 1, 2, 4, ... of a recording and every 1,000th are therefore Pyro's
+    own, and before it changes a parameter its loss and gradients are compared with those of the recording, of the same state
+    and random numbers. A difference is an error that says which, and the last step that is known to be right.
+
     Pyro makes a step itself where a graph would not do what the program says, and one logged line says why: the program
-    cannot be recorded, an argument is an object of another kind or requires a gradient, a parameter has a hook, the loss is
-    not finite. A number, flag or object that model and guide read from attributes, closures or global names is compared at
-    every step, and the program is recorded again when it has changed. What is read elsewhere, such as an entry of an array,
-    cannot be seen; steps 1 to 4 of a graph, those whose number is a power of two and every 1,024th are made by Pyro, and
-    compared. Arguments are validated at Pyro's steps only.
+    cannot be recorded, a call changes what it reads, an argument is an object of another kind or requires a gradient, a
+    parameter has a hook, the loss is not finite. Arguments are validated at Pyro's steps only.
 
     Args:
         model, guide: as of `pyro.infer.SVI`.
@@ -126,11 +142,12 @@ class CompiledSVI(SVI):  # type: ignore[misc]
                 if len(self._structures) >= _STRUCTURES:
                     self._structures.clear()
                 structure = self._structures[key] = _Structure()
-            if structure.record is None and not self._is_recorded(structure, args, kwargs):
-                loss = self._by_pyro(args, kwargs, structure.refused)
-                if not structure.refused:
-                    structure.watched = Watched(self.model, self.guide, self._given)
-                return loss
+            structure = structure.for_numbers(tensors)
+            if structure.record is None:
+                reason = self._not_yet_recorded(structure, args, kwargs)
+                structure = structure.for_numbers(tensors)
+                if structure.record is None:
+                    return self._by_pyro_watched(structure, args, kwargs, reason)
             return self._by_record(structure, tensors, args, kwargs)
 
     def _by_pyro(self, args: Any, kwargs: Any, reason: str = "") -> Any:
@@ -140,24 +157,35 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             _log.log(logging.INFO if self._wanted == "auto" else logging.WARNING, "a step by Pyro: %s", reason)
         return super().step(*args, **kwargs)
 
-    def _is_recorded(self, structure: _Structure, args: Any, kwargs: Any) -> bool:
-        """Whether there is a record: it is made if Pyro has made such a step and nothing has changed since."""
+    def _by_pyro_watched(self, structure: _Structure, args: Any, kwargs: Any, reason: str) -> Any:
+        """A step of Pyro, which shows what a call changes: then none is recorded, since that takes further calls."""
+        watched = structure.watched
+        seen = watched is not None and not watched.changed()
+        loss = self._by_pyro(args, kwargs, reason)
+        if self._wanted == "pyro" or structure.refused:
+            return loss
+        if seen and watched is not None and (name := watched.changed()):
+            structure.refused = f"a call changes {name}, which a recording would read once"
+        structure.watched = Watched(self.model, self.guide, self._given)
+        return loss
+
+    def _not_yet_recorded(self, structure: _Structure, args: Any, kwargs: Any) -> str:
+        """Make a recording, if Pyro has made two such steps and nothing has changed since; why there cannot be one."""
         if self._wanted == "pyro" or structure.refused or structure.watched is None:
-            return False
-        name = structure.watched.changed()
-        structure.quiet = 0 if name else structure.quiet + 1
-        if structure.quiet < structure.patience:
-            return False
-        try:
-            structure.record = self._recorded(args, kwargs, structure.watched)
-            if self._wanted == "compiled":
-                structure.record.compile(Call(args, kwargs))
-        except Untraceable as error:
-            if structure.record is None:
-                structure.refused = str(error)
-                return False
-            _log.warning("steps are traced, not compiled: %s", error)
-        return True
+            return structure.refused
+        structure.quiet = 0 if structure.watched.changed() else structure.quiet + 1
+        if structure.quiet >= structure.patience:
+            try:
+                record = self._recorded(args, kwargs, structure.watched)
+                structure.keep(record)
+                if self._wanted == "compiled":
+                    record.compile(Call(args, kwargs))
+            except Untraceable as error:
+                if structure.is_recorded:
+                    _log.warning("steps are traced, not compiled: %s", error)
+                else:
+                    structure.refused = str(error)
+        return structure.refused
 
     def _recorded(self, args: Any, kwargs: Any, watched: Watched) -> _Record:
         """The record of a step; nothing else changes."""
@@ -167,18 +195,23 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             else SimpleNamespace(loss=self.loss, loss_and_grads=self.loss_and_grads)
         )
         objective = OfPyro(objective, self.model, self.guide)
-        call, modules = Call(args, kwargs), watched.modules
+        call, modules = Call(args, kwargs), nn.ModuleList(watched.modules.values())
         devices = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
         before = _random_state(devices)
         try:
-            with undisturbed(modules), poutine.trace(param_only=True) as capture, Watch(modules, None) as seen:
+            with put_back(modules) as replaced, poutine.trace(param_only=True) as capture, Watch(modules, None) as seen:
                 objective.terms(call)
+                names = replaced()
+            if names:
+                raise Untraceable(f"a call replaces the parameter {names[0]} in Pyro's store")
             nodes: dict[str, Any] = dict(capture.trace.nodes)
             sites = {name: site["value"].unconstrained() for name, site in nodes.items()}
             parameters = {n: Parameter(p, constraints.real) for n, p in _once(sites).items() if p.requires_grad}
             if not parameters:
                 raise Untraceable("there is no parameter that a step changes")
-            with undisturbed(modules):
+            if any(has_hooks(parameter.unconstrained) for parameter in parameters.values()):
+                raise Untraceable("a parameter has a hook")
+            with put_back(modules):
                 moved = _with_gradient(objective, call, [parameter.unconstrained for parameter in parameters.values()])
             loss = Loss(objective, parameters, seen.moving, seen.changes)
             graph = loss.graph(call)
@@ -204,16 +237,15 @@ class CompiledSVI(SVI):  # type: ignore[misc]
                 structure.watched = Watched(self.model, self.guide, self._given)
             return loss
         before = _random_state(record.devices)
-        terms, gradients, buffers = record.run(tensors)
-        loss = terms[0].item()
         record.steps += 1
-        finite = math.isfinite(loss)
-        if not finite or record.is_to_be_checked():
+        checked = record.is_to_be_checked()
+        terms, gradients, buffers = record.run(tensors, as_recorded=checked)
+        loss = terms[0].item()
+        if checked or not math.isfinite(loss):
             _set_random_state(record.devices, before)
-            exact = self._by_pyro(args, kwargs, "" if finite else "the loss is not finite")
-            if finite:
-                self._compare(structure, loss, exact)
-            return exact
+            if not math.isfinite(loss):
+                return self._by_pyro(args, kwargs, "the loss is not finite")
+            return self._compared(structure, Results(terms, gradients, buffers), Call(args, kwargs))
         self._update(record, gradients)
         record.loss.moving.take(buffers)
         self.engine = record.engine
@@ -231,6 +263,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
             for leaf, gradient, moves in zip(record.leaves, gradients, record.moved, strict=True)
             if moves or leaf.grad is not None
         ]
+        pairs += [(tensor, tensor.grad) for tensor in record.frozen if tensor.grad is not None]  # 0, with its momentum
         if self._own_update.optim is not self.optim:
             self._own_update = Update(self.optim)
         if self._own_update(*zip(*pairs, strict=True)):
@@ -241,36 +274,51 @@ class CompiledSVI(SVI):  # type: ignore[misc]
         self.optim(everything)
         zero_grads(everything)
 
-    def _compare(self, structure: _Structure, loss: float, exact: Any) -> None:
-        """Compare the losses of a graph and of Pyro, of the same random numbers."""
+    def _compared(self, structure: _Structure, found: Results, call: Call) -> Any:
+        """A step of Pyro, which makes no change where its loss or gradients differ from those of the recording."""
+        loss_and_grads = self.loss_and_grads
+
+        def compared(*args: Any, **kwargs: Any) -> Any:
+            loss = loss_and_grads(*args, **kwargs)
+            self._compare(structure, found, loss, call)
+            return loss
+
+        self.loss_and_grads = compared
+        try:
+            return self._by_pyro(call.args, call.kwargs)
+        finally:
+            self.loss_and_grads = loss_and_grads
+
+    def _compare(self, structure: _Structure, found: Results, loss: Any, call: Call) -> None:
+        """Compare with Pyro's loss and gradients, and the buffers as its call has left them."""
         record = structure.record
         assert record is not None
-        record.largest = max(record.largest, abs(loss))
-        tolerance = 1e-3 if record.leaves[0].dtype != torch.float64 else 1e-7
-        if isinstance(exact, float) and abs(loss - exact) <= tolerance * record.largest:
+        gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in record.leaves]
+        exact = Results(torch.tensor([torch_item(loss), 0.0], dtype=torch.float64), gradients, record.loss.buffers)
+        unlike = difference(exact, found, list(record.loss.parameters), None) and record.loss.differs(call)
+        if not unlike:
             record.compared = record.steps
             return
         structure.record = None
-        structure.refused = (
-            "its trace gives other numbers than Pyro does: something changes between calls that is no tensor"
-        )
+        structure.refused = _UNSEEN
         if record.steps > record.compared + 1:
+            zero_grads(set(record.sites.values()))
             raise RuntimeError(
-                f"the loss of a recorded step is {loss}, and {exact} by Pyro: model and guide must depend only on "
-                "arguments, parameters, attributes and global names; something else that they read has changed since "
+                f"{unlike} of a recorded step is not Pyro's: model and guide must depend only on arguments, parameters, and "
+                "what their code names in attributes and variables; something else that they read has changed since "
                 f"recorded step {record.compared}, and the steps since then may be wrong. Pass it as a tensor, or use "
                 "engine='pyro'"
             )
 
 
 class _Structure:
-    """What is known of arguments of one structure.
+    """What is known of arguments of one structure, or of those of them that have the same whole numbers.
 
     Attributes:
         record: of a step; None before there is one.
         refused: why there is none; empty if there may be.
         watched: what model and guide read at the last step by Pyro.
-        quiet: the number of steps by Pyro since which nothing of that has changed.
+        quiet: the number of steps by Pyro before which nothing of that had changed.
         patience: the number of them before the next recording.
     """
 
@@ -278,7 +326,32 @@ class _Structure:
         self.record: _Record | None = None
         self.refused = ""
         self.watched: Watched | None = None
-        self.quiet, self.patience = 0, 1
+        self.quiet, self.patience = 0, 2
+        self._read: Callable[[Sequence[Tensor]], tuple[int, ...]] | None = None
+        self._by_numbers: dict[tuple[int, ...], _Structure] = {}
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether there is a record, for some whole numbers or for all."""
+        return self.record is not None or self._read is not None
+
+    def keep(self, record: _Record) -> None:
+        """Keep a record for the whole numbers of arguments that it has read."""
+        if record.graph.read is None:
+            self.record = record
+            return
+        self._read = record.read_numbers
+        own = self._by_numbers[record.graph.read.values] = _Structure()
+        own.record, own.watched = record, self.watched
+
+    def for_numbers(self, tensors: Sequence[Tensor]) -> _Structure:
+        """The structure of arguments with the whole numbers of these, which records read."""
+        if self._read is None:
+            return self
+        numbers = self._read(tensors)
+        if numbers not in self._by_numbers and len(self._by_numbers) >= _READINGS:
+            self._by_numbers.clear()
+        return self._by_numbers.setdefault(numbers, _Structure()).for_numbers(tensors)
 
     def forget(self) -> None:
         """Record again, after more steps by Pyro if that was in vain."""
@@ -296,8 +369,8 @@ class _Record:
 
     Attributes:
         steps: made so far.
-        compared: number of the last step whose loss was compared with Pyro's.
-        largest: absolute loss of these steps.
+        compared: number of the last step that was compared with Pyro's.
+        frozen: the parameters without `requires_grad`.
     """
 
     def __init__(
@@ -313,15 +386,25 @@ class _Record:
         self.leaves = loss.leaves
         self.engine: Name = "traced"
         self.program: Callable[..., Sequence[Tensor]] = graph.program
-        self.steps, self.compared, self.largest = 0, 0, 0.0
+        self.steps, self.compared = 0, 0
         self.devices = sorted({leaf.device.index for leaf in self.leaves if leaf.is_cuda})
         self._of = svi.model, svi.guide, svi.loss_and_grads
         self._factors = torch.ones(2).to(self.leaves[0])
-        self._places = list(_places(watched, sites))
+        store = dict(pyro.get_param_store().named_parameters())
+        self._stored = {name: tensor for name, tensor in sites.items() if store.get(name) is tensor}
+        self._flags = Flags(watched.modules, self._stored)
+        own = set(map(id, self._flags.parameters.values()))
+        lost = [name for name, tensor in sites.items() if id(tensor) not in own]
+        if lost:
+            raise Untraceable(
+                f"the parameter {lost[0]} is neither in Pyro's store nor in a module that model or guide names"
+            )
+        learned = set(map(id, self.leaves))
+        self.frozen = [tensor for tensor in _once(sites).values() if id(tensor) not in learned]
         self._versions = [tensor._version for tensor in graph.met if not tensor.is_inference()]
         self._met = [tensor for tensor in graph.met if not tensor.is_inference()]
         self._values = [(view, view.tobytes()) for view in map(_view, self._met) if view is not None]
-        self._zeros: list[tuple[Tensor | None, int]] = [(None, 0)] * len(self.leaves)
+        self._zeros: list[tuple[Tensor | None, int]] = [(None, 0)] * (len(self.leaves) + len(self.frozen))
 
     def stale(self, svi: CompiledSVI) -> str:
         """Why the record is no longer that of the program; empty if it is."""
@@ -330,17 +413,15 @@ class _Record:
         ):
             return "model, guide or loss has been replaced"
         store = dict(pyro.get_param_store().named_parameters())
-        for where, name, leaf in self._places:
-            if (store if where is None else where).get(name) is not leaf:
+        for name, tensor in self._stored.items():
+            if store.get(name) is not tensor:
                 return f"the parameter {name} has been replaced"
-        name = self.watched.changed()
+        name = self._flags.changed() or self.watched.changed()
         return f"{name} has changed" if name else ""
 
     def odd(self) -> str:
         """Why a graph would not do with a parameter what Pyro does; empty if it would."""
-        for number, leaf in enumerate(self.leaves):
-            if leaf._backward_hooks or getattr(leaf, "_post_accumulate_grad_hooks", None):
-                return "a parameter has a hook"
+        for number, leaf in enumerate([*self.leaves, *self.frozen]):
             gradient, (zero, version) = leaf.grad, self._zeros[number]
             if gradient is not None and (gradient is not zero or gradient._version != version):
                 if bool(gradient.any()):
@@ -348,8 +429,14 @@ class _Record:
                 self._zeros[number] = gradient, gradient._version
         return ""
 
-    def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
-        """Loss ``[2]``, whose second number is 0, gradients and buffers, for the tensors of the arguments."""
+    def run(
+        self, tensors: Sequence[Tensor], *, as_recorded: bool = False
+    ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+        """Loss ``[2]``, whose second number is 0, gradients and buffers, for the tensors of the arguments.
+
+        Args:
+            as_recorded: whether to replay the graph though there is a compiled program, which rounds differently.
+        """
         if [tensor._version for tensor in self._met] != self._versions or any(
             view.tobytes() != values for view, values in self._values
         ):
@@ -359,13 +446,17 @@ class _Record:
         with torch.no_grad(), scripts_as_they_are():
             leaves = [leaf.detach() for leaf in self.leaves]
             inputs = [*leaves, *self.loss.buffers, *tensors, self._factors, *self.graph.constants, *self.graph.draw()]
-            terms, *results = self.program(*inputs)
+            terms, *results = (self.graph.program if as_recorded else self.program)(*inputs)
         return terms, results[: len(leaves)], results[len(leaves) :]
 
     def is_to_be_checked(self) -> bool:
         """Whether Pyro makes this step, too."""
-        steps = self.steps
-        return steps <= _CHECKED_FIRST or steps & (steps - 1) == 0 or steps % _CHECKED_EVERY == 0
+        return self.steps & (self.steps - 1) == 0 or self.steps % _CHECKED_EVERY == 0
+
+    def read_numbers(self, tensors: Sequence[Tensor]) -> tuple[int, ...]:
+        """The whole numbers of these arguments that the program reads."""
+        assert self.graph.read is not None
+        return self.graph.read.now([*self.leaves, *self.loss.buffers, *tensors, self._factors])
 
     def pays_to_compile(self) -> bool:
         """Whether compiled steps would save the time of a compilation in as many steps as have been made."""
@@ -425,26 +516,6 @@ def _with_gradient(objective: OfPyro, call: Call, leaves: Sequence[Tensor]) -> l
     finally:
         for leaf, gradient in zip(leaves, kept, strict=True):
             leaf.grad = gradient
-
-
-def _places(watched: Watched, sites: Mapping[str, Tensor]) -> Iterator[tuple[Any, str, Tensor]]:
-    """Where Pyro finds each parameter: a dictionary, None for its store, and a name there."""
-    store = dict(pyro.get_param_store().named_parameters())
-    for name, leaf in sites.items():
-        if store.get(name) is leaf:
-            yield None, name, leaf
-            continue
-        places = [
-            (module._parameters, n)
-            for module in watched.modules.modules()
-            for n, own in module._parameters.items()
-            if own is leaf
-        ]
-        if not places:
-            raise Untraceable(
-                f"the parameter {name} is neither in Pyro's store nor in a module that model or guide names"
-            )
-        yield from ((parameters, n, leaf) for parameters, n in places)
 
 
 def _view(tensor: Tensor) -> Any:

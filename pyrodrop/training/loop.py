@@ -16,6 +16,7 @@ from tqdm import tqdm
 from pyrodrop.devices import denormals_flushed, keep_heap
 from pyrodrop.engines import Engine, Plan
 from pyrodrop.training.after_epoch import AfterEpoch
+from pyrodrop.training.guard import Guard
 from pyrodrop.training.minibatches import Batches
 from pyrodrop.training.settings import Settings
 
@@ -46,6 +47,7 @@ class Loop:
         done: number of steps made so far.
         checked: number of steps whose losses are known to be finite.
         moving: returns the buffers that a step updates, by name.
+        guard: keeps recorded steps true; None if nothing does.
         failure: finds out what broke first; None if nothing does.
         history: nll, kl and the weight of the KL divergence for every step, ``[at least done, ..., 3]``.
     """
@@ -79,6 +81,7 @@ class Loop:
         self.history: Tensor = torch.zeros(self.steps or 0, *replicates, 3, dtype=torch.float32, device=device)
         self.moving: Callable[[], Mapping[str, Tensor]] = dict
         self.failure: Failure | None = None
+        self.guard: Guard | None = None
         self._remembered = 0
 
     def run(
@@ -127,6 +130,8 @@ class Loop:
                         bar.set_postfix_str(f"{epochs}{words} {float(loss):.4g}", refresh=False)
                         bar.update(self.done - bar.n)
             self.check_finite(whole=True)
+            if self.guard is not None:
+                self.guard.compare(self, at_end=True)
         self.engine.finish(self.done)
         if ended and save is not None and self.done < steps:
             save()
@@ -137,7 +142,10 @@ class Loop:
         if after_epoch is None or not after_epoch.due(self.done, per_epoch, self.steps):
             return False
         with torch.random.fork_rng([self.history.device] if self.history.is_cuda else []):
-            return after_epoch.ends(self.done, per_epoch)
+            ends = after_epoch.ends(self.done, per_epoch)
+        if self.guard is not None:
+            self.guard.called(self.done)
+        return ends
 
     def start(self) -> None:
         """Make the first step, unless it was made before, and choose the engine of the others."""
@@ -162,6 +170,13 @@ class Loop:
         self.engine = self._first
         self._chosen = False
 
+    def record_again(self, steps: int) -> None:
+        """Choose the engine of the next steps anew, so many of which are expected before the next change."""
+        self.forget_engine()
+        self.optimizer.zero_grad()  # of parameters that no longer get one
+        left = None if self.steps is None else self.steps - self.done
+        self.choose_engine(steps if left is None else min(steps, left), left)
+
     def reserve(self, steps: int) -> None:
         """Make room in the history for so many steps."""
         if steps > len(self.history):
@@ -171,10 +186,18 @@ class Loop:
 
     def advance(self, end: int, save: Callable[[], None] | None = None, save_every: int = 0) -> None:
         """Make the steps up to number `end`, without waiting for the device."""
+        while self.done < end:
+            if self.guard is not None:
+                self.guard.look(self)
+            self._advance(end if self.guard is None else min(end, max(self.guard.due, self.done + 1)), save, save_every)
+
+    def _advance(self, end: int, save: Callable[[], None] | None, save_every: int) -> None:
         self.reserve(end)
         first = self.done
         plan = self.plan(first, end)
         self.engine.begin(plan)
+        if self.guard is not None:
+            self.guard.compare(self)
         weights = torch.tensor([weight for _, weight in plan.factors]).to(self.history)
         self.history[first:end, ..., 2] = weights.reshape(-1, *(1,) * (self.history.dim() - 2))
         while self.done < end:

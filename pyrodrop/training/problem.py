@@ -153,7 +153,7 @@ class Problem:
                 check_call(self.model, self.guide, *batch.args, **batch.kwargs)
             with undisturbed(self.model, self.guide), seeded(0, batch.device):
                 kind.check(batch)
-        watched = None if knows_sites(self.model, self.guide) else Watched(self.model, self.guide, modes=False)
+        watched = None if knows_sites(self.model, self.guide) else Watched(self.model, self.guide)
         with poutine.trace(param_only=True) as capture, undisturbed(self.model, self.guide):
             seen = self._call(kind, batch)
         changes = seen.changes or (
@@ -166,7 +166,7 @@ class Problem:
                 "must be pyro.param statements or live in a PyroModule, not in a module reached through a closure"
             )
         trained = {name: parameter for name, parameter in found.items() if parameter.unconstrained.requires_grad}
-        return Loss(kind, trained, seen.moving, changes, watched)
+        return Loss(kind, trained, seen.moving, changes)
 
     def check_batches(self, loss: Loss, batches: Sequence[Arguments]) -> None:
         """Raise a ValueError for minibatches that a network with running statistics cannot be trained on."""

@@ -24,7 +24,8 @@ from pyrodrop.arguments import count, shown
 from pyrodrop.arguments import seed as checked_seed
 from pyrodrop.devices import available, seeded
 from pyrodrop.engines import Arguments, Untraceable
-from pyrodrop.engines.graph import Graph, loosen_views, near, peak, pure_graph
+from pyrodrop.engines.against_pyro import near
+from pyrodrop.engines.graph import Graph, loosen_views, peak, pure_graph
 from pyrodrop.networks.agreement import called
 from pyrodrop.networks.modes import evaluating, undisturbed
 

@@ -19,6 +19,7 @@ from pyrodrop.ranks import Averaging, Ranks, alone, digest
 from pyrodrop.training.calls import batches_for, check_batches
 from pyrodrop.training.failure import FirstFailure, RankFailure
 from pyrodrop.training.fitted import Fit
+from pyrodrop.training.guard import Guard
 from pyrodrop.training.loop import Loop
 from pyrodrop.training.minibatches import Minibatches
 from pyrodrop.training.optimizer import optimizer_of
@@ -100,6 +101,7 @@ class Run:
             title=describe(problem.guide).split("(")[0],
         )
         loop.moving = loss.moving.named
+        loop.guard = Guard(problem.model, problem.guide, loss, ranks.size)
         state = State(loop, functools.partial(problem.buffers, loss), random)
         loop.failure = FirstFailure(loop, loss, state) if average is None else RankFailure(loop, average)
         about = record(settings, problem, settings.seed, ranks.size)

@@ -16,7 +16,8 @@ from pyrodrop.arguments import MOST
 from pyrodrop.data import Dataset, Keywords
 from pyrodrop.devices import available, seeded, set_random_state
 from pyrodrop.engines import Arguments, Loss, Stacked, StackedLoss, Untraceable, choose_stacked
-from pyrodrop.engines.graph import near, peak
+from pyrodrop.engines.against_pyro import near
+from pyrodrop.engines.graph import peak
 from pyrodrop.inputs import named_parts, parts
 from pyrodrop.networks.modes import undisturbed
 from pyrodrop.training.autoguides import autoguides

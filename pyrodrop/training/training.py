@@ -168,6 +168,8 @@ class Training:
             if first == 0:
                 keep_heap()
                 loop.first_step()
+            elif loop.guard is not None:
+                loop.guard.called(first)
             if loop.done < end:
                 loop.choose_engine(max(1, self._expected - 1), None)
             with pyro.validation_enabled(False):
@@ -228,7 +230,6 @@ class Training:
     def _in_context(self) -> Iterator[None]:
         """Training mode, the training's own random state and arithmetic; afterwards all is as it was."""
         place, start = self._settings.place, time.perf_counter()
-        called = self._modules if self.engine == "pyro" else []  # graphs do not call the modules
         with (
             threads.training(),
             torch.inference_mode(False),
@@ -238,12 +239,12 @@ class Training:
             denormals_flushed(),
         ):
             set_random_states(self._random, place)
-            for module in called:
+            for module in self._modules:
                 module.training = True
             try:
                 yield
             finally:
-                for module in called:
+                for module in self._modules:
                     module.training = False
                 self._random = random_states(place)
                 self._seconds += time.perf_counter() - start

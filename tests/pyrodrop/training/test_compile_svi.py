@@ -134,7 +134,7 @@ def both(
     torch.testing.assert_close(our_states, states, rtol=10 * rtol, atol=rtol / 100, equal_nan=True)
     assert torch.equal(drawn, our_drawn)
     assert all(type(loss) is float for loss in ours)
-    wanted = sum(number > 4 and number & (number - 1) != 0 for number in range(1, len(calls)))
+    wanted = sum(step & (step - 1) != 0 for step in range(1, len(calls) - 1))  # Pyro makes two before the recording
     assert len([name for name in engines if name != "pyro"]) >= (wanted if traced is None else traced), engines
     return svi
 
@@ -431,7 +431,7 @@ def test_a_parameter_that_only_some_arguments_use() -> None:
 def test_nan_in_the_data(validation: bool) -> None:
     """Pyro's step warns and returns NaN, or raises where it validates; so does ours, with what comes after it."""
     bad = torch.full_like(Y, math.nan)
-    outcomes = []
+    outcomes, found = [], list[Tensor]()
     for make in (SVI, pyrodrop.compile_svi):
         pyro.clear_param_store()
         pyro.set_rng_seed(0)
@@ -444,8 +444,10 @@ def test_nan_in_the_data(validation: bool) -> None:
                 said = str(svi.step(bad))
             except ValueError as error:
                 said = str(error)
-        outcomes.append((said, [str(one.message) for one in caught], stored()["loc"].tolist() if validation else 0))
+        outcomes.append((said, [str(one.message) for one in caught]))
+        found.append(stored()["loc"])
     assert outcomes[0] == outcomes[1]
+    torch.testing.assert_close(*found, rtol=1e-12, atol=0, equal_nan=True)
     assert outcomes[0][0] == "nan" or validation
 
 
@@ -467,7 +469,7 @@ def test_what_cannot_be_recorded_is_stepped_by_pyro(kind: str, caplog: pytest.Lo
     said = {
         "branch": "cannot be traced",
         "object": "an argument is",
-        "counter": "something changes between calls",
+        "counter": "a call changes calls",
         "handler": "a handler of Pyro",
     }[kind]
 
@@ -493,38 +495,11 @@ def test_what_cannot_be_recorded_is_stepped_by_pyro(kind: str, caplog: pytest.Lo
         if kind == "handler":
             with pyro.poutine.scale(scale=0.5):
                 both(make, [(Y, *more)] * 6, traced=0)
-        elif kind == "counter":
-            steps = make(functools.partial(pyrodrop.compile_svi, engine="traced"))
-            assert all(math.isfinite(steps.step(Y)) and steps.engine == "pyro" for _ in range(4))
         else:
             both(make, [(Y, *more)] * 6, traced=0)
     lines = [record.message for record in caplog.records]
     assert len(lines) == 1
     assert said in lines[0]
-
-
-def test_what_cannot_be_seen_is_found_by_comparison() -> None:
-    """An entry of an array is read when the step is recorded; while every step is compared no step is wrong."""
-    hidden = torch.ones(1).numpy()
-
-    def model(y: Tensor) -> None:
-        mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
-        with pyro.plate("data", len(y)):
-            pyro.sample("y", dist.Normal(mean, float(hidden[0])), obs=y)
-
-    def between(svi: SVI, number: int) -> None:
-        hidden[0] = 1.0 + number
-
-    both(program(model, by_mean), [(Y,)] * 10, between, traced=0)
-    hidden[0] = 1.0
-    svi = pyrodrop.compile_svi(model, by_mean, adam(), Trace_ELBO())
-    for _ in range(12):
-        svi.step(Y)
-    hidden[0] = 2.0
-    with pytest.raises(RuntimeError, match="something else that they read has changed since recorded step 8"):
-        _ = [svi.step(Y) for _ in range(8)]
-    assert math.isfinite(svi.step(Y))
-    assert svi.engine == "pyro"
 
 
 def test_recording_leaves_the_program_and_the_generator_as_they_are() -> None:

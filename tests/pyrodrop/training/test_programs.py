@@ -258,22 +258,6 @@ def test_programs_that_count_their_calls_are_trained_by_pyro(slowly: bool) -> No
     assert fit.settings["engine"] == "pyro"
 
 
-def test_a_number_that_changes_between_recorded_steps_is_an_error() -> None:
-    beta = 1.0
-
-    def scaled(y: Tensor) -> None:
-        mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
-        with pyro.plate("rows", len(y)), poutine.scale(scale=beta):
-            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
-
-    training = pyrodrop.Training(scaled, AutoNormal(scaled), {"y": torch.ones(5)}, steps=60, engine="traced")
-    training.advance(20)
-    training.advance(20)
-    beta = 0.5
-    with pytest.raises(RuntimeError, match="beta, which model or guide reads, has changed since the first step"):
-        training.advance(20)
-
-
 class Line(PyroModule):
     """A model with parameters, constrained and not, and a submodule."""
 

@@ -1,0 +1,134 @@
+"""Recorded steps of a training stay true where the user's code, or the program itself, changes something between them.
+
+Before every block of steps, flags of modules and parameters (`Flags`) and what a program reads (`Watched`) are compared
+with what they were at the recording; where one has changed, the steps are recorded again. What cannot be seen so, such as a
+factor of the gradient in an array, is found by comparing loss and gradients with Pyro's: for a program after steps 2, 4, 8,
+... and every 1,000th, and for all models after calls of ``after_epoch``.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any, Protocol
+
+from pyrodrop.engines import Joint, Loss
+from pyrodrop.engines.buffers import modules_of
+from pyrodrop.networks.agreement import knows_sites
+from pyrodrop.networks.flags import Flags
+from pyrodrop.private_apis import StoreAsItIs
+from pyrodrop.training.watched import Watched
+
+_log = logging.getLogger("pyrodrop")
+
+_EVERY = 1000  # steps between two comparisons of a program, at most
+_SHARE = (
+    20  # a comparison after a call of the user's waits until training has taken so many times as long as the last one
+)
+
+
+class Steps(Protocol):
+    """The loop over steps, as far as a guard needs it."""
+
+    done: int
+    engine: Any
+    batches: Any
+
+    def record_again(self, steps: int) -> None:
+        """Choose the engine of the next steps anew, so many of which are expected before the next change."""
+
+
+class Guard:
+    """Watches over the recorded steps of a fit.
+
+    Args:
+        model, guide: of the fit, in training mode.
+        loss: whose graphs are replayed.
+        ranks: the number of processes that train together.
+    """
+
+    def __init__(self, model: Any, guide: Any, loss: Loss, ranks: int = 1) -> None:
+        self._parts, self._loss, self._ranks = (model, guide), loss, ranks
+        self._program = not knows_sites(model, guide)
+        self.due: int = 2 if self._program else sys.maxsize
+        self._compared, self._recorded, self._calls = 0, 0, 0
+        self._open: int | None = None  # the step before which the user's code ran first since the last comparison
+        self._clock, self._cost = time.perf_counter(), 0.0
+        self._note()
+
+    def _note(self) -> None:
+        trained = {name: parameter.unconstrained for name, parameter in self._loss.parameters.items()}
+        self._flags = Flags(modules_of(*self._parts), trained)
+        self._learned = {id(p) for p in (*self._flags.parameters.values(), *trained.values()) if p.requires_grad}
+        self._known = self._learned | set(map(id, trained.values()))
+        self._store = StoreAsItIs()
+        self._watched = Watched(*self._parts) if self._program else None
+
+    def called(self, done: int) -> None:
+        """The user's code has run before step `done`."""
+        self._calls += 1
+        self._open = done if self._open is None else self._open
+        if self._calls & (self._calls - 1) == 0 or time.perf_counter() - self._clock > _SHARE * self._cost:
+            self.due = done
+
+    def look(self, loop: Steps) -> None:
+        """Before some steps: record again where something that can be seen has changed.
+
+        Raises:
+            RuntimeError: a parameter has been replaced, or one requires a gradient that did not before; the optimiser does
+                not have it.
+        """
+        name = self._flags.changed() or (self._watched.changed() if self._watched is not None else "")
+        replaced = [name for name in self._store.replaced() if id(self._store.before[name]) in self._known]
+        if not name and not replaced:
+            return
+        known = self._known
+        self._note()
+        new = [n for n, p in self._flags.parameters.items() if id(p) in self._learned - known]
+        if new or replaced:
+            raise RuntimeError(
+                f"the parameter {(new or replaced)[0]} has been replaced, or requires a gradient and did not when the "
+                "training began, so that no step would change it: change values in place (copy_), and let parameters "
+                "require a gradient before the training, which may freeze them"
+            )
+        if loop.engine.name == "pyro":
+            return
+        if self._ranks > 1:
+            raise RuntimeError(
+                f"{name} has changed, and a step of several ranks cannot be recorded again: use engine='pyro'"
+            )
+        _log.info("after step %d, %s has changed: the steps are recorded again", loop.done, name)
+        self._loss.forget()
+        loop.record_again(max(1, loop.done - self._recorded))
+        self._recorded = loop.done
+
+    def compare(self, loop: Steps, *, at_end: bool = False) -> None:
+        """Compare the recorded steps with Pyro's if that is due.
+
+        Args:
+            at_end: whether the training is at its end, where what the user's code did before its last steps is compared.
+
+        Raises:
+            RuntimeError: loss or gradients differ.
+        """
+        last = at_end and (self._program or (self._open is not None and self._open < loop.done))
+        if loop.done == self._compared or (loop.done < self.due and not last):
+            return
+        done = loop.done
+        self.due = min(max(1, 2 * done), (done // _EVERY + 1) * _EVERY) if self._program else sys.maxsize
+        start = time.perf_counter()
+        if loop.engine.name != "pyro":
+            for sample in loop.batches.samples(1):
+                batch = sample.parts[0].batch if isinstance(sample, Joint) else sample
+                unlike = self._loss.differs(batch)
+                if unlike:
+                    raise RuntimeError(
+                        f"{unlike} of the recorded steps is not Pyro's: model and guide must depend only on data, "
+                        "parameters, and what their code names in attributes and variables; something else that they read "
+                        f"has changed since step {self._compared}, and the steps since then may be wrong. Make it a tensor "
+                        "among the data, or use engine='pyro'"
+                    )
+        self._compared, self._open = done, None
+        self._clock = time.perf_counter()
+        self._cost = self._clock - start

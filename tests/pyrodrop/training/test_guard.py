@@ -1,0 +1,162 @@
+"""Recorded steps of `fit` where the user's code changes something while training, against ``engine="pyro"``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer.autoguide import AutoNormal
+from torch import Tensor, nn
+
+import pyrodrop
+from pyrodrop import guides, likelihoods, models, priors
+
+X = torch.linspace(-1, 1, 60).reshape(20, 3)
+Y = X[:, :1].sin()
+
+
+def fitted(engine: Any, change: Callable[[Any], object], at: int = 10, steps: int = 60, **options: Any) -> pyrodrop.Fit:
+    """A network whose last layer is inferred; `change` gets its model after epoch `at` of four minibatches each."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
+    prior = {"2.*": priors.Gaussian(), "*": None}
+    model = models.from_module(network, prior=prior, likelihood=likelihoods.Gaussian(10.0))
+
+    def after_epoch(fit: pyrodrop.Fit, epoch: float) -> None:
+        if epoch == at:
+            change(fit.model)
+
+    data = {"steps": steps, "lr": 0.01, "batch_size": 5, "seed": 0, "progress": False, **options}
+    return pyrodrop.fit(model, guides.MeanField(model), (X, Y), engine=engine, after_epoch=after_epoch, **data)
+
+
+def body(model: Any) -> dict[str, Tensor]:
+    return {name: parameter for name, parameter in model.named_parameters() if ".0." in name or name.startswith("0.")}
+
+
+def freeze(model: Any) -> None:
+    for parameter in body(model).values():
+        parameter.requires_grad_(False)
+
+
+def hook(model: Any) -> None:
+    next(iter(body(model).values())).register_hook(lambda gradient: 0.1 * gradient)
+
+
+def evaluate(model: Any) -> None:
+    next(module for module in model.modules() if isinstance(module, nn.Tanh)).register_forward_hook(
+        lambda module, given, result: 0.5 * result
+    )
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("engine", ["traced", pytest.param("compiled", marks=pytest.mark.more)])
+@pytest.mark.parametrize("change", [freeze, hook, evaluate])
+def test_changes_after_an_epoch_are_obeyed(engine: str, change: Callable[[Any], object]) -> None:
+    wanted, ours = (fitted(name, change) for name in ("pyro", engine))
+    torch.testing.assert_close(ours.losses, wanted.losses, rtol=1e-4, atol=1e-4)
+    for name, parameter in wanted.model.named_parameters():
+        torch.testing.assert_close(dict(ours.model.named_parameters())[name], parameter, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_frozen_parameters_do_not_move_and_move_again(engine: str) -> None:
+    kept: list[dict[str, Tensor]] = []
+
+    def change(model: Any) -> None:
+        freeze(model)
+        kept.append({name: parameter.detach().clone() for name, parameter in body(model).items()})
+
+    run = fitted(engine, change)
+    assert all(torch.equal(parameter, kept[0][name]) for name, parameter in body(run.model).items())
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_a_parameter_that_the_optimiser_does_not_have_is_an_error(engine: str) -> None:
+    def replace(model: Any) -> None:
+        old = next(iter(body(model).values()))
+        for module in model.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is old:
+                    module._parameters[name] = nn.Parameter(torch.zeros_like(old))
+
+    with pytest.raises(RuntimeError, match="has been replaced, or requires a gradient and did not"):
+        fitted(engine, replace)
+
+
+class Scaled(torch.autograd.Function):
+    """Passes its argument on, and a multiple of its gradient."""
+
+    factor = np.ones(1)
+    beta = 1.0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return float(Scaled.factor[0]) * gradient
+
+
+class Multiplied(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Scaled.apply(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("at", [4, 14])
+def test_what_cannot_be_seen_after_an_epoch_is_found(at: int) -> None:
+    """A factor of the gradient in an array: at once after epoch 4, at the end where there was no other comparison."""
+    Scaled.factor[0] = 1.0
+    network = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), Multiplied(), nn.Linear(5, 1))
+    prior = {"3.*": priors.Gaussian(), "*": None}
+    model = models.from_module(network, prior=prior, likelihood=likelihoods.Gaussian(10.0))
+
+    def after_epoch(fit: pyrodrop.Fit, epoch: float) -> None:
+        Scaled.factor[0] = 1.0 if epoch < at else 0.5
+
+    with pytest.raises(RuntimeError, match="the gradient of .* is not Pyro's"):
+        pyrodrop.fit(
+            model, guides.MeanField(model), (X, Y), steps=60, batch_size=5, engine="traced", after_epoch=after_epoch
+        )
+
+
+def scaled(y: Tensor) -> None:
+    mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+    with pyro.plate("rows", len(y)), poutine.scale(scale=Scaled.beta):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def test_a_number_that_a_program_reads_is_recorded_again() -> None:
+    losses = []
+    for engine in ("pyro", "traced"):
+        pyro.clear_param_store()
+        Scaled.beta = 1.0
+        training = pyrodrop.Training(scaled, AutoNormal(scaled), {"y": torch.ones(5)}, steps=60, engine=engine, seed=0)
+        before = training.advance(20)
+        Scaled.beta = 0.5
+        after = training.advance(20)
+        losses.append(torch.cat([before.nll, after.nll]))
+        assert training.engine == engine
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-5)
+
+
+def test_what_a_program_reads_elsewhere_is_found() -> None:
+    scale = np.ones(1)
+
+    def program(y: Tensor) -> None:
+        mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Normal(mean, float(scale[0])), obs=y)
+
+    training = pyrodrop.Training(program, AutoNormal(program), {"y": torch.ones(5)}, steps=60, engine="traced")
+    training.advance(20)
+    scale[0] = 2.0
+    with pytest.raises(RuntimeError, match="the loss of the recorded steps is not Pyro's"):
+        training.advance(40)

@@ -1,0 +1,271 @@
+"""What a recorded step may depend on (`compile_svi`), against `pyro.infer.SVI` from the same seed."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import SVI, Trace_ELBO, TraceGraph_ELBO
+from pyro.infer.autoguide import AutoNormal
+from torch import Tensor, nn
+
+import pyrodrop
+
+Make = Callable[..., SVI]
+X = torch.linspace(-1, 1, 60, dtype=torch.float64).reshape(20, 3)
+Y = X[:, :1].sin()
+
+
+@pytest.fixture(autouse=True)
+def _doubles() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+    torch.set_default_dtype(torch.float32)
+
+
+class Program:
+    """A regression by a network with parameters, whose noise is inferred.
+
+    Args:
+        factor: of the likelihood.
+        between: from the network's first layer and its output to what goes into the second.
+    """
+
+    def __init__(
+        self, factor: Callable[[], Any] = lambda: 1.0, between: Callable[[Tensor], Tensor] = torch.tanh
+    ) -> None:
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 1)
+        self.factor, self.between = factor, between
+
+    def model(self, x: Tensor, y: Tensor) -> None:
+        pyro.module("first", self.first)
+        pyro.module("last", self.last)
+        scale = pyro.sample("scale", dist.HalfNormal(1.0))
+        with pyro.plate("rows", len(x)), poutine.scale(scale=self.factor()):
+            pyro.sample("y", dist.Normal(self.last(self.between(self.first(x))), scale).to_event(1), obs=y)
+
+    @staticmethod
+    def guide(x: Tensor, y: Tensor) -> None:
+        pyro.sample("scale", dist.LogNormal(pyro.param("loc", torch.zeros(())), 0.1))
+
+
+def trained(
+    make: Make, own: Program, steps: int, before: Callable[[int], object] = lambda step: None, elbo: Any = Trace_ELBO
+) -> tuple[list[float], list[str]]:
+    """Losses and engines of some steps from a fixed seed."""
+    pyro.clear_param_store()
+    pyro.set_rng_seed(1)
+    svi, losses, engines = make(own.model, own.guide, pyro.optim.Adam({"lr": 0.02}), elbo()), [], []
+    for step in range(steps):
+        before(step)
+        losses.append(svi.step(X, Y))
+        engines.append(getattr(svi, "engine", ""))
+    return losses, engines
+
+
+recorded: Make = functools.partial(pyrodrop.compile_svi, engine="traced")
+
+
+class Settings:
+    beta: float = 1.0
+
+
+class Slots:
+    __slots__ = ("beta",)
+
+    def __init__(self) -> None:
+        self.beta = 1.0
+
+
+def places() -> dict[str, tuple[Callable[[], float], Callable[[float], object]]]:
+    """Where a program may read a number: a function that reads it, and one that changes it."""
+    imported: Any = types.ModuleType("settings")
+    imported.beta = 1.0
+    nested: dict[str, Any] = {"kl": {"beta": [1.0]}}
+    slots, queue = Slots(), deque([1.0])
+    return {
+        "class": (lambda: Settings.beta, lambda value: setattr(Settings, "beta", value)),
+        "imported module": (lambda: imported.beta, lambda value: setattr(imported, "beta", value)),
+        "nested containers": (lambda: nested["kl"]["beta"][0], lambda value: nested["kl"].update(beta=[value])),
+        "slots": (lambda: slots.beta, lambda value: setattr(slots, "beta", value)),
+        "deque": (lambda: queue[0], lambda value: queue.__setitem__(0, value)),
+    }
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("place", places())
+def test_a_number_is_seen_wherever_code_names_it(place: str) -> None:
+    results = []
+    for make in (SVI, recorded):
+        read, write = places()[place]
+        write(1.0)
+        results.append(trained(make, Program(read), 30, lambda step, write=write: write(0.1) if step == 20 else None))
+    (wanted, _), (ours, engines) = results
+    torch.testing.assert_close(ours, wanted, rtol=1e-10, atol=0)
+    assert engines[19] == engines[-1] == "traced"
+    assert engines[20] == "pyro"
+
+
+class Reversed(torch.autograd.Function):
+    """Gradient reversal, as of Ganin et al. (2016)."""
+
+    factor: ClassVar[Any] = np.ones(1)
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return -float(Reversed.factor[0]) * gradient
+
+
+def test_a_gradient_that_changes_without_the_loss_is_an_error() -> None:
+    """An entry of an array is read once; the losses stay Pyro's at the step that finds it, and nothing moves there."""
+    own = Program(between=Reversed.apply)
+
+    def before(step: int) -> None:
+        Reversed.factor[0] = 1.0 if step < 13 else 0.5
+        kept[:] = [own.first.weight.detach().clone()]
+
+    kept: list[Tensor] = []
+    with pytest.raises(RuntimeError, match=r"the gradient of first\S+ of a recorded step .* since recorded step 8"):
+        trained(recorded, own, 40, before)
+    assert torch.equal(own.first.weight, kept[0])
+    assert all(not parameter.grad.any() for parameter in own.first.parameters() if parameter.grad is not None)
+
+
+def test_a_large_first_loss_hides_nothing() -> None:
+    """A likelihood that becomes ten times smaller in an array, after a first loss of some 1e7."""
+    factor = np.ones(1)
+    own = Program(lambda: float(factor[0]))
+    with torch.no_grad():
+        own.last.bias.fill_(1000.0)
+
+    def before(step: int) -> None:
+        if step == 4:
+            own.last.bias.data.fill_(0.0)
+        factor[0] = 1.0 if step < 13 else 0.1
+
+    with pytest.raises(RuntimeError, match=r"the loss of a recorded step .* since recorded step 8"):
+        trained(recorded, own, 40, before)
+
+
+def frozen(own: Program) -> None:
+    own.first.requires_grad_(False)
+
+
+def freed(own: Program) -> None:
+    own.first.requires_grad_(True)
+
+
+def hooked(own: Program) -> None:
+    own.last.register_full_backward_pre_hook(lambda module, gradients: tuple(0 * one for one in gradients))
+
+
+def reloaded(own: Program) -> None:
+    own.last.load_state_dict({n: torch.zeros_like(p) for n, p in own.last.state_dict().items()}, assign=True)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("change", [frozen, freed, hooked, reloaded])
+def test_flags_of_parameters_and_modules_are_compared_at_every_step(change: Callable[[Program], None]) -> None:
+    results = []
+    for make in (SVI, recorded):
+        own = Program()
+        if change is freed:
+            frozen(own)
+        losses, engines = trained(make, own, 40, lambda step, own=own: change(own) if step == 13 else None)
+        results.append((losses, {n: p.detach().clone() for n, p in own.first.named_parameters()}))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-12)
+    assert engines[12] == "traced"
+    assert engines[13] == "pyro"
+    assert engines[-1] == ("pyro" if change is reloaded else "traced")  # Pyro's store keeps the parameter that it had
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("what", ["tensor", "argument", "baseline", "random", "numpy"])
+def test_a_recording_that_is_refused_leaves_nothing_behind(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What a call changes is what calls by Pyro alone make of it."""
+    results = []
+    for make in (SVI, recorded):
+        random.seed(0)
+        np.random.seed(0)
+        pyro.clear_param_store()
+        pyro.set_rng_seed(1)
+        average, x = torch.ones(3), X.clone()
+
+        def model(x: Tensor, average: Tensor = average) -> None:
+            if what == "tensor":
+                average.mul_(0.9)
+            elif what == "argument":
+                x.mul_(0.9)
+            shift = random.random() if what == "random" else np.random.rand() if what == "numpy" else 0.0
+            mean = pyro.sample("mean", dist.Bernoulli(0.5))
+            with pyro.plate("rows", len(x)):
+                pyro.sample("y", dist.Normal(mean + shift, 1.0), obs=(x * average).sum(-1))
+
+        def guide(x: Tensor) -> None:
+            rate = pyro.param("rate", torch.tensor(0.4), constraint=dist.constraints.unit_interval)
+            pyro.sample(
+                "mean", dist.Bernoulli(rate), infer={"baseline": {"use_decaying_avg_baseline": what == "baseline"}}
+            )
+
+        svi = make(model, guide, pyro.optim.Adam({"lr": 0.02}), TraceGraph_ELBO())
+        losses = [svi.step(x) for _ in range(8)]
+        stored = {name: value.detach().clone() for name, value in pyro.get_param_store().items()}
+        results.append((losses, stored, average, x, torch.rand(2), random.random(), np.random.rand()))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-12, atol=1e-12)
+    assert len(caplog.records) == 1
+
+
+def lengths(x: Tensor, lengths: Tensor) -> None:
+    """An autoregression of sequences of several lengths, in Pyro's own idiom."""
+    slope, scale = pyro.sample("slope", dist.Normal(0.0, 1.0)), pyro.sample("scale", dist.HalfNormal(1.0))
+    with pyro.plate("sequences", len(x)):
+        before = torch.zeros(len(x))
+        for step in range(int(lengths.max())):
+            with poutine.mask(mask=step < lengths):
+                pyro.sample(f"y{step}", dist.Normal(slope * before, scale), obs=x[:, step])
+            before = x[:, step]
+
+
+def test_there_is_a_recording_for_each_whole_number_of_the_arguments() -> None:
+    x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    calls = [torch.full((6,), 3 + number % 2) for number in range(40)]
+    results = []
+    for make in (SVI, recorded):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        guide = AutoNormal(lengths)
+        svi, engines = make(lengths, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO()), []
+        results.append([svi.step(x, call) for call in calls if engines.append(getattr(svi, "engine", "")) is None])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-10, atol=0)
+    assert engines.count("traced") >= 20
+
+
+def test_a_number_that_depends_on_what_is_inferred_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    def model(x: Tensor) -> None:
+        mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+        for number in range(1 + int((x + mean > 0).sum())):
+            pyro.sample(f"y{number}", dist.Normal(mean, 1.0), obs=torch.tensor(0.0))
+
+    svi = recorded(model, AutoNormal(model), pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
+    with caplog.at_level(logging.INFO, "pyrodrop"):
+        _ = [svi.step(X[:, 0]) for _ in range(5)]
+    assert svi.engine == "pyro"
+    assert "cannot be traced" in caplog.text
