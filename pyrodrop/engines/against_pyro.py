@@ -16,7 +16,7 @@ from pyrodrop.devices import seeded
 from pyrodrop.engines.batch import Arguments
 from pyrodrop.engines.buffers import Buffers
 from pyrodrop.engines.objective import Objective
-from pyrodrop.engines.put_back import put_back
+from pyrodrop.networks.modes import undisturbed
 
 
 class Results(NamedTuple):
@@ -34,9 +34,9 @@ class Results(NamedTuple):
 
 
 def by_pyro(objective: Objective, leaves: Sequence[Tensor], batch: Arguments, moving: Buffers, seed: int) -> Results:
-    """What Pyro computes from the random numbers of a seed; nothing changes."""
+    """What Pyro computes from the random numbers of a seed; modules do not change."""
     controls = torch.ones(2, dtype=leaves[0].dtype, device=leaves[0].device)
-    with pyro.validation_enabled(False), seeded(seed, batch.device), put_back(*moving.parts):
+    with pyro.validation_enabled(False), seeded(seed, batch.device), undisturbed(*moving.parts):
         terms, gradients = objective.gradients(batch, controls, leaves)
         return Results(terms, gradients, [buffer.detach().clone() for buffer in moving.tensors()])
 
@@ -79,7 +79,7 @@ def near(want: Tensor, got: Tensor, tolerance: float, least: float = 0.0) -> boo
 
 def size_of_terms(objective: Objective, batch: Arguments) -> float:
     """The sum of the absolute log densities of all sites: rounding of the loss is relative to it, not to the loss."""
-    with seeded(1, batch.device), put_back(objective.model, objective.guide), _Sizes() as sizes:
+    with seeded(1, batch.device), undisturbed(objective.model, objective.guide), _Sizes() as sizes:
         objective.terms(batch)
     return sizes.total
 

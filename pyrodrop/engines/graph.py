@@ -210,7 +210,8 @@ def trace(
     controls = torch.ones(2, dtype=leaves[0].dtype, device=leaves[0].device)
     rows = range(sum(sizes[:2]), sum(sizes)) if isinstance(batch, Call) else ()
     graph = pure_graph(gradient, [*leaves, *moving.tensors(), *batch.tensors, controls], moving.parts, rows)
-    unlike = differs_from_pyro(graph, objective, parameters, batch, moving)
+    with put_back():
+        unlike = differs_from_pyro(graph, objective, parameters, batch, moving)
     if unlike:
         raise Untraceable(
             "its trace gives other numbers than Pyro does: something changes between calls that is no tensor"

@@ -6,6 +6,9 @@ Their parameters, buffers and submodules as objects, `requires_grad`, hooks, and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
+from operator import attrgetter, itemgetter
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -13,6 +16,8 @@ TABLES = ("_parameters", "_buffers", "_modules")
 HOOKS = tuple(
     name for name in nn.Module().__dict__ if name.endswith("_hooks") and ("forward" in name or "backward" in name)
 )
+_STATE = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")  # of a parameter
+_MODE = itemgetter("training")
 
 
 class Flags:
@@ -28,33 +33,37 @@ class Flags:
         self, modules: Mapping[str, nn.Module], parameters: Mapping[str, Tensor] | None = None, *, modes: bool = True
     ) -> None:
         self._modules = dict(modules)
-        self._tables = [getattr(module, table) for module in modules.values() for table in TABLES]
+        self._tables: list[dict[str, Any]] = [getattr(own, table) for own in modules.values() for table in TABLES]
+        self._sizes = list(map(len, self._tables))
+        self._filled = [table for table in self._tables if table]
         self._values = [value for table in self._tables for value in table.values()]  # which also keeps their ids
-        self._ids = list(map(id, self._values))
+        self._ids = self._ids_now()
         own = {_name(at, name): p for at, module in modules.items() for name, p in module._parameters.items()}
-        found = {**own, **(parameters or {})}
-        self.parameters: dict[str, Tensor] = {name: p for name, p in found.items() if p is not None}
-        self._learned = [parameter.requires_grad for parameter in self.parameters.values()]
-        self._pulled = [has_hooks(parameter) for parameter in self.parameters.values()]
+        named = {id(p): (name, p) for name, p in {**own, **(parameters or {})}.items() if p is not None}
+        self.parameters: dict[str, Tensor] = dict(named.values())
+        self._states = [_copied(state) for state in map(_STATE, self.parameters.values())]
         self._hooks = [getattr(module, hooks) for module in modules.values() for hooks in HOOKS]
-        self._hooked = [tuple(hooks) for hooks in self._hooks] if any(self._hooks) else None
-        self._modes = [module.training for module in modules.values()] if modes else None
+        self._hooked = list(map(tuple, self._hooks)) if any(self._hooks) else None
+        self._attributes = [module.__dict__ for module in modules.values()] if modes else []
+        self._modes = list(map(_MODE, self._attributes))
 
     def changed(self) -> str:
         """What is no longer as it was, in words for a message; empty if nothing is."""
-        if [id(value) for table in self._tables for value in table.values()] != self._ids:
+        if list(map(len, self._tables)) != self._sizes or self._ids_now() != self._ids:
             return self._replaced()
-        if [parameter.requires_grad for parameter in self.parameters.values()] != self._learned:
-            pairs = zip(self.parameters.items(), self._learned, strict=True)
-            return f"requires_grad of {next(name for (name, p), learned in pairs if p.requires_grad != learned)}"
-        if [has_hooks(parameter) for parameter in self.parameters.values()] != self._pulled:
-            return "a hook of a parameter"
-        if any(self._hooks) if self._hooked is None else [tuple(hooks) for hooks in self._hooks] != self._hooked:
+        if list(map(_STATE, self.parameters.values())) != self._states:
+            pairs = zip(self.parameters.items(), self._states, strict=True)
+            name, before, now = next((name, old, new) for (name, p), old in pairs if (new := _STATE(p)) != old)
+            return f"requires_grad of {name}" if before[0] != now[0] else "a hook of a parameter"
+        if any(self._hooks) if self._hooked is None else list(map(tuple, self._hooks)) != self._hooked:
             return "a hook of a module"
-        if self._modes is not None and [module.training for module in self._modules.values()] != self._modes:
+        if list(map(_MODE, self._attributes)) != self._modes:
             modes = zip(self._modules.items(), self._modes, strict=True)
             return f"training or evaluation mode of {next(name for (name, own), mode in modes if own.training != mode)}"
         return ""
+
+    def _ids_now(self) -> list[int]:
+        return list(map(id, chain.from_iterable(map(dict.values, self._filled))))
 
     def _replaced(self) -> str:
         """Which parameter, buffer or submodule is another object."""
@@ -69,7 +78,11 @@ class Flags:
 
 def has_hooks(parameter: Tensor) -> bool:
     """Whether a parameter has hooks, which a step calls with its gradient."""
-    return bool(parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None))
+    return any(_STATE(parameter)[1:])
+
+
+def _copied(state: tuple[bool, Any, Any]) -> tuple[Any, ...]:
+    return (state[0], *(None if hooks is None else dict(hooks) for hooks in state[1:]))
 
 
 def _name(module: str, parameter: str) -> str:

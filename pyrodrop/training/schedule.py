@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 
 from pyrodrop.engines import Loss
+from pyrodrop.engines.buffers import modules_of
 from pyrodrop.files import check_writable, under
+from pyrodrop.networks.flags import Flags
 from pyrodrop.networks.modes import evaluating
 from pyrodrop.training.after_epoch import AfterEpoch
 from pyrodrop.training.checkpoint import Checkpoint, StateFile
@@ -202,11 +204,30 @@ class Schedule:
         return counts[0]
 
     def _ends(self, after_epoch: AfterEpoch, done: int, per_epoch: int) -> bool:
-        """Call it in evaluation mode; its random numbers do not change those of the training, which it may end."""
-        place = self.settings.place
+        """Call it in evaluation mode; its random numbers do not change those of the training, which it may end.
+
+        Raises:
+            RuntimeError: it changes a model or guide, which the stacked step would not take over.
+        """
+        place, replicates = self.settings.place, self.replicates()
         parts = [part for problem in self.problems for part in (problem.model, problem.guide)]
+        modules = {
+            f"{number}: {name}": module
+            for number, problem in enumerate(self.problems)
+            for name, module in modules_of(problem.model, problem.guide).items()
+        }
         with evaluating(*parts), torch.random.fork_rng([place] if place.type == "cuda" else []):
-            return after_epoch.ends(done, per_epoch, self.replicates())
+            flags = Flags(modules)
+            versions = {name: parameter._version for name, parameter in flags.parameters.items()}
+            ends = after_epoch.ends(done, per_epoch, replicates)
+            written = [name for name, parameter in flags.parameters.items() if parameter._version != versions[name]]
+            name = flags.changed() or next(iter(written), "")
+        if name:
+            raise RuntimeError(
+                f"after_epoch has changed {name}, by the number of a replicate, and the step of all replicates would go on "
+                "without that: fit one by one"
+            )
+        return ends
 
     @property
     def error(self) -> FloatingPointError | None:

@@ -204,6 +204,8 @@ class _Variable:
 
 def _copied(value: Any) -> Any:
     """A copy of a container and of those in it, whose items are the same objects."""
+    if isinstance(value, tuple) and not any(isinstance(one, _CONTAINERS) for one in value):
+        return value
     if isinstance(value, dict):
         return {name: _copied(one) for name, one in value.items()}
     if isinstance(value, _CONTAINERS):
