@@ -127,8 +127,9 @@ class Watched:
             self._named(_Variable(cell), name, names)
         for name in names & function.__globals__.keys():
             self._named(function.__globals__, name, names)
-        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._visit(value)
+        defaults: dict[Any, Any] = {**dict(enumerate(function.__defaults__ or ())), **(function.__kwdefaults__ or {})}
+        for name, value in defaults.items():
+            self._note(defaults, name, value)
         wrapped = getattr(function, "__wrapped__", None)
         if wrapped is not None:
             self._visit(wrapped)
