@@ -68,6 +68,18 @@ def test_what_the_page_says_is_so(stored: Any) -> None:
     assert 0 < naval["density"] - naval["forest_spread"] < 0.01
     assert max(max(own["densities"]) - min(own["densities"]) for own in tables.values()) < 0.5
     assert all(own["seconds"] < 60 for own in tables.values())
-    theirs = 0.2025
-    default, longer, deep = (stored["airfoil"][how][0]["rmse"] for how in estimators.HOW)
-    assert max(longer, deep) < theirs < default < 1.02 * theirs
+
+
+def test_xgboost_beside_the_networks_on_airfoil(stored: Any) -> None:
+    """In bde's split it has the published error; in the others it is ahead in most, of each setting in as many."""
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    theirs = [own["rmse"] for own in stored["airfoil"][estimators.XGBOOST]]
+    ours = [[own["rmse"] for own in stored["airfoil"][how]] for how in estimators.HOW]
+    assert theirs[0] == pytest.approx(0.2025, abs=1e-4)
+    first = [round(100 * (errors[0] / theirs[0] - 1)) for errors in ours]
+    assert (
+        f"the default is {first[0]} % above it and the other two settings are {-first[1]} and {-first[2]} % below"
+    ) in page
+    (ahead,) = {sum(a < b for a, b in zip(theirs[1:], errors[1:], strict=True)) for errors in ours}
+    assert f"of the five other splits XGBoost is better than each of the three settings in {ahead}" in page
+    assert all(np.mean(theirs[1:]) < np.mean(errors[1:]) for errors in ours)
