@@ -47,36 +47,10 @@ HOW: Mapping[str, Mapping[str, Any]] = {
     },
 }
 XGBOOST = "XGBoost with bde's settings"
-_TREES, _BOOSTED_SEEDS = 100, 5
-
-Rows = tuple[np.ndarray, np.ndarray]
+_BOOSTED_SEEDS = 5
 
 
-def normal(y: np.ndarray, mean: np.ndarray, variance: Any) -> np.ndarray:
-    """The log density of y under N(mean, variance)."""
-    return -((y - mean) ** 2 / variance + np.log(2 * np.pi * variance)) / 2  # type: ignore[no-any-return]
-
-
-def forests(train: Rows, test: Rows) -> tuple[float, float]:
-    """The log density of a random forest with constant noise, and of one whose noise follows the spread of its trees."""
-    from sklearn.ensemble import RandomForestRegressor
-    from sklearn.ensemble._forest import _generate_sample_indices
-
-    size = len(train[0])
-    forest = RandomForestRegressor(_TREES, oob_score=True, random_state=0).fit(*train)
-    mean, variance = forest.predict(test[0]), np.mean((train[1] - forest.oob_prediction_) ** 2)
-    of_trees = np.full((_TREES, size), np.nan)
-    for number, tree in enumerate(forest.estimators_):
-        left = np.setdiff1d(np.arange(size), _generate_sample_indices(tree.random_state, size, size, None))
-        of_trees[number, left] = tree.predict(train[0][left])
-    out_of_bag = np.nanmean(of_trees, 0), np.nanvar(of_trees, 0)
-    pairs = [(a * variance, b) for a in np.logspace(-4, 0, 15) for b in np.logspace(-2, 1, 13)]
-    a, b = max(pairs, key=lambda ab: normal(train[1], out_of_bag[0], ab[0] + ab[1] * out_of_bag[1]).mean())
-    spread = np.var([tree.predict(test[0]) for tree in forest.estimators_], axis=0)
-    return float(normal(test[1], mean, variance).mean()), float(normal(test[1], mean, a + b * spread).mean())
-
-
-def network(train: Rows, test: Rows, seed: int = 0, **changes: Any) -> dict[str, float]:
+def network(train: tables.Rows, test: tables.Rows, seed: int = 0, **changes: Any) -> dict[str, float]:
     """The scores of the default regressor with changes, and the seconds of one core that its fit took.
 
     density is of the mixture of its draws, density_of_moments of the Gaussian with the mean and variance of the mixture.
@@ -89,14 +63,14 @@ def network(train: Rows, test: Rows, seed: int = 0, **changes: Any) -> dict[str,
     density = model.prediction(test[0]).log_density(torch.as_tensor(test[1][:, None]))
     return {
         "density": float(density.mean()),
-        "density_of_moments": float(normal(test[1], mean, sd**2).mean()),
+        "density_of_moments": float(tables.normal(test[1], mean, sd**2).mean()),
         "rmse": float(np.sqrt(np.mean((mean - test[1]) ** 2))),
         "coverage": float(np.mean((low <= test[1]) & (test[1] <= high))),
         "seconds": seconds,
     }
 
 
-def boosted(train: Rows, test: Rows) -> dict[str, float]:
+def boosted(train: tables.Rows, test: tables.Rows) -> dict[str, float]:
     """The error of XGBoost, mean over seeds; it predicts no distribution."""
     from xgboost import XGBRegressor
 
@@ -115,7 +89,7 @@ def of_table(name: str) -> dict[str, Any]:
     ridge, _ = tables.ridge(
         *(Dataset(torch.as_tensor(x).float(), torch.as_tensor(y).float()[:, None]) for x, y in pairs)
     )
-    constant, spread = forests(*pairs)
+    constant, spread = tables.forests(*pairs)
     seeds = [network(*pairs, seed=seed) for seed in range(SEEDS)]
     means = {key: float(np.mean([one[key] for one in seeds])) for key in seeds[0]}
     densities = [one["density"] for one in seeds]
