@@ -99,6 +99,33 @@ def test_residuals(columns: int) -> None:
     assert not calibrated.joint
 
 
+def ends_of_the_mixture(z: np.ndarray, level: float) -> list[float]:
+    """The quantiles of the mixture of kernels at z that enclose this probability, by its distribution function on a grid."""
+    h = 0.9 * min(z.std(ddof=1), np.subtract(*np.percentile(z, [75, 25])) / 1.349) * len(z) ** -0.2
+    y = np.linspace(-6, 6, 601)
+    below = special.stdtr(4, (y[:, None] - z) / h).mean(1)
+    return [float(np.interp(q, below, y)) for q in ((1 - level) / 2, (1 + level) / 2)]
+
+
+def test_intervals_by_residuals_are_as_much_too_wide_as_the_docstring_says() -> None:
+    """Coverage of Gaussian observations, exact for each set of residuals; the mean over sets by its standard error."""
+    said = " ".join((calibrate.__doc__ or "").split())
+    for rows, sets, percents in ((50, 200, (96, 54)), (1000, 20, (96, 52))):
+        assert f"{percents[1]} % with {rows:,}" in said
+        for level, percent in zip((0.95, 0.5), percents, strict=True):
+            draws = np.random.default_rng(rows).normal(size=(sets, rows))
+            covered = np.array([np.diff(stats.norm.cdf(ends_of_the_mixture(z, level)))[0] for z in draws])
+            assert abs(covered.mean() - percent / 100) < 0.005 + 3 * covered.std() / sets**0.5  # percents are rounded
+            assert covered.mean() - 3 * covered.std() / sets**0.5 > level
+        held_out, new = (
+            pyrodrop.Prediction(f, dist.Normal(f, torch.ones_like(f)).to_event(1))
+            for f in (torch.zeros(1, count, 1, dtype=torch.float64) for count in (rows, 1))
+        )
+        calibrated = calibrate(held_out, torch.tensor(draws[0][:, None]), "residuals")(new)
+        ours = [float(end) for end in calibrated.interval(0.95)]
+        assert ours == pytest.approx(ends_of_the_mixture(draws[0], 0.95), abs=1e-3)
+
+
 def test_many_residuals_are_thinned_and_missing_ones_left_out() -> None:
     f = torch.zeros(1, 5000, 1, dtype=torch.float64)
     prediction = pyrodrop.Prediction(f, dist.Normal(f, 1.0).to_event(1), missing=float("nan"))
