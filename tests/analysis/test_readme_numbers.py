@@ -380,7 +380,10 @@ def test_deep_networks_by_chains_from_trained_starts() -> None:
     ) in page
     assert f"those of a linear regression are {much} too small" in " ".join((pyrodrop.sample.__doc__ or "").split())
     yacht, foong = (measured["spread_over_hmc"][name] for name in ("yacht", "foong"))
-    assert f"the spread of f, at the default, is {yacht['median']:.2f} and {foong['median']:.2f} times that of `hmc`" in page
+    assert (
+        f"the spread of f, at the default, is {yacht['median']:.2f} and {foong['median']:.2f} times that of `hmc`"
+        in page
+    )
     assert f"the chains of the second have an R-hat of {foong['r_hat_f']:.2f}" in page
     runs = measured["runs"]["airfoil"]
     own = runs[0]
