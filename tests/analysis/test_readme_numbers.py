@@ -78,21 +78,6 @@ def test_whole_runs_beside_peers_that_are_as_near_to_the_exact_posterior() -> No
     assert f"blackjax's MCLMC takes {seconds['energy'][2]:.0f}" in JUDGING
 
 
-def test_two_runs_of_one_compression() -> None:
-    """The job's and the zoo's, of the same recipe and seed, and three shorter ones."""
-    job = result("reference/sparse-lenet-300-100-molchanov2017.json")["result"]
-    entry = result("reference/sparse/lenet-300-100-molchanov2017.json")["result"]["scores"]
-    short = [run["result"] for run in result("reference/sparse-seeds.json")["runs"]]
-    errors, weights = sorted(100 * run["error"] for run in short), sorted(run["compression"] for run in short)
-    assert (
-        f"LeNet-300-100 at {100 * job['error']:.2f} and {entry['error_percent']:.2f} % error with 1 of "
-        f"{job['compression']:.0f} and {entry['compression']:.0f} weights, two runs; three seeds, a fifth as long: "
-        f"{errors[0]:.2f} to {errors[-1]:.2f} % with 1 of {weights[0]:.0f} to {weights[-1]:.0f}"
-    ) in README
-    assert f"ends at {100 * job['error']:.2f} % error with 1 of {job['compression']:.0f} weights" in REFERENCES
-    assert f"ends at {entry['error_percent']:.2f} % with 1 of {entry['compression']:.0f}" in REFERENCES
-
-
 def test_a_whole_fit_beside_plain_pytorch() -> None:
     fits = result("benchmarks/results/fits-cpu.json")
     own = fits["rows"]["13-50-1, minibatches of 128 of 506, 30,000 steps"]
