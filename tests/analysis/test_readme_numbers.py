@@ -240,7 +240,7 @@ def test_the_published_figures_of_uci() -> None:
     )
     assert near == [len(searched), len(contaminated)] == [9, 9]
     assert (
-        f"On UCI data the log density is worse than published on {worse[0]} of {len(searched)} sets by the protocol of "
+        f"On UCI data our log density is worse than published on {worse[0]} of {len(searched)} sets by the protocol of "
         f"2018, and on {worse[1]} by the contaminated one of 2016"
     ) in README
 
