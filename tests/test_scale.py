@@ -51,6 +51,16 @@ def test_numbers_are_those_of_the_result_files(what: str, ratio: str, file: str,
     assert ratio == f"{value:.2f}"
 
 
+def test_every_row_names_what_it_is_compared_with() -> None:
+    """And rows of replicates both our own fits and plain PyTorch, where both were measured."""
+    baselines = ("plain PyTorch", "our compiled fits", "compiled fits of ours", "as one process")
+    assert [what for what, *_ in ROWS if not any(baseline in what for baseline in baselines)] == []
+    for file in {file for _, ratio, file, _ in ROWS if file.startswith("replicates") and ratio != OPEN}:
+        cells = " ".join(what for what, _, source, _ in ROWS if source == file)
+        assert "plain PyTorch" in cells
+        assert "our compiled fits" in cells
+
+
 def test_options_that_the_page_names_exist() -> None:
     """Those of `fit`, and the words after `pyrodrop run`."""
     from pyrodrop.analysis.experiments import JOBS

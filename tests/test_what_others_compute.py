@@ -62,6 +62,16 @@ def test_stored_outputs_are_of_these_scripts() -> None:
         assert row["computed"] != row["expected"]
 
 
+def test_the_versions_of_python_are_those_of_the_runs() -> None:
+    runs = {row["package"]: row["python"] for row in others.stored().values()}
+    most = max(runs.values(), key=list(runs.values()).count)
+    (other,) = (name for name, python in runs.items() if python != most)
+    assert other == "blitz-bayesian-pytorch"
+    assert f"the runs were made with Python {most}, that of BLiTZ with {runs[other]}." in re.sub(
+        r"\s+", " ", others.PAGE.read_text(encoding="utf-8")
+    )
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=by_name)
 def test_scripts_are_short_and_without_our_code(script: Path) -> None:
     code = script.read_text(encoding="utf-8")

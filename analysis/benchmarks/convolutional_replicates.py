@@ -48,6 +48,7 @@ def main(count: int = 8, rounds: int = 9, out: Path | None = None) -> None:
     seconds = interleaved(variants, rounds, 2, time.process_time)
     row = {name: 1e3 * own / steps * (1 if name == "replicated, ms" else count) for name, own in seconds.items()}
     row["times as fast as plain"] = row["plain steps one by one, ms"] / row["replicated, ms"]
+    row["times as fast as compiled fits"] = row["fits one by one, ms"] / row["replicated, ms"]
     report(f"{count} LeNets", {"one step of all": row})
     write(out, "convolutional replicates", {"rounds": rounds, "count": count, **row})
 

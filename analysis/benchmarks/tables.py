@@ -5,8 +5,9 @@
 Of the regressions and of the classifications, in alphabetical order, the first, third ... are the development half and the
 others the judging half. Of every table at most 2,000 random rows are used, a fifth of them for the test, in two divisions.
 Beside the recipes stand ridge regression, whose noise is that of its predictions of rows that are left out, and logistic
-regression, both with their penalty chosen by cross-validation; and other posteriors on small tables in one division, with
-the precision that they learn from the training rows and with the recipe's.
+regression, both with their penalty chosen by cross-validation; a random forest of scikit-learn's defaults, whose noise has
+the variance a + b (variance over its trees), with a and b chosen on out-of-bag predictions; and other posteriors on small
+tables in one division, with the precision that they learn from the training rows and with the recipe's.
 
 The tables are those of `data.uci`, of scikit-learn, and two of the UCI repository in ``$PYRODROP_DATA/tables``: airfoil
 (noise of airfoils, 1,503 rows) and bike (bicycles hired per hour, 17,379 rows). FILE is written after every table, and what
@@ -41,7 +42,8 @@ REGRESSIONS = (
 CLASSIFICATIONS = ("breast cancer", "digits", "iris", "wine cultivars")
 DEVELOPMENT = REGRESSIONS[::2] + CLASSIFICATIONS[::2]
 JUDGING = REGRESSIONS[1::2] + CLASSIFICATIONS[1::2]
-ROWS, DIVISIONS, DRAWS = 2000, 2, 500
+ROWS, DIVISIONS, DRAWS, TREES = 2000, 2, 500, 100
+Rows = tuple[np.ndarray, np.ndarray]
 
 SMALL = ("boston", "diabetes")
 POSTERIORS: Mapping[str, Callable[..., Any]] = {
@@ -101,8 +103,14 @@ def scores(name: str, division: int) -> dict[str, float]:
     scores = metrics.regression_scores(predicted, test.y)
     return {
         "log_density": scores["log_density"], "coverage": scores["coverage_95"], "baseline": density,
-        "baseline_coverage": coverage,
+        "baseline_coverage": coverage, "forest": forest(name, division),
     }  # fmt: skip
+
+
+def forest(name: str, division: int) -> float:
+    """The log density of a random forest whose noise follows the spread of its trees."""
+    train, test = ((part.x.double().numpy(), part.y[:, 0].double().numpy()) for part in divided(name, division))
+    return forests(train, test)[1]
 
 
 def posterior_scores(name: str, division: int, posterior: str) -> dict[str, float]:
@@ -116,6 +124,30 @@ def posterior_scores(name: str, division: int, posterior: str) -> dict[str, floa
         scores = metrics.regression_scores(run.predict(test.x, DRAWS), test.y)
         of_methods |= {f"log_density_{title}": scores["log_density"], f"coverage_{title}": scores["coverage_95"]}
     return of_methods
+
+
+def normal(y: np.ndarray, mean: np.ndarray, variance: Any) -> np.ndarray:
+    """The log density of y under N(mean, variance)."""
+    return -((y - mean) ** 2 / variance + np.log(2 * np.pi * variance)) / 2  # type: ignore[no-any-return]
+
+
+def forests(train: Rows, test: Rows) -> tuple[float, float]:
+    """The log density of a random forest with constant noise, and of one whose noise follows the spread of its trees."""
+    from sklearn.ensemble import RandomForestRegressor
+    from sklearn.ensemble._forest import _generate_sample_indices
+
+    size = len(train[0])
+    forest = RandomForestRegressor(TREES, oob_score=True, random_state=0).fit(*train)
+    mean, variance = forest.predict(test[0]), np.mean((train[1] - forest.oob_prediction_) ** 2)
+    of_trees = np.full((TREES, size), np.nan)
+    for number, tree in enumerate(forest.estimators_):
+        left = np.setdiff1d(np.arange(size), _generate_sample_indices(tree.random_state, size, size, None))
+        of_trees[number, left] = tree.predict(train[0][left])
+    out_of_bag = np.nanmean(of_trees, 0), np.nanvar(of_trees, 0)
+    pairs = [(a * variance, b) for a in np.logspace(-4, 0, 15) for b in np.logspace(-2, 1, 13)]
+    a, b = max(pairs, key=lambda ab: normal(train[1], out_of_bag[0], ab[0] + ab[1] * out_of_bag[1]).mean())
+    spread = np.var([tree.predict(test[0]) for tree in forest.estimators_], axis=0)
+    return float(normal(test[1], mean, variance).mean()), float(normal(test[1], mean, a + b * spread).mean())
 
 
 def ridge(train: Dataset, test: Dataset) -> tuple[float, float]:
@@ -152,13 +184,14 @@ def _standardised(train: Dataset, test: Dataset) -> tuple[np.ndarray, np.ndarray
 
 def text(rows: Mapping[str, Sequence[Mapping[str, float]]], names: Sequence[str]) -> str:
     """The table of a half in Markdown."""
-    lines = [["table", "rows", "baseline", "recipe", "difference", "95 % interval"]]
+    lines = [["table", "rows", "baseline", "forest", "recipe", "less baseline", "less forest", "95 % interval"]]
     for name in names:
         means = mean(rows[name])
         cover = f"{100 * means['coverage']:.0f} %" if "coverage" in means else ""
-        gain = means["log_density"] - means["baseline"]
-        shown = [f"{means[key]:.2f}" for key in ("baseline", "log_density")]
-        lines.append([name, f"{means['rows']:.0f}", *shown, f"{gain:+.3f}", cover])
+        others = ("baseline", "forest")
+        shown = [f"{means[key]:.2f}" if key in means else "" for key in (*others, "log_density")]
+        gains = [f"{means['log_density'] - means[key]:+.3f}" if key in means else "" for key in others]
+        lines.append([name, f"{means['rows']:.0f}", *shown, *gains, cover])
     return generated.table(lines) + "\n"
 
 

@@ -41,7 +41,7 @@ JOBS = {
         "labels to 90 % on MNIST by entropy, BALD and BatchBALD; naval, where asking does harm (Foong et al. 2020)"
     ),
     "tuning": Job("the drop rate and the scale of the prior, tuned by Optuna with pruning on a UCI set"),
-    "published": Job("336 published figures beside ours: which agree, and of each other one why not"),
+    "published": Job("published figures beside ours: which agree, and of each other one why not"),
     "uci": Job("nine UCI regression sets, all splits: dropout and other posteriors (Gal & Ghahramani 2016, table 1)"),
 }
 

@@ -3,7 +3,8 @@
     z = mean of (ours - published) over splits / its standard error          published by split, of the same splits
     z = (ours - published) / sqrt(e_ours^2 + e_published^2)                   otherwise
 
-Without a standard error of either there is no z.
+One run of ours beside a published mean of R runs has e_ours = sqrt(R) e_published. Otherwise, without a standard error of
+either there is no z.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Agreement:
     """A published score and ours.
 
     Attributes:
-        published_error, error: their standard errors; None where they are not known.
+        published_error, error: their standard errors, as z has them; None where they are not known.
         z: their difference in standard errors; None without one.
         paired: whether z is of differences on the same splits.
     """
@@ -65,6 +66,8 @@ def waiting(result: str | None) -> str:
 def _one(entry: Entry, name: str, result: Mapping[str, Any]) -> Agreement:
     ours, theirs = result["scores"][name], entry.published[name]
     error, their_error = result["standard_errors"].get(name), entry.published_errors.get(name)
+    if error is None and their_error is not None and entry.published_runs > 1:
+        error = their_error * math.sqrt(entry.published_runs)
     pairs = _differences(entry, name, result)
     if len(pairs) > 1:
         z: float | None = statistics.fmean(pairs) / (statistics.stdev(pairs) / math.sqrt(len(pairs)))

@@ -53,9 +53,10 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
     if not entry.published:
         lines.append(("published", "only curves or text, no scores to compare with"))
     result = None if reference is None else reference["result"]
+    more = _of_sparse(entry)
     if not isinstance(result, Mapping):
-        return [*lines, ("result", result or "not run yet"), *_checked(reference)]
-    lines += [("result", _result(result)), ("agreement", _agreement(entry, result))]
+        return [*lines, ("result", result or "not run yet"), *more, *_checked(reference)]
+    lines += [("result", _result(result)), *more, ("agreement", _agreement(entry, result))]
     found = result["diagnostics"]
     fits = "the fit" if found["fits"] == 1 else f"{found['still_falling']} of {found['fits']} fits"
     falls = (
@@ -63,6 +64,19 @@ def facts(entry: Entry, recipe: Mapping[str, Any], reference: Mapping[str, Any] 
     )
     lines += [("diagnostics", f"the loss of {fits} {falls}"), ("command", result["command"])]
     return [*lines, *_checked(reference)]
+
+
+def _of_sparse(entry: Entry) -> list[tuple[str, str]]:
+    """What ``pyrodrop run sparse`` has measured with the same recipe, in another run."""
+    content = references.of_sparse(entry.name)
+    if content is None:
+        return []
+    result, ratios = content["result"], content["compressed"]["ratios"]
+    text = (
+        f"{content['settings']['epochs']} epochs, one seed: {100 * result['error']:.2f} % error, "
+        f"1 of {result['compression']:.3g} weights, 1 of {ratios['flops']:.3g} operations"
+    )
+    return [("run sparse", text)]
 
 
 def _checked(reference: Mapping[str, Any] | None) -> list[tuple[str, str]]:

@@ -60,6 +60,12 @@ def load(name: str) -> dict[str, Any]:
     return content
 
 
+def of_sparse(name: str) -> dict[str, Any] | None:
+    """The stored results of ``pyrodrop run sparse`` with the recipe of an entry; None if there are none."""
+    path = FOLDER / f"{name.replace('/', '-')}.json"
+    return dict(read_record(path).content) if path.is_file() else None
+
+
 def scores(name: str) -> dict[str, float]:
     """The scores of the full run; empty if there is none, or no reference."""
     if not file(name).is_file():

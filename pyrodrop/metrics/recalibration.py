@@ -102,6 +102,8 @@ def calibrate(
         y: the observations, ``[N, ...]``, or class labels.
         method: ``"temperature"``, one number, for class labels and for Gaussian and Student's t observations; or
             ``"residuals"``, the distribution of standardised residuals, for real observations of which there are hundreds.
+            Its kernel makes intervals a little too wide: of Gaussian residuals those of 95 % contain 96 % and those of 50 %
+            contain 54 % with 50 rows, and 96 % and 52 % with 1,000.
 
     Returns:
         A function from predictions of the same run at other points to calibrated ones.

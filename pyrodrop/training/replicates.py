@@ -65,7 +65,7 @@ def fit_replicates(
     after_epoch: Callable[[Replicates, Any], object] | None = None,
     **options: Unpack[TrainingOptions],
 ) -> Replicates:
-    """Train independent fits as one, which is faster than one by one.
+    """Train independent fits as one, which is faster than one by one for small networks.
 
     Replicate r is the fit alone with ``seed + r``; see `pyrodrop.fit` for the arguments that are not described here. One
     whose loss or gradient stops being finite keeps its last parameters, and the others continue. Replicates whose tensors

@@ -66,10 +66,12 @@ class Entry:
         check: settings of the short run of ``pyrodrop check``.
         draws: number of posterior samples for prediction.
         published_errors: their standard errors, where they are known.
+        published_runs: number of runs that they are means of. With errors and more than one, a single run of ours is taken
+            to vary as one of theirs.
         published_as: what the published results are called in tables; says so if they were read off a figure, and how well.
 
     Raises:
-        ValueError: `draws` is below 1, a published result is not finite, or an error is of none.
+        ValueError: `draws` or `published_runs` is below 1, a published result is not finite, or an error is of none.
         TypeError: a value is of another type.
     """
 
@@ -85,6 +87,7 @@ class Entry:
     draws: int = 100
     published_as: str = "published"
     published_errors: Mapping[str, float] = field(default_factory=dict)
+    published_runs: int = 1
 
     def __post_init__(self) -> None:
         for name in ("name", "summary", "source", "data", "published_as"):
@@ -100,6 +103,7 @@ class Entry:
             raise ValueError(f"published_errors must be of published results; got {', '.join(sorted(unknown))}")
         arguments.instance(self.check, Check, "check", "a Check, the settings of the short run")
         arguments.count(self.draws, "draws", "the number of posterior samples")
+        arguments.count(self.published_runs, "published_runs", "the number of published runs")
 
     def build(self, data: Dataset, seed: int = 0) -> tuple[NetworkModel, Guide]:
         """A new model and guide with initial weights from `seed`; the caller's random state is unchanged.

@@ -168,11 +168,14 @@ def _guide(method: Method, recipe: Recipe) -> Callable[[NetworkModel], Guide]:
     return functools.partial(posterior, log_variance=-10.0, cut=settings.cut, log_alpha_range=bounds)
 
 
-# From table 1 and the exercise's notebook; ARD was published with other training settings, Kharitonov et al. (2018).
+# From table 1, the exercise's notebook, slides on ARD by Mittov, and the table of the released code of Neklyudov et al.
+# (2017), whose dense LeNet-300-100 is 784-500-300-10. Kharitonov et al. (2018) train ARD with other settings.
 PUBLISHED: Mapping[str, Mapping[str, float]] = {
     "sparse/lenet-300-100-molchanov2017": {"error_percent": 1.92, "compression": 68.0},
     "sparse/lenet-5-molchanov2017": {"error_percent": 0.75, "compression": 280.0},
     "sparse/lenet-300-100-deepbayes2019": {"error_percent": 1.6, "compression": 32.9},
+    "ard/lenet-300-100-deepbayes2019": {"compression": 35.0},
+    "log-normal/lenet-300-100-neklyudov2017": {"error_percent": 1.55},
     "log-normal/lenet-5-neklyudov2017": {"error_percent": 0.86},
 }
 

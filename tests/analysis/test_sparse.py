@@ -292,9 +292,12 @@ def test_the_pages_say_what_the_references_hold() -> None:
         f"{100 * sparsely['result']['error']:.2f} % error with 1 of {sparsely['result']['compression']:.0f} weights"
         in text
     )
-    assert f"LeNet-300-100 at {100 * sparsely['result']['error']:.2f} % error with 1 of" in readme
+    again = json.loads((folder / "sparse" / "lenet-300-100-molchanov2017.json").read_text())["result"]["scores"]
+    assert f"recipe ends at {again['error_percent']:.2f} % with 1 of {again['compression']:.0f}" in text
     assert f"a file {ratios['bytes_32']:.0f} times smaller, and {ratios['latency_1000']:.1f} times as fast" in text
-    assert f"by ARD at {100 * ard['result']['error']:.2f} % with 1 of {ard['result']['compression']:.0f}" in text
+    assert (
+        f"By ARD it ends at {100 * ard['result']['error']:.2f} % with 1 of {ard['result']['compression']:.0f}" in text
+    )
     error, ratio = (convolutions["result"][key] for key in ("error", "compression"))
     epochs = convolutions["settings"]["epochs"]
     assert f"LeNet-5, after {epochs} of 200 epochs, at {100 * error:.2f} % with 1 of {ratio:.0f}" in text
@@ -308,7 +311,11 @@ def test_the_pages_say_what_the_references_hold() -> None:
         f"three seeds of the first, after {length} of {whole} epochs with the learning rate at 0, end at {ends}" in text
     )
     assert whole == 5 * length
-    assert f"weights, one seed; three seeds, a fifth as long: {ends}" in readme
+    assert (
+        f"LeNet-300-100 at {100 * sparsely['result']['error']:.2f} and {again['error_percent']:.2f} % error with 1 of "
+        f"{sparsely['result']['compression']:.0f} and {again['compression']:.0f} weights, two runs; three seeds, a fifth as "
+        f"long: {ends}"
+    ) in readme
     assert "One seed each: LeNet-300-100" in text
     unit = json.loads((folder / "log-normal-lenet-300-100-neklyudov2017.json").read_text())
     ratios, left = unit["compressed"]["ratios"], "-".join(map(str, units_left(unit)[:3]))

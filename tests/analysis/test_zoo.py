@@ -269,7 +269,14 @@ def test_published_uci_and_pruning_figures_are_the_list(data_folder: Path) -> No
             published = zoo.kingma_fig1a.METHODS[method].published  # type: ignore[attr-defined]
             assert published[zoo.kingma_fig1a.PUBLISHED_WIDTHS.index(width)] == row["value"]  # type: ignore[attr-defined]
             error = row["uncertainty_type"].rpartition("reading error ~")[2]
-            assert zoo.entry(f"kingma-fig1a/{method}").published_as == f"read off the figure, ± {error}"
+            entry = zoo.entry(f"kingma-fig1a/{method}")
+            assert entry.published_as == f"read off the figure, ± {error}"
+            assert f"mean of {entry.published_runs} runs" in row["setup"]
+            if width == zoo.kingma_fig1a.WIDTH:  # type: ignore[attr-defined]
+                assert entry.published_errors["error_percent"] == row["uncertainty"]
+        if "SBP" in row["source"] and row["method"] == "StructuredBP":
+            net = "lenet-300-100" if "fc" in row["data_set"] else "lenet-5"
+            assert zoo.entry(f"log-normal/{net}-neklyudov2017").published == {"error_percent": row["value"][0]}
     rows = [row for row in listed if row["source"].startswith("Molchanov") and row["method"] == "SparseVD"]
     table = [(row["metric"], row["value"]) for row in rows if row["table_or_figure"] == "Table 1"]
     for name in ("sparse/lenet-300-100-molchanov2017", "sparse/lenet-5-molchanov2017"):
@@ -293,6 +300,9 @@ def test_z_is_the_difference_in_standard_errors() -> None:
     [one] = agreements(entry, outcome({"rmse": 2.0}, {"rmse": 0.4})).values()
     assert one.z == pytest.approx(2.0)
     assert not one.paired
+    several = dataclasses.replace(entry, published_runs=4)  # one of theirs has a standard deviation of .6
+    [one] = agreements(several, outcome({"rmse": 2.0})).values()
+    assert one.z == pytest.approx(1 / math.hypot(0.3, 0.6))
     for ours, said in ((1.99, "fits the paper"), (2.01, "outside"), (0.02, "fits the paper"), (-0.01, "outside")):
         assert verdict(entry, outcome({"rmse": ours}, {"rmse": 0.4})) == said
     for error, theirs in ((None, {"rmse": 0.3}), ({"rmse": 0.4}, {})):

@@ -1,4 +1,4 @@
-"""336 published figures beside ours: which agree within two standard errors, and of each other one why not.
+"""Published figures beside ours: which agree within two standard errors, and of each other one why not.
 
 Nothing is trained: ours are the results in ``analysis/reference``, which ``make zoo`` makes anew, and what the package
 computes. Where data are not here, facts about them are those of the stored outcome,
@@ -18,7 +18,7 @@ from typing import Any
 from rich.table import Table
 
 from pyrodrop import priors
-from pyrodrop.analysis.experiments.published.compare import outcome
+from pyrodrop.analysis.experiments.published.compare import SETS, outcome
 from pyrodrop.analysis.experiments.published.facts import PAPERS, REFERENCE, Figure, figures
 from pyrodrop.analysis.experiments.published.outcome import Outcome
 from pyrodrop.analysis.reports import generated
@@ -35,6 +35,7 @@ Row = tuple[Figure, Outcome]
 _COLUMNS = (
     "figures",
     "of this zoo",
+    "repeated",
     "with an error",
     "within 2 s.e.",
     "outside",
@@ -108,30 +109,40 @@ def results(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def tally(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
-    """Numbers of figures by paper, and of all."""
-    counts = {paper: _count([row for row in rows if row[0].paper == paper]) for paper in PAPERS}
-    return {**{paper: row for paper, row in counts.items() if row["figures"]}, "all": _count(rows)}
+    """Numbers of published figures by paper, and of all. Those that are printed twice count once, as released results."""
+    published = [row for row in rows if row[0].published]
+    counts = {paper: _count([row for row in published if row[0].paper == paper]) for paper in PAPERS}
+    return {**{paper: row for paper, row in counts.items() if row["figures"]}, "all": _count(published)}
 
 
 def _count(rows: Sequence[Row]) -> dict[str, int]:
-    own = [row for row in rows if not row[0].foreign]
-    by_status = Counter(found.status for _, found in own)
-    errors = sum(figure.error is not None for figure, _ in own)
+    own, counted = [row for row in rows if not row[0].foreign], _counted(rows)
+    by_status = Counter(found.status for _, found in counted)
+    errors = sum(figure.error is not None for figure, _ in counted)
     numbers = (by_status[status] for status in ("within", "outside", "equal", "unequal", "compared", "missing"))
-    return dict(zip(_COLUMNS, (len(rows), len(own), errors, *numbers), strict=True))
+    return dict(zip(_COLUMNS, (len(rows), len(own), len(own) - len(counted), errors, *numbers), strict=True))
+
+
+def _counted(rows: Sequence[Row]) -> list[Row]:
+    """The published figures of methods of this zoo, each once."""
+    return [row for row in rows if row[0].published and not (row[0].foreign or row[0].repeated)]
 
 
 def summary(rows: Sequence[Row]) -> str:
     """The tally in sentences."""
     of = tally(rows)["all"]
-    printed = [found for figure, found in rows if (figure.paper, figure.where) == ("gal2016", "Table 1")]
-    twice = sum(found.status == "within" for found in printed)
+    uci = sum(found.status == "within" and figure.data in SETS for figure, found in _counted(rows))
+    waiting = of["with an error"] - of["within 2 s.e."] - of["outside"]
+    reference = Counter(found.status for figure, found in rows if not figure.published)
     return (
-        f"{of['figures']} figures, {of['of this zoo']} of them of methods of this zoo and {of['with an error']} of these "
-        f"with a standard error or an error bar: {of['within 2 s.e.']} are within two standard errors, of which {twice} are "
-        f"in the paper and, with more digits, in its released results; {of['outside']} are outside. Without an error, "
+        f"{of['figures']} published figures, {of['of this zoo']} of them of methods of this zoo. {of['repeated']} of these "
+        f"are in the paper and, with more digits, in its released results, and are counted once. {of['with an error']} have "
+        f"a standard error or an error bar: {of['within 2 s.e.']} are within two standard errors, {uci} of them of MC "
+        f"dropout on UCI data; {of['outside']} are outside, and {waiting} have not been run. Without an error, "
         f"{of['equal']} are equal (coefficients, settings, facts about data), {of['unequal']} unequal, and "
-        f"{of['no error']} have ours beside them. Of {of['missing']} there is no number of ours, for the reasons below."
+        f"{of['no error']} have ours beside them. Of {of['missing']} there is no number of ours, for the reasons below. "
+        f"Not counted are {sum(reference.values())} numbers that were computed for reference, of which "
+        f"{reference['within'] + reference['equal']} agree."
     )
 
 
@@ -161,7 +172,7 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def _missing(rows: Sequence[Row]) -> Counter[tuple[str, str]]:
-    return Counter((figure.paper, found.reason) for figure, found in rows if found.status == "missing")
+    return Counter((figure.paper, found.reason) for figure, found in _counted(rows) if found.status == "missing")
 
 
 def _where(figure: Figure) -> str:
@@ -198,6 +209,6 @@ def _reasons(rows: Sequence[Row]) -> list[str]:
     groups = Counter(
         (PAPERS[figure.paper], found.status, found.reason)
         for figure, found in rows
-        if found.status in ("outside", "unequal", "missing")
+        if found.status in ("outside", "unequal", "missing") and not figure.repeated
     )
     return [f"{count} {status}, {paper}: {reason}" for (paper, status, reason), count in groups.items()]

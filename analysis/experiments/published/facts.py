@@ -22,7 +22,7 @@ PAPERS = {
     "neklyudov2017": "Neklyudov et al. (2017)",
     "kharitonov2018": "Kharitonov, Molchanov & Vetrov (2018)",
     "hron2018": "Hron, Matthews & Ghahramani (2018)",
-    "quadrature": "numerical quadrature, for reference",
+    "quadrature": "computed for reference, not published",
 }
 # Methods of other authors that those papers print beside their own, and one of theirs that is not in the zoo.
 FOREIGN = {
@@ -58,6 +58,16 @@ class Figure:
     @property
     def foreign(self) -> bool:
         return self.method in FOREIGN
+
+    @property
+    def published(self) -> bool:
+        """Whether somebody published it; the others were computed for reference."""
+        return self.paper != "quadrature"
+
+    @property
+    def repeated(self) -> bool:
+        """Whether it is a rounded figure of the released results, among which it is counted."""
+        return (self.paper, self.where) == ("gal2016", "Table 1") and not self.foreign
 
 
 def figures() -> list[Figure]:

@@ -99,6 +99,37 @@ def test_residuals(columns: int) -> None:
     assert not calibrated.joint
 
 
+def quantiles_of_the_mixture(z: np.ndarray, q: list[float]) -> np.ndarray:
+    """Those of the kernels at z, by the distribution function of Student's t with 4 degrees of freedom on a grid."""
+    h = 0.9 * min(z.std(ddof=1), np.subtract(*np.percentile(z, [75, 25])) / 1.349) * len(z) ** -0.2
+    y = np.linspace(-5, 5, 401)
+    t = (y[:, None] - z) / h
+    s = t / np.sqrt(4 + t * t)
+    below = 0.5 + (0.75 * s - 0.25 * s**3)  # P(T < t)
+    return np.interp(q, below.mean(1), y)
+
+
+def test_intervals_by_residuals_are_as_much_too_wide_as_the_docstring_says() -> None:
+    """Coverage of Gaussian observations, exact for each set of residuals; the mean over sets by its standard error."""
+    said = " ".join((calibrate.__doc__ or "").split())
+    for rows, sets, percents in ((50, 200, (96, 54)), (1000, 20, (96, 52))):
+        assert f"{percents[1]} % with {rows:,}" in said
+        draws = np.random.default_rng(rows).normal(size=(sets, rows))
+        ends = stats.norm.cdf([quantiles_of_the_mixture(z, [0.025, 0.25, 0.75, 0.975]) for z in draws])
+        for level, percent, covered in zip(
+            (0.95, 0.5), percents, (ends[:, 3] - ends[:, 0], ends[:, 2] - ends[:, 1]), strict=True
+        ):
+            assert abs(covered.mean() - percent / 100) < 0.005 + 3 * covered.std() / sets**0.5  # percents are rounded
+            assert covered.mean() - 3 * covered.std() / sets**0.5 > level
+        held_out, new = (
+            pyrodrop.Prediction(f, dist.Normal(f, torch.ones_like(f)).to_event(1))
+            for f in (torch.zeros(1, count, 1, dtype=torch.float64) for count in (rows, 1))
+        )
+        calibrated = calibrate(held_out, torch.tensor(draws[0][:, None]), "residuals")(new)
+        ours = [float(end) for end in calibrated.interval(0.95)]
+        assert ours == pytest.approx(list(quantiles_of_the_mixture(draws[0], [0.025, 0.975])), abs=1e-2)
+
+
 def test_many_residuals_are_thinned_and_missing_ones_left_out() -> None:
     f = torch.zeros(1, 5000, 1, dtype=torch.float64)
     prediction = pyrodrop.Prediction(f, dist.Normal(f, 1.0).to_event(1), missing=float("nan"))
