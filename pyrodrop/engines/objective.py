@@ -52,6 +52,17 @@ class Objective(ABC):
     def gradients(self, batch: Arguments, factors: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """nll and kl, ``[2]``, and the gradient of every leaf: 0 where the loss does not depend on it."""
 
+    @property
+    def guesses(self) -> bool:
+        """Whether there are calls that Pyro makes once, before the first step; known once the loss has been called."""
+        return False
+
+    def guess(self, batch: Arguments) -> None:
+        """Make these calls of guide and model, which draw the random numbers that Pyro draws before the first step."""
+        with poutine.block():
+            drawn = poutine.trace(self.guide).get_trace(*batch.args, **batch.kwargs)
+            poutine.trace(poutine.replay(self.model, trace=drawn)).get_trace(*batch.args, **batch.kwargs)
+
     def recordable(self) -> AbstractContextManager[Any]:
         """The same operations within the block, whatever the values of tensors."""
         return nullcontext()
@@ -111,6 +122,12 @@ class OfPyro(Objective):
     ) -> None:
         super().__init__(model, guide, precision)
         self.loss: Any = copy.copy(loss)  # some note what they find out at their first call
+        self._nesting: Any = getattr(loss, "max_plate_nesting", None)
+
+    @property
+    def guesses(self) -> bool:
+        """Whether the loss object finds the number of nested plates by a call of guide and model of its own."""
+        return bool(getattr(self.loss, "max_plate_nesting", None) != self._nesting)
 
     def terms(self, batch: Arguments) -> Tensor:
         with torch.no_grad():

@@ -47,6 +47,7 @@ class Loop:
         checked: number of steps whose losses are known to be finite.
         moving: returns the buffers that a step updates, by name.
         failure: finds out what broke first; None if nothing does.
+        ahead: makes what comes before the first step of a training.
         history: nll, kl and the weight of the KL divergence for every step, ``[at least done, ..., 3]``.
     """
 
@@ -79,6 +80,7 @@ class Loop:
         self.history: Tensor = torch.zeros(self.steps or 0, *replicates, 3, dtype=torch.float32, device=device)
         self.moving: Callable[[], Mapping[str, Tensor]] = dict
         self.failure: Failure | None = None
+        self.ahead: Callable[[], None] = lambda: None
         self._remembered = 0
 
     def run(
@@ -202,6 +204,7 @@ class Loop:
 
     def first_step(self) -> None:
         """Make the first step, with Pyro's validation; a RuntimeError if it changes no parameter."""
+        self.ahead()
         self.remember()
         before = [p.detach().clone() for p in self.parameters.values()]
         self.advance(1)

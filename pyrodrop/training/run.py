@@ -100,6 +100,8 @@ class Run:
             title=describe(problem.guide).split("(")[0],
         )
         loop.moving = loss.moving.named
+        if loss.objective.guesses and shards is None:
+            loop.ahead = functools.partial(loss.objective.guess, samples[0])
         state = State(loop, functools.partial(problem.buffers, loss), random)
         loop.failure = FirstFailure(loop, loss, state) if average is None else RankFailure(loop, average)
         about = record(settings, problem, settings.seed, ranks.size)

@@ -234,6 +234,21 @@ def scalar(x: Tensor) -> None:
         pyro.sample("x", dist.Normal(m, s), obs=x)
 
 
+class Normalised(PyroModule):
+    """A call in training mode updates running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(1, 3, bias=False), nn.BatchNorm1d(3), nn.Tanh(), nn.Linear(3, 1)).double()
+
+    def forward(self, x: Tensor, y: Tensor, group: Tensor) -> None:
+        scale = pyro.sample("scale", dist.HalfNormal(1.0))
+        f = self.net(x.unsqueeze(-1)).squeeze(-1)
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(f, scale), obs=y)
+
+
 class Case(NamedTuple):
     model: Any
     guide: Callable[[Any], Any]
@@ -406,6 +421,24 @@ def test_sites_that_are_summed_out_are_traced(name: str) -> None:
     """Losses, and so gradients, of Pyro's sums over the values of discrete sites."""
     case = DISCRETE[name]
     assert_as_svi(case.model, case.guide, case.loss, case.data)
+
+
+AT_ONCE = {"num_particles": 3, "vectorize_particles": True}
+GUESSING = {
+    "summed out": Case(mixture, hidden, TraceEnum_ELBO),
+    "particles at once": Case(scalar, AutoNormal, lambda: Trace_ELBO(**AT_ONCE)),
+    "graph": Case(scalar, AutoNormal, lambda: TraceGraph_ELBO(**AT_ONCE)),
+    "Renyi": Case(scalar, AutoNormal, lambda: RenyiELBO(**AT_ONCE)),
+    "module with batch normalisation": Case(Normalised(), AutoNormal, lambda: Trace_ELBO(**AT_ONCE), REGRESSION),
+}
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+@pytest.mark.parametrize("name", some_of(GUESSING, 2))
+def test_nested_plates_are_counted_with_the_random_numbers_of_pyro(name: str, engine: str) -> None:
+    """An ELBO that is not told their number calls guide and model once before its first step."""
+    case = GUESSING[name]
+    assert_as_svi(case.model, case.guide, case.loss, case.data, engine)
 
 
 def test_discrete_draws_that_are_learned_are_traced() -> None:
