@@ -10,7 +10,14 @@ from typing import Any
 
 import torch
 from pyro import poutine
-from pyro.infer import ELBO, TraceEnum_ELBO
+from pyro.infer import (
+    ELBO,
+    JitTrace_ELBO,
+    JitTraceEnum_ELBO,
+    JitTraceGraph_ELBO,
+    JitTraceMeanField_ELBO,
+    TraceEnum_ELBO,
+)
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Independent
@@ -19,6 +26,8 @@ from pyrodrop.elbo import elbo_terms
 from pyrodrop.engines.batch import Arguments
 from pyrodrop.private_apis import costs_weighted, without_nan_warnings
 
+_JITTED = JitTrace_ELBO, JitTraceEnum_ELBO, JitTraceGraph_ELBO, JitTraceMeanField_ELBO
+
 
 class Objective(ABC):
     """A loss of a model and a guide as a function of their arguments, differentiated by the parameters that Pyro sees.
@@ -26,7 +35,12 @@ class Objective(ABC):
     Args:
         model, guide: with the estimator applied.
         precision: dtype of matrix products under autocast; None for the dtype of the parameters.
+
+    Attributes:
+        jitted: whether `torch.jit` traces the loss, which another trace would leave broken for the whole process.
     """
+
+    jitted: bool = False
 
     def __init__(
         self, model: Callable[..., Any], guide: Callable[..., Any], precision: torch.dtype | None = None
@@ -122,6 +136,7 @@ class OfPyro(Objective):
     ) -> None:
         super().__init__(model, guide, precision)
         self.loss: Any = copy.copy(loss)  # some note what they find out at their first call
+        self.jitted = isinstance(loss, _JITTED)
         self._nesting: Any = getattr(loss, "max_plate_nesting", None)
 
     @property

@@ -21,6 +21,7 @@ from pyro.infer import (
     SVI,
     EnergyDistance,
     JitTrace_ELBO,
+    JitTraceEnum_ELBO,
     RenyiELBO,
     ReweightedWakeSleep,
     Trace_ELBO,
@@ -574,6 +575,23 @@ def test_a_program_that_changes_with_its_values_is_trained_by_pyro(
 @pytest.mark.more
 def test_a_jitted_loss_is_trained_by_pyro() -> None:
     assert_as_svi(scalar, AutoNormal, JitTrace_ELBO, {"x": X}, "pyro")
+
+
+def test_torch_jit_goes_on_after_a_jitted_loss_that_cannot_be_traced() -> None:
+    """A trace within that of torch.jit would leave it broken for the whole process."""
+
+    @config_enumerate
+    def two(x: Tensor) -> None:
+        loc = pyro.sample("loc", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
+        with pyro.plate("rows", 24):
+            z = pyro.sample("z", dist.Categorical(torch.ones(2)))
+            pyro.sample("x", dist.Normal(loc[z], 1.0), obs=x)
+
+    loss = partial(JitTraceEnum_ELBO, max_plate_nesting=1, ignore_jit_warnings=True)
+    fit = pyrodrop.fit(two, hidden(two), {"x": X}, steps=2, engine="traced", objective=loss())
+    assert fit.settings["engine"] == "pyro"
+    pyro.clear_param_store()
+    assert by_svi(two, hidden(two), loss(), {"x": X}, 2).isfinite().all()
 
 
 @pytest.mark.slow
