@@ -335,6 +335,8 @@ def _model(shape: Shape, seed: int) -> Callable[..., None]:
                 f = f + x.new_tensor([-1.0, 1.0])[k]
             if has("poutine.mask"):
                 stack.enter_context(poutine.mask(mask=keep[shown]))
+            if has("deterministic") and shape.loss != "TraceEnum_ELBO":  # which cannot in double precision
+                f = pyro.deterministic("predictor", f)
             fn = LIKELIHOODS[shape.likelihood](f, noise)
             fn = fn.mask(keep[shown]) if has("mask") else fn
             pyro.sample("y", fn, obs=y[shown], obs_mask=keep[shown] if has("obs_mask") else None)

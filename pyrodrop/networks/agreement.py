@@ -113,7 +113,7 @@ class _Comparison(Messenger):
         self.latent: list[str] = []
 
     def _pyro_sample(self, msg: Any) -> None:
-        if site_is_subsample(msg) or not hasattr(msg["fn"], "batch_shape"):
+        if site_is_subsample(msg) or not hasattr(msg["fn"], "batch_shape") or msg["infer"].get("_deterministic"):
             return
         name, shape = msg["name"], tuple(msg["fn"].batch_shape + msg["fn"].event_shape)
         self.met.add(name)
@@ -178,8 +178,8 @@ def called(what: str, part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         named = [f"{name}={value if isinstance(value, int) else '...'}" for name, value in kwargs.items()]
         names = ", ".join([*(["x", "y"] if args else []), *named])
         raise kind(
-            f"{what} must be a function that can be called as {what}({names}) on the data, of shapes {shapes}; got "
-            f"{type(error).__name__}: {text}{_columns(args)}"
+            f"{what} must be a function that can be called as {what}({names}) on the data{', of shapes ' * bool(shapes)}"
+            f"{shapes}; got {f'{type(error).__name__}: {text}'.removesuffix(': ')}{_columns(args)}"
         ) from error
 
 

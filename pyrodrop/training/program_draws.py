@@ -19,6 +19,7 @@ import torch
 from pyro import poutine
 from pyro.distributions import Unit
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.uncondition_messenger import UnconditionMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
@@ -55,7 +56,7 @@ def draw_sites(
             be of other rows each; the draws do not fit into memory.
     """
     num_samples, seed = count(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
-    with evaluating(model, guide), undisturbed(model, guide), torch.no_grad():
+    with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), poutine.block():
         draw = _Draw(model, guide, given, sites, seed)
         return dict(zip(draw.names, many(draw, num_samples, seed, given.device), strict=True))
 
@@ -91,7 +92,7 @@ class _Draw:
         self.model, self.guide, self.given, self.sites = model, guide, given, sites
         if sites is not None and (isinstance(sites, str) or not all(isinstance(name, str) for name in sites)):
             raise TypeError(f"sites must be a sequence of names of sites, or None for all; got {shown(sites)}")
-        with seeded(seed, given.device), poutine.block():
+        with seeded(seed, given.device):
             found = {
                 str(name): site
                 for name, site in drawn_anew(model, guide, given, sites, call=called)[1].nodes.items()
@@ -131,10 +132,18 @@ def drawn_anew(
     """
     with poutine.trace() as of_guide:
         call("guide", guide, given.args, given.kwargs)
-    replayed = poutine.replay(poutine.uncondition(model), trace=of_guide.trace)
+    replayed = poutine.replay(_Anew()(model), trace=of_guide.trace)
     with suppress(_Enough), poutine.trace() as of_model, _Drawing(sites):
         call("model", replayed, given.args, given.kwargs)
     return of_guide.trace, of_model.trace
+
+
+class _Anew(UnconditionMessenger):
+    """Forgets observations; the values of `pyro.deterministic` are none."""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if not msg["infer"].get("_deterministic"):
+            super()._pyro_sample(msg)
 
 
 class _Enough(Exception):

@@ -10,7 +10,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro.infer import Predictive, TraceEnum_ELBO, config_enumerate
+from pyro.infer import Predictive, Trace_ELBO, TraceEnum_ELBO, config_enumerate
 from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
 from torch import Tensor
 
@@ -160,6 +160,38 @@ def test_a_hidden_markov_model_without_duration_has_latent_sites() -> None:
     with pytest.raises(ValueError, match=r"'y' cannot be drawn from its DiscreteHMM distribution \(without duration\)"):
         fit.predict(num_samples=3)
     assert fit.predict(num_samples=3, sites=["loc"])["loc"].shape == (3, 2)
+
+
+def test_deterministic_values_in_plates_are_those_of_predictive() -> None:
+    """Pyro takes all axes of such a value for event axes, and adds those of the plates to its distribution."""
+
+    def model(x: Tensor, y: Tensor | None = None) -> None:
+        slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(x)):
+            mean = pyro.deterministic("mean", slope * x)
+            drawn = pyro.sample("y", dist.Normal(mean, 0.1), obs=y)
+            pyro.deterministic("double", 2 * drawn)
+
+    guide = AutoNormal(model)
+    fit = fitted(model, guide)
+    with torch.no_grad():
+        theirs = torch.tensor([-Trace_ELBO().loss(model, guide, X, Y) for _ in range(50)])
+    assert abs(fit.elbo(50).value - float(theirs.mean())) < 5 * (fit.elbo(50).se ** 2 + float(theirs.var()) / 50) ** 0.5
+    ours = fit.predict(num_samples=40)
+    want = Predictive(model, guide=guide, num_samples=40)(x=X)
+    assert {name: value.numel() for name, value in ours.items()} == {
+        name: value.numel() for name, value in want.items()
+    }
+    torch.testing.assert_close(ours["mean"], ours["slope"][:, None] * X)
+    torch.testing.assert_close(ours["double"], 2 * ours["y"])
+
+
+def test_a_program_is_drawn_within_a_handler() -> None:
+    fit = fitted(line, AutoNormal(line))
+    with poutine.trace() as around:
+        drawn = fit.predict(num_samples=3)
+    assert not around.trace.nodes
+    assert torch.equal(drawn["y"], fit.predict(num_samples=3)["y"])
 
 
 def test_programs_of_x_and_y() -> None:
