@@ -104,7 +104,8 @@ def to_arviz(
     Returns:
         The tree in the docstring of `pyrodrop.analysis.arviz.bridge`. Its attributes describe guide, prior and model, and
         have the ELBO with its standard error, and k-hat of p / q, or ``khat_missing``, the reason why there is none;
-        ``log_likelihood_missing`` says why there is no group ``log_likelihood``.
+        ``log_likelihood_missing`` says why there is no group ``log_likelihood``, and ``posterior_predictive_missing`` why
+        there is none of this name, as for a program whose observations have a distribution without samples.
 
     Raises:
         TypeError: `fit` is none of these, or its model is not one of `pyrodrop.models`.

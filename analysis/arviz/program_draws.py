@@ -1,7 +1,7 @@
 """Draws of a Pyro program as variables of an ArviZ data tree.
 
 posterior               other sites         [chain, draw, plates ..., SITE_dim_0 ...]
-posterior_predictive    observed sites      likewise, drawn anew
+posterior_predictive    observed sites      likewise, drawn anew, if all can be drawn
 observed_data           observed sites      [plates ..., ...]
 log_likelihood          observed sites      [chain, draw, plates ...]
 sample_stats            lp, log_q           [chain, draw]
@@ -19,17 +19,16 @@ from pyro import poutine
 from pyro.distributions import Delta, Unit
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch.distributions import Independent
 
 from pyrodrop.analysis.comparison.khat import LEAST, k_hat
 from pyrodrop.devices import seeded
 from pyrodrop.engines import Arguments
-from pyrodrop.networks.agreement import called
+from pyrodrop.networks.agreement import called, innermost
 from pyrodrop.networks.modes import evaluating, undisturbed
 from pyrodrop.training.calls import arguments_of
 from pyrodrop.training.fitted import Fit, data_for
 from pyrodrop.training.problem import describe
-from pyrodrop.training.program_draws import check_whole, many
+from pyrodrop.training.program_draws import Undrawable, check_whole, drawn_anew, many
 
 _ELBO_DRAWS = 100
 Variables = dict[Hashable, tuple[tuple[str, ...], Any]]
@@ -39,7 +38,7 @@ class ProgramDraws(NamedTuple):
     """One chain: variables of the groups, without the dimension of chains; log p(z, y) and log q(z) of every draw.
 
     `no_density` says why log q is no density, or log p not that of the draws; it is empty if both are. There is no
-    log likelihood given sites that were summed out.
+    log likelihood given sites that were summed out. `undrawable` says why there is no predictive; it is empty if there is.
     """
 
     posterior: Variables
@@ -49,6 +48,7 @@ class ProgramDraws(NamedTuple):
     log_joint: Tensor
     log_q: Tensor
     no_density: str
+    undrawable: str
 
 
 def program_draws(fit: Fit, given: Arguments, num_samples: int, seed: int) -> ProgramDraws:
@@ -60,16 +60,16 @@ def program_draws(fit: Fit, given: Arguments, num_samples: int, seed: int) -> Pr
     model, guide = fit.model, fit.guide
 
     def traces() -> tuple[Any, Any, Any]:
-        drawn = poutine.trace(guide).get_trace(*given.args, **given.kwargs)
-        anew = poutine.trace(poutine.replay(poutine.uncondition(model), trace=drawn))
-        replicated = anew.get_trace(*given.args, **given.kwargs)
-        fixed = poutine.trace(poutine.replay(model, trace=replicated if summed else drawn))
+        drawn, replicated = drawn_anew(model, guide, given, () if undrawable else None)
+        fixed = poutine.trace(poutine.replay(model, trace=replicated if summed and not undrawable else drawn))
         return drawn, replicated, fixed.get_trace(*given.args, **given.kwargs)
 
-    summed: list[str] = []
+    undrawable, summed = "", list[str]()
     with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), seeded(seed, given.device):
-        called("guide", guide, given.args, given.kwargs)
-        called("model", model, given.args, given.kwargs)
+        try:
+            drawn_anew(model, guide, given, call=called)
+        except Undrawable as error:
+            undrawable = str(error)
         drawn, _, fixed = traces()
         nodes = {str(name): node for name, node in fixed.nodes.items() if _is_site(node)}
         for node in nodes.values():
@@ -82,7 +82,7 @@ def program_draws(fit: Fit, given: Arguments, num_samples: int, seed: int) -> Pr
             drawn, replicated, fixed = traces()
             for trace in (drawn, fixed):
                 trace.compute_log_prob()
-            values = [replicated.nodes[name]["value"] for name in (*latent, *seen)]
+            values = [(fixed if undrawable else replicated).nodes[name]["value"] for name in (*latent, *seen)]
             values += [fixed.nodes[name]["log_prob"] for name in seen]
             return [*values, fixed.log_prob_sum(), drawn.log_prob_sum()]
 
@@ -92,12 +92,13 @@ def program_draws(fit: Fit, given: Arguments, num_samples: int, seed: int) -> Pr
     densities = dict(zip(seen, columns[first:-2], strict=True))
     return ProgramDraws(
         {name: _variable(nodes, name, named[name]) for name in latent},
-        {name: _variable(nodes, name, named[name]) for name in seen},
+        {} if undrawable else {name: _variable(nodes, name, named[name]) for name in seen},
         {name: (_variable(nodes, name, named[name])[0][1:], nodes[name]["value"].cpu().numpy()) for name in seen},
         None if summed else {name: _variable(nodes, name, densities[name]) for name in seen},
         log_joint.double(),
         log_q.double(),
         _without_density(drawn, summed),
+        undrawable,
     )
 
 
@@ -122,15 +123,17 @@ def program_tree(
     drawn = [program_draws(fit, given, num_samples, seed + number) for number, fit in enumerate(chains)]
     groups = {
         "posterior": _joined([one.posterior for one in drawn]),
-        "posterior_predictive": _joined([one.predictive for one in drawn]),
         "observed_data": xr.Dataset(drawn[0].observed),
     }
+    if not drawn[0].undrawable:
+        groups["posterior_predictive"] = _joined([one.predictive for one in drawn])
     densities = [one.log_likelihood for one in drawn if one.log_likelihood is not None]
     groups |= {"log_likelihood": _joined(densities)} if densities else {}
     elbos = [fit.elbo(_ELBO_DRAWS, data) for fit in chains]
     attrs: dict[str, Any] = {"guide": describe(first.guide), "model": describe(first.model)}
     attrs |= {"elbo": _one([e.value for e in elbos]), "elbo_se": _one([e.se for e in elbos])}
     attrs["elbo_convention"] = str(elbos[0].convention)
+    attrs |= {"posterior_predictive_missing": drawn[0].undrawable} if drawn[0].undrawable else {}
     missing = drawn[0].no_density or (f"{num_samples} draws, fewer than {LEAST}" if num_samples < LEAST else "")
     if missing:
         return groups, attrs | {"khat_missing": missing}
@@ -168,11 +171,5 @@ def _without_density(drawn: Any, summed: list[str]) -> str:
     nodes = [node for node in drawn.nodes.values() if _is_site(node)]
     if any(node["infer"].get("is_auxiliary") for node in nodes):
         return ""
-    points = [node["name"] for node in nodes if isinstance(_innermost(node["fn"]), Delta)]
+    points = [node["name"] for node in nodes if isinstance(innermost(node["fn"]), Delta)]
     return f"the guide has points, which have no density: {', '.join(points)}" if points else ""
-
-
-def _innermost(fn: Any) -> Any:
-    while isinstance(fn, Independent) or type(fn).__name__ == "MaskedDistribution":
-        fn = fn.base_dist
-    return fn

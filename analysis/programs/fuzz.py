@@ -9,6 +9,7 @@ the guide and the loss. Every program runs in Pyro.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import traceback
 from collections.abc import Callable, Mapping
@@ -95,14 +96,16 @@ GUIDES: dict[str, Callable[[Callable[..., Any], Mapping[str, Any]], Any]] = {
 }
 LOCAL = ("AutoNormal", "AutoDelta", "by hand", "own families")  # that know of parts of a plate
 
-LOSSES: dict[str, Callable[[int], ELBO]] = {
-    "Trace_ELBO": lambda particles: Trace_ELBO(num_particles=particles),
-    "TraceMeanField_ELBO": lambda particles: TraceMeanField_ELBO(num_particles=particles),
-    "TraceGraph_ELBO": lambda particles: TraceGraph_ELBO(num_particles=particles),
-    "TraceEnum_ELBO": lambda particles: TraceEnum_ELBO(num_particles=particles, max_plate_nesting=2),
-    "RenyiELBO": lambda particles: RenyiELBO(alpha=0.5, num_particles=particles + 1),
-    "vectorised": lambda particles: Trace_ELBO(particles + 1, max_plate_nesting=2, vectorize_particles=True),
+# Of the numbers of particles and of nested plates; Pyro finds infinitely many out by a call of its own.
+LOSSES: dict[str, Callable[[int, float], ELBO]] = {
+    "Trace_ELBO": lambda particles, _: Trace_ELBO(num_particles=particles),
+    "TraceMeanField_ELBO": lambda particles, _: TraceMeanField_ELBO(num_particles=particles),
+    "TraceGraph_ELBO": lambda particles, _: TraceGraph_ELBO(num_particles=particles),
+    "TraceEnum_ELBO": lambda particles, nesting: TraceEnum_ELBO(num_particles=particles, max_plate_nesting=nesting),
+    "RenyiELBO": lambda particles, _: RenyiELBO(alpha=0.5, num_particles=particles + 1),
+    "vectorised": lambda particles, nesting: Trace_ELBO(particles + 1, nesting, vectorize_particles=True),
 }
+NESTING = (2, math.inf)  # of even and of odd seeds
 
 
 Noise = Literal["fixed", "param", "latent"]
@@ -217,7 +220,7 @@ def program(seed: int) -> Drawn:
     shape = draw(seed)
     data, model = _data(shape, seed), _model(shape, seed)
     guide = GUIDES[shape.guide](poutine.block(model, hide_fn=_enumerated), data)
-    return Drawn(model, guide, data, LOSSES[shape.loss](shape.particles), shape)
+    return Drawn(model, guide, data, LOSSES[shape.loss](shape.particles, NESTING[seed % 2]), shape)
 
 
 def _enumerated(site: Any) -> bool:
@@ -332,6 +335,8 @@ def _model(shape: Shape, seed: int) -> Callable[..., None]:
                 f = f + x.new_tensor([-1.0, 1.0])[k]
             if has("poutine.mask"):
                 stack.enter_context(poutine.mask(mask=keep[shown]))
+            if has("deterministic") and shape.loss != "TraceEnum_ELBO":  # which cannot in double precision
+                f = pyro.deterministic("predictor", f)
             fn = LIKELIHOODS[shape.likelihood](f, noise)
             fn = fn.mask(keep[shown]) if has("mask") else fn
             pyro.sample("y", fn, obs=y[shown], obs_mask=keep[shown] if has("obs_mask") else None)

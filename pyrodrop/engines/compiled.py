@@ -121,6 +121,7 @@ class Compiled(InBlocks):
 
     def finish(self, steps: int) -> None:
         for leaf in self.leaves:
+            leaf.grad = None  # that of the first step, which Pyro made
             count = self.optimizer.state[leaf].get("step")
             if count is not None:
                 count.fill_(steps)

@@ -66,4 +66,5 @@ class Engine(ABC):
 
     @abstractmethod
     def finish(self, steps: int) -> None:
-        """Bring the optimiser's state to what it would be after `steps` steps of its own."""
+        """Bring the optimiser's state to what it would be after `steps` steps of its own, and leave no gradients behind, to
+        which later steps of `SVI` would add."""

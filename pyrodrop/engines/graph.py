@@ -193,8 +193,11 @@ def trace(
 
     Raises:
         Untraceable: model or guide does something that depends on the values of tensors, draws random numbers outside
-            torch, updates tensors that are not buffers of a module, or the graph gives other numbers than Pyro.
+            torch, updates tensors that are not buffers of a module, or the graph gives other numbers than Pyro; the loss is
+            traced by `torch.jit`.
     """
+    if objective.jitted:
+        raise Untraceable("torch.jit traces the loss object itself")
     moving, leaves = moving or Buffers(), list(parameters.values())
     sizes = [len(leaves), len(moving), len(batch.tensors)]
 

@@ -10,7 +10,14 @@ from typing import Any
 
 import torch
 from pyro import poutine
-from pyro.infer import ELBO, TraceEnum_ELBO
+from pyro.infer import (
+    ELBO,
+    JitTrace_ELBO,
+    JitTraceEnum_ELBO,
+    JitTraceGraph_ELBO,
+    JitTraceMeanField_ELBO,
+    TraceEnum_ELBO,
+)
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Independent
@@ -19,6 +26,8 @@ from pyrodrop.elbo import elbo_terms
 from pyrodrop.engines.batch import Arguments
 from pyrodrop.private_apis import costs_weighted, without_nan_warnings
 
+_JITTED = JitTrace_ELBO, JitTraceEnum_ELBO, JitTraceGraph_ELBO, JitTraceMeanField_ELBO
+
 
 class Objective(ABC):
     """A loss of a model and a guide as a function of their arguments, differentiated by the parameters that Pyro sees.
@@ -26,7 +35,12 @@ class Objective(ABC):
     Args:
         model, guide: with the estimator applied.
         precision: dtype of matrix products under autocast; None for the dtype of the parameters.
+
+    Attributes:
+        jitted: whether `torch.jit` traces the loss, which another trace would leave broken for the whole process.
     """
+
+    jitted: bool = False
 
     def __init__(
         self, model: Callable[..., Any], guide: Callable[..., Any], precision: torch.dtype | None = None
@@ -51,6 +65,17 @@ class Objective(ABC):
     @abstractmethod
     def gradients(self, batch: Arguments, factors: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """nll and kl, ``[2]``, and the gradient of every leaf: 0 where the loss does not depend on it."""
+
+    @property
+    def guesses(self) -> bool:
+        """Whether there are calls that Pyro makes once, before the first step; known once the loss has been called."""
+        return False
+
+    def guess(self, batch: Arguments) -> None:
+        """Make these calls of guide and model, which draw the random numbers that Pyro draws before the first step."""
+        with poutine.block():
+            drawn = poutine.trace(self.guide).get_trace(*batch.args, **batch.kwargs)
+            poutine.trace(poutine.replay(self.model, trace=drawn)).get_trace(*batch.args, **batch.kwargs)
 
     def recordable(self) -> AbstractContextManager[Any]:
         """The same operations within the block, whatever the values of tensors."""
@@ -111,6 +136,13 @@ class OfPyro(Objective):
     ) -> None:
         super().__init__(model, guide, precision)
         self.loss: Any = copy.copy(loss)  # some note what they find out at their first call
+        self.jitted = isinstance(loss, _JITTED)
+        self._nesting: Any = getattr(loss, "max_plate_nesting", None)
+
+    @property
+    def guesses(self) -> bool:
+        """Whether the loss object finds the number of nested plates by a call of guide and model of its own."""
+        return bool(getattr(self.loss, "max_plate_nesting", None) != self._nesting)
 
     def terms(self, batch: Arguments) -> Tensor:
         with torch.no_grad():

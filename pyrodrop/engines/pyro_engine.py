@@ -32,4 +32,4 @@ class Pyro(Engine):
         return terms
 
     def finish(self, steps: int) -> None:
-        pass
+        self.update.clear()

@@ -14,9 +14,12 @@ from itertools import zip_longest
 from typing import Any
 
 from pyro import poutine
+from pyro.distributions import ExpandedDistribution, GaussianMRF, IndependentHMM, MaskedDistribution
+from pyro.distributions.hmm import HiddenMarkovModel
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
+from torch.distributions import Independent
 
 from pyrodrop.distributions.censored import ends_shape
 
@@ -110,12 +113,12 @@ class _Comparison(Messenger):
         self.latent: list[str] = []
 
     def _pyro_sample(self, msg: Any) -> None:
-        if site_is_subsample(msg) or not hasattr(msg["fn"], "batch_shape"):
+        if site_is_subsample(msg) or not hasattr(msg["fn"], "batch_shape") or msg["infer"].get("_deterministic"):
             return
         name, shape = msg["name"], tuple(msg["fn"].batch_shape + msg["fn"].event_shape)
         self.met.add(name)
         if msg["is_observed"]:
-            _check_observed(name, msg["value"], tuple(msg["fn"].batch_shape + ends_shape(msg["fn"])), self.columns)
+            _check_observed(name, msg["value"], msg["fn"], self.columns)
             return
         self.latent.append(name)
         if name not in self.drawn:
@@ -129,9 +132,29 @@ class _Comparison(Messenger):
             )
 
 
-def _check_observed(name: str, value: Any, shape: tuple[int, ...], columns: str) -> None:
+def innermost(fn: Any) -> Any:
+    """The distribution of which others are only the batch shape and the mask."""
+    while isinstance(fn, Independent | ExpandedDistribution | MaskedDistribution):
+        fn = fn.base_dist
+    return fn
+
+
+def of_any_length(fn: Any) -> int | None:
+    """The axis of observations, counted from their end, whose length a distribution leaves open; None without.
+
+    That is the time of a hidden Markov model without duration.
+    """
+    fn = innermost(fn)
+    timed = isinstance(fn, HiddenMarkovModel | IndependentHMM | GaussianMRF) and fn.event_shape[0] == 1
+    return -int(fn.event_dim) if timed and getattr(fn, "duration", None) is None else None
+
+
+def _check_observed(name: str, value: Any, fn: Any, columns: str) -> None:
     """A ValueError if observations would broadcast with their distribution; `columns` is its last sentence."""
     got = tuple(value.shape) if isinstance(value, Tensor) else ()
+    shape, time = (*fn.batch_shape, *ends_shape(fn)), of_any_length(fn)
+    if time is not None and len(got) >= -time:
+        shape = (*shape[:time], got[time], *shape[len(shape) + time + 1 :])
     if got == shape:
         return
     lacks = len(shape) < len(got) and got[len(got) - len(shape) :] == shape
@@ -147,7 +170,7 @@ def called(what: str, part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """Call model or guide; what its own code raises becomes a ValueError or TypeError that says so."""
     try:
         part(*args, **kwargs)
-    except (RuntimeError, IndexError, KeyError, AttributeError, TypeError) as error:
+    except (RuntimeError, IndexError, KeyError, AttributeError, TypeError, AssertionError) as error:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         shapes = ", ".join(str(list(value.shape)) for value in tensors)
         kind = TypeError if isinstance(error, TypeError) else ValueError
@@ -155,8 +178,8 @@ def called(what: str, part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         named = [f"{name}={value if isinstance(value, int) else '...'}" for name, value in kwargs.items()]
         names = ", ".join([*(["x", "y"] if args else []), *named])
         raise kind(
-            f"{what} must be a function that can be called as {what}({names}) on the data, of shapes {shapes}; got "
-            f"{type(error).__name__}: {text}{_columns(args)}"
+            f"{what} must be a function that can be called as {what}({names}) on the data{', of shapes ' * bool(shapes)}"
+            f"{shapes}; got {f'{type(error).__name__}: {text}'.removesuffix(': ')}{_columns(args)}"
         ) from error
 
 

@@ -300,12 +300,12 @@ class Fit:
             x: as of `pyrodrop.predict`. For a program that was trained on a mapping, other arguments, such as
                 ``{"x": x, "y": None}``, and otherwise the first argument, with None for y; None for the training data.
             num_samples, seed, joint, keep, method, distributed: as of `pyrodrop.predict`; for a program only the first two.
-            sites: names of the sites of a program to return; None for all.
+            sites: names of the sites of a program to return; None for all. Sites after the last of them are not drawn.
 
         Raises:
             TypeError: an argument that a program does not have, or of the wrong kind.
             ValueError: as `pyrodrop.predict`; a site of a program is in a plate that takes subsamples, whose draws would be
-                of other rows each.
+                of other rows each, or has a distribution without samples.
         """
         if not hasattr(self.model, "outputs"):
             usual = {"joint": joint is True, "keep": keep == "draws", "method": method == "draws"}

@@ -49,6 +49,7 @@ class Loop:
         moving: returns the buffers that a step updates, by name.
         guard: keeps recorded steps true; None if nothing does.
         failure: finds out what broke first; None if nothing does.
+        ahead: makes what comes before the first step of a training.
         history: nll, kl and the weight of the KL divergence for every step, ``[at least done, ..., 3]``.
     """
 
@@ -82,6 +83,7 @@ class Loop:
         self.moving: Callable[[], Mapping[str, Tensor]] = dict
         self.failure: Failure | None = None
         self.guard: Guard | None = None
+        self.ahead: Callable[[], None] = lambda: None
         self._remembered = 0
 
     def run(
@@ -225,6 +227,7 @@ class Loop:
 
     def first_step(self) -> None:
         """Make the first step, with Pyro's validation; a RuntimeError if it changes no parameter."""
+        self.ahead()
         self.remember()
         before = [p.detach().clone() for p in self.parameters.values()]
         self.advance(1)

@@ -235,6 +235,11 @@ class Problem:
         try:
             with Watch(self.model, self.guide) as seen, torch.no_grad(), seeded(0, batch.device):
                 objective.terms(batch)
+        except NotImplementedError as error:
+            raise ValueError(
+                "objective needs the densities of observed sites and of draws of the guide; got a distribution without: "
+                f"{error or type(error).__name__}"
+            ) from error
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise

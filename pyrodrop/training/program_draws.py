@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyro
 import torch
 from pyro import poutine
 from pyro.distributions import Unit
+from pyro.poutine.messenger import Messenger
+from pyro.poutine.uncondition_messenger import UnconditionMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
@@ -26,7 +29,7 @@ from pyrodrop.devices import available, seeded
 from pyrodrop.engines import Arguments, Untraceable
 from pyrodrop.engines.against_pyro import near
 from pyrodrop.engines.graph import Graph, loosen_views, peak, pure_graph
-from pyrodrop.networks.agreement import called
+from pyrodrop.networks.agreement import called, innermost, of_any_length
 from pyrodrop.networks.modes import evaluating, undisturbed
 
 _log = logging.getLogger("pyrodrop")
@@ -46,18 +49,15 @@ def draw_sites(
     Args:
         given: their arguments; observations among them are drawn anew.
         num_samples: S.
-        sites: names of those to return; None for all.
+        sites: names of those to return; None for all. Sites after the last of them are not drawn.
 
     Raises:
         TypeError: the program cannot be called with these arguments; `sites` is not a sequence of names.
-        ValueError: an unknown site; a site in a plate that takes subsamples, whose draws would be of other rows each; the
-            draws do not fit into memory.
+        ValueError: an unknown site; a site that cannot be drawn; a site in a plate that takes subsamples, whose draws would
+            be of other rows each; the draws do not fit into memory.
     """
     num_samples, seed = count(num_samples, "num_samples", "the number of draws"), checked_seed(seed)
-    with evaluating(model, guide), undisturbed(model, guide), torch.no_grad():
-        with seeded(seed, given.device), poutine.block():
-            called("guide", guide, given.args, given.kwargs)
-            called("model", poutine.uncondition(model), given.args, given.kwargs)
+    with evaluating(model, guide), undisturbed(model, guide), torch.no_grad(), poutine.block():
         draw = _Draw(model, guide, given, sites, seed)
         return dict(zip(draw.names, many(draw, num_samples, seed, given.device), strict=True))
 
@@ -90,13 +90,13 @@ class _Draw:
     """
 
     def __init__(self, model: Any, guide: Any, given: Arguments, sites: Sequence[str] | None, seed: int) -> None:
-        self.model, self.guide, self.given = poutine.uncondition(model), guide, given
+        self.model, self.guide, self.given, self.sites = model, guide, given, sites
         if sites is not None and (isinstance(sites, str) or not all(isinstance(name, str) for name in sites)):
             raise TypeError(f"sites must be a sequence of names of sites, or None for all; got {shown(sites)}")
         with seeded(seed, given.device):
             found = {
                 str(name): site
-                for name, site in self._nodes().items()
+                for name, site in drawn_anew(model, guide, given, sites, call=called)[1].nodes.items()
                 if site["type"] == "sample" and not site_is_subsample(site) and not isinstance(site["fn"], Unit)
             }
         unknown = [name for name in sites or () if name not in found]
@@ -107,13 +107,75 @@ class _Draw:
             check_whole(found[name])
 
     def __call__(self) -> list[Tensor]:
-        nodes = self._nodes()
+        nodes = drawn_anew(self.model, self.guide, self.given, self.sites)[1].nodes
         return [nodes[name]["value"] for name in self.names]
 
-    def _nodes(self) -> Any:
-        args, kwargs = self.given.args, self.given.kwargs
-        drawn = poutine.trace(self.guide).get_trace(*args, **kwargs)
-        return poutine.trace(poutine.replay(self.model, trace=drawn)).get_trace(*args, **kwargs).nodes
+
+class Undrawable(ValueError):
+    """A site has a distribution without samples."""
+
+
+def drawn_anew(
+    model: Any,
+    guide: Any,
+    given: Arguments,
+    sites: Sequence[str] | None = None,
+    call: Callable[[str, Any, Any, Any], object] = lambda _, part, args, kwargs: part(*args, **kwargs),
+) -> tuple[Any, Any]:
+    """Traces of guide and model, with observed sites drawn given the latent ones.
+
+    Args:
+        sites: names of those after which the call of the model may end; None for all.
+        call: calls guide and model; `called` to have their errors in words.
+
+    Raises:
+        Undrawable: a site cannot be drawn.
+    """
+    with poutine.trace() as of_guide:
+        call("guide", guide, given.args, given.kwargs)
+    replayed = poutine.replay(_Anew()(model), trace=of_guide.trace)
+    with suppress(_Enough), poutine.trace() as of_model, _Drawing(sites):
+        call("model", replayed, given.args, given.kwargs)
+    return of_guide.trace, of_model.trace
+
+
+class _Anew(UnconditionMessenger):
+    """Forgets observations; the values of `pyro.deterministic` are none."""
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if not msg["infer"].get("_deterministic"):
+            super()._pyro_sample(msg)
+
+
+class _Enough(Exception):
+    """All sites that were asked for have been drawn."""
+
+
+class _Drawing(Messenger):
+    """Draws the sites that have no value, and ends the call once those of some names have one."""
+
+    def __init__(self, names: Sequence[str] | None) -> None:
+        super().__init__()
+        self.left: set[str] | None = None if names is None else set(names)
+
+    def _pyro_sample(self, msg: Any) -> None:
+        if msg["done"] or msg["value"] is not None:
+            return
+        try:
+            msg["value"] = msg["fn"](*msg["args"], **msg["kwargs"])
+        except (NotImplementedError, AssertionError) as error:
+            timeless = of_any_length(msg["fn"]) is not None
+            reason = "without duration" if timeless else f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise Undrawable(
+                f"the site {msg['name']!r} cannot be drawn from its {type(innermost(msg['fn'])).__name__} distribution "
+                f"({reason}): predict(sites=...) draws those that come before it"
+            ) from error
+
+    def _pyro_post_sample(self, msg: Any) -> None:
+        if self.left is not None:
+            self.left.discard(msg["name"])
+            if not self.left:
+                raise _Enough
 
 
 def check_whole(site: Any) -> None:

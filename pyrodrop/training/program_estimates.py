@@ -7,6 +7,7 @@ any other loss        the terms for the ELBO; the loss object for the objective
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -91,6 +92,7 @@ def convention_of_call(model: Any, guide: Any, given: Arguments) -> Convention:
 
 
 def _mean_loss(loss: Any, model: Any, guide: Any, given: Arguments, num_samples: int, seed: int) -> tuple[float, float]:
+    loss = copy.copy(loss)  # some note what they find out at their first call, which draws more than later ones
 
     def value() -> float:
         return -float(loss.loss(model, guide, *given.args, **given.kwargs))

@@ -102,6 +102,8 @@ class Run:
         )
         loop.moving = loss.moving.named
         loop.guard = Guard(problem.model, problem.guide, loss, ranks.size)
+        if loss.objective.guesses and shards is None:
+            loop.ahead = functools.partial(loss.objective.guess, samples[0])
         state = State(loop, functools.partial(problem.buffers, loss), random)
         loop.failure = FirstFailure(loop, loss, state) if average is None else RankFailure(loop, average)
         about = record(settings, problem, settings.seed, ranks.size)

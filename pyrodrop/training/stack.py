@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pyrodrop.arguments import MOST
 from pyrodrop.data import Dataset, Keywords
-from pyrodrop.devices import available, seeded, set_random_state
+from pyrodrop.devices import available, random_states, seeded, set_random_state
 from pyrodrop.engines import Arguments, Loss, Stacked, StackedLoss, Untraceable, choose_stacked
 from pyrodrop.engines.against_pyro import near
 from pyrodrop.engines.graph import peak
@@ -127,6 +127,8 @@ class Stack:
             replicates=(count,),
         )
         loop.failure = _AllFailed(self)
+        if self.losses[0].objective.guesses:
+            loop.ahead = functools.partial(self._guess, self.batches.samples(settings.steps)[0])
         return loop
 
     def fits(self, loop: Loop, seeds: Sequence[int], seconds: float) -> list[Fit]:
@@ -188,6 +190,16 @@ class Stack:
             with torch.no_grad():
                 for value, old in zip(state, before, strict=True):
                     value.copy_(old)
+
+    def _guess(self, batch: Arguments) -> None:
+        """`Objective.guess` of every replicate, with its own generator and buffers."""
+        for r, (loss, generator) in enumerate(zip(self.losses, self.generators, strict=True)):
+            with self._loaded(r), seeded(0, batch.device), torch.no_grad():
+                set_random_state(generator.get_state(), batch.device)
+                loss.objective.guess(batch.at(r))
+                generator.set_state(random_states(batch.device)[batch.device.type])
+                for stacked, buffer in zip(self.loss.buffers, loss.buffers, strict=True):
+                    stacked[r] = buffer
 
     def _check_rates(self) -> None:
         """Raise a ValueError if a function of a parameter's name gives replicates different learning rates."""

@@ -63,6 +63,20 @@ def test_densities_are_those_of_the_draws() -> None:
     assert tree.attrs["khat"] < 1.5
 
 
+def test_observations_that_cannot_be_drawn_have_no_predictive() -> None:
+    def chain(y: Tensor) -> None:
+        loc = pyro.sample("loc", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
+        pyro.sample("y", dist.DiscreteHMM(torch.zeros(2), torch.eye(2), dist.Normal(loc, 1.0)), obs=y)
+
+    tree = to_arviz(pyrodrop.fit(chain, AutoNormal(chain), {"y": Y}, steps=5), num_samples=4, log_likelihood=True)
+    assert "posterior_predictive" not in tree.children
+    assert "'y' cannot be drawn from its DiscreteHMM" in tree.attrs["posterior_predictive_missing"]
+    np.testing.assert_array_equal(tree["observed_data"]["y"].values, Y.numpy())
+    loc = torch.as_tensor(tree["posterior"]["loc"].values[0])
+    want = [dist.DiscreteHMM(torch.zeros(2), torch.eye(2), dist.Normal(own, 1.0)).log_prob(Y) for own in loc]
+    np.testing.assert_allclose(tree["log_likelihood"]["y"].values[0], torch.stack(want).numpy(), rtol=1e-4)
+
+
 def test_points_and_sums_have_no_densities() -> None:
     tree = to_arviz(fitted(AutoDelta), num_samples=50)
     assert "points, which have no density: weights" in tree.attrs["log_likelihood_missing"]

@@ -21,6 +21,7 @@ from pyro.infer import (
     SVI,
     EnergyDistance,
     JitTrace_ELBO,
+    JitTraceEnum_ELBO,
     RenyiELBO,
     ReweightedWakeSleep,
     Trace_ELBO,
@@ -234,6 +235,21 @@ def scalar(x: Tensor) -> None:
         pyro.sample("x", dist.Normal(m, s), obs=x)
 
 
+class Normalised(PyroModule):
+    """A call in training mode updates running statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(1, 3, bias=False), nn.BatchNorm1d(3), nn.Tanh(), nn.Linear(3, 1)).double()
+
+    def forward(self, x: Tensor, y: Tensor, group: Tensor) -> None:
+        scale = pyro.sample("scale", dist.HalfNormal(1.0))
+        f = self.net(x.unsqueeze(-1)).squeeze(-1)
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(f, scale), obs=y)
+
+
 class Case(NamedTuple):
     model: Any
     guide: Callable[[Any], Any]
@@ -408,6 +424,24 @@ def test_sites_that_are_summed_out_are_traced(name: str) -> None:
     assert_as_svi(case.model, case.guide, case.loss, case.data)
 
 
+AT_ONCE = {"num_particles": 3, "vectorize_particles": True}
+GUESSING = {
+    "summed out": Case(mixture, hidden, TraceEnum_ELBO),
+    "particles at once": Case(scalar, AutoNormal, lambda: Trace_ELBO(**AT_ONCE)),
+    "graph": Case(scalar, AutoNormal, lambda: TraceGraph_ELBO(**AT_ONCE)),
+    "Renyi": Case(scalar, AutoNormal, lambda: RenyiELBO(**AT_ONCE)),
+    "module with batch normalisation": Case(Normalised(), AutoNormal, lambda: Trace_ELBO(**AT_ONCE), REGRESSION),
+}
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+@pytest.mark.parametrize("name", some_of(GUESSING, 2))
+def test_nested_plates_are_counted_with_the_random_numbers_of_pyro(name: str, engine: str) -> None:
+    """An ELBO that is not told their number calls guide and model once before its first step."""
+    case = GUESSING[name]
+    assert_as_svi(case.model, case.guide, case.loss, case.data, engine)
+
+
 def test_discrete_draws_that_are_learned_are_traced() -> None:
     """With the gradient of the score function, and with the random numbers of Pyro."""
     assert_as_svi(switches, enumerated(None, None), Trace_ELBO, {"x": X}, "traced")
@@ -541,6 +575,23 @@ def test_a_program_that_changes_with_its_values_is_trained_by_pyro(
 @pytest.mark.more
 def test_a_jitted_loss_is_trained_by_pyro() -> None:
     assert_as_svi(scalar, AutoNormal, JitTrace_ELBO, {"x": X}, "pyro")
+
+
+def test_torch_jit_goes_on_after_a_jitted_loss_that_cannot_be_traced() -> None:
+    """A trace within that of torch.jit would leave it broken for the whole process."""
+
+    @config_enumerate
+    def two(x: Tensor) -> None:
+        loc = pyro.sample("loc", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
+        with pyro.plate("rows", 24):
+            z = pyro.sample("z", dist.Categorical(torch.ones(2)))
+            pyro.sample("x", dist.Normal(loc[z], 1.0), obs=x)
+
+    loss = partial(JitTraceEnum_ELBO, max_plate_nesting=1, ignore_jit_warnings=True)
+    fit = pyrodrop.fit(two, hidden(two), {"x": X}, steps=2, engine="traced", objective=loss())
+    assert fit.settings["engine"] == "pyro"
+    pyro.clear_param_store()
+    assert by_svi(two, hidden(two), loss(), {"x": X}, 2).isfinite().all()
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro import poutine
-from pyro.infer import Predictive, TraceEnum_ELBO, config_enumerate
+from pyro.infer import Predictive, Trace_ELBO, TraceEnum_ELBO, config_enumerate
 from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
 from torch import Tensor
 
@@ -106,6 +106,92 @@ def test_sites_that_were_summed_out_are_drawn_by_the_model() -> None:
     drawn = fit.predict(num_samples=100)
     assert drawn["kind"].shape == drawn["y"].shape == (100, 12)
     assert abs(float(drawn["kind"].double().mean()) - 0.8) < 0.06
+
+
+class Density(dist.TorchDistribution):  # type: ignore[misc]
+    """The Laplace distribution, without samples."""
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012
+    support = dist.constraints.real
+
+    def __init__(self, scale: Tensor) -> None:
+        self.scale = scale
+        super().__init__(scale.shape, validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return -value.abs() / self.scale - (2 * self.scale).log()
+
+
+def in_order(y: Tensor | None, first: Tensor | None = None) -> None:
+    """Sites of which one cannot be drawn, between others."""
+    scale = pyro.sample("scale", dist.LogNormal(0.0, 0.3))
+    before = pyro.sample("before", dist.Normal(scale, 0.1), obs=first)
+    pyro.deterministic("total", scale + before)
+    for n in pyro.plate("loop", 2):
+        pyro.sample(f"y{n}", Density(scale), obs=None if y is None else y[n])
+    pyro.sample("after", dist.Normal(before, 1.0), obs=torch.tensor(0.0))
+
+
+def hidden_states(y: Tensor) -> None:
+    loc = pyro.sample("loc", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
+    pyro.sample("y", dist.DiscreteHMM(torch.zeros(2), torch.eye(2), dist.Normal(loc, 1.0)), obs=y)
+
+
+@pytest.mark.parametrize("num_samples", [3, 40])  # by calls, and recorded
+def test_what_was_not_asked_for_need_not_be_drawn(num_samples: int) -> None:
+    data = {"y": Y[:2], "first": torch.tensor(5.0)}
+    fit = pyrodrop.fit(in_order, AutoNormal(in_order), data, steps=5)
+    for given in (None, {"y": None, "first": None}):
+        drawn = fit.predict(given, num_samples, sites=["scale", "total", "before"])  # type: ignore[call-overload]
+        assert {name: tuple(value.shape) for name, value in drawn.items()} == dict.fromkeys(drawn, (num_samples,))
+        torch.testing.assert_close(drawn["total"], drawn["scale"] + drawn["before"])
+        assert float((drawn["before"] - drawn["scale"]).abs().max()) < 0.6  # drawn anew
+        for sites in (None, ["after"], ["y1"]):
+            with pytest.raises(ValueError, match=r"'y0' cannot be drawn from its Density distribution"):
+                fit.predict(given, num_samples, sites=sites)  # type: ignore[call-overload]
+    torch.manual_seed(0)
+    theirs = Predictive(in_order, guide=fit.guide, num_samples=400)(**data)["scale"]
+    ours = fit.predict(num_samples=400, sites=["scale"])["scale"]
+    assert abs(float(ours.mean() - theirs.mean())) < 4.5 * float((ours.var() + theirs.var()) / 400) ** 0.5
+
+
+def test_a_hidden_markov_model_without_duration_has_latent_sites() -> None:
+    fit = pyrodrop.fit(hidden_states, AutoNormal(hidden_states), {"y": Y}, steps=5)
+    with pytest.raises(ValueError, match=r"'y' cannot be drawn from its DiscreteHMM distribution \(without duration\)"):
+        fit.predict(num_samples=3)
+    assert fit.predict(num_samples=3, sites=["loc"])["loc"].shape == (3, 2)
+
+
+def test_deterministic_values_in_plates_are_those_of_predictive() -> None:
+    """Pyro takes all axes of such a value for event axes, and adds those of the plates to its distribution."""
+
+    def model(x: Tensor, y: Tensor | None = None) -> None:
+        slope = pyro.sample("slope", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(x)):
+            mean = pyro.deterministic("mean", slope * x)
+            drawn = pyro.sample("y", dist.Normal(mean, 0.1), obs=y)
+            pyro.deterministic("double", 2 * drawn)
+
+    guide = AutoNormal(model)
+    fit = fitted(model, guide)
+    with torch.no_grad():
+        theirs = torch.tensor([-Trace_ELBO().loss(model, guide, X, Y) for _ in range(50)])
+    assert abs(fit.elbo(50).value - float(theirs.mean())) < 5 * (fit.elbo(50).se ** 2 + float(theirs.var()) / 50) ** 0.5
+    ours = fit.predict(num_samples=40)
+    want = Predictive(model, guide=guide, num_samples=40)(x=X)
+    assert {name: value.numel() for name, value in ours.items()} == {
+        name: value.numel() for name, value in want.items()
+    }
+    torch.testing.assert_close(ours["mean"], ours["slope"][:, None] * X)
+    torch.testing.assert_close(ours["double"], 2 * ours["y"])
+
+
+def test_a_program_is_drawn_within_a_handler() -> None:
+    fit = fitted(line, AutoNormal(line))
+    with poutine.trace() as around:
+        drawn = fit.predict(num_samples=3)
+    assert not around.trace.nodes
+    assert torch.equal(drawn["y"], fit.predict(num_samples=3)["y"])
 
 
 def test_programs_of_x_and_y() -> None:

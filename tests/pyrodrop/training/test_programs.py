@@ -88,6 +88,72 @@ def test_a_guide_that_draws_in_another_order_has_the_elbo_of_its_draws() -> None
     assert abs(ours.value - float(theirs.mean())) < 5 * (ours.se**2 + float(theirs.var()) / 500) ** 0.5
 
 
+def gaussian_chain(scale: Tensor) -> Any:
+    eye = torch.eye(1)
+    noise = dist.Normal(torch.zeros(1), 1.0).to_event(1)
+    return dist.GaussianHMM(noise, 0.5 * eye, noise, eye, dist.Normal(torch.zeros(1), scale.expand(1)).to_event(1))
+
+
+CHAINS: dict[str, Any] = {
+    "discrete": lambda scale: dist.DiscreteHMM(
+        torch.zeros(2), torch.eye(2), dist.Normal(torch.tensor([-1.0, 1.0]), scale)
+    ),
+    "Gaussian": gaussian_chain,
+    "independent": lambda scale: dist.IndependentHMM(gaussian_chain(scale).expand([2])),
+    "several": lambda scale: gaussian_chain(scale).expand([4]).to_event(1),
+    "masked": lambda scale: gaussian_chain(scale).expand([4]).mask(torch.tensor([True, True, False, True])).to_event(1),
+    "field": lambda scale: dist.GaussianMRF(
+        dist.MultivariateNormal(torch.zeros(1), torch.eye(1)),
+        dist.MultivariateNormal(torch.zeros(2), torch.eye(2)),
+        dist.MultivariateNormal(torch.zeros(2), scale * torch.eye(2)),
+    ),
+}
+OBSERVED = {
+    "discrete": [9],
+    "Gaussian": [9, 1],
+    "independent": [9, 2],
+    "several": [4, 9, 1],
+    "masked": [4, 9, 1],
+    "field": [9, 1],
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.more] * (n not in ("discrete", "masked"))) for n in CHAINS]
+)
+def test_hidden_markov_models_take_their_length_from_the_observations(name: str) -> None:
+    def model(y: Tensor) -> None:
+        scale = pyro.sample("scale", dist.LogNormal(0.0, 0.3))
+        pyro.sample("y", CHAINS[name](scale), obs=y)
+
+    guide, y = AutoNormal(model), torch.randn(OBSERVED[name], generator=torch.Generator().manual_seed(1))
+    fit = pyrodrop.fit(model, guide, {"y": y}, steps=5, lr=0.05)
+    elbo = fit.elbo(50)
+    with torch.no_grad():
+        theirs = torch.tensor([-Trace_ELBO().loss(model, guide, y=y) for _ in range(50)])
+    assert abs(elbo.value - float(theirs.mean())) < 5 * (elbo.se**2 + float(theirs.var()) / 50) ** 0.5
+
+
+def test_only_the_length_of_a_hidden_markov_model_is_left_open() -> None:
+    def model(y: Tensor) -> None:
+        pyro.sample("y", gaussian_chain(pyro.sample("scale", dist.LogNormal(0.0, 0.3))), obs=y)
+
+    with pytest.raises(ValueError, match=r"never broadcast: .* event shape \[9, 1\] together; got \[9, 2\]"):
+        pyrodrop.fit(model, AutoNormal(model), {"y": torch.zeros(9, 2)}, steps=1)
+
+
+def test_a_distribution_without_a_density_is_refused() -> None:
+    def model(y: Tensor) -> None:
+        scale = pyro.sample("scale", dist.LogNormal(0.0, 0.3))
+        noise = dist.Normal(torch.zeros(1), 1.0).to_event(1)
+        seen = dist.StudentT(3.0, torch.zeros(1), scale.expand(1)).to_event(1)
+        pyro.sample("y", dist.LinearHMM(noise, torch.eye(1), noise, torch.eye(1), seen, duration=9), obs=y)
+
+    for objective in (None, Trace_ELBO()):
+        with pytest.raises(ValueError, match=r"without: LinearHMM.log_prob\(\) is not implemented"):
+            pyrodrop.fit(model, AutoNormal(model), {"y": torch.zeros(9, 1)}, steps=1, objective=objective)
+
+
 @pytest.mark.parametrize("auto", [AutoNormal, AutoDelta])
 def test_sites_that_are_summed_out_have_the_elbo_of_the_loss_object(auto: Any) -> None:
     guide = auto(poutine.block(mixture, hide=["kind"]))
@@ -102,6 +168,26 @@ def test_sites_that_are_summed_out_have_the_elbo_of_the_loss_object(auto: Any) -
         assert math.isnan(estimate.nll + estimate.kl)  # the loss has no terms
     assert fit.elbo(2).convention.kind == ("up_to_constant" if auto is AutoDelta else "exact")
     assert "TraceEnum_ELBO" in str(fit)
+
+
+def test_an_estimate_is_the_same_each_time_where_the_loss_object_counts_nested_plates() -> None:
+    guide = AutoNormal(poutine.block(mixture, hide=["kind"]))
+    fit = pyrodrop.fit(mixture, guide, {"y": Y}, steps=2, objective=TraceEnum_ELBO(), engine="pyro")
+    first, second = fit.elbo(3), fit.elbo(3)
+    assert (first.value, first.se) == (second.value, second.se)
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_a_run_that_continues_does_not_count_nested_plates_again(engine: Any, tmp_path: Path) -> None:
+    def run(steps: int, **more: Any) -> Tensor:
+        gc.collect()
+        pyro.clear_param_store()
+        loss = Trace_ELBO(num_particles=2, vectorize_particles=True)
+        return pyrodrop.fit(line, AutoNormal(line), DATA, steps=steps, engine=engine, objective=loss, **more).losses
+
+    want, path = run(6), tmp_path / "state.safetensors"
+    run(2, checkpoint=path)
+    assert torch.equal(run(6, checkpoint=path), want)
 
 
 def test_the_objective_is_the_loss_object_and_the_elbo_is_not() -> None:
@@ -205,6 +291,14 @@ def test_losses_are_those_of_svi() -> None:
         svi = SVI(line, theirs, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
         want = torch.tensor([svi.step(**DATA) for _ in range(10)])
     torch.testing.assert_close(fit.losses.float(), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["pyro", "traced"])
+def test_a_fit_leaves_no_gradients_behind(engine: Any) -> None:
+    """The next step of `SVI` would add to those of parameters that are trained in place."""
+    guide = AutoNormal(line)
+    pyrodrop.fit(line, guide, DATA, steps=3, engine=engine, objective=Trace_ELBO())
+    assert all(parameter.grad is None for parameter in guide.parameters())
 
 
 def of_x(x: Tensor, y: Tensor | None = None) -> Any:

@@ -11,7 +11,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import RenyiELBO
+from pyro.infer import RenyiELBO, Trace_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
 from torch import Tensor
 
@@ -64,10 +64,12 @@ def test_several_data_sets_are_the_fits_alone() -> None:
     check_alone(AutoDelta, sets, [AutoDelta(line) for _ in range(3)])
 
 
-@pytest.mark.more
-def test_losses_of_pyro_are_those_of_the_fits_alone() -> None:
+@pytest.mark.parametrize("loss", [pytest.param(RenyiELBO, marks=pytest.mark.more), Trace_ELBO])
+def test_losses_of_pyro_are_those_of_the_fits_alone(loss: Any) -> None:
+    """Also where the loss object draws random numbers before the first step, to count nested plates."""
     guides = [AutoNormal(line, init_scale=scale) for scale in SCALES]
-    check_alone(AutoNormal, [{"x": X, "y": Y}], guides, objective=RenyiELBO(num_particles=2))
+    objective = loss(num_particles=2, vectorize_particles=loss is Trace_ELBO)
+    check_alone(AutoNormal, [{"x": X, "y": Y}], guides, objective=objective)
 
 
 def test_arguments_of_other_shapes_train_after_each_other() -> None:
