@@ -33,6 +33,7 @@ from torch.distributions import constraints, transform_to
 
 from pyrodrop.private_apis import lend_to_store, name_in_store, pyro_handlers
 from pyrodrop.scaling import Standardize
+from pyrodrop.threads import reserved_elsewhere
 
 _lenders: dict[str, weakref.ref[nn.Module]] = {}
 _lent: weakref.WeakValueDictionary[str, Tensor] = weakref.WeakValueDictionary()
@@ -69,6 +70,9 @@ class LocalModule(PyroModule):
             value = transform_to(constraint)(unconstrained.data)
         else:
             value = transform_to(constraint)(unconstrained)
+            if reserved_elsewhere():  # Pyro's handlers are of another thread, whose trace this must not be in
+                value.unconstrained = weakref.ref(unconstrained)
+                return value  # type: ignore[no-any-return]
             _let_pyro_find(full_name, unconstrained, constraint, self)
         value.unconstrained = weakref.ref(unconstrained)
         keep = effectful(lambda *_, **__: value, type="param")

@@ -31,7 +31,7 @@ from pyrodrop.engines.in_parts import compiled_gradient
 from pyrodrop.engines.simplify import SMALL
 from pyrodrop.networks.modes import undisturbed
 from pyrodrop.private_apis import pyro_handlers, scripts_as_they_are
-from pyrodrop.threads import drawing
+from pyrodrop.threads import training
 from pyrodrop.training.own_update import Update
 from pyrodrop.training.watched import Watched
 
@@ -113,7 +113,7 @@ class CompiledSVI(SVI):  # type: ignore[misc]
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """Make a step, as `SVI.step`; returns the loss."""
-        with drawing():
+        with training():
             self.engine = "pyro"
             tensors: list[Tensor] = []
             try:

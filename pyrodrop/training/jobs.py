@@ -33,6 +33,7 @@ from tqdm import tqdm
 from pyrodrop.arguments import count
 from pyrodrop.failed import Failed
 from pyrodrop.processes import Process
+from pyrodrop.threads import training
 
 _WATCH = 0.5  # seconds between two looks at the parent
 _THREADS = (
@@ -232,7 +233,7 @@ def _alone(payload: bytes, number: int, parent: str) -> _Done:
         tqdm.set_lock(
             threading.RLock()
         )  # its own is a semaphore, which a worker that is ended leaves behind with a warning
-    with _turn, _one_thread(), joblib.parallel_config("sequential", n_jobs=1), _Said(here) as said:
+    with training(), _one_thread(), joblib.parallel_config("sequential", n_jobs=1), _Said(here) as said:
         ((function, values),) = _unpickled(payload)
         try:
             return _Done(number, _dumped(function(*values)), said.records)
@@ -285,9 +286,6 @@ class _Said(logging.Handler):
         log = logging.getLogger("pyrodrop")
         if not self.here:
             log.propagate, log.handlers[:] = self._before
-
-
-_turn = threading.RLock()  # one unit at a time, where workers that joined later have several threads
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from pyrodrop.engines import Arguments, Untraceable
 from pyrodrop.engines.graph import Graph, loosen_views, near, peak, pure_graph
 from pyrodrop.networks.agreement import called
 from pyrodrop.networks.modes import evaluating, undisturbed
+from pyrodrop.threads import exclusive
 
 _log = logging.getLogger("pyrodrop")
 
@@ -37,6 +38,7 @@ _CHECKED = 2  # draws that are made both ways
 Sites = dict[str, Tensor]
 
 
+@exclusive()
 def draw_sites(
     model: Any, guide: Any, given: Arguments, num_samples: int, seed: int, sites: Sequence[str] | None = None
 ) -> Sites:

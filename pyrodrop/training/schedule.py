@@ -202,10 +202,14 @@ class Schedule:
         return counts[0]
 
     def _ends(self, after_epoch: AfterEpoch, done: int, per_epoch: int) -> bool:
-        """Call it in evaluation mode; its random numbers do not change those of the training, which it may end."""
+        """Call `after_epoch` in evaluation mode. Returns whether training ends. Its random draws do not affect training.
+
+        Meanwhile short calls of other threads are let in.
+        """
         place = self.settings.place
         parts = [part for problem in self.problems for part in (problem.model, problem.guide)]
-        with evaluating(*parts), torch.random.fork_rng([place] if place.type == "cuda" else []):
+        forked = torch.random.fork_rng([place] if place.type == "cuda" else [])
+        with evaluating(*parts), forked, self.settings.sharing():
             return after_epoch.ends(done, per_epoch, self.replicates())
 
     @property
