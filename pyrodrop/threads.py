@@ -2,11 +2,12 @@
 
     exclusive()    calls that end soon and draw from seeds of their own, such as `predict`, `elbo`, `read` and `export`
     training()     calls that take long or draw from torch's generator as it is: `fit`, `sample`, a step of `compile_svi`
-    sharing()      lets short calls of other threads into a training: between its steps, and while it calls `after_epoch`
+    sharing()      lets short calls of other threads into a training: between steps, and while it calls `after_epoch`
 
 Calls of several threads wait for each other, first come, first served, and give the bits that they give alone. Short calls
-wait for some steps of a `fit`, trainings for its end. A call that has waited ten minutes for one and the same call of
-another thread raises a RuntimeError. When a call ends, also with an error, Pyro's stack of handlers is what it was before.
+wait for some steps of `fit` or `sample`, trainings for their end. A call that has waited ten minutes for one and the same
+call of another thread raises a RuntimeError. When a call ends, also with an error, Pyro's stack of handlers is what it was
+before.
 
 Pyro's own `SVI`, `Predictive` and handlers do not take the lock: in a process with several threads, call them within
 ``with pyrodrop.threads.training()``.
@@ -14,16 +15,20 @@ Pyro's own `SVI`, `Predictive` and handlers do not take the lock: in a process w
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from torch import fx, nn
 
-from pyrodrop.private_apis import handlers_restored, pyro_handlers
+from pyrodrop.private_apis import pyro_handlers, restore_handlers
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _PATIENCE = 600.0  # seconds that a call waits for one call of another thread
 
@@ -40,19 +45,33 @@ class _Lock:
     def __init__(self) -> None:
         self.owner: int | None = None
         self.depth = self.turns = 0
+        self.afresh()
+
+    def afresh(self) -> None:
+        """Forget all threads but this one."""
+        if self.owner != threading.get_ident():
+            self.owner, self.depth = None, 0
         self._guard = threading.Lock()
         self._line: deque[tuple[int, int, threading.Event]] = deque()
 
-    def acquire(self, depth: int = 1) -> None:
+    def acquire(self, depth: int = 1, *, patient: bool = False) -> None:
+        """Take it `depth` times, at once for a thread that has it.
+
+        Raises:
+            RuntimeError: another thread has had it for `_PATIENCE` seconds, unless this one is `patient`.
+        """
         me = threading.get_ident()
+        if self.owner == me:
+            self.depth += depth
+            return
         with self._guard:
-            if self.owner in (None, me):  # where it is free nobody waits
-                self.owner, self.depth = me, self.depth + depth
+            if self.owner is None:  # then nobody waits
+                self.owner, self.depth = me, depth
                 return
             turn = (me, depth, threading.Event())
             self._line.append(turn)
         try:
-            self._wait(turn[2])
+            self._wait(turn[2], patient)
         except BaseException:
             with self._guard:
                 waits = turn in self._line
@@ -62,10 +81,10 @@ class _Lock:
                 self.release(depth)
             raise
 
-    def _wait(self, called: threading.Event) -> None:
+    def _wait(self, called: threading.Event, patient: bool) -> None:
         turns = self.turns
         while not called.wait(_PATIENCE):
-            if self.turns == turns:
+            if self.turns == turns and not patient:
                 raise RuntimeError(
                     f"another thread has been in pyrodrop.fit, sample or another long call for {_PATIENCE:g} s; the threads "
                     "of a process share torch's generator and Pyro's handlers, so they take turns. Use one process per fit "
@@ -74,6 +93,7 @@ class _Lock:
             turns = self.turns
 
     def release(self, depth: int = 1) -> None:
+        """Give it up `depth` times; where it becomes free, the first thread of the line has it."""
         with self._guard:
             self.depth -= depth
             if self.depth == 0:
@@ -83,57 +103,66 @@ class _Lock:
                     called.set()
 
 
-class _Locks:
-    """The locks of this process: of what is shared, and of trainings, which also take the first."""
-
-    def __init__(self) -> None:
-        self.shared, self.trainings = _Lock(), _Lock()
-
-
-_locks = _Locks()
+_shared, _trainings = _Lock(), _Lock()  # of all that is shared, and of trainings, which also take the first
 
 
 def _afresh() -> None:
-    """New locks in a forked process, which has no other threads to release them."""
-    global _locks
-    before, _locks = _locks, _Locks()
-    for lock, old in ((_locks.shared, before.shared), (_locks.trainings, before.trainings)):
-        if old.owner == threading.get_ident():
-            lock.owner, lock.depth = old.owner, old.depth
+    """Free the locks of other threads in a forked process, which has none of them."""
+    for lock in (_shared, _trainings):
+        lock.afresh()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_afresh)
 
 
-@contextmanager
-def exclusive() -> Iterator[None]:
-    """Reserve what is shared for this thread within the block, which ends soon and draws from its own seeds.
+class _Reserved:
+    """A block, or the calls of a function, in which locks are of this thread, and that restores Pyro's stack of handlers."""
 
-    Blocks can be nested. What the block leaves on Pyro's stack of handlers is taken from it.
+    def __init__(self, training: bool) -> None:
+        self._training = training
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            with _Reserved(self._training):
+                return function(*args, **kwargs)
+
+        return call
+
+    def __enter__(self) -> None:
+        self._taken = (_trainings, _shared) if self._training else (_shared,)
+        for number, lock in enumerate(self._taken):
+            try:
+                lock.acquire()
+            except BaseException:
+                self._release(number)
+                raise
+        self._handlers = tuple(pyro_handlers())
+
+    def __exit__(self, *_: object) -> None:
+        restore_handlers(self._handlers)
+        self._release(len(self._taken))
+
+    def _release(self, count: int) -> None:
+        for lock in self._taken[:count]:
+            lock.release()
+
+
+def exclusive() -> _Reserved:
+    """Reserve what is shared for this thread within a block, which ends soon and draws from its own seeds.
+
+    Also a decorator. Blocks can be nested. What the block leaves on Pyro's stack of handlers is taken from it.
 
     Raises:
         RuntimeError: another thread has had it for ten minutes.
     """
-    lock = _locks.shared
-    lock.acquire()
-    try:
-        with handlers_restored():
-            yield
-    finally:
-        lock.release()
+    return _Reserved(training=False)
 
 
-@contextmanager
-def training() -> Iterator[None]:
+def training() -> _Reserved:
     """As `exclusive`, for a block that may take long or draws from torch's generator; trainings wait for its end."""
-    lock = _locks.trainings
-    lock.acquire()
-    try:
-        with exclusive():
-            yield
-    finally:
-        lock.release()
+    return _Reserved(training=True)
 
 
 @contextmanager
@@ -142,21 +171,20 @@ def sharing() -> Iterator[None]:
 
     Under handlers of Pyro, which would handle these calls as well, they still wait.
     """
-    lock = _locks.shared
-    depth = 0 if pyro_handlers() else lock.depth
-    if not depth:
+    depth = _shared.depth
+    if _shared.owner != threading.get_ident() or pyro_handlers():
         yield
         return
-    lock.release(depth)
+    _shared.release(depth)
     try:
         yield
     finally:
-        lock.acquire(depth)
+        _shared.acquire(depth, patient=True)
 
 
 def reserved_elsewhere() -> bool:
     """Whether another thread is in one of these blocks, so that Pyro's handlers are those of that thread."""
-    return _locks.shared.owner not in (None, threading.get_ident())
+    return _shared.owner not in (None, threading.get_ident())
 
 
 class Tracer(fx.Tracer):

@@ -8,7 +8,7 @@ A unit is a function and its arguments, as the bytes of a pickle. It runs alone 
 so its result does not depend on the number of workers. A unit whose worker is killed is done again where the backend does
 that, as Dask does. Backends that return lists and no generators, such as Ray's, will do.
 
-A threading backend is refused, since the threads of a process share Pyro's handlers and torch's generator.
+A threading backend is refused, since fits in threads of one process wait for each other (`pyrodrop.threads`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from pyrodrop.threads import training
 
 _WATCH = 0.5  # seconds between two looks at the parent
 _THREADS = (
-    "the threads of a process share Pyro's handlers and torch's generator, so fits cannot run in several of them: choose a "
-    "backend of processes"
+    "the threads of a process share Pyro's handlers and torch's generator, so fits in several of them wait for each other: "
+    "choose a backend of processes"
 )
 
 

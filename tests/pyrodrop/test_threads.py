@@ -209,7 +209,7 @@ def test_steps_of_a_training_let_short_calls_in() -> None:
 
     def factor(step: int) -> float:
         began.set()
-        while not ends and not threads._locks.shared._line:
+        while not ends and not threads._shared._line:
             time.sleep(1e-3)
         return 1.0
 
@@ -219,6 +219,25 @@ def test_steps_of_a_training_let_short_calls_in() -> None:
         ends.append("fit")
         assert_same(predicted.result(60), want)
     assert ends == ["predict", "fit"]
+
+
+def test_transitions_of_a_sampler_let_short_calls_in() -> None:
+    run, want, ends = fitted(), fitted().predict(X, 4).y, []
+    model = models.MLP([3, 2, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
+
+    def predict() -> Tensor:
+        while threads._trainings.owner is None:
+            time.sleep(1e-3)
+        y = run.predict(X, 4).y
+        ends.append("predict")
+        return y
+
+    with ThreadPoolExecutor(1) as pool:
+        predicted = pool.submit(predict)
+        pyrodrop.sample(model, (X, Y), chains=2, draws=4, tune=100, max_steps=2, engine="traced", progress=False)
+        ends.append("sample")
+        assert_same(predicted.result(60), want)
+    assert ends == ["predict", "sample"]
 
 
 def test_the_same_thread_may_look_and_even_train() -> None:
@@ -256,7 +275,7 @@ def test_a_call_that_waits_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_threads_take_turns_in_the_order_in_which_they_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that gives up leaves the line; a training that lets others in goes on after those that waited."""
     order: list[int] = []
-    line = threads._locks.shared._line
+    line = threads._shared._line
 
     def work(number: int) -> None:
         with threads.exclusive(), threads.exclusive():
