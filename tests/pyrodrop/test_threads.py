@@ -30,9 +30,17 @@ Y = X.sum(1, keepdim=True)
 ANOTHER = "another thread has been in pyrodrop.fit"
 
 
+class Inside(nn.Module):
+    """A layer that only the thread that has the lock may call."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert threads._shared.owner == threading.get_ident(), "called outside of the lock"
+        return x
+
+
 def parts() -> tuple[models.NetworkModel, guides.Guide]:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Linear(16, 1))
+    net = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), Inside(), nn.Linear(16, 1))
     model = models.from_module(net, prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
     return model, guides.BernoulliDropout(model, 0.2)
 
@@ -99,7 +107,7 @@ def calls(folder: Path) -> dict[str, Callable[[], Any]]:
     sparse = pyrodrop.fit(
         sparse_model, guides.SparseDropout(sparse_model), (X, Y), steps=2, engine="pyro", progress=False
     )
-    dropped = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Dropout(0.2), nn.Linear(6, 1))
+    dropped = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Dropout(0.2), Inside(), nn.Linear(6, 1))
     exact_model = models.MLP([3, 2, 1], prior=priors.Gaussian(), likelihood=likelihoods.Gaussian(4.0))
     chain: dict[str, Any] = {
         "chains": 2,
@@ -259,17 +267,18 @@ def test_a_training_that_fails_leaves_the_others_free() -> None:
     assert len(fitted(2).history) == 2
 
 
-def test_a_call_that_waits_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_PATIENCE", 0.05)
-    run = fitted()
+def test_a_call_that_waits_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every public function says so before it does anything; afterwards it runs."""
+    work = calls(tmp_path)
+    monkeypatch.setattr(threads, "_PATIENCE", 0.01)
     with threads.training():
-        for work in (lambda: run.predict(X, 4), fitted, lambda: run.elbo(2)):
-            error = in_a_thread(work)
-            assert isinstance(error, RuntimeError)
-            assert ANOTHER in str(error)
-            assert "multiprocessing" in str(error)
-    assert isinstance(in_a_thread(lambda: run.predict(X, 4)), pyrodrop.Prediction)
-    assert isinstance(in_a_thread(fitted), pyrodrop.Fit)
+        refused = {name: in_a_thread(call) for name, call in work.items()}
+    for name, error in refused.items():
+        assert isinstance(error, RuntimeError), name
+        assert ANOTHER in str(error)
+        assert "multiprocessing" in str(error)
+    assert isinstance(in_a_thread(work["predict"]), Tensor)
+    assert isinstance(in_a_thread(work["fit"]), pyrodrop.Fit)
 
 
 def test_threads_take_turns_in_the_order_in_which_they_asked(monkeypatch: pytest.MonkeyPatch) -> None:
