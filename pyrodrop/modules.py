@@ -26,7 +26,7 @@ import pyro
 import torch
 from pyro.nn import PyroModule, PyroParam
 from pyro.poutine.block_messenger import BlockMessenger
-from pyro.poutine.runtime import effectful
+from pyro.poutine.runtime import am_i_wrapped, effectful
 from pyro.poutine.trace_messenger import TraceMessenger
 from torch import Tensor, nn
 from torch.distributions import constraints, transform_to
@@ -70,8 +70,8 @@ class LocalModule(PyroModule):
             value = transform_to(constraint)(unconstrained.data)
         else:
             value = transform_to(constraint)(unconstrained)
-            if reserved_elsewhere():  # Pyro's handlers are of another thread, whose trace this must not be in
-                value.unconstrained = weakref.ref(unconstrained)
+            value.unconstrained = weakref.ref(unconstrained)
+            if not am_i_wrapped() or reserved_elsewhere():  # then the handlers are another thread's
                 return value  # type: ignore[no-any-return]
             _let_pyro_find(full_name, unconstrained, constraint, self)
         value.unconstrained = weakref.ref(unconstrained)
